@@ -34,7 +34,7 @@ explain --log docker.log
 expect_first path-exists
 expect_text "fatal: destination path 'AReaL' already exists and is not an empty directory."
 expect_cause restart-loop
-expect_text "the trainer was started 6 times within 10 min on pod-0"
+expect_text "was started 6 times within 10 min on pod-0"
 expect_text "exit 128, exit 128"
 
 say "it was no time-out; where it is one, it is named as that"

@@ -39,6 +39,8 @@ pub(crate) struct Trouble {
     pub(crate) needs_operator: bool,
     /// Whether this node's part is uploaded but other nodes' parts are missing.
     pub(crate) lacks_parts: bool,
+    /// Whether the step was durable until retention removed it.
+    pub(crate) is_pruned: bool,
     /// The kind of the error; `None` if nothing has failed.
     pub(crate) kind: Option<ErrorKind>,
     pub(crate) reason: String,
@@ -50,6 +52,7 @@ impl Trouble {
         Self {
             needs_operator: error.needs_operator(),
             lacks_parts: false,
+            is_pruned: error.is_pruned(),
             kind: Some(error.kind()),
             reason: error.to_string(),
         }
@@ -60,6 +63,7 @@ impl Trouble {
         Self {
             needs_operator: false,
             lacks_parts: false,
+            is_pruned: false,
             kind: None,
             reason,
         }
@@ -131,11 +135,19 @@ impl RemoteState {
     }
 }
 
+/// An entry of a watched directory that is not sealed yet.
+#[derive(Debug)]
+struct Unfinished {
+    why: String,
+    since: Instant,
+    was_told: bool,
+}
+
 /// The state of one run.
 #[derive(Debug, Default)]
 struct RunState {
-    /// What its directory contains that is not sealed yet, with the cause.
-    unfinished: BTreeMap<PathBuf, String>,
+    /// What its directory contains that is not sealed yet.
+    unfinished: BTreeMap<PathBuf, Unfinished>,
     /// Steps that are finished but not sealed, with the cause.
     unsealed: Vec<(PathBuf, String)>,
     /// Number of steps that were given up.
@@ -264,21 +276,38 @@ impl AgentStatus {
         });
     }
 
-    /// Records what a run's directory contains that is not sealed yet, with the cause; returns the new entries.
-    pub(crate) fn unfinished(&self, run: &RunName, found: Vec<(PathBuf, String)>) -> Vec<(PathBuf, String)> {
-        let mut state = self.state();
-        let before = &mut state.run(run).unfinished;
-        let is_new = |(path, _): &&(PathBuf, String)| !before.contains_key(path);
-        let new = found.iter().filter(is_new).cloned().collect();
-        *before = found.into_iter().collect();
-        new
+    /// Records what a run's directory contains that is not sealed yet, with the cause. Returns the entries that have been
+    /// there for `told_after`, each once: every step is unfinished for a while.
+    pub(crate) fn unfinished(
+        &self,
+        run: &RunName,
+        found: Vec<(PathBuf, String)>,
+        told_after: Duration,
+    ) -> Vec<(PathBuf, String)> {
+        let (mut state, now) = (self.state(), Instant::now());
+        let mut before = std::mem::take(&mut state.run(run).unfinished);
+        let mut lasting = Vec::new();
+        for (path, why) in found {
+            let known = before.remove(&path);
+            let since = known.as_ref().map_or(now, |known| known.since);
+            let mut was_told = known.is_some_and(|known| known.was_told);
+            if !was_told && now.duration_since(since) >= told_after {
+                lasting.push((path.clone(), why.clone()));
+                was_told = true;
+            }
+            let unfinished = Unfinished { why, since, was_told };
+            state.run(run).unfinished.insert(path, unfinished);
+        }
+        lasting
     }
 
     /// Returns what was not sealed yet at the last scan, by path.
     pub(crate) fn unfinished_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
         let mut state = self.state();
         let found = state.run(run).unfinished.iter().take(max);
-        found.map(|(path, why)| (path.clone(), why.clone())).collect()
+        found
+            .map(|(path, entry)| (path.clone(), entry.why.clone()))
+            .collect()
     }
 
     /// Records which steps of a run are finished but not sealed, at the last scan.
@@ -414,6 +443,7 @@ impl AgentStatus {
                 remote: step.remote,
                 required,
                 failed: true,
+                needs_this_vault: true,
                 missing_bytes: 0,
                 reason: "it was lost with the vault, which was deleted under the agent".to_owned(),
             })
@@ -464,6 +494,7 @@ impl AgentStatus {
         let remote = self.remote(&step.run, &step.remote);
         let trouble = remote.trouble(step.id);
         step.failed = trouble.is_some_and(|trouble| trouble.needs_operator);
+        step.needs_this_vault = trouble.is_none_or(|trouble| !trouble.lacks_parts && !trouble.is_pruned);
         let reason = match trouble {
             Some(trouble) => &trouble.reason,
             None if remote.uploading == Some(step.id) => {

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_at_the_end_is_told() {
+    async fn a_client_that_waits_at_the_end_is_told() {
         let all = Announcements::default();
         let id = add(&all, "/out/step_1").unwrap();
         tokio::join!(all.settled(id), async { all.close() });

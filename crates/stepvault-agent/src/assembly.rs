@@ -173,6 +173,7 @@ impl Shared {
             run: run.run.clone(),
             discovery,
             shared: run.shared,
+            knows_launches: false,
             first_scan: None,
             profile: run.profile.clone(),
             metrics_source: run.metrics_source.clone(),

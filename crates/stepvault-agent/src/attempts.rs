@@ -54,7 +54,7 @@ impl OpenRun {
         self.remotes.iter().map(timed).collect()
     }
 
-    /// Determines all open attempts. Reports and returns the error that prevents it.
+    /// Determines all provisional attempts. Reports and returns the error that prevents it.
     pub(crate) async fn determine(
         &self,
         vault: &VaultAccess,
@@ -73,7 +73,7 @@ impl OpenRun {
                 }
                 None
             }
-            Err((open, error)) => {
+            Err((provisional, error)) => {
                 self.outages.fetch_add(1, Ordering::Relaxed);
                 let why = |error: &str| {
                     format!("its attempt is provisional because no remote has answered: {error}")
@@ -83,10 +83,10 @@ impl OpenRun {
                         reason: why(&error.to_string()),
                         ..Trouble::of(&error)
                     };
-                    let step = StepOnRemote::new(&self.run, open, remote.name());
+                    let step = StepOnRemote::new(&self.run, provisional, remote.name());
                     reporter.status.remote_failed(&step, trouble);
                     let text = format!(
-                        "{open} of {} is not durable on {}: {}",
+                        "{provisional} of {} is not durable on {}: {}",
                         self.run,
                         step.remote,
                         why(&error.text_with_hint())
@@ -101,9 +101,12 @@ impl OpenRun {
     /// The error comes with a step that it concerns.
     async fn try_determine(&self, access: &VaultAccess) -> Result<Vec<Determined>, (StepId, Error)> {
         let (vault, _in_order) = (&access.vault, access.attempt_order.lock().await);
-        let open = provisional_steps(vault, &self.run).await;
+        let provisional = provisional_steps(vault, &self.run).await;
         // Uploads report an unreadable vault.
-        let Some(first) = open.ok().and_then(|steps| steps.first().map(SealedStep::id)) else {
+        let Some(first) = provisional
+            .ok()
+            .and_then(|steps| steps.first().map(SealedStep::id))
+        else {
             return Ok(Vec::new());
         };
         if self.remotes.is_empty() {
@@ -140,7 +143,7 @@ pub(crate) struct AttemptTask {
 }
 
 impl AttemptTask {
-    /// Determines attempts until nothing more will be sealed and no attempt is open.
+    /// Determines attempts until nothing more will be sealed and no attempt is provisional.
     pub(crate) async fn work(self) {
         let mut pause = Pause::default();
         loop {
@@ -175,7 +178,7 @@ impl AttemptTask {
         self.signals.wake_uploads();
     }
 
-    /// Determines all open attempts; returns the error that prevents one.
+    /// Determines all provisional attempts; returns the error that prevents one.
     async fn determine_all(&self) -> Option<Error> {
         let mut failure = None;
         for run in &self.runs {

@@ -62,11 +62,11 @@ impl UndurableContents {
         is_served: bool,
     ) -> Result<()> {
         let scan = vault.steps(run)?;
-        let mut unsafe_steps = 0;
+        let mut undurable_steps = 0;
         for step in &scan.steps {
             // Of an unreadable state nothing is known: the step counts as not durable.
             let durability = Durability::of(remotes, |remote| Ok(is_durable(step, remote)))?;
-            unsafe_steps += u64::from(durability.missing().any(|(_, needed)| needed));
+            undurable_steps += u64::from(durability.missing().any(|(_, needed)| needed));
             let not_durable = durability
                 .missing()
                 .map(|(remote, required)| not_durable(vault, step, remote, required));
@@ -89,10 +89,10 @@ impl UndurableContents {
                 self.unreadable.push(unreadable(step.directory, reason));
             }
         }
-        if !is_served && unsafe_steps > 0 {
+        if !is_served && undurable_steps > 0 {
             self.unserved.push(UnservedRun {
                 run: run.clone(),
-                steps: unsafe_steps,
+                steps: undurable_steps,
             });
         }
         Ok(())
@@ -106,6 +106,7 @@ fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: b
         remote: remote.name().clone(),
         required,
         failed: false,
+        needs_this_vault: true,
         missing_bytes: unsent_bytes(vault, step, remote.name()),
         reason: NOT_SERVED.to_owned(),
     }

@@ -28,6 +28,7 @@
 //!     stepvault_agent::run(options, Arc::new(SilentObserver), stop).await
 //! }
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod agent_status;
 mod announcements;

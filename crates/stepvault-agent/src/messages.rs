@@ -215,7 +215,7 @@ pub struct DrainAnswer {
     pub remaining_seconds: u64,
     /// Whether every finished and every sealed step, of any run in the vault, is durable on every remote that it must
     /// be on; null until the agent has ended.
-    pub safe: Option<bool>,
+    pub durable: Option<bool>,
     /// Sealed steps that are not durable on one of their remotes, once it has ended; at most 100.
     pub not_durable: Vec<NotDurable>,
     /// Finished steps that could not be sealed, and directories that may hold one but could not be read; at most 100.

@@ -97,10 +97,19 @@ pub struct NotDurable {
     pub required: bool,
     /// Whether the fault needs an operator. The next start retries regardless.
     pub failed: bool,
+    /// Whether the remote needs data from this vault. False if only the parts of other nodes are missing, and for a step
+    /// that was durable until retention removed it. True in the answer of an agent that does not say.
+    #[serde(default = "vault_is_needed")]
+    pub needs_this_vault: bool,
     /// Bytes that were not sent to it yet.
     pub missing_bytes: u64,
     /// Why it is not durable on it.
     pub reason: String,
+}
+
+/// An agent that does not say may still need its vault.
+fn vault_is_needed() -> bool {
+    true
 }
 
 /// A run that the service does not serve but whose steps in the vault are not durable: they are neither uploaded nor
@@ -203,12 +212,19 @@ pub struct AgentReport {
 
 impl AgentReport {
     /// Whether every finished and every sealed step, of any run in the vault, is durable on every remote that it must
-    /// be on, and none was given up. Anything that could not be checked is not safe.
-    pub fn is_safe(&self) -> bool {
+    /// be on, and none was given up. What could not be checked counts as not durable.
+    pub fn is_durable(&self) -> bool {
+        self.is_safe_here() && !self.not_durable.iter().any(|step| step.required)
+    }
+
+    /// Whether this vault is not needed any more: as [`Self::is_durable`], except that the parts of other nodes may be
+    /// missing, and that retention may have removed a step from the remote.
+    pub fn is_safe_here(&self) -> bool {
+        let needed = |step: &NotDurable| step.required && step.needs_this_vault;
         self.given_up.total == 0
             && self.unsealed.is_empty()
             && self.unreadable.is_empty()
-            && !self.not_durable.iter().any(|step| step.required)
+            && !self.not_durable.iter().any(needed)
     }
 }
 

@@ -12,8 +12,9 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::launches::{knows_launches, record_beginning};
 use stepvault_engine::metrics::MetricsSource;
-use stepvault_engine::push::{Placed, StageRequest, stage};
+use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
@@ -35,6 +36,8 @@ use stepvault_local::clock::SystemClock;
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum interval between tries of a step that found the disk full.
 const LONGEST_FULL_DISK_PAUSE: Duration = Duration::from_secs(5);
+/// After this many poll intervals, an entry that is not sealed yet is worth a line in the log.
+const UNFINISHED_TOLD_AFTER_POLLS: u32 = 30;
 /// Many events may happen at once in a directory; they are handled together.
 const GATHER: Duration = Duration::from_millis(100);
 /// Minimum interval between scans.
@@ -47,6 +50,8 @@ pub(crate) struct SealedRun {
     /// `None` for a run that is not watched, and during a scan.
     pub(crate) discovery: Option<Discovery>,
     pub(crate) shared: bool,
+    /// Whether the vault had recorded launches when the service started: times then tell which one wrote an entry.
+    pub(crate) knows_launches: bool,
     /// What the first scan found: only these entries can be older than this service. Entries that appear later were
     /// written since, whatever their times are.
     pub(crate) first_scan: Option<BTreeSet<String>>,
@@ -90,6 +95,7 @@ pub(crate) struct Sealer {
 impl Sealer {
     /// Scans and seals until told to stop; with `once`, until there is nothing left to wait for.
     pub(crate) async fn work(&mut self) -> Result<()> {
+        self.record_launch().await;
         let mut wake = Some(Wake::new());
         let changed = wake.as_ref().map(Wake::changed).unwrap_or_default();
         let quiet_times = self.discoveries().map(Discovery::quiet_time);
@@ -113,13 +119,15 @@ impl Sealer {
             let scan_again = self.scan_and_seal().await?;
             // A long seal must not shorten the other steps' quiet time.
             give_up += begun.elapsed();
-            // The trainer no longer writes: a step that only silence proves is worth its quiet time, within the drain's
+            // The trainer no longer writes: a step that nothing but its quiet time proves is waited for, within the drain's
             // deadline.
-            let proves_silence = scan_again.is_some()
-                && asked
-                    .as_ref()
-                    .is_some_and(|request| request.reason == StopReason::TrainerEnded);
-            if last && !proves_silence || self.once && (scan_again.is_none() || Instant::now() >= give_up) {
+            let waits_for_quiet_time = scan_again.is_some()
+                && asked.as_ref().is_some_and(|request| {
+                    matches!(request.reason, StopReason::TrainerEnded | StopReason::TrainerGone)
+                });
+            if last && !waits_for_quiet_time
+                || self.once && (scan_again.is_none() || Instant::now() >= give_up)
+            {
                 break;
             }
             let already_asked = asked.is_some();
@@ -128,7 +136,7 @@ impl Sealer {
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
-                () = self.stop_requested(already_asked), if !proves_silence => {}
+                () = self.stop_requested(already_asked), if !waits_for_quiet_time => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = changed.notified() => tokio::time::sleep(GATHER).await,
                 () = self.announcements.wake.notified() => {}
@@ -152,6 +160,26 @@ impl Sealer {
             .await;
     }
 
+    /// Finds out whether the vault knows launches, and records the beginning of this one for a later single round.
+    async fn record_launch(&mut self) {
+        let vault = &self.vault.vault;
+        for run in &mut self.runs {
+            run.knows_launches = knows_launches(vault, &run.run).await;
+            if let (Some(launch), false) = (&self.writer.launch, self.once) {
+                let recorded = record_beginning(vault, &run.run, launch, self.launch_since).await;
+                if let Err(error) = recorded {
+                    tracing::debug!(%error, run = %run.run, "cannot record the beginning of the launch");
+                }
+            }
+        }
+    }
+
+    /// Whether nothing can write a checkpoint any more.
+    fn is_trainer_gone(&self) -> bool {
+        let request = self.stop.requested();
+        request.is_some_and(|request| request.reason == StopReason::TrainerGone)
+    }
+
     fn discoveries(&self) -> impl Iterator<Item = &Discovery> {
         self.runs.iter().filter_map(|run| run.discovery.as_ref())
     }
@@ -173,11 +201,14 @@ impl Sealer {
                 continue;
             };
             if !announced.is_empty() {
-                discovery.hurry();
+                discovery.allow_immediate_scan();
+            }
+            if self.is_trainer_gone() {
+                discovery.end_quiet_time();
             }
             if is_last && !self.reporter.status.has_final_scan(&run) {
                 // There may be no time left after a pause.
-                discovery.hurry();
+                discovery.allow_immediate_scan();
                 discovery.try_now();
             }
             let vault = self.vault.vault.clone();
@@ -210,7 +241,7 @@ impl Sealer {
                 self.reporter
                     .warn_once(&format!("series {run}"), &format!("{run}: {advice}"));
             }
-            for (path, reason) in look.passed_over {
+            for (path, reason) in look.skipped {
                 tracing::info!(path = %path.display(), reason, "skipped");
                 self.reporter.status.skipped(run, &path, reason);
             }
@@ -248,7 +279,7 @@ impl Sealer {
         Ok(scan_again)
     }
 
-    /// Records what is finished but not sealed, for clients that ask what is safe.
+    /// Records what is finished but not sealed, for clients that ask what is durable.
     fn record_unsealed(&self, index: usize, discovery: Option<&Discovery>, fault: Option<&Error>) {
         let run = &self.runs[index];
         let mut unsealed = discovery.map(Discovery::unsealed).unwrap_or_default();
@@ -270,11 +301,21 @@ impl Sealer {
         }
     }
 
-    /// Reports once why a new entry of a run's directory is not sealed yet. Failed seals are reported separately.
+    /// Reports once why an entry of a run's directory has not been sealed for a while. Failed seals are reported
+    /// separately.
     fn report_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
         let run = &self.runs[index].run;
+        let told_after = if self.once {
+            Duration::ZERO
+        } else {
+            self.poll_interval * UNFINISHED_TOLD_AFTER_POLLS
+        };
         let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
-        for (path, why) in self.reporter.status.unfinished(run, discovery.unfinished()) {
+        for (path, why) in self
+            .reporter
+            .status
+            .unfinished(run, discovery.unfinished(), told_after)
+        {
             if !tried.contains(&path) {
                 let path = path.display();
                 self.reporter
@@ -302,18 +343,18 @@ impl Sealer {
             return Ok(discovery);
         }
         run.clean_at = Some(Instant::now() + self.clean_interval);
-        let (discovery, spent) = blocking(move || {
-            let spent = discovery.spent();
-            Ok((discovery, spent))
+        let (discovery, steps) = blocking(move || {
+            let steps = discovery.prunable_steps();
+            Ok((discovery, steps))
         })
         .await?;
         let about = format!("clean {}", run.run);
-        let cleaned = match spent {
-            Ok(spent) => {
+        let cleaned = match steps {
+            Ok(steps) => {
                 run.clean_turn = run.clean_turn.wrapping_add(1);
                 let vault = &self.vault.vault;
                 let (name, remotes, turn) = (&run.run, &run.remotes, run.clean_turn);
-                clean_source(vault, &self.reporter, name, remotes, spent, turn).await
+                clean_source(vault, &self.reporter, name, remotes, steps, turn).await
             }
             Err(error) => Err(error),
         };
@@ -335,7 +376,7 @@ impl Sealer {
         discovery: Option<&mut Discovery>,
         ready: &Ready,
     ) -> Result<Placed> {
-        let placed = self.stage(index, ready).await;
+        let placed = self.seal_checkpoint(index, ready).await;
         match &placed {
             Ok(placed) => {
                 if let Some(discovery) = discovery {
@@ -425,11 +466,11 @@ impl Sealer {
     }
 
     /// Runs in its own task, so that a panic over one checkpoint affects only that one.
-    async fn stage(&self, index: usize, ready: &Ready) -> Result<Placed> {
+    async fn seal_checkpoint(&self, index: usize, ready: &Ready) -> Result<Placed> {
         let run = &self.runs[index];
         let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
         let has_appeared = !self.once && !run.first_scan.as_ref().is_some_and(was_there);
-        let mut request = StageRequest {
+        let mut request = CheckpointToSeal {
             run: run.run.clone(),
             source: ready.origin.source.clone(),
             members: ready.origin.members.clone(),
@@ -438,8 +479,8 @@ impl Sealer {
             attempt: self.attempt,
             writer: self.writer_of(index),
             launch_since: self.launch_since,
-            // A single round finds what was written before it, in the same launch.
-            in_launch: self.once || has_appeared,
+            // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
+            in_launch: self.once && !run.knows_launches || has_appeared,
             not_before: has_appeared.then_some(self.launch_since),
             metrics: std::collections::BTreeMap::new(),
             metrics_source: run.metrics_source.clone(),
@@ -451,7 +492,7 @@ impl Sealer {
         let work = tokio::task::spawn_local(async move {
             request.expected = Some(blocking(move || found.unchanged()).await?);
             let _in_order = access.attempt_order.lock().await;
-            stage(&access.vault, &remotes, request, &observer).await
+            seal_checkpoint(&access.vault, &remotes, request, &observer).await
         });
         match work.await {
             Ok(placed) => placed,
@@ -480,7 +521,7 @@ impl Sealer {
                 } else {
                     // An empty directory has nothing to lose.
                     match discovery {
-                        Some(discovery) if ready.bytes > 0 => discovery.unfit(ready, reason),
+                        Some(discovery) if ready.bytes > 0 => discovery.skipped(ready, reason),
                         Some(discovery) => discovery.handled(ready),
                         None => {}
                     }

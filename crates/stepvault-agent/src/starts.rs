@@ -28,8 +28,8 @@ pub(crate) struct OwnStart {
 }
 
 impl OwnStart {
-    /// Records the start, and warns if it is one of too many. A round started by cron does not count as a start. Faults
-    /// are warned of and block nothing.
+    /// Records the start, and warns if it is one of too many. A round started by cron does not count as a start, nor does
+    /// a service whose caller records the starts. Faults are warned of and block nothing.
     pub(crate) async fn record(options: &AgentOptions, vault: &Vault, reporter: &Reporter) -> Self {
         let node = options.writer.place.node();
         let start = Start {
@@ -50,9 +50,9 @@ impl OwnStart {
             begun: Instant::now(),
             copies: Vec::new(),
         };
-        if options.once {
+        let Some(rule) = options.restart_loop.filter(|_| !options.once) else {
             return own;
-        }
+        };
         for run in &options.runs {
             let (in_vault, name, start) = (vault.clone(), run.run.clone(), own.start.clone());
             match blocking(move || in_vault.note_start(&name, &start)).await {
@@ -62,10 +62,10 @@ impl OwnStart {
                         vault: vault.clone(),
                         reporter: reporter.clone(),
                         node: node.clone(),
-                        rule: options.restart_loop,
+                        rule,
                         remotes: remotes_of(run, &options.remotes, vault),
                     };
-                    copies.warn_of_loop(&history);
+                    copies.warn_of_loop(&run.run, &history);
                     own.copies.push(tokio::spawn(copies.exchange(run.run.clone())));
                 }
                 Err(error) => {
@@ -120,10 +120,10 @@ impl HistoryCopies {
     async fn exchange(self, run: RunName) {
         let (mut remembered, mut faults) = read_starts(&self.remotes).await;
         remembered.retain(|start| start.node == self.node);
-        let vault = self.vault.clone();
-        match blocking(move || vault.adopt_starts(&run, remembered)).await {
+        let (vault, in_vault) = (self.vault.clone(), run.clone());
+        match blocking(move || vault.adopt_starts(&in_vault, remembered)).await {
             Ok(history) => {
-                self.warn_of_loop(&history);
+                self.warn_of_loop(&run, &history);
                 faults.extend(write_starts(&self.remotes, &self.node, &history).await);
             }
             Err(error) => faults.push(error.to_string()),
@@ -134,9 +134,12 @@ impl HistoryCopies {
         }
     }
 
-    fn warn_of_loop(&self, history: &[Start]) {
-        if let Some(found) = restart_loop(history, &self.node, Who::Agent, self.rule, SystemClock.now()) {
-            self.reporter.warn_once("restart loop", &found.to_string());
+    /// Warns once, whatever the number of runs: all of them have the same starts.
+    fn warn_of_loop(&self, run: &RunName, history: &[Start]) {
+        if let Some(found) = restart_loop(history, run, &self.node, Who::Agent, self.rule, SystemClock.now())
+        {
+            self.reporter
+                .warn_of_cause("restart loop", "restart loop", &found.to_string());
             self.reporter.status.restart_loop(found);
         }
     }

@@ -15,8 +15,10 @@ pub enum StopReason {
     Signal,
     /// A client asked through the control socket.
     Control,
-    /// The trainer that it served has ended.
+    /// The trainer that it served has ended; processes that it started may still run.
     TrainerEnded,
+    /// The trainer that it served has ended with all of its processes: nothing writes checkpoints any more.
+    TrainerGone,
     /// The provider is reclaiming the machine; holds the event name it sent.
     Notice(String),
     /// The drain file appeared.
@@ -35,7 +37,7 @@ impl std::fmt::Display for StopReason {
         match self {
             Self::Signal => out.write_str("a signal"),
             Self::Control => out.write_str("a request on the control socket"),
-            Self::TrainerEnded => out.write_str("the trainer's end"),
+            Self::TrainerEnded | Self::TrainerGone => out.write_str("the trainer's end"),
             Self::Notice(notice) => out.write_str(notice),
             Self::File(path) => write!(out, "the file {}", path.display()),
         }

@@ -17,7 +17,7 @@ use crate::agent_status::AgentStatus;
 use crate::announcements::Announcements;
 use crate::assembly::{Shared, Tasks};
 use crate::control::{Control, ControlState, wait_permits};
-use crate::discovery::{Discovery, Pace};
+use crate::discovery::{Discovery, ScanMode};
 use crate::drain::{DrainState, Excluded, announce_plans, report_earlier_drains, write_drain_records};
 use crate::final_report::{UndurableContents, final_report};
 use crate::metrics::{CountingObserver, Metrics};
@@ -102,11 +102,15 @@ async fn serve_vault(
     stop: &Stop,
     lost: &[NotDurable],
 ) -> Result<Served> {
-    let pace = if options.once { Pace::Once } else { Pace::Lasting };
+    let scan_mode = if options.once {
+        ScanMode::Once
+    } else {
+        ScanMode::Continuous
+    };
     let discoveries = options
         .runs
         .iter()
-        .map(|run| Discovery::new(run, &options.profiles, pace, options.extent_of(run)))
+        .map(|run| Discovery::new(run, &options.profiles, scan_mode, options.extent_of(run)))
         .collect::<Result<Vec<_>>>()?;
     let drain = DrainState::new(stop.clone(), options.drain_deadline);
     let open = async {

@@ -17,9 +17,7 @@ use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape};
 use stepvault_core::observe::Tier;
 use stepvault_core::path::RelativePath;
-use stepvault_core::retention::{
-    self, Guards, KeepRules, ListingState, LocalLimits, StepFacts, TierView, Verified,
-};
+use stepvault_core::retention::{self, Guards, KeepRules, LocalLimits, StepFacts, TierView, Verified};
 use stepvault_core::timestamp::Timestamp;
 
 const FILES: u32 = 1_000;
@@ -115,7 +113,6 @@ fn view(steps: u64) -> TierView {
         tier: Tier::Remote(remote()),
         steps: (1..=steps).map(facts).collect(),
         unreadable: Vec::new(),
-        listing: ListingState::Complete,
         now: Timestamp::from_seconds(i64::try_from(steps * 600).expect("a time")),
         free_bytes: None,
     }

@@ -424,14 +424,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_spent_never_holds_up_what_was_saved_after_a_restore() {
-        let spent = KnownStep {
+    fn a_name_that_is_used_up_never_holds_up_what_was_saved_after_a_restore() {
+        let removed = KnownStep {
             written_at: None,
             ..known(2, 400, 0)
         };
         let first = resumed(id(2, 300), None);
         assert_eq!(
-            after_restore(&[spent], &first, 400, 6000),
+            after_restore(&[removed], &first, 400, 6000),
             Placement::New(id(3, 400))
         );
     }

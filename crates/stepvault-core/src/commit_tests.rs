@@ -5,7 +5,7 @@ use crate::manifest::{DirectoryEntry, FileEntry};
 use crate::path::RelativePath;
 use proptest::prelude::*;
 
-type Spoil<T> = fn(&mut T);
+type Damage<T> = fn(&mut T);
 
 fn part(node: &str) -> CommittedPart {
     CommittedPart {
@@ -86,7 +86,7 @@ fn a_metric_that_a_fast_parser_gets_wrong_by_a_bit() {
 }
 
 #[test]
-fn a_commit_says_the_same_whoever_writes_it() {
+fn a_commit_says_the_same_by_whichever_node_it_is_written() {
     let mut first = manifest_of("node-0", &[5, 7]);
     first.metrics.insert("loss".to_owned(), 1.0);
     let mut second = manifest_of("node-1", &[11]);
@@ -125,7 +125,7 @@ fn a_commit_says_the_same_whoever_writes_it() {
 #[test]
 fn parts_of_different_steps_are_never_committed_together() {
     let one = || found(&manifest_of("node-0", &[1]));
-    let spoilt: [(&str, Spoil<PartManifest>); 6] = [
+    let damaged: [(&str, Damage<PartManifest>); 6] = [
         ("the step they belong to", |part| {
             part.run = RunName::new("other").unwrap();
         }),
@@ -145,9 +145,9 @@ fn parts_of_different_steps_are_never_committed_together() {
             part.shared_tree_sha256 = Some(Sha256Digest::of(b"tree"));
         }),
     ];
-    for (what, spoil) in spoilt {
+    for (what, damage) in damaged {
         let mut other = manifest_of("node-1", &[1]);
-        spoil(&mut other);
+        damage(&mut other);
         let error = Commit::of(vec![one(), found(&other)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         let text = error.to_string();

@@ -69,7 +69,7 @@ pub struct DirectoryCondition {
     /// Its path.
     pub path: String,
     /// What this user can do with it.
-    pub standing: DirectoryAccess,
+    pub access: DirectoryAccess,
     /// The free space of its filesystem.
     pub room: Option<Room>,
     /// The id of this user.

@@ -90,6 +90,7 @@ struct Inner {
     inconclusive: bool,
     lasting: bool,
     name_taken: bool,
+    pruned: bool,
     needs_operator: bool,
     retry_after: Option<Duration>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -109,6 +110,7 @@ impl Error {
                 inconclusive: false,
                 lasting: false,
                 name_taken: false,
+                pruned: false,
                 needs_operator: false,
                 retry_after: None,
                 source: None,
@@ -209,6 +211,18 @@ impl Error {
         self.inner.name_taken
     }
 
+    /// Marks the failure as one of a step that was durable until retention removed it.
+    #[must_use]
+    pub fn pruned(mut self) -> Self {
+        self.inner.pruned = true;
+        self
+    }
+
+    /// Returns whether the step was durable until retention removed it: nothing of it is needed any more.
+    pub fn is_pruned(&self) -> bool {
+        self.inner.pruned
+    }
+
     /// Marks an error that only the operator can fix although its kind does not imply it: a certificate that is not
     /// trusted.
     #[must_use]
@@ -288,6 +302,7 @@ impl Error {
                 inconclusive: self.inner.inconclusive,
                 lasting: self.inner.lasting,
                 name_taken: self.inner.name_taken,
+                pruned: self.inner.pruned,
                 needs_operator: self.inner.needs_operator,
                 retry_after: self.inner.retry_after,
                 source: None,

@@ -31,7 +31,7 @@ pub enum KeyKind {
     /// The step from which the nodes of an attempt resume.
     Resume(ResumePoint),
     /// A step that nodes agreed on and that one of them found damaged.
-    Unfit(StepId),
+    Damaged(StepId),
     /// A pin.
     Pin(StepId),
     /// A tombstone: the name of the step is never used again.
@@ -45,7 +45,7 @@ pub enum KeyKind {
     /// The lease of a job that writes the run exclusively, with the identity of its vault.
     WriterLease(String),
     /// The record of the last gc.
-    Sweep,
+    GcRecord,
     /// The record of what a node's last drain did not finish.
     Drain(NodeName),
     /// The steps that a node gave up for lack of space.
@@ -70,10 +70,8 @@ pub enum KeyKind {
 pub struct ResumePoint {
     /// The launch's attempt.
     pub attempt: Attempt,
-    /// The newest step that the launch has committed; `None` at its beginning. A job that is restarted in place
-    /// decides again.
-    pub after: Option<StepId>,
-    /// 0, increased each time a node finds the agreed step damaged.
+    /// 0, increased when the decision before it turns out not to be possible: a node found the step damaged, or it is
+    /// known what came of a step that still had to be uploaded.
     pub round: u32,
 }
 
@@ -142,30 +140,30 @@ impl RunKeys {
         self.record(&format!("launches/a{attempt}.json"))
     }
 
-    /// Returns the key of a node's record of the parts that it has sealed.
+    /// Returns the prefix of the records of the nodes that start in an attempt.
+    pub fn staged_prefix(&self, attempt: Attempt) -> String {
+        self.record(&format!("staged/a{attempt}/"))
+    }
+
+    /// Returns the key of the record with which a node starts in an attempt, of the parts that it has sealed.
     pub fn staged(&self, attempt: Attempt, node: &NodeName) -> String {
         self.record(&format!("staged/a{attempt}/{node}.json"))
     }
 
     /// Returns the key of the decision on the step from which the nodes of an attempt resume.
     pub fn resume(&self, point: ResumePoint) -> String {
-        let ResumePoint {
-            attempt,
-            after,
-            round,
-        } = point;
-        let after = after.map_or_else(|| "start".to_owned(), StepId::label);
-        self.record(&format!("resumes/a{attempt}/{after}/{round}.json"))
+        let ResumePoint { attempt, round } = point;
+        self.record(&format!("resumes/a{attempt}/{round}.json"))
     }
 
-    /// Returns the prefix of all records of unfit steps.
-    pub fn unfit_prefix(&self) -> String {
-        self.record("unfit/")
+    /// Returns the prefix of all damaged records.
+    pub fn damaged_prefix(&self) -> String {
+        self.record("damaged/")
     }
 
-    /// Returns the key of the record of an unfit step.
-    pub fn unfit(&self, id: StepId) -> String {
-        self.record(&format!("unfit/{}.json", id.label()))
+    /// Returns the key of the damaged record of a step.
+    pub fn damaged(&self, id: StepId) -> String {
+        self.record(&format!("damaged/{}.json", id.label()))
     }
 
     /// Returns the prefix of all pins.
@@ -229,8 +227,8 @@ impl RunKeys {
     }
 
     /// Returns the key of the record of the last gc.
-    pub fn sweep(&self) -> String {
-        self.record("sweeps/last.json")
+    pub fn gc_record(&self) -> String {
+        self.record("gc/last.json")
     }
 
     /// Returns the prefix of the records of drains, by node.
@@ -316,8 +314,8 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
     if inner == "vault.json" {
         return Some(KeyKind::Marker);
     }
-    if inner == "sweeps/last.json" {
-        return Some(KeyKind::Sweep);
+    if inner == "gc/last.json" {
+        return Some(KeyKind::GcRecord);
     }
     let (directory, rest) = inner.split_once('/')?;
     if directory == "probes" {
@@ -340,7 +338,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
             .map(KeyKind::Retired),
         "launches" => attempt_of(stem).map(KeyKind::Launch),
         "resumes" => resume_point(stem).map(KeyKind::Resume),
-        "unfit" => StepId::from_label(stem).map(KeyKind::Unfit),
+        "damaged" => StepId::from_label(stem).map(KeyKind::Damaged),
         "drains" => NodeName::new(stem).ok().map(KeyKind::Drain),
         "given-up" => NodeName::new(stem).ok().map(KeyKind::GivenUp),
         "starts" => NodeName::new(stem).ok().map(KeyKind::Starts),
@@ -367,18 +365,13 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
 }
 
 fn resume_point(stem: &str) -> Option<ResumePoint> {
-    let mut words = stem.split('/');
-    let (attempt, after, round) = (words.next()?, words.next()?, words.next()?);
+    let (attempt, round) = stem.split_once('/')?;
     let point = ResumePoint {
         attempt: attempt_of(attempt)?,
-        after: match after {
-            "start" => None,
-            label => Some(StepId::from_label(label)?),
-        },
         round: round.parse().ok()?,
     };
-    // Each resume point has exactly one spelling, with nothing after it.
-    (words.next().is_none() && point.round.to_string() == round).then_some(point)
+    // Each resume point has exactly one spelling.
+    (point.round.to_string() == round).then_some(point)
 }
 
 /// Returns the attempt of `a12`; leading zeros are rejected.
@@ -438,14 +431,9 @@ mod tests {
         let path = RelativePath::new("a/b.pt").unwrap();
         let point = ResumePoint {
             attempt: id().attempt,
-            after: None,
             round: 0,
         };
-        let later = ResumePoint {
-            after: Some(id()),
-            round: 12,
-            ..point
-        };
+        let later = ResumePoint { round: 12, ..point };
         let kinds = [
             (keys.marker(), KeyKind::Marker),
             (keys.commit(id()), KeyKind::Commit(id())),
@@ -457,7 +445,7 @@ mod tests {
             (keys.launch(id().attempt), KeyKind::Launch(id().attempt)),
             (keys.resume(point), KeyKind::Resume(point)),
             (keys.resume(later), KeyKind::Resume(later)),
-            (keys.unfit(id()), KeyKind::Unfit(id())),
+            (keys.damaged(id()), KeyKind::Damaged(id())),
             (keys.drain(&node), KeyKind::Drain(node.clone())),
             (keys.given_up(&node), KeyKind::GivenUp(node.clone())),
             (keys.starts(&node), KeyKind::Starts(node)),
@@ -471,7 +459,7 @@ mod tests {
                 keys.writer_lease("0123456789abcdef0123456789abcdef"),
                 KeyKind::WriterLease("0123456789abcdef0123456789abcdef".to_owned()),
             ),
-            (keys.sweep(), KeyKind::Sweep),
+            (keys.gc_record(), KeyKind::GcRecord),
             (
                 keys.probe("0123456789abcdef0123456789abcdef-whole"),
                 KeyKind::Probe("0123456789abcdef0123456789abcdef-whole".to_owned()),
@@ -513,9 +501,8 @@ mod tests {
             "grpo/checkpoints/.stepvault/launches/2.json",
             "grpo/checkpoints/.stepvault/retired/01.json",
             "grpo/checkpoints/.stepvault/retired/-1.json",
-            "grpo/checkpoints/.stepvault/resumes/a1/100.a1/0.json",
-            "grpo/checkpoints/.stepvault/resumes/a1/start/01.json",
-            "grpo/checkpoints/.stepvault/resumes/a1/start/0/0.json",
+            "grpo/checkpoints/.stepvault/resumes/a1/01.json",
+            "grpo/checkpoints/.stepvault/resumes/a1/0/0.json",
             "grpo/checkpoints/.stepvault/drains/a/b.json",
             "grpo/checkpoints/.stepvault/given-up/a/b.json",
             "grpo/checkpoints/.stepvault/starts/a/b.json",

@@ -85,6 +85,9 @@ pub struct LaunchRecord {
     /// The step that was saved again when the launch went back without a restart; `None` for its first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub went_back_over: Option<StepId>,
+    /// Whether nodes begin it together, before their trainers start; otherwise a node needed it for a step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_start: bool,
 }
 
 impl Record for LaunchRecord {
@@ -123,6 +126,7 @@ mod tests {
             attempt: Attempt::new(attempt).unwrap(),
             launch: LaunchName::new(launch).unwrap(),
             went_back_over: None,
+            at_start: false,
         }
     }
 

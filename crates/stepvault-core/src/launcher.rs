@@ -1,6 +1,6 @@
 //! Reads what a job's launcher sets in environment variables about its nodes and restarts.
 //!
-//! torchrun sets `GROUP_RANK`, `GROUP_WORLD_SIZE`, `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` for its workers
+//! torchrun sets `GROUP_RANK`, `GROUP_WORLD_SIZE` and `TORCHELASTIC_RUN_ID` for its workers
 //! (`torch/distributed/elastic/agent/server/local_elastic_agent.py`), Slurm `SLURM_NODEID`, `SLURM_JOB_NUM_NODES`,
 //! `SLURM_JOB_ID` and `SLURM_RESTART_COUNT` (the manuals of srun and sbatch), Kubernetes `JOB_COMPLETION_INDEX` in an
 //! indexed job.
@@ -85,8 +85,9 @@ impl Launcher {
     }
 }
 
-/// Returns the name of everything that changes with a restart, outermost first: a Slurm job may start torchrun
-/// repeatedly.
+/// Returns the name of everything that is the same on all nodes, outermost first: a Slurm job may start torchrun
+/// repeatedly. torchrun's restart count is not part of it: each agent of torchrun counts for itself, and not the restarts
+/// that follow a change of membership. Restarts within a launch are told apart when the nodes restore.
 fn launch(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<LaunchName>> {
     let mut words = Vec::new();
     if let Some(job) = variable("SLURM_JOB_ID") {
@@ -94,8 +95,7 @@ fn launch(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<LaunchName
         words.push(format!("slurm:{job}:{restarts}"));
     }
     if let Some(run) = variable("TORCHELASTIC_RUN_ID").filter(|run| run != NO_RUN_ID) {
-        let restarts = number(variable, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
-        words.push(format!("torchelastic:{run}:{restarts}"));
+        words.push(format!("torchelastic:{run}"));
     }
     if words.is_empty() {
         return Ok(None);
@@ -154,7 +154,7 @@ mod tests {
                 ("TORCHELASTIC_RUN_ID", "abc"),
                 ("TORCHELASTIC_RESTART_COUNT", "3"),
             ]),
-            is("node-1", "node-0, node-1", "torchelastic:abc:3")
+            is("node-1", "node-0, node-1", "torchelastic:abc")
         );
         assert_eq!(
             told(&[
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun_inside_slurm_restarts_with_either() {
+    fn torchrun_inside_slurm_restarts_with_slurm() {
         let both = [
             ("SLURM_NODEID", "5"),
             ("SLURM_JOB_NUM_NODES", "9"),
@@ -181,7 +181,7 @@ mod tests {
         ];
         assert_eq!(
             told(&both),
-            is("node-1", "node-0, node-1", "slurm:77:2 torchelastic:77:1")
+            is("node-1", "node-0, node-1", "slurm:77:2 torchelastic:77")
         );
     }
 

@@ -27,6 +27,7 @@
 //! assert_eq!(StepId::from_label("000000000100.a1"), Some(id));
 //! # Ok::<(), stepvault_core::Error>(())
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod attempts;
 pub mod clock;

@@ -6,7 +6,7 @@ use crate::digest::PartDigest;
 use crate::file_parts::FileParts;
 use crate::ids::{Attempt, Step};
 
-type Spoil<T> = fn(&mut T);
+type Damage<T> = fn(&mut T);
 
 fn path(text: &str) -> RelativePath {
     RelativePath::new(text).unwrap()
@@ -72,10 +72,10 @@ fn of_one_file() -> PartManifest {
     }
 }
 
-fn spoilt(spoil: impl FnOnce(&mut PartManifest)) -> String {
-    let mut spoilt = manifest();
-    spoil(&mut spoilt);
-    spoilt.check().unwrap_err().to_string()
+fn damaged(damage: impl FnOnce(&mut PartManifest)) -> String {
+    let mut damaged = manifest();
+    damage(&mut damaged);
+    damaged.check().unwrap_err().to_string()
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_manifest_is_written_as_it_is_declared() {
 
 #[test]
 fn a_file_that_contradicts_itself_is_refused() {
-    let bad: [(&str, Spoil<FileEntry>); 10] = [
+    let bad: [(&str, Damage<FileEntry>); 10] = [
         ("its holes are larger than the file", |file| {
             file.hole_bytes = 6;
         }),
@@ -186,15 +186,15 @@ fn a_file_that_contradicts_itself_is_refused() {
             file.size_bytes = u64::MAX;
         }),
     ];
-    for (why, spoil) in bad {
-        let text = spoilt(|manifest| spoil(&mut manifest.files[1]));
+    for (why, damage) in bad {
+        let text = damaged(|manifest| damage(&mut manifest.files[1]));
         assert!(text.ends_with(why), "{text}: {why}");
     }
 }
 
 #[test]
 fn a_manifest_that_contradicts_itself_is_refused() {
-    let bad: [(&str, Spoil<PartManifest>); 9] = [
+    let bad: [(&str, Damage<PartManifest>); 9] = [
         ("it has format 2, and this stepvault knows 1", |all| {
             all.format = 2;
         }),
@@ -230,8 +230,8 @@ fn a_manifest_that_contradicts_itself_is_refused() {
             all.members = vec![path("a")];
         }),
     ];
-    for (why, spoil) in bad {
-        let text = spoilt(spoil);
+    for (why, damage) in bad {
+        let text = damaged(damage);
         assert!(text.ends_with(why), "{text}: {why}");
     }
 }
@@ -239,7 +239,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
 #[test]
 fn entries_of_every_kind_count_towards_the_most_there_may_be() {
     let of = |links: usize| {
-        spoilt(|all| {
+        damaged(|all| {
             all.files.truncate(1);
             all.directories.truncate(1);
             all.symlinks = vec![link("l", "y"); links];
@@ -262,8 +262,8 @@ fn the_own_directory_comes_first_and_once() {
         |all| all.directories.swap(0, 1),
         |all| all.directories.insert(1, directory(None)),
     ];
-    for spoil in bad {
-        let text = spoilt(spoil);
+    for damage in bad {
+        let text = damaged(damage);
         assert!(text.ends_with(why), "{text}");
     }
 }
@@ -277,10 +277,10 @@ fn a_single_file_is_all_there_is() {
         |all| all.directories.push(directory(None)),
         |all| all.symlinks.push(link("z", "step_1")),
     ];
-    for spoil in bad {
-        let mut spoilt = of_one_file();
-        spoil(&mut spoilt);
-        let text = spoilt.check().unwrap_err().to_string();
+    for damage in bad {
+        let mut damaged = of_one_file();
+        damage(&mut damaged);
+        let text = damaged.check().unwrap_err().to_string();
         assert!(
             text.ends_with("a single-file checkpoint must contain only the file it is named after"),
             "{text}"
@@ -299,8 +299,8 @@ fn entries_are_sorted_and_each_stands_there_once() {
         |all| all.directories.swap(1, 2),
         |all| all.directories[2].path = Some(path("a")),
     ];
-    for spoil in bad {
-        let text = spoilt(spoil);
+    for damage in bad {
+        let text = damaged(damage);
         assert!(text.ends_with(why), "{text}");
     }
     let two: [fn(&mut PartManifest); 3] = [
@@ -308,8 +308,8 @@ fn entries_are_sorted_and_each_stands_there_once() {
         |all| all.files[1].path = path("empty"),
         |all| all.symlinks[1].path = path("empty"),
     ];
-    for spoil in two {
-        let text = spoilt(spoil);
+    for damage in two {
+        let text = damaged(damage);
         assert!(text.ends_with("two entries have this path"), "{text}");
     }
 }
@@ -323,8 +323,8 @@ fn whatever_lies_in_a_directory_lies_in_one_that_is_listed() {
         |all| all.symlinks[0].path = path("missing/l"),
         |all| all.directories[3].path = Some(path("missing/empty")),
     ];
-    for spoil in bad {
-        let text = spoilt(spoil);
+    for damage in bad {
+        let text = damaged(damage);
         assert!(text.ends_with(why), "{text}");
     }
 }

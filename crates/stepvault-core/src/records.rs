@@ -56,7 +56,7 @@ pub struct Claim {
     pub launch: Option<LaunchName>,
 }
 
-/// The parts that a node has sealed; written at every restore of a launch with several nodes.
+/// Says that a node starts in an attempt, and which parts its vault holds of steps that may not be durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StagedParts {
@@ -68,16 +68,28 @@ pub struct StagedParts {
     pub attempt: Attempt,
     /// The node.
     pub node: NodeName,
-    /// The newest step that the launch had committed at the time; `None` at its beginning.
-    pub after: Option<StepId>,
-    /// The steps of which the node has its part, sorted.
-    pub steps: Vec<StepId>,
+    /// The nodes whose parts make each of these steps complete.
+    pub nodes: NodeSet,
+    /// The parts, sorted by step. A node that was renumbered holds parts of its former name.
+    pub parts: Vec<StagedPart>,
+    /// The bytes of the agreed step that the node still has to upload; 0 unless it uploads now.
+    pub missing_bytes: u64,
+}
+
+/// A part of a step in a node's vault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagedPart {
+    /// The step.
+    pub id: StepId,
+    /// The node that wrote the part.
+    pub node: NodeName,
 }
 
 /// A step that nodes had agreed on and that one of them found damaged: the next agreement skips it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Unfit {
+pub struct DamagedStep {
     /// Format version.
     pub format: u32,
     /// The run.
@@ -104,10 +116,23 @@ pub struct Resume {
     pub launch: LaunchName,
     /// The step; `None` when there was none.
     pub step: Option<StepId>,
-    /// Whether it is on the remotes; otherwise every node reads its part from its own vault.
-    pub durable: bool,
+    /// Where the nodes read it.
+    pub availability: Availability,
     /// The node that decided.
     pub node: NodeName,
+}
+
+/// Where the nodes of a launch find the step from which they resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Availability {
+    /// It is committed.
+    Durable,
+    /// Its parts are in the nodes' vaults, and the nodes upload them now; the decision of the next round says what came
+    /// of it.
+    WhenUploaded,
+    /// Each node reads its own part from its own vault, which was requested.
+    OwnParts,
 }
 
 /// A step that has been removed, or is being removed: its name is never used again.
@@ -125,7 +150,7 @@ pub struct Tombstone {
     /// Whether gc wrote it because it saw no commit: if a commit exists after all, the step is kept. Retention does
     /// not set it, because its deletions are intended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub by_sweep: bool,
+    pub by_gc: bool,
 }
 
 /// Marks a reader of a step, or a pruner of a run. Its age is measured by the store's clock.
@@ -179,7 +204,7 @@ impl WriterLease {
 /// The orphans that gc saw; an object is deleted only when two runs of gc saw it unreferenced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sweep {
+pub struct GcRecord {
     /// Format version.
     pub format: u32,
     /// Unreferenced keys, each with its entity tag, or its size if the store has no tags.
@@ -253,12 +278,12 @@ macro_rules! plain_record {
 }
 
 plain_record!(StagedParts, "record of staged parts");
-plain_record!(Unfit, "record of an unfit step");
+plain_record!(DamagedStep, "damaged record");
 plain_record!(Resume, "resume record");
 plain_record!(Pin, "pin");
 plain_record!(Lease, "lease");
 plain_record!(WriterLease, "writer's lease");
-plain_record!(Sweep, "sweep record");
+plain_record!(GcRecord, "gc record");
 
 #[cfg(test)]
 mod tests {
@@ -297,7 +322,7 @@ mod tests {
             run: RunName::new("run").unwrap(),
             id: StepId::new(Attempt::FIRST, Step::new(5).unwrap()),
             name: name.to_owned(),
-            by_sweep: false,
+            by_gc: false,
         };
         let claim = |name: &str| Claim {
             format: FORMAT,

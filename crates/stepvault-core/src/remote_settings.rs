@@ -24,21 +24,24 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Every kind, with its scheme in a URL and an example of one.
-    pub(crate) const ALL: [(&'static str, Self, &'static str); 5] = [
-        ("s3", Self::S3, "s3://bucket/prefix"),
-        ("gs", Self::Gcs, "gs://bucket/prefix"),
-        ("az", Self::Azure, "az://container/prefix"),
-        ("file", Self::File, "file:///directory"),
-        ("memory", Self::Memory, "memory://name"),
+    /// Every kind, with an example of a URL.
+    pub(crate) const ALL: [(Self, &'static str); 5] = [
+        (Self::S3, "s3://bucket/prefix"),
+        (Self::Gcs, "gs://bucket/prefix"),
+        (Self::Azure, "az://container/prefix"),
+        (Self::File, "file:///directory"),
+        (Self::Memory, "memory://name"),
     ];
 
     /// Returns the scheme as in a URL.
-    pub fn as_str(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, scheme, _)| *scheme == self)
-            .map_or("", |(text, ..)| text)
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Gcs => "gs",
+            Self::Azure => "az",
+            Self::File => "file",
+            Self::Memory => "memory",
+        }
     }
 
     /// Returns whether the store is a directory of this machine, so that its URL names a path and no bucket.
@@ -84,7 +87,7 @@ impl RemoteUrl {
     /// Splits `text` into the URL and the percent-decoded options of its query, in order.
     pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
         let fault = |why: String| {
-            let [others @ .., last] = Scheme::ALL.map(|(.., example)| example);
+            let [others @ .., last] = Scheme::ALL.map(|(_, example)| example);
             Error::new(ErrorKind::Usage, "not a remote's URL")
                 .on(without_secrets(text))
                 .because(why)
@@ -95,8 +98,8 @@ impl RemoteUrl {
             .ok_or_else(|| fault("it has no scheme".to_owned()))?;
         let scheme = Scheme::ALL
             .iter()
-            .find(|(known, ..)| *known == scheme_text)
-            .map(|(_, scheme, _)| *scheme);
+            .find(|(scheme, _)| scheme.as_str() == scheme_text)
+            .map(|(scheme, _)| *scheme);
         let scheme = scheme.ok_or_else(|| fault(unknown_scheme(scheme_text)))?;
         // The URL parser would drop these characters silently, and the URL would name another location than the text.
         if text.chars().any(char::is_control) || text.ends_with(' ') {

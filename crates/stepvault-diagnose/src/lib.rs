@@ -22,6 +22,7 @@
 //! };
 //! assert_eq!(memory(Some(&facts), 128 << 20).outcome, Outcome::Fail);
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod doctor;
 pub mod estimate;

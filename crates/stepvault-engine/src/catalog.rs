@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::codec::Record;
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::NodeSet;
@@ -183,6 +183,18 @@ pub async fn present_parts(remote: &RunRemote, id: StepId) -> Result<BTreeSet<No
     };
     let listed = remote
         .list_kind(&remote.keys.step_parts_prefix(id), select)
+        .await?;
+    Ok(listed.into_iter().map(|(node, _)| node).collect())
+}
+
+/// Returns the nodes that have reported that they start in an attempt: one LIST.
+pub(crate) async fn starting_nodes(remote: &RunRemote, attempt: Attempt) -> Result<BTreeSet<NodeName>> {
+    let select = |kind| match kind {
+        KeyKind::Staged(_, node) => Some(node),
+        _ => None,
+    };
+    let listed = remote
+        .list_kind(&remote.keys.staged_prefix(attempt), select)
         .await?;
     Ok(listed.into_iter().map(|(node, _)| node).collect())
 }

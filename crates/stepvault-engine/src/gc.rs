@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
 use stepvault_core::ids::StepId;
-use stepvault_core::keys::KeyKind;
+use stepvault_core::keys::{KeyKind, ResumePoint};
 use stepvault_core::observe::{Event, Observer};
-use stepvault_core::records::{Sweep, Tombstone};
+use stepvault_core::records::{GcRecord, Tombstone};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
@@ -112,7 +112,7 @@ async fn gc_leased(
         }
     }
     let before = previous_orphans(remote).await?;
-    let mut next = Sweep {
+    let mut next = GcRecord {
         format: FORMAT,
         orphans: BTreeMap::new(),
     };
@@ -155,7 +155,7 @@ async fn gc_leased(
     for (key, upload) in stale_uploads {
         remote.store.abort_upload(&key, &upload).await?;
     }
-    remote.replace_record(&remote.keys.sweep(), &next).await?;
+    remote.replace_record(&remote.keys.gc_record(), &next).await?;
     report.retired_steps = known.retire(remote, &objects, now, grace).await?;
     if report.removed_bytes > 0 {
         observer.on_event(&Event::Warning {
@@ -196,7 +196,7 @@ pub(crate) async fn pardon_spared(remote: &RunRemote) -> Result<()> {
         };
         let key = remote.keys.tombstone(id);
         let tombstone: Option<Tombstone> = remote.read_usable_record(&key).await?;
-        if tombstone.is_some_and(|tombstone| tombstone.by_sweep) {
+        if tombstone.is_some_and(|tombstone| tombstone.by_gc) {
             let tombstoned = remote.store.head(&key).await?;
             // Strictly before: the gc may still be running, and of two events in the same second of the store's clock
             // the order is unknown.
@@ -221,8 +221,8 @@ fn fingerprint(object: &ObjectInfo) -> String {
 
 /// Returns what the previous gc marked. An unreadable record marks nothing: everything then waits for one more gc.
 async fn previous_orphans(remote: &RunRemote) -> Result<BTreeMap<String, String>> {
-    let sweep: Option<Sweep> = remote.read_usable_record(&remote.keys.sweep()).await?;
-    Ok(sweep.map(|sweep| sweep.orphans).unwrap_or_default())
+    let last: Option<GcRecord> = remote.read_usable_record(&remote.keys.gc_record()).await?;
+    Ok(last.map(|record| record.orphans).unwrap_or_default())
 }
 
 async fn stale_uploads(
@@ -356,7 +356,7 @@ impl Known {
                     | KeyKind::Claim(id)
                     | KeyKind::Commit(id)
                     | KeyKind::Pin(id)
-                    | KeyKind::Unfit(id)
+                    | KeyKind::Damaged(id)
                     | KeyKind::Lease(id, _)
                     | KeyKind::Data { id, .. },
                 ) => {
@@ -408,7 +408,7 @@ impl Known {
             None => Judgement::Foreign,
             Some(
                 KeyKind::Marker
-                | KeyKind::Sweep
+                | KeyKind::GcRecord
                 | KeyKind::Drain(_)
                 | KeyKind::GivenUp(_)
                 | KeyKind::Tombstone(_)
@@ -426,15 +426,11 @@ impl Known {
                     Judgement::Orphan
                 }
             }
-            // Needed until another launch has committed something, or this one has committed more.
-            Some(KeyKind::Staged(attempt, _)) => {
+            // Needed until a later launch has committed something.
+            Some(KeyKind::Staged(attempt, _) | KeyKind::Resume(ResumePoint { attempt, .. })) => {
                 orphan_if(self.newest().is_some_and(|newest| newest.attempt > attempt))
             }
-            Some(KeyKind::Resume(point)) => orphan_if(match point.after {
-                None => self.newest().is_some_and(|newest| newest.attempt > point.attempt),
-                Some(after) => self.newest() > Some(after),
-            }),
-            Some(KeyKind::Unfit(id)) => orphan_if(!self.committed.contains(&id)),
+            Some(KeyKind::Damaged(id)) => orphan_if(!self.committed.contains(&id)),
             // The claim of a committed step identifies its data; it is deleted with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,
             // The holder of a writer lease rewrites it continually, so it never looks the same in two gc runs.
@@ -475,7 +471,7 @@ impl Known {
                 run: remote.keys.run().clone(),
                 id,
                 name,
-                by_sweep: true,
+                by_gc: true,
             };
             remote
                 .create_record(&remote.keys.tombstone(id), &tombstone)

@@ -58,13 +58,13 @@ fn object(key: &str) -> ObjectInfo {
     }
 }
 
-fn tombstone(id: StepId, by_sweep: bool) -> Tombstone {
+fn tombstone(id: StepId, by_gc: bool) -> Tombstone {
     Tombstone {
         format: FORMAT,
         run: RunName::new("run").unwrap(),
         id,
         name: "step".to_owned(),
-        by_sweep,
+        by_gc,
     }
 }
 
@@ -77,10 +77,9 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
     let place = tempfile::tempdir().unwrap();
     let remote = in_directory(place.path()).await;
     let (keys, known) = (&remote.keys, known());
-    let resume = |attempt, after| {
+    let resume = |attempt| {
         keys.resume(ResumePoint {
             attempt: Attempt::new(attempt).unwrap(),
-            after,
             round: 0,
         })
     };
@@ -88,7 +87,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
     let cases = [
         ("referenced", "run/000000000100.a1/step_100/x".to_owned()),
         ("referenced", keys.marker()),
-        ("referenced", keys.sweep()),
+        ("referenced", keys.gc_record()),
         ("referenced", keys.drain(&node())),
         ("referenced", keys.starts(&node())),
         ("referenced", keys.launch(Attempt::FIRST)),
@@ -102,15 +101,11 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
         ("orphan", staged(1)),
         ("referenced", staged(2)),
         ("referenced", staged(3)),
-        ("orphan", resume(1, None)),
-        ("referenced", resume(2, None)),
-        ("referenced", resume(3, None)),
-        // Or this one has committed more.
-        ("orphan", resume(2, Some(id(1, 100)))),
-        ("referenced", resume(2, Some(id(2, 50)))),
-        ("referenced", resume(2, Some(id(2, 60)))),
-        ("referenced", keys.unfit(id(1, 100))),
-        ("orphan", keys.unfit(id(1, 200))),
+        ("orphan", resume(1)),
+        ("referenced", resume(2)),
+        ("referenced", resume(3)),
+        ("referenced", keys.damaged(id(1, 100))),
+        ("orphan", keys.damaged(id(1, 200))),
         ("referenced", keys.claim(id(1, 100))),
         ("orphan", keys.claim(id(1, 200))),
         ("orphan", keys.part(id(1, 200), &node())),
@@ -143,7 +138,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
         ..known
     };
     assert_eq!(judged(&nothing_yet, &staged(1)), "referenced");
-    assert_eq!(judged(&nothing_yet, &resume(1, None)), "referenced");
+    assert_eq!(judged(&nothing_yet, &resume(1)), "referenced");
 }
 
 #[tokio::test]
@@ -161,8 +156,8 @@ async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
         object(&keys.prune_lease("dead")),
         object("run/notes.txt"),
     ];
-    let doomed: Vec<&ObjectInfo> = objects.iter().collect();
-    let tombstoned = known().tombstone(&remote, &doomed).await.unwrap();
+    let orphans: Vec<&ObjectInfo> = objects.iter().collect();
+    let tombstoned = known().tombstone(&remote, &orphans).await.unwrap();
     assert_eq!(tombstoned, BTreeSet::from([id(1, 200), id(1, 300), id(1, 400)]));
     assert_eq!(
         tombstones(&remote).await.unwrap(),
@@ -172,7 +167,7 @@ async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
         read_tombstone(&remote, id)
             .await
             .unwrap()
-            .map(|found| (found.name, found.by_sweep))
+            .map(|found| (found.name, found.by_gc))
     };
     assert_eq!(name(id(1, 200)).await, Some(("step_200".to_owned(), true)));
     assert_eq!(name(id(1, 300)).await, Some((id(1, 300).label(), true)));
@@ -211,7 +206,7 @@ async fn a_commit_that_is_not_younger_than_its_tombstone_takes_it_away() {
 }
 
 #[tokio::test]
-async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_before() {
+async fn what_gc_left_is_taken_away_only_where_the_commit_came_strictly_before() {
     let place = tempfile::tempdir().unwrap();
     let remote = in_directory(place.path()).await;
     let at = |key: &str| place.path().join(key);
@@ -227,13 +222,10 @@ async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_bef
         (300, true, moment + SECOND),
         (400, false, moment - SECOND),
     ];
-    for (step, by_sweep, committed) in cases {
+    for (step, by_gc, committed) in cases {
         let id = id(1, step);
         let (grave, commit) = (remote.keys.tombstone(id), remote.keys.commit(id));
-        remote
-            .create_record(&grave, &tombstone(id, by_sweep))
-            .await
-            .unwrap();
+        remote.create_record(&grave, &tombstone(id, by_gc)).await.unwrap();
         std::fs::create_dir_all(at(&commit).parent().unwrap()).unwrap();
         std::fs::write(at(&commit), "{}").unwrap();
         stamp(&grave, moment);

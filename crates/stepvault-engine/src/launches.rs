@@ -12,12 +12,13 @@ use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::launch::{LaunchName, LaunchRecord, attempt_of};
+use stepvault_core::nodes::NodePlace;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
-use crate::catalog::{claimed_ids, committed_ids, removed_steps};
+use crate::catalog::{claimed_ids, committed_ids, removed_steps, starting_nodes};
 use crate::notes::{read_list, write_list};
 use crate::run_remote::RunRemote;
 
@@ -61,6 +62,36 @@ pub(crate) async fn remembered_attempt(
     let spans = read_spans(vault, run).await?;
     let own = spans.iter().rfind(|span| span.launch == *launch);
     Ok(own.map(|span| span.attempt))
+}
+
+/// Returns whether a vault has recorded any launch of a run. A vault that cannot be read counts as one that has.
+pub async fn knows_launches(vault: &Vault, run: &RunName) -> bool {
+    let beginnings: Result<Vec<Beginning>> = read_list(vault, run, BEGINNINGS_NOTE).await;
+    let spans = read_spans(vault, run).await;
+    !matches!((beginnings, spans), (Ok(beginnings), Ok(spans)) if beginnings.is_empty() && spans.is_empty())
+}
+
+/// Records when this node began to take part in `launch`, before its trainer starts: a single round of the agent later
+/// tells by it which launch wrote a checkpoint.
+///
+/// # Errors
+/// When the vault cannot be written to.
+pub async fn record_beginning(
+    vault: &Vault,
+    run: &RunName,
+    launch: &LaunchName,
+    now: Timestamp,
+) -> Result<Timestamp> {
+    let mut beginnings: Vec<Beginning> = read_list(vault, run, BEGINNINGS_NOTE).await?;
+    if let Some(known) = beginnings.iter().find(|known| known.launch == *launch) {
+        return Ok(known.since.min(now));
+    }
+    beginnings.push(Beginning {
+        launch: launch.clone(),
+        since: now,
+    });
+    write_list(vault, run, BEGINNINGS_NOTE, &mut beginnings, BEGINNINGS_KEPT).await?;
+    Ok(now)
 }
 
 async fn read_spans(vault: &Vault, run: &RunName) -> Result<Vec<Span>> {
@@ -110,22 +141,70 @@ impl<'a> Launches<'a> {
         Ok(attempt)
     }
 
+    /// Begins an attempt together with the other nodes of `launch`, at each start of the trainer: joins the latest one if
+    /// nodes are missing in it and this one has not been part of it, else the next one. Launchers count restarts
+    /// differently on each node (torchrun counts none that follows a change of membership), and this needs no count.
+    ///
+    /// A node that a restart replaced while its nodes were still gathering may join the attempt that the others have
+    /// just left; [`Self::has_begun_after`] tells it so.
+    ///
+    /// # Errors
+    /// When the remote is unreachable.
+    pub(crate) async fn begin(
+        &mut self,
+        launch: &LaunchName,
+        place: &NodePlace,
+        now: Timestamp,
+    ) -> Result<Attempt> {
+        for _ in 0..TRIES {
+            let local = self.highest_locally().await?;
+            let (records, highest) = self.given_attempts().await?;
+            let joined = match attempt_of(&records, launch, None) {
+                Some(attempt) if self.may_begin(&records, launch, attempt, place).await? => Some(attempt),
+                _ => self.create(launch, None, highest.max(local), true).await?,
+            };
+            if let Some(attempt) = joined {
+                self.remember(launch, attempt, now).await?;
+                return Ok(attempt);
+            }
+        }
+        Err(no_attempt(launch))
+    }
+
+    /// Whether nodes begin an attempt now, as far as this one can know: nodes are missing in it, and this one has neither
+    /// started nor saved a step in it. A node that comes so late that the others went on without it follows their
+    /// decision.
+    async fn may_begin(
+        &self,
+        records: &[LaunchRecord],
+        launch: &LaunchName,
+        attempt: Attempt,
+        place: &NodePlace,
+    ) -> Result<bool> {
+        let mut own_spans = self.spans.iter().filter(|span| span.launch == *launch);
+        let was_part = own_spans.any(|span| span.attempt >= attempt);
+        let is_start = |record: &LaunchRecord| record.attempt == attempt && record.at_start;
+        if was_part || !records.iter().any(is_start) {
+            return Ok(false);
+        }
+        let started = starting_nodes(self.remote, attempt).await?;
+        Ok(!started.contains(place.node()) && started.len() < place.nodes().count())
+    }
+
+    /// Returns whether nodes of `launch` have begun an attempt after this one.
+    pub(crate) async fn has_begun_after(&self, launch: &LaunchName, attempt: Attempt) -> Result<bool> {
+        let mut later = self.launch_attempts().await?;
+        later.retain(|given| *given > attempt);
+        let records = self.latest_records(&later).await?;
+        Ok(attempt_of(&records, launch, Some(attempt)).is_some())
+    }
+
     /// Returns when this node first tried to join `launch`: now, if it has not before.
     async fn beginning(&self, launch: &LaunchName, now: Timestamp) -> Result<Timestamp> {
-        let Some(vault) = self.vault else {
-            return Ok(now);
-        };
-        let run = self.remote.keys.run();
-        let mut beginnings: Vec<Beginning> = read_list(vault, run, BEGINNINGS_NOTE).await?;
-        if let Some(known) = beginnings.iter().find(|known| known.launch == *launch) {
-            return Ok(known.since.min(now));
+        match self.vault {
+            Some(vault) => record_beginning(vault, self.remote.keys.run(), launch, now).await,
+            None => Ok(now),
         }
-        beginnings.push(Beginning {
-            launch: launch.clone(),
-            since: now,
-        });
-        write_list(vault, run, BEGINNINGS_NOTE, &mut beginnings, BEGINNINGS_KEPT).await?;
-        Ok(now)
     }
 
     /// Returns the attempt of `launch`, if it already has one.
@@ -159,31 +238,37 @@ impl<'a> Launches<'a> {
             if let Some(attempt) = attempt_of(&records, launch, over.map(|id| id.attempt)) {
                 return Ok(attempt);
             }
-            let attempt = match highest.max(local) {
-                Some(used) => used.next()?,
-                None => Attempt::FIRST,
-            };
-            let record = LaunchRecord {
-                format: FORMAT,
-                run: self.remote.keys.run().clone(),
-                attempt,
-                launch: launch.clone(),
-                went_back_over: over,
-            };
-            let key = self.remote.keys.launch(attempt);
-            match self.remote.create_record(&key, &record).await {
-                Ok(_) => return Ok(attempt),
-                // Another launch was faster; or another node of this one, which went back before a different step.
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error),
+            if let Some(attempt) = self.create(launch, over, highest.max(local), false).await? {
+                return Ok(attempt);
             }
         }
-        Err(
-            Error::new(ErrorKind::Failed, "cannot get an attempt for the launch")
-                .on(format!("launch '{launch}'"))
-                .because(format!("other launches claimed {TRIES} attempt numbers in a row"))
-                .hint("retry, or set the attempt with STEPVAULT_ATTEMPT"),
-        )
+        Err(no_attempt(launch))
+    }
+
+    /// Creates the launch's record under the number after `used`. Returns `None` if another launch was faster, or
+    /// another node of this one.
+    async fn create(
+        &self,
+        launch: &LaunchName,
+        over: Option<StepId>,
+        used: Option<Attempt>,
+        at_start: bool,
+    ) -> Result<Option<Attempt>> {
+        let attempt = used.map_or(Ok(Attempt::FIRST), Attempt::next)?;
+        let record = LaunchRecord {
+            format: FORMAT,
+            run: self.remote.keys.run().clone(),
+            attempt,
+            launch: launch.clone(),
+            went_back_over: over,
+            at_start,
+        };
+        let key = self.remote.keys.launch(attempt);
+        match self.remote.create_record(&key, &record).await {
+            Ok(_) => Ok(Some(attempt)),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the latest launch records, and the highest attempt used by anything on the remote.
@@ -196,16 +281,27 @@ impl<'a> Launches<'a> {
         let removed = removed_steps(remote).await?.last();
         let committed = committed_ids(remote).await?;
         let claimed = claimed_ids(remote).await?;
+        let given = self.launch_attempts().await?;
+        let steps = removed.iter().chain(committed.keys()).chain(claimed.keys());
+        let used = steps.map(|id| id.attempt).chain(given.last().copied()).max();
+        Ok((self.latest_records(&given).await?, used))
+    }
+
+    /// Returns the attempts that launches were given.
+    async fn launch_attempts(&self) -> Result<BTreeSet<Attempt>> {
         let select = |kind| match kind {
             KeyKind::Launch(attempt) => Some(attempt),
             _ => None,
         };
-        let launches = remote.list_kind(&remote.keys.launches_prefix(), select).await?;
-        let given: BTreeSet<Attempt> = launches.into_iter().map(|(attempt, _)| attempt).collect();
-        let steps = removed.iter().chain(committed.keys()).chain(claimed.keys());
-        let used = steps.map(|id| id.attempt).chain(given.last().copied()).max();
-        let latest = given.into_iter().rev().take(RECORDS_READ);
-        let records: Vec<Option<LaunchRecord>> = stream::iter(latest)
+        let prefix = self.remote.keys.launches_prefix();
+        let launches = self.remote.list_kind(&prefix, select).await?;
+        Ok(launches.into_iter().map(|(attempt, _)| attempt).collect())
+    }
+
+    /// Reads the records of the latest of these attempts.
+    async fn latest_records(&self, given: &BTreeSet<Attempt>) -> Result<Vec<LaunchRecord>> {
+        let remote = self.remote;
+        let records: Vec<Option<LaunchRecord>> = stream::iter(given.iter().rev().copied().take(RECORDS_READ))
             .map(|attempt| async move {
                 // The number of a record that cannot be used is used up all the same.
                 let record: Option<LaunchRecord> =
@@ -215,7 +311,7 @@ impl<'a> Launches<'a> {
             .buffered(PARALLEL_READS)
             .try_collect()
             .await?;
-        Ok((records.into_iter().flatten().collect(), used))
+        Ok(records.into_iter().flatten().collect())
     }
 
     async fn highest_locally(&self) -> Result<Option<Attempt>> {
@@ -241,4 +337,11 @@ impl<'a> Launches<'a> {
         let run = self.remote.keys.run();
         write_list(vault, run, NOTE, &mut self.spans, SPANS_KEPT).await
     }
+}
+
+fn no_attempt(launch: &LaunchName) -> Error {
+    Error::new(ErrorKind::Failed, "cannot get an attempt for the launch")
+        .on(format!("launch '{launch}'"))
+        .because(format!("other launches claimed {TRIES} attempt numbers in a row"))
+        .hint("retry, or set the attempt with STEPVAULT_ATTEMPT")
 }

@@ -30,6 +30,7 @@
 //!     Ok(visible.keys().next_back().copied())
 //! }
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod blocking;
 mod broken_body;
@@ -44,7 +45,7 @@ pub mod gc;
 pub mod given_up;
 pub mod incomplete;
 pub mod inspect;
-mod launches;
+pub mod launches;
 pub mod leases;
 pub mod local_digest;
 mod marked_store;
@@ -60,6 +61,7 @@ pub mod restore;
 mod resumptions;
 pub mod run_remote;
 pub mod save;
+mod seen_saves;
 pub mod size;
 pub mod starts;
 pub mod step_state;

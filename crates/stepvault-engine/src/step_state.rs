@@ -17,7 +17,9 @@ use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{FoundCommit, RemovedSteps, commits, committed_ids, removal_record, removed_steps};
+use crate::catalog::{
+    FoundCommit, RemovedSteps, commits, committed_ids, read_tombstone, removal_record, removed_steps,
+};
 use crate::run_remote::RunRemote;
 
 /// Lists the steps that readers of a remote see: committed, and not removed or being removed.
@@ -53,10 +55,14 @@ pub(crate) async fn ensure_not_removed(remote: &RunRemote, id: StepId) -> Result
     let Some(key) = removal_record(remote, id).await? else {
         return Ok(());
     };
-    Err(Error::new(ErrorKind::Refused, format!("cannot upload {id}"))
+    let error = Error::new(ErrorKind::Refused, format!("cannot upload {id}"))
         .on(remote.describe(&key))
         .because("the step was removed from this remote before, and its identity is never reused")
-        .hint("push it as a new attempt with --attempt"))
+        .hint("push it as a new attempt with --attempt");
+    // gc also removes what was never durable.
+    let tombstone = read_tombstone(remote, id).await?;
+    let was_durable = tombstone.is_some_and(|tombstone| !tombstone.by_gc);
+    Err(if was_durable { error.pruned() } else { error })
 }
 
 /// Returns what the vault recorded of a sealed step on a remote at its current URL.

@@ -10,7 +10,7 @@ use stepvault_core::timestamp::Timestamp;
 use crate::detect::{Detection, detect};
 use crate::find::{FindOptions, Found, FoundStep, find_steps};
 use crate::pointer::{PointerContent, PointerWrite, pointer_after_restore};
-use crate::profile::{Profile, ProfileSet, ResumeBy};
+use crate::profile::{GENERIC, Profile, ProfileSet, ResumeBy};
 use crate::resume::{looks_at, moved_aside_before_restore, resume_text};
 use crate::source::ReadAt;
 use crate::tree::{Entry, EntryKind, OpenFile, Tree};
@@ -24,9 +24,9 @@ pub struct Restored<'a> {
     pub tree: &'a Tree,
     /// The paths of the step in the directory, never empty; the first one is the name of the step.
     pub paths: &'a [String],
-    /// Whether the user selected this step. Otherwise it is the newest of the tiers, and the directory may hold a
-    /// newer one that was never sealed.
-    pub asked_for: bool,
+    /// Whether the trainer resumes from this step even if the directory holds a newer one: the user selected it, or the
+    /// nodes agreed on it. Otherwise the trainer keeps a newer complete step that was never sealed.
+    pub overrides_newer: bool,
     /// The framework, if the user named it.
     pub profile: Option<&'a Profile>,
 }
@@ -81,7 +81,7 @@ pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile
         .filter(|above| !looks_at(profile, first) && looks_at(profile, &above.path_of(first)))
         .unwrap_or(here);
     let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
-    view.plan(&step, restored.asked_for, (profile, why), files)
+    view.plan(&step, restored.overrides_newer, (profile, why), files)
 }
 
 /// Frameworks name their steps relative to different directories: `checkpoints/checkpoint_3`, `step-3`. So the
@@ -128,7 +128,7 @@ impl View {
     fn plan(
         &self,
         step: &[String],
-        asked_for: bool,
+        overrides_newer: bool,
         (profile, why): (&Profile, Vec<String>),
         files: &dyn OpenFile,
     ) -> Option<HandoffPlan> {
@@ -137,7 +137,7 @@ impl View {
             prefix: &self.prefix,
         };
         let found = self.find(profile, &files);
-        let newer = if asked_for {
+        let newer = if overrides_newer {
             None
         } else {
             newer_complete(profile, &found, &self.tree, step)
@@ -147,6 +147,7 @@ impl View {
         let pointers = pointer_after_restore(profile, &self.tree, &self.root, paths);
         let mut aside = moved_aside_before_restore(profile, &self.tree, &files, goes_on_from);
         aside.extend(no_pointers(&pointers, &self.tree, &found));
+        aside.extend(abandoned(profile, &found, goes_on_from, overrides_newer));
         let kept: Vec<&str> = step.iter().chain(paths).map(String::as_str).collect();
         Some(HandoffPlan {
             framework: profile.name.clone(),
@@ -256,6 +257,37 @@ fn newer_complete<'a>(
         .filter(|other| other.step.is_none() || other.step > number)
         .filter(|other| Some(other.written_at) > written)
         .max_by_key(|other| other.written_at)
+}
+
+/// Returns the paths of the numbered steps that the run has left behind, whatever the framework resumes by: those that
+/// are not complete, and if the step overrides newer ones, all later ones. The trainer could take one of them for its newest
+/// step, refuse to write over it, or mix its next save of that step with the files of an earlier launch.
+fn abandoned(profile: &Profile, found: &Found, goes_on_from: &str, overrides_newer: bool) -> Vec<String> {
+    let own = found.steps.iter().find(|step| step.path == goes_on_from);
+    let number = own.and_then(|own| own.step);
+    let is_later = |step: &FoundStep| overrides_newer && number.is_some() && step.step > number;
+    // The generic profile takes every name with a number for a step.
+    let is_named_alike =
+        |step: &FoundStep| profile.name != GENERIC || shape(&step.path) == shape(goes_on_from);
+    found
+        .steps
+        .iter()
+        .filter(|step| step.step.is_some() && (!step.is_complete() || is_later(step)) && is_named_alike(step))
+        .flat_map(|step| step.members.iter().cloned())
+        .collect()
+}
+
+/// Returns a name with each of its numbers replaced: names of one series have the same shape.
+fn shape(name: &str) -> String {
+    let mut shape = String::new();
+    for letter in name.chars() {
+        match letter {
+            '0'..='9' if shape.ends_with('#') => {}
+            '0'..='9' => shape.push('#'),
+            other => shape.push(other),
+        }
+    }
+    shape
 }
 
 /// Returns the paths that occupy the place of a pointer but are not pointers: writing the pointer would delete them.

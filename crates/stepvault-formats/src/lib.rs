@@ -27,6 +27,7 @@
 //! let profiles = ProfileSet::default();
 //! assert!(profiles.get("deepspeed").is_some());
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod check;
 pub mod detect;

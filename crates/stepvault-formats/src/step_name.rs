@@ -1,6 +1,8 @@
 //! Reads the step number from the name of a directory or file.
 
-/// Words whose number is the step, the most specific first.
+/// Words whose number is the step, the most specific first. The first word of this list that the name contains with a
+/// number decides, wherever it stands in the name: `ep0-ba100` is batch 100. `checkpoint` and `ckpt` come last,
+/// because other words name the number more exactly: `checkpoint_epoch=1-step=500` is step 500.
 const STEP_WORDS: [&str; 8] = [
     "globalstep",
     "step",
@@ -45,7 +47,14 @@ enum Piece<'a> {
 
 /// Returns the step in a name, or `None` when the name has none or several numbers qualify.
 ///
-/// A number after a word that means a step counts at any position; without one, a single number at the end counts.
+/// Extensions such as `.pt` are removed first; case does not matter, and a decimal number is a metric.
+///
+/// 1. The number after the first word of `globalstep`, `step`, `steps`, `iteration`, `iter`, `ba`, `checkpoint`, `ckpt`
+///    that the name contains with a number, at any position. Of several numbers after it, the last one counts.
+/// 2. Without such a word, the only whole number, unless a word such as `rank` or `shard` precedes it. Only `last`,
+///    `end`, `force`, or the number of a rank or shard may follow it.
+///
+/// A name for which several numbers qualify by the second rule has no step.
 pub fn parse(name: &str) -> Option<u64> {
     let pieces = pieces_of(stem_of(name));
     let numbers = numbers_of(&pieces);
@@ -168,6 +177,7 @@ mod tests {
             ("iter_0000100", 100),
             ("epoch=1-step=500.ckpt", 500),
             ("epoch=1-step=500-v1.ckpt", 500),
+            ("checkpoint_epoch=1-step=500", 500),
             ("hpc_ckpt_3.ckpt", 3),
             ("ep0-ba100-rank0.pt", 100),
             ("ep1-ba200", 200),

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 use rustix::io::Errno;
+use stepvault_core::Result;
 use stepvault_core::disk_facts::{DirectoryAccess, DirectoryCondition, DirectoryRole};
 
+use crate::errors;
 use crate::probe::mounts::Mounts;
 use crate::space;
 
@@ -28,7 +30,7 @@ pub fn look(role: DirectoryRole, path: &Path) -> Condition {
     let is_read_only = mount.is_some_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
         || stat.is_ok() && Mounts::read().of(path).is_some_and(|mount| mount.read_only);
     let may_write = || rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
-    let standing = match (&stat, is_read_only) {
+    let access = match (&stat, is_read_only) {
         // A directory above it denies access to this user.
         (Err(Errno::ACCESS), _) => DirectoryAccess::Forbidden,
         // A FUSE or network filesystem that is no longer reachable.
@@ -43,7 +45,7 @@ pub fn look(role: DirectoryRole, path: &Path) -> Condition {
     let silent = silent(role, path);
     Condition {
         facts: DirectoryCondition {
-            standing,
+            access,
             room,
             owner: stat.as_ref().ok().map(|stat| stat.st_uid),
             ..silent.facts
@@ -52,12 +54,21 @@ pub fn look(role: DirectoryRole, path: &Path) -> Condition {
     }
 }
 
+/// Refuses a directory that the sandbox of a service or of a container makes read-only. Other faults are left to those who
+/// write to it. Blocks for as long as the filesystem does not answer.
+pub fn refuse_read_only_mount(path: &Path) -> Result<()> {
+    if Mounts::read().hide_writable(path) {
+        return Err(errors::io("cannot write", path, Errno::ROFS));
+    }
+    Ok(())
+}
+
 /// Returns the condition of a directory whose filesystem did not answer.
 pub fn silent(role: DirectoryRole, path: &Path) -> Condition {
     let facts = DirectoryCondition {
         role,
         path: path.display().to_string(),
-        standing: DirectoryAccess::Silent,
+        access: DirectoryAccess::Silent,
         room: None,
         user: rustix::process::geteuid().as_raw(),
         owner: None,
@@ -89,7 +100,7 @@ mod tests {
     fn a_directory_is_looked_at_and_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let found = look(DirectoryRole::Checkpoints, place.path());
-        assert_eq!(found.facts.standing, DirectoryAccess::Writable);
+        assert_eq!(found.facts.access, DirectoryAccess::Writable);
         assert!(found.facts.room.unwrap().total_bytes > 0);
         assert_eq!(found.facts.owner, Some(found.facts.user));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
@@ -97,7 +108,7 @@ mod tests {
         assert!(block_devices(0).is_empty());
         assert!(found.device.map(block_devices).unwrap().len() <= 2);
         let missing = look(DirectoryRole::Checkpoints, &place.path().join("nothing"));
-        assert_eq!(missing.facts.standing, DirectoryAccess::Missing);
+        assert_eq!(missing.facts.access, DirectoryAccess::Missing);
         assert!(missing.facts.room.is_none() && missing.device.is_none());
         assert_eq!(
             look(DirectoryRole::Vault, Path::new("/proc"))

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind};
 
+use crate::probe::mounts::Mounts;
 use crate::space;
 
 /// Returns the error for a failed call: `what` failed ("cannot write") on `path` because of `error`.
@@ -70,6 +71,11 @@ fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'stat
             ErrorKind::Denied,
             "this user may not do that",
             "run stepvault as the user that trains, or give its user access to the directory",
+        ),
+        Errno::ROFS if Mounts::read().hide_writable(path) => (
+            ErrorKind::Failed,
+            "it is a read-only file system for this process",
+            "add the directory to ReadWritePaths= of the systemd unit, or mount the container's volume writable",
         ),
         Errno::ROFS => (
             ErrorKind::Failed,

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_takes_what_is_reckoned_for_it() {
+    fn a_digest_takes_what_is_calculated_for_it() {
         assert_eq!(MAX_BYTES - MAX_RECORD_BYTES, with_digest(Vec::new()).len() as u64);
     }
 

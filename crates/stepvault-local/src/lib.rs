@@ -27,6 +27,7 @@
 //! assert!(vault.runs()?.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod beneath;
 mod cgroup;
@@ -40,7 +41,6 @@ pub mod evict;
 pub mod handoff;
 mod holes;
 pub mod journal;
-mod journal_standing;
 pub mod kept;
 pub mod leftovers;
 pub mod lock;
@@ -74,14 +74,15 @@ mod staged_file;
 pub mod staging;
 mod staging_abandoned;
 mod staging_place;
-mod starts;
+pub mod starts;
 mod stat;
 pub mod survey;
 mod symlink;
 mod sync;
 mod temporary;
 pub mod tree;
+mod unfinished_upload;
 pub mod vault;
 mod walk;
 
-pub use journal_standing::UnfinishedUpload;
+pub use unfinished_upload::UnfinishedUpload;

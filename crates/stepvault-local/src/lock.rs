@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_gets_the_lock_once_it_is_let_go() {
+    fn a_waiting_process_gets_the_lock_once_it_is_released() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("lock");
         let first = take(&path).unwrap().unwrap();

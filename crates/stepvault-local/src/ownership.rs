@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_runs_a_filesystem_is_told_from_who_owns_its_files() {
+    fn the_user_who_runs_a_filesystem_is_told_from_who_owns_its_files() {
         let mounts = b"23 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
             99 23 0:77 / /scratch/.stepvault rw,nosuid shared:5 - fuse.planted planted rw,user_id=4711,group_id=4711\n\
             98 23 0:78 / /mnt rw - virtiofs share rw\n";

@@ -78,7 +78,7 @@ impl Vault {
     /// Makes the attempt of a step provisional again, because another step holds it. Durable when it returns.
     ///
     /// The caller holds the vault's lock, and no part of the step is being sent.
-    pub fn reopen_attempt(&self, step: &SealedStep) -> Result<SealedStep> {
+    pub fn make_provisional_again(&self, step: &SealedStep) -> Result<SealedStep> {
         let mut record = step.record().clone();
         record.attempt.remember(record.id.attempt);
         record.attempt.state = AttemptState::Provisional;

@@ -1,5 +1,8 @@
-//! Determines whether a recorded process still runs, even after its process ID was reused.
+//! Determines whether a recorded process still runs, even after its process ID was reused, and ends one that was left.
 
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use stepvault_core::starts::Process;
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -40,6 +43,44 @@ pub fn is_running(process: &Process) -> bool {
     identify(process.id).as_ref() == Some(process)
 }
 
+/// Interval at which the end of a process that is no child of this one is looked for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a killed process may take to end, as one does that waits for a disk.
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Ends a process, and with it the group that it leads: by SIGTERM, and after `grace` by SIGKILL. Returns whether all of
+/// it is gone.
+pub fn end(process: &Process, grace: Duration) -> bool {
+    let Some(id) = i32::try_from(process.id).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    if !is_running(process) {
+        return true;
+    }
+    let number = process.id.to_string();
+    // While the group has members, the kernel gives its number to no other process.
+    let leads = field(&number, GROUP).as_ref() == Some(&number);
+    let is_gone = || !is_running(process) && !(leads && group_is_running(process.id));
+    for (signal, time) in [(Signal::TERM, grace), (Signal::KILL, KILLED_WITHIN)] {
+        let sent = if leads {
+            kill_process_group(id, signal)
+        } else {
+            kill_process(id, signal)
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, ?signal, "cannot signal process {number}");
+        }
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if is_gone() {
+                return true;
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+    is_gone()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt as _;
@@ -74,5 +115,22 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(!is_running(&process) && !group_is_running(process.id));
+    }
+
+    #[test]
+    fn a_process_is_ended_with_its_group_even_if_it_ignores_the_request() {
+        let mut child = std::process::Command::new("sh")
+            .process_group(0)
+            .args(["-c", "trap '' TERM; sleep 600 & echo; wait; sleep 600"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let process = identify(child.id()).unwrap();
+        assert!(end(&process, Duration::from_millis(200)));
+        assert!(!is_running(&process) && !group_is_running(process.id));
+        assert!(end(&process, Duration::ZERO), "it is gone already");
+        child.wait().unwrap();
     }
 }

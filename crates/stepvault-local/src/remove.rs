@@ -80,13 +80,13 @@ mod tests {
     fn links_go_and_what_they_point_to_stays() {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
-        fs::create_dir_all(at("doomed/a/b/c")).unwrap();
-        fs::write(at("doomed/a/file"), "").unwrap();
+        fs::create_dir_all(at("removed/a/b/c")).unwrap();
+        fs::write(at("removed/a/file"), "").unwrap();
         fs::create_dir(at("kept")).unwrap();
         fs::write(at("kept/file"), "").unwrap();
-        symlink(at("kept"), at("doomed/a/link")).unwrap();
-        tree(&at("doomed")).unwrap();
-        assert!(!at("doomed").exists() && at("kept/file").exists());
+        symlink(at("kept"), at("removed/a/link")).unwrap();
+        tree(&at("removed")).unwrap();
+        assert!(!at("removed").exists() && at("kept/file").exists());
         symlink(at("kept"), at("link")).unwrap();
         tree(&at("link")).unwrap();
         assert!(at("link").symlink_metadata().is_err() && at("kept/file").exists());
@@ -99,18 +99,18 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
         for directory in [
-            "doomed/closed/inner",
-            "doomed/not readable",
-            "doomed/not writable",
+            "removed/closed/inner",
+            "removed/not readable",
+            "removed/not writable",
         ] {
             fs::create_dir_all(at(directory)).unwrap();
             fs::write(at(directory).join("file"), "").unwrap();
         }
-        symlink(at("kept"), at("doomed/not writable/link")).unwrap();
+        symlink(at("kept"), at("removed/not writable/link")).unwrap();
         fs::create_dir(at("kept")).unwrap();
         fs::set_permissions(at("kept"), Permissions::from_mode(0o500)).unwrap();
         for (directory, mode) in [("closed", 0), ("not readable", 0o300), ("not writable", 0o500)] {
-            fs::set_permissions(at("doomed").join(directory), Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(at("removed").join(directory), Permissions::from_mode(mode)).unwrap();
         }
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -118,13 +118,13 @@ mod tests {
                 sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
                 set_capabilities(None, sets).unwrap();
                 assert!(
-                    fs::read_dir(at("doomed/closed")).is_err(),
+                    fs::read_dir(at("removed/closed")).is_err(),
                     "modes stop nobody here"
                 );
-                tree(&at("doomed")).unwrap();
+                tree(&at("removed")).unwrap();
             });
         });
-        assert!(!at("doomed").exists());
+        assert!(!at("removed").exists());
         let mode = fs::metadata(at("kept")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o500, "what a link points to keeps its mode");
     }

@@ -6,7 +6,7 @@ use stepvault_core::ids::{Attempt, Step};
 
 use super::*;
 
-type Spoil<T> = fn(&mut T);
+type Damage<T> = fn(&mut T);
 
 fn path(text: &str) -> RelativePath {
     RelativePath::new(text).unwrap()
@@ -91,8 +91,8 @@ fn shared(own: &str) -> SealRecord {
     }
 }
 
-fn fault_of(mut record: SealRecord, spoil: impl FnOnce(&mut SealRecord)) -> String {
-    spoil(&mut record);
+fn fault_of(mut record: SealRecord, damage: impl FnOnce(&mut SealRecord)) -> String {
+    damage(&mut record);
     record.check().unwrap_err().to_string()
 }
 
@@ -184,7 +184,7 @@ fn the_manifest_of_a_part_says_what_the_seal_says() {
 
 #[test]
 fn a_seal_that_contradicts_itself_is_refused() {
-    let bad: [(&str, Spoil<SealRecord>); 14] = [
+    let bad: [(&str, Damage<SealRecord>); 14] = [
         ("its format is not known", |all| all.format = 2),
         (
             "it must be a single path component other than '.stepvault'",
@@ -231,8 +231,8 @@ fn a_seal_that_contradicts_itself_is_refused() {
             all.members = vec![path("a")];
         }),
     ];
-    for (why, spoil) in bad {
-        let text = fault_of(record(), spoil);
+    for (why, damage) in bad {
+        let text = fault_of(record(), damage);
         assert!(text.ends_with(why), "{text}: {why}");
     }
 }
@@ -247,8 +247,8 @@ fn a_seals_entries_are_sorted_and_each_stands_there_once() {
         |all| all.symlinks.swap(0, 1),
         |all| all.symlinks[0].path = path("z"),
     ];
-    for spoil in bad {
-        let text = fault_of(record(), spoil);
+    for damage in bad {
+        let text = fault_of(record(), damage);
         assert!(
             text.ends_with("its entries are not sorted by path, or one is listed twice"),
             "{text}"
@@ -322,8 +322,8 @@ fn whatever_a_seal_lists_lies_in_a_directory_that_it_lists() {
         |all| all.symlinks[0].path = path("missing/l"),
         |all| all.directories[2].path = Some(path("missing/empty")),
     ];
-    for spoil in bad {
-        let text = fault_of(record(), spoil);
+    for damage in bad {
+        let text = fault_of(record(), damage);
         assert!(
             text.ends_with("an entry lies below something that is not listed as a directory"),
             "{text}"
@@ -340,8 +340,8 @@ fn the_seal_of_a_single_file_holds_nothing_else() {
         |all| all.directories.push(directory(None)),
         |all| all.symlinks.push(link("z", "step_1")),
     ];
-    for spoil in bad {
-        let text = fault_of(of_one_file(), spoil);
+    for damage in bad {
+        let text = fault_of(of_one_file(), damage);
         assert!(
             text.ends_with("a single-file checkpoint may have no other entry"),
             "{text}"

@@ -8,7 +8,7 @@ use stepvault_core::nodes::NodePlace;
 use super::*;
 use crate::tree::TreeFile;
 
-type Spoil<T> = fn(&mut T);
+type Damage<T> = fn(&mut T);
 
 fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds }
@@ -82,7 +82,7 @@ fn what_was_taken_over_as_it_was_is_recorded() {
 
 #[test]
 fn what_is_not_what_was_to_be_taken_over_is_not_recorded() {
-    let spoilt: [(&str, Spoil<Tree>); 7] = [
+    let damaged: [(&str, Damage<Tree>); 7] = [
         ("the list of files", |taken| drop(taken.files.pop())),
         ("the list of files", |taken| taken.files.push(file("z"))),
         ("the list of files", |taken| taken.symlinks.clear()),
@@ -93,9 +93,9 @@ fn what_is_not_what_was_to_be_taken_over_is_not_recorded() {
             taken.files[1].path = RelativePath::new("yy").unwrap();
         }),
     ];
-    for (what, spoil) in spoilt {
+    for (what, damage) in damaged {
         let mut taken = tree();
-        spoil(&mut taken);
+        damage(&mut taken);
         let error = record_of(&request(), &tree(), &LINKED, &taken).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SourceChanged);
         assert_eq!(
@@ -167,7 +167,7 @@ fn a_record_is_no_longer_than_what_is_read_back() {
 }
 
 #[test]
-fn a_source_that_is_gone_has_changed_and_one_that_is_unfit_is_named() {
+fn a_source_that_is_gone_has_changed_and_one_that_cannot_be_sealed_is_named() {
     let place = tempfile::tempdir().unwrap();
     let error = look_again(&place.path().join("step_1"), &[]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SourceChanged);

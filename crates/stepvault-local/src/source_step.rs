@@ -15,7 +15,7 @@ use crate::vault::Vault;
 const WHAT: &str = "cannot remove the trainer's step";
 
 impl Vault {
-    /// Removes the trainer's files at `source`, or at `members` below it. The caller must know that they are safe
+    /// Removes the trainer's files at `source`, or at `members` below it. The caller must know that they are durable
     /// elsewhere. Where the vault is on the same filesystem, each path disappears in one rename, so a starting trainer
     /// never sees half a step.
     ///

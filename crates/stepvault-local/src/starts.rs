@@ -7,17 +7,42 @@ use stepvault_core::ids::RunName;
 use stepvault_core::starts::{Start, StartHistory, merged};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::lock;
+use crate::lock::{self, Lock};
 use crate::vault::Vault;
 
 const KEY: &str = "starts.json";
 const LOCK: &str = "starts.lock";
+const TRAINER_LOCK: &str = "trainer.lock";
 /// How often a held lock is retried. Its holder writes one small file durably, which takes seconds while a checkpoint
 /// is being written to the same disk.
 const TRIES: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(25);
 
+/// The right to run the trainer of a run beside a vault, held until dropped or until the process ends.
+#[derive(Debug)]
+pub struct TrainerLock {
+    _lock: Lock,
+}
+
 impl Vault {
+    /// Takes the right to run the trainer of a run. Process numbers do not show a trainer in another container; a lock on
+    /// the vault that both see does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Held`] while another process has it.
+    pub fn lock_trainer(&self, run: &RunName) -> Result<TrainerLock> {
+        let directory = self.run_directory(run).join("notes");
+        self.create_directories(&directory)?;
+        let path = directory.join(TRAINER_LOCK);
+        let lock = lock::take(&path)?.ok_or_else(|| {
+            lock::held("cannot start a second trainer", &path).hint(
+                "end the 'stepvault run' that holds it, here or in another container with this vault; two trainers would \
+                 write into the same directory",
+            )
+        })?;
+        Ok(TrainerLock { _lock: lock })
+    }
+
     /// Returns the recorded starts, latest last.
     pub fn starts(&self, run: &RunName) -> Result<Vec<Start>> {
         let Some(bytes) = self.read_note(run, KEY)? else {
@@ -137,6 +162,18 @@ mod tests {
         let ids: Vec<&str> = adopted.iter().map(|start| start.id.as_str()).collect();
         assert_eq!(ids, ["zero", "one", "two"]);
         assert_eq!(adopted[1].ending(), "exit 1");
+    }
+
+    #[test]
+    fn a_run_has_one_trainer_and_another_run_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
+        let (run, other) = (RunName::new("a").unwrap(), RunName::new("b").unwrap());
+        let held = vault.lock_trainer(&run).unwrap();
+        assert_eq!(vault.lock_trainer(&run).unwrap_err().kind(), ErrorKind::Held);
+        vault.lock_trainer(&other).unwrap();
+        drop(held);
+        vault.lock_trainer(&run).unwrap();
     }
 
     #[test]

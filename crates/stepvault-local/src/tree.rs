@@ -64,7 +64,8 @@ pub fn scan(root: &Path) -> Result<Tree> {
         FileType::RegularFile => {
             let name = root.file_name().and_then(|name| name.to_str());
             let path = name.and_then(|name| RelativePath::new(name).ok());
-            let path = path.ok_or_else(|| walk::unfit(root, "its name is not plain UTF-8", "rename it"))?;
+            let path =
+                path.ok_or_else(|| walk::unsupported(root, "its name is not plain UTF-8", "rename it"))?;
             Ok(Tree {
                 shape: Shape::File,
                 files: vec![TreeFile::new(path, &facts)],
@@ -72,12 +73,12 @@ pub fn scan(root: &Path) -> Result<Tree> {
                 symlinks: Vec::new(),
             })
         }
-        FileType::Symlink => Err(walk::unfit(
+        FileType::Symlink => Err(walk::unsupported(
             root,
             "it is a symbolic link",
             "give the directory or file that the link points to",
         )),
-        kind => Err(walk::unfit(
+        kind => Err(walk::unsupported(
             root,
             walk::describe(kind),
             "give a directory or a regular file",

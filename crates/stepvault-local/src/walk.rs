@@ -115,9 +115,15 @@ impl<'a> Walk<'a> {
             FileType::Directory => self.pending.push(Some(path.clone())),
             FileType::Symlink => {
                 let hint = "give the directory or file that the link points to";
-                return Err(unfit(&place, "it is a symbolic link", hint));
+                return Err(unsupported(&place, "it is a symbolic link", hint));
             }
-            kind => return Err(unfit(&place, describe(kind), "move it out of the checkpoint")),
+            kind => {
+                return Err(unsupported(
+                    &place,
+                    describe(kind),
+                    "move it out of the checkpoint",
+                ));
+            }
         }
         Ok(())
     }
@@ -147,7 +153,7 @@ impl<'a> Walk<'a> {
                     self.link(child, target.into_bytes())?;
                 }
                 kind => {
-                    return Err(unfit(
+                    return Err(unsupported(
                         &self.root.join(&child),
                         describe(kind),
                         "move it out of the checkpoint",
@@ -162,7 +168,7 @@ impl<'a> Walk<'a> {
     fn link(&mut self, path: RelativePath, target: Vec<u8>) -> Result<()> {
         let place = self.root.join(&path);
         let target = String::from_utf8(target).map_err(|_| {
-            unfit(
+            unsupported(
                 &place,
                 "its target is not UTF-8",
                 "replace the link with the file it points to",
@@ -180,7 +186,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let why = format!("it has more than {MAX_ENTRIES} entries");
-        Err(unfit(
+        Err(unsupported(
             self.root,
             &why,
             "give one checkpoint, not a directory of many; or write fewer files",
@@ -203,13 +209,17 @@ fn fault(place: &Path, error: Errno) -> Error {
 fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result<RelativePath> {
     let Ok(name) = std::str::from_utf8(bytes) else {
         let name = String::from_utf8_lossy(bytes).into_owned();
-        return Err(unfit(&place.join(name), "its name is not UTF-8", "rename it"));
+        return Err(unsupported(
+            &place.join(name),
+            "its name is not UTF-8",
+            "rename it",
+        ));
     };
     let path = parent.map_or_else(|| name.to_owned(), |parent| format!("{parent}/{name}"));
     RelativePath::new(path).map_err(|error| {
         let text = error.to_string();
         // The text after the last colon is the reason alone.
-        unfit(
+        unsupported(
             &place.join(name),
             text.rsplit(": ").next().unwrap_or_default(),
             "rename it",
@@ -222,7 +232,7 @@ fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result
     clippy::unnecessary_debug_formatting,
     reason = "a name may hold control characters, which quoting escapes"
 )]
-pub(crate) fn unfit(path: &Path, why: &str, hint: &str) -> Error {
+pub(crate) fn unsupported(path: &Path, why: &str, hint: &str) -> Error {
     Error::new(ErrorKind::Usage, "cannot store this in a checkpoint")
         .on(format!("{path:?}"))
         .because(why)

@@ -39,6 +39,7 @@
 //! # }
 //! # example().unwrap();
 //! ```
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod decorator;
 mod endpoint;

@@ -26,7 +26,7 @@ pub struct StoreGuarantees {
     pub honours_create_only: bool,
     /// The store never completes a create-only upload over an existing object.
     pub completes_create_only: bool,
-    /// The probe left nothing behind. Leftovers are under `.stepvault/probes/` and may be deleted.
+    /// The probe left nothing behind. Otherwise the objects are under `.stepvault/probes/` and may be deleted.
     pub cleaned_up: bool,
 }
 

@@ -165,7 +165,7 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Writes a whole object if the key is unused. `digest` is the digest of `body`, for the store to check.
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created>;
 
-    /// Writes a whole object and overwrites an existing one. Only for the few mutable records (leases, sweeps).
+    /// Writes a whole object and overwrites an existing one. Only for the few mutable records (leases, gc records).
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()>;
 
     /// Begins a multipart upload of a file of `size_bytes`, split as defined by

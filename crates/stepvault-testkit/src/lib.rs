@@ -4,8 +4,8 @@
 //! overwrites in spite of `If-None-Match`. The strict servers here enforce what the providers document, and misbehave
 //! only where a test asks them to.
 //!
-//! This crate must be a development dependency only, and must not depend on any other crate of the workspace, so that a
-//! server shares no code with the client that it checks.
+//! This crate must be a development dependency only. A server must share no code with the client that it checks: only
+//! what the feature `stores` adds may use other crates of the workspace.
 //!
 //! Main types:
 //!
@@ -19,6 +19,8 @@
 //! - [`tree`], [`random`]: files and bytes, made from a seed and compared.
 //! - [`mutations`]: inputs of fuzz targets, changed at random.
 //! - [`fixture`]: the archives of real checkpoints.
+//! - With the feature `stores`: `conformance`, the suite that every store has to pass; `stores`, the requests that tests
+//!   send; `recorder`, an observer that remembers.
 //!
 //! # Example
 //!
@@ -31,6 +33,8 @@
 //! assert!(server.objects().keys().is_empty());
 //! ```
 
+#[cfg(feature = "stores")]
+pub mod conformance;
 pub mod discard;
 pub mod faults;
 pub mod fixture;
@@ -42,8 +46,12 @@ pub mod objects;
 pub mod peers;
 pub mod process;
 pub mod random;
+#[cfg(feature = "stores")]
+pub mod recorder;
 pub mod relay;
 pub mod s3;
 pub mod serve;
+#[cfg(feature = "stores")]
+pub mod stores;
 pub mod tree;
 pub mod users;

@@ -475,6 +475,7 @@ impl Outcome {
         let errors: Vec<&str> = ended
             .stderr
             .lines()
+            .map(|line| line.trim_start_matches("stepvault: "))
             .filter(|line| line.starts_with("error: "))
             .collect();
         assert_eq!(errors.len(), 1, "one clear error: {}", ended.stderr);
@@ -487,7 +488,10 @@ impl Outcome {
     /// Fails unless a hint holds `part`.
     #[track_caller]
     pub fn expect_hint(self, part: &str) -> Self {
-        let mut hints = self.stderr.lines().filter(|line| line.starts_with("  hint: "));
+        let lines = self.stderr.lines();
+        let mut hints = lines
+            .map(|line| line.trim_start_matches("stepvault: "))
+            .filter(|line| line.starts_with("  hint: "));
         let is_there = hints.any(|hint| hint.contains(part));
         assert!(is_there, "no hint holds {part:?}: {}", self.stderr);
         self

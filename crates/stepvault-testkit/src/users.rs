@@ -7,7 +7,7 @@ use std::process::Command;
 /// The user without any rights.
 pub const NOBODY: u32 = 65534;
 
-/// Returns whether this process can become another user, for whom it copies `program` to `copy`; says so if not.
+/// Returns whether this process can become another user, for whom it copies `program` to `copy`; reports it if not.
 ///
 /// The other user may be unable to reach the program itself. Another process copies it: were the copy open for writing
 /// here, a test that starts a process at that moment would make it busy.

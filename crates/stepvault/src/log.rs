@@ -2,16 +2,16 @@
 
 use std::io;
 
-use indicatif::MultiProgress;
 use stepvault_core::{Error, ErrorKind, Result};
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
-use crate::output::wrap::{width_of, wrap};
-use crate::output::{Output, write_error};
+use crate::output::wrap::wrap;
+use crate::output::{Output, Priority};
 
 const VARIABLE: &str = "STEPVAULT_LOG";
 /// The column of a line at which the message begins, after the time and the level.
@@ -23,9 +23,8 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
         Ok(text) if !text.is_empty() => parse(&text)?,
         _ => EnvFilter::new(default_filter(verbose, output.is_quiet())),
     };
-    let bars = output.bars().clone();
     let lines = fmt::layer()
-        .with_writer(move || LogWriter { bars: bars.clone() })
+        .with_writer(LogLines(output.clone()))
         .with_ansi(crate::output::draws_on_terminal())
         .with_target(verbose > 1)
         .with_filter(filter.and(filter_fn(tells_no_secret)));
@@ -79,17 +78,47 @@ fn tells_no_secret(event: &Metadata<'_>) -> bool {
     *event.level() <= most
 }
 
-/// Writes whole lines above the progress bars, wrapped under the message on a terminal.
-struct LogWriter {
-    bars: MultiProgress,
+/// Writes the log to an output.
+struct LogLines(Output);
+
+impl<'a> MakeWriter<'a> for LogLines {
+    type Writer = LogWriter<'a>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        LogWriter {
+            output: &self.0,
+            priority: Priority::Info,
+        }
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+        let priority = match *event.level() {
+            Level::ERROR => Priority::Error,
+            Level::WARN => Priority::Warning,
+            Level::INFO => Priority::Info,
+            Level::DEBUG | Level::TRACE => Priority::Debug,
+        };
+        LogWriter {
+            output: &self.0,
+            priority,
+        }
+    }
 }
 
-impl io::Write for LogWriter {
+/// Writes whole lines, wrapped under the message on a terminal.
+struct LogWriter<'a> {
+    output: &'a Output,
+    priority: Priority,
+}
+
+impl io::Write for LogWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let width = width_of(io::stderr());
         let text = String::from_utf8_lossy(bytes);
-        let lines = text.split('\n').map(|line| wrap(line, width, MESSAGE_COLUMN));
-        write_error(&self.bars, lines.collect::<Vec<_>>().join("\n").as_bytes());
+        let wrapped = |text: &str, width| {
+            let lines = text.lines().map(|line| wrap(line, width, MESSAGE_COLUMN));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        self.output.write_lines(self.priority, &text, wrapped);
         Ok(bytes.len())
     }
 

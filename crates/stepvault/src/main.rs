@@ -8,6 +8,7 @@
 //!
 //! The program must not hold logic of its own: everything that a test could check without a terminal belongs to one of
 //! the other crates.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod arguments;
 mod commands;
@@ -41,7 +42,8 @@ fn main() -> std::process::ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error).into(),
     };
-    let output = Output::new(arguments.global.json, arguments.global.quiet);
+    let output =
+        Output::new(arguments.global.json, arguments.global.quiet).of_service(arguments.command.is_service());
     let code = start(arguments, &output).unwrap_or_else(|error| {
         output.error(&error);
         ExitCode::from(error.kind())

@@ -1,4 +1,4 @@
-//! Answers on the control socket, from whoever listens there.
+//! Answers on the control socket, from any process that listens there.
 
 use std::cell::OnceCell;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest message beside what the other side says.
 const MAX_OWN_BYTES: usize = 1024;
 
-/// A socket, whoever listens there, and the client that asks.
+/// A socket with any process that listens there, and the client that asks.
 struct Place {
     runtime: Runtime,
     client: Client,

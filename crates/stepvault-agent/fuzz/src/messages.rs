@@ -45,7 +45,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         r#"{"for":"staged","outcome":"reached","run":"r","step":7,"attempt":1,"reached":"staged",
             "remotes":[{"remote":"main","required":true,"reached":"uploaded","failed":false,"reason":null}],
             "reason":null,"failed":false}"#,
-        r#"{"ended":true,"remaining_seconds":0,"safe":false,"not_durable":[{"run":"r","step":7,"attempt":1,
+        r#"{"ended":true,"remaining_seconds":0,"durable":false,"not_durable":[{"run":"r","step":7,"attempt":1,
             "remote":"main","required":true,"failed":false,"missing_bytes":9,"reason":"unreachable"}]}"#,
         r#"{"version":"0.1.0","node":"node-0","process_id":7,"started_at":"2026-11-21T10:16:00Z","stopping":null,
             "healthy":false,"problems":["x"],"runs":[{"run":"r","remotes":[{"remote":"main","uploading":

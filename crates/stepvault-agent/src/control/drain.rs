@@ -59,7 +59,7 @@ pub(super) fn final_response(report: Option<&AgentReport>) -> Option<DrainAnswer
     Some(DrainAnswer {
         ended: true,
         remaining_seconds: 0,
-        safe: Some(report.is_safe()),
+        durable: Some(report.is_durable()),
         not_durable: required_first.take(MAX_NAMED).cloned().collect(),
         unsealed: report.unsealed.iter().take(MAX_NAMED).cloned().collect(),
         unreadable: report.unreadable.iter().take(MAX_NAMED).cloned().collect(),

@@ -6,7 +6,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
-use stepvault_formats::find::{FoundStep, Silence};
+use stepvault_formats::find::{FoundStep, QuietRule};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ pub(super) enum EntryOutcome {
     /// Not finished; the latest time of the next check, if known.
     Later(Option<Instant>),
     /// It is skipped, with the cause.
-    PassedOver(String),
+    Skipped(String),
     /// It is finished.
     Ready {
         fingerprint: Sha256Digest,
@@ -130,12 +130,12 @@ impl Entry {
         if self.broken == Some(sighting.fingerprint) {
             return EntryOutcome::Nothing;
         }
-        let needs_silence = match step.silence {
-            Silence::Always => true,
-            Silence::OnceSealed => self.was_handled,
-            Silence::Never => false,
+        let must_be_quiet = match step.quiet_rule {
+            QuietRule::Always => true,
+            QuietRule::OnceSealed => self.was_handled,
+            QuietRule::Never => false,
         };
-        if needs_silence
+        if must_be_quiet
             && let Some(not_yet) = not_quiet(candidate.quiet_time, tree.newest_mtime(), sighting, now)
         {
             return self.not_yet(not_yet.why, Some(not_yet.wait));
@@ -147,7 +147,7 @@ impl Entry {
         self.broken = Some(sighting.fingerprint);
         self.trouble = None;
         self.unsealed = None;
-        EntryOutcome::PassedOver(format!(
+        EntryOutcome::Skipped(format!(
             "its files are all there, but it is damaged: {}",
             reasons.join("; ")
         ))
@@ -174,7 +174,7 @@ impl Entry {
     }
 
     /// Marks it as skipped; returns the cause if it is new.
-    pub(super) fn pass_over(&mut self, reason: String) -> Option<String> {
+    pub(super) fn skip(&mut self, reason: String) -> Option<String> {
         self.trouble = None;
         self.unsealed = None;
         if self.reported.as_ref() == Some(&reason) {
@@ -244,7 +244,7 @@ impl Entry {
                 self.unsealed = None;
                 EntryOutcome::Later(Some(Instant::now() + CHANGING_PAUSE))
             }
-            ErrorKind::Usage if news => EntryOutcome::PassedOver(text),
+            ErrorKind::Usage if news => EntryOutcome::Skipped(text),
             ErrorKind::Usage => EntryOutcome::Nothing,
             _ => {
                 self.pause.failed(LONGEST, None);
@@ -273,7 +273,7 @@ impl Entry {
         }
         let id = not_newer_than?;
         self.handled(tree.fingerprint(), newest);
-        Some(EntryOutcome::PassedOver(format!(
+        Some(EntryOutcome::Skipped(format!(
             "its files differ from those sealed as {id}, and none of them is newer: a process is deleting it"
         )))
     }
@@ -308,7 +308,7 @@ impl Entry {
     }
 
     /// Records that it cannot be sealed as it is, and ignores it until it changes.
-    pub(super) fn unfit(&mut self, fingerprint: Sha256Digest, newest: Timestamp, reason: String) {
+    pub(super) fn skipped(&mut self, fingerprint: Sha256Digest, newest: Timestamp, reason: String) {
         self.handled(fingerprint, newest);
         self.unsealed = Some(reason);
     }

@@ -48,7 +48,7 @@ pub(crate) struct Discovery {
     selection: Selection,
     /// How long a step must be unchanged if nothing else proves that its save is over.
     quiet_time: Duration,
-    rate: Pace,
+    scan_mode: ScanMode,
     extent: Extent,
     /// The last survey, and what was found in it.
     survey: SurveyTree,
@@ -59,11 +59,11 @@ pub(crate) struct Discovery {
     not_before: Option<Instant>,
 }
 
-/// How often scanning is worthwhile.
+/// How often the directory is scanned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// For months, next to a trainer that needs the disk.
-    Lasting,
+pub(crate) enum ScanMode {
+    /// Repeatedly, for months, beside a trainer that needs the disk.
+    Continuous,
     /// A few times only.
     Once,
 }
@@ -126,14 +126,14 @@ impl Ready {
 
 /// One of the trainer's own steps that was sealed as it is and that the trainer no longer needs.
 #[derive(Debug, Clone)]
-pub(crate) struct Spent {
+pub(crate) struct PrunableStep {
     pub(crate) path: PathBuf,
     pub(crate) origin: Origin,
     pub(crate) step: Step,
     pub(crate) fingerprint: Sha256Digest,
 }
 
-impl Spent {
+impl PrunableStep {
     /// Scans its files again; returns `None` when they are not those that were sealed. Blocks.
     pub(crate) fn unchanged(&self) -> Result<Option<Tree>> {
         let tree = self.origin.scan()?;
@@ -147,7 +147,7 @@ pub(crate) struct ScanReport {
     /// Finished steps that were not handled yet, in the order in which they were written.
     pub(crate) ready: Vec<Ready>,
     /// Entries skipped permanently since the last scan, with the cause.
-    pub(crate) passed_over: Vec<(PathBuf, String)>,
+    pub(crate) skipped: Vec<(PathBuf, String)>,
     /// New facts about the directory as a whole.
     pub(crate) news: Option<String>,
     /// A recommended change of its configuration.
@@ -170,7 +170,7 @@ impl Discovery {
     pub(crate) fn new(
         run: &AgentRun,
         profiles: &Arc<ProfileSet>,
-        rate: Pace,
+        scan_mode: ScanMode,
         extent: Extent,
     ) -> Result<Option<Self>> {
         let Some(directory) = run.watch_directory.clone() else {
@@ -206,7 +206,7 @@ impl Discovery {
                 // Nothing but the name is waited for.
                 Completion::Rename => Duration::ZERO,
             },
-            rate,
+            scan_mode,
             extent,
             survey: SurveyTree::default(),
             found: Found::default(),
@@ -238,8 +238,14 @@ impl Discovery {
         self.quiet_time
     }
 
+    /// Waits for no quiet time any more: nothing writes here.
+    pub(crate) fn end_quiet_time(&mut self) {
+        self.quiet_time = Duration::ZERO;
+        self.allow_immediate_scan();
+    }
+
     /// Makes the next scan list the directory, however recent the last listing is.
-    pub(crate) fn hurry(&mut self) {
+    pub(crate) fn allow_immediate_scan(&mut self) {
         self.not_before = None;
     }
 
@@ -250,10 +256,10 @@ impl Discovery {
         }
     }
 
-    /// Records that the entry cannot be sealed as it is: it is ignored until it is modified, and is not safe.
-    pub(crate) fn unfit(&mut self, ready: &Ready, reason: String) {
+    /// Records that the entry cannot be sealed as it is: it is ignored until it is modified, and counts as not durable.
+    pub(crate) fn skipped(&mut self, ready: &Ready, reason: String) {
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.unfit(ready.fingerprint, ready.newest, reason);
+            entry.skipped(ready.fingerprint, ready.newest, reason);
         }
     }
 

@@ -7,11 +7,11 @@ use stepvault_formats::prunable::prunable;
 use stepvault_local::survey::SurveyFiles;
 
 use super::entry::Entry;
-use super::{Discovery, Spent, selection};
+use super::{Discovery, PrunableStep, selection};
 
 impl Discovery {
     /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
-    pub(crate) fn spent(&mut self) -> Result<Vec<Spent>> {
+    pub(crate) fn prunable_steps(&mut self) -> Result<Vec<PrunableStep>> {
         let tree = self.list()?;
         // It is unknown what an unknown trainer needs.
         let is_known = |profile: &&Profile| profile.name != GENERIC && profile.names.is_none();
@@ -37,15 +37,15 @@ impl Discovery {
         let mut steps = prunable(profile, &tree, &files, &self.found);
         steps.retain(|step| is_followed(step));
         steps.sort_by_key(|step| (step.written_at, step.step));
-        let spent = |step: &FoundStep| {
+        let identified = |step: &FoundStep| {
             let (number, origin) = selection::identity(profile, &self.directory, step).ok()?;
-            Some(Spent {
+            Some(PrunableStep {
                 path: self.directory.join(&step.path),
                 origin,
                 step: number,
                 fingerprint: handled_as(step)?,
             })
         };
-        Ok(steps.into_iter().filter_map(spent).collect())
+        Ok(steps.into_iter().filter_map(identified).collect())
     }
 }

@@ -16,7 +16,7 @@ use stepvault_local::survey::{Below, SurveyFiles, survey_again};
 use tokio::time::Instant;
 
 use super::entry::{Candidate, Entry, EntryOutcome};
-use super::{Discovery, Pace, Ready, ScanReport, selection};
+use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 
 /// Quiet time is measured here, by this machine's clock and by observation: the profile's own rule is evaluated as if
 /// nothing were ever written again.
@@ -37,9 +37,9 @@ impl Discovery {
         if let Err(error) = self.scan_into(now, sealed, &mut report) {
             report.fault = Some(error);
         }
-        self.not_before = match self.rate {
-            Pace::Lasting => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
-            Pace::Once => None,
+        self.not_before = match self.scan_mode {
+            ScanMode::Continuous => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
+            ScanMode::Once => None,
         };
         // Attempts depend on the order in which steps were written.
         report.ready.sort_by_key(|ready| (ready.newest, ready.step));
@@ -151,7 +151,7 @@ impl Discovery {
             let stays = self.survey.get(key).is_some();
             if !stays && let Some(why) = entry.trouble() {
                 let reason = format!("it vanished before it was sealed ({why})");
-                report.passed_over.push((self.directory.join(key), reason));
+                report.skipped.push((self.directory.join(key), reason));
             }
             stays
         });
@@ -190,8 +190,8 @@ impl ScanFacts<'_> {
             Ok(identity) => identity,
             Err(reason) => {
                 report
-                    .passed_over
-                    .extend(entry.pass_over(reason).map(|reason| (path, reason)));
+                    .skipped
+                    .extend(entry.skip(reason).map(|reason| (path, reason)));
                 return None;
             }
         };
@@ -206,8 +206,8 @@ impl ScanFacts<'_> {
         };
         match entry.check(&candidate, now, sealed) {
             EntryOutcome::Nothing => None,
-            EntryOutcome::PassedOver(reason) => {
-                report.passed_over.push((path, reason));
+            EntryOutcome::Skipped(reason) => {
+                report.skipped.push((path, reason));
                 None
             }
             EntryOutcome::Later(time) => {
@@ -249,6 +249,6 @@ fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, report: &mu
         }
         let key = newest.get(&older.step).map_or("", String::as_str);
         let reason = format!("{key} is also step {} and was written later", older.step.number());
-        report.passed_over.push((older.path, reason));
+        report.skipped.push((older.path, reason));
     }
 }

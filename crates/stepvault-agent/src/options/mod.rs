@@ -14,13 +14,19 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::starts::RestartLoopRule;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
+use stepvault_local::condition::refuse_read_only_mount;
 use stepvault_local::ownership::Parents;
 use stepvault_remote::store::RemoteStore;
+use tokio::time::timeout;
 
 use crate::profiles::profiles;
+
+/// Timeout for finding the mounts of the directories.
+const MOUNT_DEADLINE: Duration = Duration::from_secs(5);
 pub use notices::NoticeOptions;
 
 /// A remote and its opened store.
@@ -164,8 +170,8 @@ pub struct AgentOptions {
     pub incomplete_after: Duration,
     /// Maximum number of bytes in buffers.
     pub memory_budget_bytes: u64,
-    /// The rule by which starts of the service are a restart loop.
-    pub restart_loop: RestartLoopRule,
+    /// The rule by which starts of the service are a restart loop; `None` if its caller records the starts.
+    pub restart_loop: Option<RestartLoopRule>,
     /// Whether to seal and upload what exists, apply retention, and end.
     pub once: bool,
 }
@@ -216,7 +222,7 @@ impl AgentOptions {
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
             incomplete_after: config.upload.incomplete_after,
             memory_budget_bytes: config.upload.memory_budget_bytes,
-            restart_loop: config.restart.restart_loop,
+            restart_loop: Some(config.restart.restart_loop),
             once,
         };
         options.check()?;
@@ -238,6 +244,27 @@ impl AgentOptions {
             shared: run.shared,
             ..self.writer.clone()
         })
+    }
+
+    /// Refuses directories that the service writes to and that its unit or container makes read-only: the vault,
+    /// directories that are remotes, and those in which it removes steps. Without an answer of a filesystem in time,
+    /// nothing is refused.
+    pub async fn refuse_read_only_mounts(&self) -> Result<()> {
+        let mut directories = vec![self.vault_directory.clone()];
+        let remotes = self.remotes.iter().map(|remote| &remote.settings);
+        directories.extend(
+            remotes
+                .filter(|settings| settings.url.scheme.is_directory())
+                .map(|settings| PathBuf::from(&settings.url.prefix)),
+        );
+        let cleaned = self.runs.iter().filter(|run| run.clean_source);
+        directories.extend(cleaned.filter_map(|run| run.watch_directory.clone()));
+        let refuse = blocking(move || {
+            directories
+                .iter()
+                .try_for_each(|path| refuse_read_only_mount(path))
+        });
+        timeout(MOUNT_DEADLINE, refuse).await.unwrap_or(Ok(()))
     }
 
     /// Refuses options that contradict themselves.

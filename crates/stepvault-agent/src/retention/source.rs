@@ -16,7 +16,7 @@ use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use crate::discovery::Spent;
+use crate::discovery::PrunableStep;
 use crate::reporter::Reporter;
 
 /// Maximum number of steps that are checked in one round: each takes a few queries of every remote, and nothing is
@@ -26,7 +26,7 @@ const MAX_AT_ONCE: usize = 8;
 /// The decision about one of the trainer's steps.
 #[derive(Debug)]
 struct Decision {
-    spent: Spent,
+    step: PrunableStep,
     verdict: Verdict,
 }
 
@@ -48,11 +48,11 @@ pub(crate) async fn clean_source(
     reporter: &Reporter,
     run: &RunName,
     remotes: &[RunRemote],
-    spent: Vec<Spent>,
+    steps: Vec<PrunableStep>,
     turn: usize,
 ) -> Result<()> {
-    for decision in plan(vault, reporter, run, remotes, spent, turn).await? {
-        let Spent { path, origin, .. } = decision.spent;
+    for decision in plan(vault, reporter, run, remotes, steps, turn).await? {
+        let PrunableStep { path, origin, .. } = decision.step;
         let (id, tree) = match decision.verdict {
             Verdict::Remove(id, tree) => (id, tree),
             Verdict::Keep(reason) => {
@@ -76,28 +76,28 @@ async fn plan(
     reporter: &Reporter,
     run: &RunName,
     remotes: &[RunRemote],
-    spent: Vec<Spent>,
+    steps: Vec<PrunableStep>,
     turn: usize,
 ) -> Result<Vec<Decision>> {
     let (vault, of_run) = (vault.clone(), run.clone());
     let (pins, sealed) = blocking(move || Ok((vault.pins(&of_run)?, vault.steps(&of_run)?))).await?;
     let sealed: BTreeSet<Step> = sealed.steps.iter().map(|step| step.id().step).collect();
-    let (kept, mut spent): (Vec<Spent>, Vec<Spent>) =
-        spent.into_iter().partition(|spent| sealed.contains(&spent.step));
+    let (kept, mut evicted): (Vec<PrunableStep>, Vec<PrunableStep>) =
+        steps.into_iter().partition(|found| sealed.contains(&found.step));
     let mut plan: Vec<Decision> = kept
         .into_iter()
-        .map(|spent| Decision {
-            spent,
+        .map(|step| Decision {
+            step,
             verdict: Verdict::Keep("the local tier keeps it".to_owned()),
         })
         .collect();
-    if spent.len() > MAX_AT_ONCE {
-        let start = turn.wrapping_mul(MAX_AT_ONCE) % spent.len();
-        spent.rotate_left(start);
+    if evicted.len() > MAX_AT_ONCE {
+        let start = turn.wrapping_mul(MAX_AT_ONCE) % evicted.len();
+        evicted.rotate_left(start);
     }
-    for spent in spent.into_iter().take(MAX_AT_ONCE) {
-        let verdict = judge(remotes, &pins, &spent, &reporter.observer).await?;
-        plan.push(Decision { spent, verdict });
+    for step in evicted.into_iter().take(MAX_AT_ONCE) {
+        let verdict = judge(remotes, &pins, &step, &reporter.observer).await?;
+        plan.push(Decision { step, verdict });
     }
     Ok(plan)
 }
@@ -105,10 +105,10 @@ async fn plan(
 async fn judge(
     remotes: &[RunRemote],
     pins: &[Pin],
-    spent: &Spent,
+    prunable: &PrunableStep,
     observer: &Arc<dyn Observer>,
 ) -> Result<Verdict> {
-    let looked_at = spent.clone();
+    let looked_at = prunable.clone();
     let Some(tree) = blocking(move || looked_at.unchanged()).await? else {
         return Ok(Verdict::Keep("it was modified after it was sealed".to_owned()));
     };
@@ -119,7 +119,7 @@ async fn judge(
             Err(_) if !remote.settings.required => continue,
             Err(error) => return Err(error),
         };
-        if pinned.iter().any(|pin| pin.step == spent.step) {
+        if pinned.iter().any(|pin| pin.step == prunable.step) {
             return Ok(Verdict::Keep(format!("it is pinned on {}", remote.name())));
         }
     }
@@ -128,7 +128,7 @@ async fn judge(
         .filter(|remote| remote.settings.required)
         .cloned()
         .collect();
-    let held = held_by_all(&required, &spent.origin.source, spent.step, &tree, observer).await?;
+    let held = held_by_all(&required, &prunable.origin.source, prunable.step, &tree, observer).await?;
     Ok(match held {
         None => Verdict::Keep("not every required remote holds it".to_owned()),
         Some(id) if pins.iter().any(|pin| pin.id == id) => Verdict::Keep("it is pinned".to_owned()),

@@ -7,8 +7,7 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::records::Pin;
 use stepvault_core::retention::{
-    Guards, KeepRules, ListingState, LocalLimits, StepFacts, TierView, Verdict, Verified, abandoned_steps,
-    plan,
+    Guards, KeepRules, LocalLimits, StepFacts, TierView, Verdict, Verified, abandoned_steps, plan,
 };
 use stepvault_local::sealed::SealedStep;
 
@@ -57,7 +56,6 @@ pub(super) fn retention_would_drop(
         tier: tier.clone(),
         steps: sealed.iter().map(facts).collect(),
         unreadable: Vec::new(),
-        listing: ListingState::Complete,
         now,
         free_bytes: None,
     };

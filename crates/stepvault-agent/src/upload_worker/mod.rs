@@ -13,7 +13,7 @@ use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::push::reopen_attempt;
+use stepvault_engine::push::make_provisional_again;
 use stepvault_engine::upload::{UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
 use tokio::sync::Notify;
@@ -135,7 +135,7 @@ impl UploadWorker {
         let uploaded = self.try_upload(index, step).await;
         drop(in_use);
         match uploaded {
-            Ok(Uploaded::Waiting { missing }) => self.lacks_parts(index, &here, &missing),
+            Ok(Uploaded::Incomplete { missing }) => self.lacks_parts(index, &here, &missing),
             Ok(uploaded) => {
                 self.runs[index].succeeded(id);
                 self.runs[index].missing_parts.forget(id);
@@ -173,7 +173,7 @@ impl UploadWorker {
         run.was_out = false;
         run.outages = outages;
         if run.missing_parts.next_check(step.id()).is_some() {
-            return Ok(session.settle(step).await?);
+            return Ok(session.commit_if_complete(step).await?);
         }
         Ok(session.upload(step).await?)
     }
@@ -221,12 +221,12 @@ impl UploadWorker {
     /// failure: only a service that is about to end stops trying.
     async fn failed(&mut self, index: usize, here: &StepOnRemote, failure: &UploadFailure) {
         let error = &failure.error;
-        let reopening = if error.is_name_taken() {
-            self.reopen_attempt(index, here, error).await
+        let new_attempt = if error.is_name_taken() {
+            self.make_provisional_again(index, here, error).await
         } else {
-            Reopening::Refused
+            NewAttempt::Refused
         };
-        if reopening == Reopening::Done {
+        if new_attempt == NewAttempt::Done {
             return;
         }
         // An unreadable step exists.
@@ -237,8 +237,8 @@ impl UploadWorker {
         // The step's own part may be gone as well: the upload checks that, and resumes where necessary.
         run.missing_parts.forget(here.id);
         let asked_for = error.retry_after_wait();
-        let after = match reopening {
-            Reopening::Later => AfterUpload::StepLater,
+        let after = match new_attempt {
+            NewAttempt::Later => AfterUpload::StepLater,
             _ => after_upload(error, failure.opening),
         };
         // The remote may have been changed by hand meanwhile: it is verified again with the next step.
@@ -289,22 +289,22 @@ impl UploadWorker {
 
     /// Determines another attempt for a step whose attempt is taken, unless the attempt was given explicitly or too
     /// many were tried.
-    async fn reopen_attempt(&self, index: usize, here: &StepOnRemote, error: &Error) -> Reopening {
+    async fn make_provisional_again(&self, index: usize, here: &StepOnRemote, error: &Error) -> NewAttempt {
         let Some(in_use) = self.vault.in_use.for_eviction(here.step()) else {
-            return Reopening::Later;
+            return NewAttempt::Later;
         };
-        let reopened = match self.sealed_step(here).await {
-            Ok(Some(step)) => reopen_attempt(&self.vault.vault, &step, error).await,
+        let outcome = match self.sealed_step(here).await {
+            Ok(Some(step)) => make_provisional_again(&self.vault.vault, &step, error).await,
             Ok(None) => Ok(false),
             Err(error) => Err(error),
         };
         drop(in_use);
-        match reopened {
+        match outcome {
             Ok(true) => {}
-            Ok(false) => return Reopening::Refused,
+            Ok(false) => return NewAttempt::Refused,
             Err(error) => {
                 tracing::warn!(%error, "cannot determine a new attempt for a step whose attempt is taken");
-                return Reopening::Later;
+                return NewAttempt::Later;
             }
         }
         self.reporter.status.upload_stopped(here);
@@ -318,7 +318,7 @@ impl UploadWorker {
             .determine(&self.vault, &self.reporter, &self.signals)
             .await;
         self.signals.attempts.notify_one();
-        Reopening::Done
+        NewAttempt::Done
     }
 
     fn resolved(&self, here: &StepOnRemote) {
@@ -334,7 +334,7 @@ impl UploadWorker {
 
 /// Whether a step whose attempt is taken gets another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reopening {
+enum NewAttempt {
     /// It does, as soon as a remote answers.
     Done,
     /// Another remote is uploading the step: not before that has ended.

@@ -290,7 +290,7 @@ async fn waiting_always_ends_with_what_is_known() {
         "this agent does not serve the run: other | use one of its runs: grpo/checkpoints"
     );
 
-    // Whoever waits when the service ends is told how far the step has come.
+    // A client that waits when the service ends is told how far the step has come.
     let waiting = ask(wait_for(1, Goal::Durable, 600));
     let draining = async {
         let request = DrainRequest {
@@ -301,9 +301,9 @@ async fn waiting_always_ends_with_what_is_known() {
     };
     let (late, drained) = tokio::join!(waiting, draining);
     assert_eq!(late.outcome, Outcome::Late);
-    assert_eq!((drained.ended, drained.safe), (true, Some(false)));
+    assert_eq!((drained.ended, drained.durable), (true, Some(false)));
     assert_eq!(drained.not_durable[0].remote.as_str(), "s3");
-    assert!(!service.ended().unwrap().is_safe());
+    assert!(!service.ended().unwrap().is_durable());
 }
 
 #[tokio::test]
@@ -333,7 +333,7 @@ async fn a_step_that_is_given_up_fails_the_wait_with_the_reason() {
     service.stop();
 }
 
-/// The vault does not hold it any more, and it is safe.
+/// The vault does not hold it any more, and it is durable.
 #[tokio::test]
 async fn a_step_that_was_evicted_is_found_on_the_remotes() {
     let node = Node::new();
@@ -368,12 +368,12 @@ async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended(
         wait: true,
     };
     let answer = client.drain(&request, PATIENCE).await.unwrap();
-    assert_eq!((answer.ended, answer.safe), (true, Some(true)));
+    assert_eq!((answer.ended, answer.durable), (true, Some(true)));
     assert!(
         begun.elapsed() < Duration::from_secs(50),
         "the deadline was waited out"
     );
     assert_eq!(committed(&remote).await, [id(1, 1)]);
-    assert!(service.ended().unwrap().is_safe());
+    assert!(service.ended().unwrap().is_durable());
     assert!(!node.socket().exists());
 }

@@ -30,7 +30,7 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
     assert_eq!(node.seen_by_the_trainer(), seen);
     assert_eq!((report.sealed.total, report.uploaded.total), (1, 3));
     assert!(
-        report.is_safe() && report.not_durable.is_empty() && report.skipped.total == 0,
+        report.is_durable() && report.not_durable.is_empty() && report.skipped.total == 0,
         "{report:?}"
     );
     let copy = node.on_disk("000000000100.a1/step_100");
@@ -184,7 +184,7 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
         reason.starts_with("it vanished before it was sealed ("),
         "{reason}"
     );
-    assert!(report.is_safe());
+    assert!(report.is_durable());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Told to stop, it uploads what it can until the deadline, and says what is not safe.
+//! Told to stop, it uploads what it can until the deadline, and says what is not durable.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ async fn what_is_complete_by_then_goes_out_before_it_ends() {
     // The last look takes what no look has seen before.
     node.save_small(3, 1);
     let report = service.stop();
-    assert!(report.is_safe(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.not_durable);
     assert_eq!(committed(&remote).await, [id(1, 1), id(1, 2), id(1, 3)]);
 }
 
@@ -62,7 +62,7 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
     );
     server.faults().clear();
     let report = node.once(options);
-    assert!(report.is_safe() && report.uploaded.total == 1);
+    assert!(report.is_durable() && report.uploaded.total == 1);
 }
 
 #[tokio::test]
@@ -72,6 +72,6 @@ async fn an_idle_service_ends_at_once() {
     node.until("the vault", || node.vault_directory().join("lock").exists())
         .await;
     let begun = Instant::now();
-    assert!(service.stop().is_safe());
+    assert!(service.stop().is_durable());
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }

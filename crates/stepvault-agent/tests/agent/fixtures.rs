@@ -62,7 +62,7 @@ async fn take(name: &str) -> (Node, AgentReport) {
         "{name}: {:#?}",
         report.skipped
     );
-    assert!(report.is_safe(), "{name}: {report:?}");
+    assert!(report.is_durable(), "{name}: {report:?}");
     for step in &sealed {
         let id = step.id();
         assert_eq!(id.attempt.number(), 1, "{name}: {id}");
@@ -134,7 +134,7 @@ async fn what_is_not_complete_is_told_with_the_reason() {
     }
 }
 
-/// Complete by its name and its silence; only its structure shows that the save was cut off.
+/// Complete by its name and its quiet time; only its structure shows that the save was cut off.
 #[tokio::test]
 async fn what_is_broken_inside_is_not_sealed_until_it_changes() {
     let (node, report) = take("sigterm-torch-save").await;

@@ -1,7 +1,7 @@
 //! A node with a trainer's directory and a vault, and the service as a process of its own.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stepvault_agent::control::Client;
@@ -13,7 +13,7 @@ use stepvault_core::config::Completion;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::starts::RestartLoopRule;
@@ -23,6 +23,7 @@ use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::RequestRecord;
 use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::recorder::Recorder;
 use stepvault_testkit::s3::StrictS3;
 use tokio_util::sync::CancellationToken;
 
@@ -30,40 +31,6 @@ use crate::support::write_files;
 
 /// No test waits longer than this for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Remembers what it is told, each event as a line.
-#[derive(Debug, Default)]
-pub struct Recorder {
-    lines: Mutex<Vec<String>>,
-}
-
-impl Recorder {
-    pub fn lines_with(&self, part: &str) -> Vec<String> {
-        self.lines
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|line| line.contains(part))
-            .cloned()
-            .collect()
-    }
-}
-
-impl Observer for Recorder {
-    fn on_event(&self, event: &Event<'_>) {
-        let line = match event {
-            Event::Info { message } => format!("info: {message}"),
-            Event::Warning { message } => format!("warning: {message}"),
-            Event::Durable { tier, id } => format!("durable on {tier}: {id}"),
-            Event::Skipped { tier, id, reason } => format!("skipped on {tier}: {id}: {reason}"),
-            Event::Sealed { id, .. } => format!("sealed: {id}"),
-            Event::Removed { tier, id, .. } => format!("removed from {tier}: {id}"),
-            Event::BytesReused { tier, bytes } => format!("reused on {tier}: {bytes}"),
-            _ => return,
-        };
-        self.lines.lock().unwrap().push(line);
-    }
-}
 
 pub struct Node {
     pub place: tempfile::TempDir,
@@ -243,7 +210,7 @@ impl Node {
             metrics_listen: None,
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,
-            restart_loop: RestartLoopRule::default(),
+            restart_loop: Some(RestartLoopRule::default()),
             once: false,
         }
     }

@@ -111,7 +111,7 @@ async fn drain(seed: u64) -> bool {
         .collect();
     check_words(seed, &node, &plain, &missing, &unsealed).await;
     assert_eq!(
-        report.is_safe(),
+        report.is_durable(),
         missing.is_empty() && unsealed.is_empty(),
         "drain {seed}"
     );
@@ -119,7 +119,7 @@ async fn drain(seed: u64) -> bool {
     // What was left is what the next start goes on with, to the end.
     if seed.is_multiple_of(5) {
         let report = node.once(node.options(vec![plain.clone()]));
-        assert!(report.is_safe(), "drain {seed}: {report:?}");
+        assert!(report.is_durable(), "drain {seed}: {report:?}");
         assert_eq!(committed(&plain).await, sealed(&node), "drain {seed}");
     }
     !missing.is_empty()

@@ -90,7 +90,7 @@ async fn killed_over_and_over_at_any_moment_everything_becomes_durable_once() {
     let service = node.start(node.options(vec![remote.clone()]));
     node.until_durable("disk", 6).await;
     let report = service.stop();
-    assert!(report.is_safe() && report.skipped.total == 0, "{report:?}");
+    assert!(report.is_durable() && report.skipped.total == 0, "{report:?}");
     let all: Vec<_> = (1..=6).map(|step| id(1, step)).collect();
     assert_eq!(committed(&remote).await, all);
     for (step, source) in (1..).zip(sources) {

@@ -81,7 +81,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
 
     // The node itself says it, and goes on with the parts that are there.
     let report = node.once(node.options(vec![plain.clone()]));
-    assert!(report.is_safe(), "{report:?}");
+    assert!(report.is_durable(), "{report:?}");
     assert_eq!(
         node.recorder
             .lines_with("left step 2 (attempt 1) with")
@@ -115,7 +115,7 @@ async fn each_remote_has_the_word_on_all_of_them() {
     let deadline = Instant::now() + Duration::from_secs(3);
     service.ask_to_stop(StopReason::Notice("a test".to_owned()), Some(deadline));
     let report = service.ended().unwrap();
-    assert!(!report.is_safe());
+    assert!(!report.is_durable());
     for remote in &remotes {
         let remote = on_remote(remote);
         let records = drain_records(&remote).await.unwrap();

@@ -67,10 +67,10 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     // The node that was away brings what it has.
     save(&far, 1, 100, 9);
     far.until_durable("disk", 100).await;
-    assert!(late.stop().is_safe());
+    assert!(late.stop().is_durable());
     assert_eq!(committed(&remote).await, [id(1, 100), id(1, 200)]);
     let report = near.once(options(&near, 0, &remote, short));
-    assert!(report.is_safe(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.not_durable);
     assert_eq!(report.sealed.total, 0);
 }
 
@@ -104,9 +104,9 @@ async fn what_the_others_have_completed_meanwhile_is_found_at_the_end() {
     let service = near.start(options(&near, 0, &remote, long));
     until_part_is_uploaded(&near).await;
     save(&far, 1, 100, 9);
-    assert!(far.once(options(&far, 1, &remote, long)).is_safe());
+    assert!(far.once(options(&far, 1, &remote, long)).is_durable());
     let report = service.stop();
-    assert!(report.is_safe(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.not_durable);
 }
 
 async fn until_part_is_uploaded(node: &Node) {

@@ -48,7 +48,7 @@ async fn a_spot_notice_ends_the_service_before_its_time_and_a_last_save_is_taken
     node.save_small(9, 1);
     let (report, ended_at) = service.ended_at();
     assert!(ended_at < deadline, "{:?} late", ended_at - deadline);
-    assert!(report.unwrap().is_safe());
+    assert!(report.unwrap().is_durable());
     assert_eq!(committed(&remote).await, [id(1, 9)]);
     assert_eq!(metadata.tokens_made(), 1);
 }
@@ -63,7 +63,7 @@ async fn a_token_that_is_void_is_replaced_and_the_notice_is_seen() {
     node.until("a second token", || metadata.tokens_made() == 2).await;
     // Somebody who waits for the end: nothing is left to do.
     service.ask_to_stop(StopReason::Signal, None);
-    assert!(service.ended().unwrap().is_safe());
+    assert!(service.ended().unwrap().is_durable());
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn a_recommendation_to_rebalance_is_warned_of_or_drains() {
 
     options.notices.drains_on_rebalance = true;
     options.drain_deadline = Duration::from_secs(2);
-    assert!(node.start(options).ended().unwrap().is_safe());
+    assert!(node.start(options).ended().unwrap().is_durable());
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn a_preemption_is_learnt_of_while_the_question_hangs() {
     node.until_heard("draining after a Compute Engine preemption notice, uploads have 2")
         .await;
     service.ask_to_stop(StopReason::Signal, Some(Instant::now() + Duration::from_secs(1)));
-    assert!(!service.ended().unwrap().is_safe());
+    assert!(!service.ended().unwrap().is_durable());
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     node.until_durable("disk", 1).await;
     assert!(!service.has_ended());
     std::fs::write(&file, "2\n").unwrap();
-    assert!(service.ended().unwrap().is_safe());
+    assert!(service.ended().unwrap().is_durable());
 
     // What cannot be read is a notice all the same, with the configured time.
     std::fs::remove_file(&file).unwrap();
@@ -191,7 +191,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     node.save_small(2, 5);
     node.until_durable("disk", 2).await;
     std::fs::write(&file, "as soon as possible").unwrap();
-    assert!(service.ended().unwrap().is_safe());
+    assert!(service.ended().unwrap().is_durable());
     assert_eq!(
         node.recorder
             .lines_with("holds neither a future time nor a number of seconds")

@@ -20,7 +20,7 @@ async fn everything_there_goes_out_and_a_second_time_nothing_does() {
     }
     let report = node.once(options.clone());
     assert_eq!((report.sealed.total, report.uploaded.total), (3, 6));
-    assert!(report.is_safe() && report.skipped.total == 0);
+    assert!(report.is_durable() && report.skipped.total == 0);
     for remote in &remotes {
         assert_eq!(committed(remote).await, [id(1, 100), id(1, 200), id(1, 300)]);
     }
@@ -32,7 +32,7 @@ async fn everything_there_goes_out_and_a_second_time_nothing_does() {
         (0, 0, 0),
         "{again:?}"
     );
-    assert!(again.is_safe());
+    assert!(again.is_durable());
 
     // A new node over the same directory, with nothing but the remotes to know from.
     std::fs::remove_dir_all(node.vault_directory()).unwrap();
@@ -59,7 +59,7 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
     node.save_small(200, 4);
     let report = node.once(node.options(remotes));
     assert_eq!((report.sealed.total, report.uploaded.total), (2, 2));
-    assert!(!report.is_safe());
+    assert!(!report.is_durable());
     let missing: Vec<_> = report
         .not_durable
         .iter()
@@ -83,7 +83,7 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
     let remotes = node.disk_and_s3(&server, 5).await;
     let report = node.once(node.options(remotes));
     assert_eq!((report.sealed.total, report.uploaded.total), (0, 2));
-    assert!(report.is_safe());
+    assert!(report.is_durable());
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     server.faults().clear();
     node.until_durable("s3", 1).await;
     let report = service.stop();
-    assert!(report.is_safe(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.not_durable);
     let mut order = node.recorder.lines_with("durable on s3");
     order.retain(|line| line.starts_with("durable"));
     let expected: Vec<String> = [5, 4, 3, 2, 1]
@@ -113,7 +113,7 @@ async fn denied_is_tried_again_and_said_once() {
     assert_eq!(node.recorder.lines_with("is not durable on s3").len(), 1);
     server.faults().clear();
     node.until_durable("s3", 1).await;
-    assert!(service.stop().is_safe());
+    assert!(service.stop().is_durable());
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn an_optional_remote_that_lacks_a_step_does_not_make_it_unsafe() {
     node.save_small(1, 5);
     let report = node.once(node.options(vec![node.directory_remote("disk").await, optional]));
     assert_eq!(report.not_durable.len(), 1);
-    assert!(!report.not_durable[0].required && report.is_safe());
+    assert!(!report.not_durable[0].required && report.is_durable());
 }
 
 #[tokio::test]

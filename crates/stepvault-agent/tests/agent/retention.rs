@@ -35,7 +35,7 @@ async fn both_tiers_keep_what_their_rules_say() {
     for remote in &remotes {
         assert_eq!(committed(remote).await, [id(1, 3), id(1, 4)]);
     }
-    assert!(report.is_safe() && report.skipped.total == 0, "{report:?}");
+    assert!(report.is_durable() && report.skipped.total == 0, "{report:?}");
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     let report = service.stop();
-    assert!(report.is_safe() && report.pruned.total == 0);
+    assert!(report.is_durable() && report.pruned.total == 0);
     let warnings = node.recorder.lines_with("retention cannot delete on it");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(

@@ -54,7 +54,7 @@ async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
         node.until_durable("disk", step).await;
     }
     let report = service.stop();
-    assert!(report.is_safe() && report.sealed.total >= 2, "{report:?}");
+    assert!(report.is_durable() && report.sealed.total >= 2, "{report:?}");
     for sealed in &report.sealed.latest {
         assert_eq!(sealed.id.attempt.number(), 1, "{sealed:?}");
         let step = sealed.id.step.number();

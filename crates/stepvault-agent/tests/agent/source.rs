@@ -1,4 +1,4 @@
-//! `clean-source`: the trainer's own steps go once they are safe, and only those that it can do without.
+//! `clean-source`: the trainer's own steps go once they are durable, and only those that it can do without.
 
 use std::path::Path;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn what_is_durable_goes_and_the_newest_stays() {
         .await;
     let report = service.stop();
     assert_eq!((report.sealed.total, report.cleaned.total), (3, 2), "{report:?}");
-    assert!(report.is_safe(), "{report:?}");
+    assert!(report.is_durable(), "{report:?}");
     for step in [5, 10, 15] {
         let name = format!("checkpoint-{step}");
         let copy = node.on_disk(&format!("{step:012}.a1/{name}"));
@@ -145,7 +145,7 @@ async fn a_required_remote_without_the_step_holds_it_back() {
     }
     for _ in 0..2 {
         let report = node.once(options.clone());
-        assert!(report.cleaned.total == 0 && !report.is_safe(), "{report:?}");
+        assert!(report.cleaned.total == 0 && !report.is_durable(), "{report:?}");
         assert_eq!(steps_there(&node).len(), 3);
     }
     // It cannot even be asked: nothing is known.
@@ -158,7 +158,7 @@ async fn a_required_remote_without_the_step_holds_it_back() {
     options.remotes.pop();
     options.remotes.push(node.s3_remote("s3", &server, 30).await);
     let report = node.once(options);
-    assert!(report.is_safe() && report.cleaned.total == 2, "{report:?}");
+    assert!(report.is_durable() && report.cleaned.total == 2, "{report:?}");
     assert_eq!(steps_there(&node), ["checkpoint-15"]);
 }
 

@@ -75,7 +75,7 @@ async fn a_full_disk_stops_nothing_for_longer_than_it_is_full() {
     let begun = Instant::now();
     node.until_durable("disk", 1).await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert!(service.stop().is_safe());
+    assert!(service.stop().is_durable());
     assert_eq!(committed(&remote).await, [id(1, 1), id(1, 2)]);
 }
 
@@ -127,18 +127,21 @@ async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_spac
     std::fs::remove_dir_all(&ballast).unwrap();
     node.until_durable("disk", 1).await;
     node.until("the number", || unsealed() == 0.0).await;
-    assert!(service.stop().is_safe());
+    assert!(service.stop().is_durable());
 }
 
 #[tokio::test]
-async fn a_round_that_could_not_seal_for_want_of_space_is_not_safe() {
+async fn a_round_that_could_not_seal_for_want_of_space_is_not_durable() {
     let Some((node, _disk)) = with_small_vault() else {
         return;
     };
     let path = node.save("step_1", &[("model.bin", 8 << 20)], 9);
     let options = node.disk_options().await;
     let report = node.once(options.clone());
-    assert!(!report.is_safe() && report.not_durable.is_empty(), "{report:?}");
+    assert!(
+        !report.is_durable() && report.not_durable.is_empty(),
+        "{report:?}"
+    );
     assert_eq!(report.unsealed.len(), 1);
     assert_eq!(report.unsealed[0].path, path);
     assert!(
@@ -151,7 +154,7 @@ async fn a_round_that_could_not_seal_for_want_of_space_is_not_safe() {
     let service = node.start(options);
     node.until_heard("a copy takes").await;
     let report = service.stop();
-    assert!(!report.is_safe() && report.unsealed.len() == 1, "{report:?}");
+    assert!(!report.is_durable() && report.unsealed.len() == 1, "{report:?}");
 }
 
 #[tokio::test]
@@ -168,7 +171,7 @@ async fn durable_copies_make_room_for_a_new_step_although_no_rule_drops_them() {
     let report = service.stop();
     assert_eq!(report.sealed.total, 6);
     assert!(report.evicted.total >= 3, "{report:?}");
-    assert!(report.is_safe());
+    assert!(report.is_durable());
     assert_eq!(committed(&remote).await.len(), 6);
 }
 
@@ -194,7 +197,7 @@ async fn the_next_step_is_said_not_to_fit_before_it_is_written() {
         warnings[0].contains("the vault is on another disk"),
         "{warnings:#?}"
     );
-    assert!(service.stop().is_safe());
+    assert!(service.stop().is_durable());
 }
 
 #[tokio::test]
@@ -212,7 +215,7 @@ async fn room_for_the_next_step_is_made_before_it_is_written() {
     node.until_heard("removed from local: step 1 (attempt 1)").await;
     assert!(node.recorder.lines_with("the next step needs").is_empty());
     let report = service.stop();
-    assert!(report.is_safe());
+    assert!(report.is_durable());
     assert_eq!(report.evicted.total, 1, "{report:?}");
 }
 
@@ -242,7 +245,7 @@ async fn where_steps_are_copied_the_copy_needs_its_room_too() {
     // Less than two MiB are left: the first copy goes before the next step comes.
     node.until_heard("removed from local: step 1 (attempt 1)").await;
     assert!(node.recorder.lines_with("copy takes").is_empty());
-    assert!(service.stop().is_safe());
+    assert!(service.stop().is_durable());
 }
 
 /// An outage from the first save on: a trainer on a small disk that keeps its last step alone, and a vault beside it that
@@ -293,7 +296,7 @@ async fn an_outage_of_storage_does_not_end_in_a_save_that_fails() {
     };
     assert_eq!(saved, 12, "every save goes through");
     assert!(report.given_up.total >= 6 && counted >= 6.0, "{report:?}");
-    assert!(!report.is_safe(), "what was given up is not durable");
+    assert!(!report.is_durable(), "what was given up is not durable");
     let given_up: Vec<u64> = report
         .given_up
         .latest

@@ -19,10 +19,10 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let node = Node::new();
     let remote = node.directory_remote("store").await;
     let mut options = node.options(vec![remote.clone()]);
-    options.restart_loop = RestartLoopRule {
+    options.restart_loop = Some(RestartLoopRule {
         starts: 3,
         within_seconds: 3600,
-    };
+    });
     node.save("step_1", &[("model.bin", 100)], 1);
     let service = node.start(options.clone());
     let vault = node.vault_directory();
@@ -39,10 +39,14 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let report = service.stop();
     assert_eq!(report.restart_loop, None);
 
+    // The one that was asked to stop does not count.
+    let service = node.start(options.clone());
+    node.until("the third start to be noted", || noted() == 3).await;
+    service.kill();
     let service = node.start(options.clone());
     node.until_heard(
-        "restart loop: the agent was started 3 times within 1 h on node-0; the last starts ended with: unknown, \
-         stopped by a signal",
+        "restart loop: the agent of 'grpo/checkpoints' was started 3 times within 1 h on node-0; the last starts ended \
+         with: unknown, unknown",
     )
     .await;
     let report = service.stop();
@@ -50,12 +54,12 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let opened = Vault::open(&vault).unwrap().unwrap();
     assert_eq!(
         endings(&opened),
-        ["unknown", "stopped by a signal", "stopped by a signal"]
+        ["unknown", "stopped by a signal", "unknown", "stopped by a signal"]
     );
 
     // A round from cron is none of them.
     let report = node.once(options);
-    assert_eq!((report.restart_loop, noted()), (None, 3));
+    assert_eq!((report.restart_loop, noted()), (None, 4));
 }
 
 #[tokio::test]

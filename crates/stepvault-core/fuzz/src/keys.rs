@@ -25,13 +25,13 @@ fn check_one(keys: &RunKeys, key: &str) {
         KeyKind::Launch(attempt) => keys.launch(attempt),
         KeyKind::Staged(attempt, node) => keys.staged(attempt, &node),
         KeyKind::Resume(point) => keys.resume(point),
-        KeyKind::Unfit(id) => keys.unfit(id),
+        KeyKind::Damaged(id) => keys.damaged(id),
         KeyKind::Pin(id) => keys.pin(id),
         KeyKind::Tombstone(id) => keys.tombstone(id),
         KeyKind::Lease(id, holder) => keys.lease(id, &holder),
         KeyKind::PruneLease(holder) => keys.prune_lease(&holder),
         KeyKind::WriterLease(vault) => keys.writer_lease(&vault),
-        KeyKind::Sweep => keys.sweep(),
+        KeyKind::GcRecord => keys.gc_record(),
         KeyKind::Drain(node) => keys.drain(&node),
         KeyKind::GivenUp(node) => keys.given_up(&node),
         KeyKind::Starts(node) => keys.starts(&node),
@@ -53,7 +53,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let node = NodeName::new("node-0").unwrap();
     let point = ResumePoint {
         attempt: id.attempt,
-        after: Some(id),
         round: 3,
     };
     let path = RelativePath::new("x/model.pt").unwrap();
@@ -65,12 +64,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         keys.launch(id.attempt),
         keys.staged(id.attempt, &node),
         keys.resume(point),
-        keys.unfit(id),
+        keys.damaged(id),
         keys.pin(id),
         keys.tombstone(id),
         keys.lease(id, "0a"),
         keys.prune_lease("0a"),
-        keys.sweep(),
+        keys.gc_record(),
         keys.drain(&node),
         keys.starts(&node),
         keys.probe("0123456789abcdef0123456789abcdef-whole"),

@@ -11,7 +11,10 @@ use stepvault_core::keys::{KeyKind, RunKeys, check_step_name};
 use stepvault_core::launch::{LaunchName, LaunchRecord};
 use stepvault_core::manifest::Shape;
 use stepvault_core::nodes::NodeSet;
-use stepvault_core::records::{Claim, Lease, Pin, Resume, StagedParts, Sweep, Tombstone, Unfit, VaultMarker};
+use stepvault_core::records::{
+    Availability, Claim, DamagedStep, GcRecord, Lease, Pin, Resume, StagedPart, StagedParts, Tombstone,
+    VaultMarker,
+};
 use stepvault_core::starts::{End, Ending, Process, Start, StartHistory, Who, merged};
 use stepvault_core::timestamp::Timestamp;
 
@@ -45,10 +48,10 @@ fn check_each(bytes: &[u8]) {
     let _ = read::<VaultMarker>(bytes);
     let _ = read::<Pin>(bytes);
     let _ = read::<StagedParts>(bytes);
-    let _ = read::<Unfit>(bytes);
+    let _ = read::<DamagedStep>(bytes);
     let _ = read::<Resume>(bytes);
     let _ = read::<Lease>(bytes);
-    let _ = read::<Sweep>(bytes);
+    let _ = read::<GcRecord>(bytes);
     if let Some(launch) = read::<LaunchRecord>(bytes) {
         let found = stepvault_core::launch::attempt_of(std::slice::from_ref(&launch), &launch.launch, None);
         assert_eq!(found, Some(launch.attempt));
@@ -183,7 +186,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             run: run.clone(),
             id,
             name,
-            by_sweep: true,
+            by_gc: true,
         })
         .unwrap(),
         encode(&StagedParts {
@@ -191,11 +194,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
             run: run.clone(),
             attempt: id.attempt,
             node: node.clone(),
-            after: Some(id),
-            steps: vec![id],
+            nodes: NodeSet::alone(node.clone()),
+            parts: vec![StagedPart {
+                id,
+                node: node.clone(),
+            }],
+            missing_bytes: 0,
         })
         .unwrap(),
-        encode(&Unfit {
+        encode(&DamagedStep {
             format,
             run: run.clone(),
             id,
@@ -209,7 +216,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             attempt: id.attempt,
             launch: launch.clone(),
             step: Some(id),
-            durable: true,
+            availability: Availability::Durable,
             node,
         })
         .unwrap(),
@@ -220,7 +227,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             time_to_live_seconds: 900,
         })
         .unwrap(),
-        encode(&Sweep {
+        encode(&GcRecord {
             format,
             orphans: [(
                 "grpo/checkpoints/000000000100.a1/step_100/x".to_owned(),
@@ -235,6 +242,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             attempt: Attempt::new(2).unwrap(),
             launch,
             went_back_over: Some(id),
+            at_start: true,
         })
         .unwrap(),
         encode(&StartHistory::of(vec![start])).unwrap(),

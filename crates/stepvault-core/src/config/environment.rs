@@ -19,6 +19,9 @@ const COMMAND_LINE: [&str; 7] = [
     "STEPVAULT_LOG",
 ];
 
+/// Variables that `run` sets for the trainer. Commands that the trainer starts inherit them.
+const FOR_TRAINERS: [&str; 2] = ["STEPVAULT_RESTORED_STEP", "STEPVAULT_RESTORED_PATH"];
+
 /// Returns the variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
 pub fn variable_name(key: &str) -> String {
     let letters = key.chars().filter(|letter| *letter != '"');
@@ -66,7 +69,8 @@ pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
                     .faults
                     .push(finding.hint("rename one of them, or set the key in the file"));
             }
-            None if COMMAND_LINE.contains(&variable.as_str()) => {}
+            None if COMMAND_LINE.contains(&variable.as_str())
+                || FOR_TRAINERS.contains(&variable.as_str()) => {}
             None => merged.warnings.push(unknown(variable, source, &known)),
         }
     }

@@ -28,8 +28,10 @@ pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
         // Not sending a token is the default of every store.
         let is_asked_for = key != "send-token" || remote.send_token;
         if merged.is_given(&path) && is_asked_for && !remote.url.scheme.takes(key) {
-            let takers = Scheme::ALL.iter().filter(|(_, scheme, _)| scheme.takes(key));
-            let known: Vec<String> = takers.map(|(text, ..)| format!("{text}://")).collect();
+            let takers = Scheme::ALL.iter().filter(|(scheme, _)| scheme.takes(key));
+            let known: Vec<String> = takers
+                .map(|(scheme, _)| format!("{}://", scheme.as_str()))
+                .collect();
             let why = format!("it does not apply to a {}:// remote", remote.url.scheme.as_str());
             let source = merged.source(&path);
             let hint = format!("remove it; it applies only to {}", known.join(", "));

@@ -145,7 +145,7 @@ fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
         fault(merged, &key, why, hint);
     }
     if config.required_remotes_of(run).is_empty() {
-        let why = "no remote of the run is required: no step would ever become safe to remove";
+        let why = "no remote of the run is required: no step would ever be removed";
         fault(
             merged,
             &key,

@@ -6,23 +6,12 @@ use crate::ids::{RemoteName, StepId};
 use crate::observe::Tier;
 use crate::timestamp::Timestamp;
 
-/// Whether the list of steps can be trusted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ListingState {
-    /// It was read to its end.
-    Complete,
-    /// It could not be read completely, for this reason.
-    Failed(String),
-}
-
 /// What is known about the bytes of a step on the tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verified {
     /// They were compared with the manifest, or are assumed to be right by a caller that checks them before it deletes
     /// anything.
     Yes,
-    /// They were not checked: the step is only listed.
-    No,
     /// They differ from the manifest, in this way.
     Damaged(String),
 }
@@ -95,12 +84,10 @@ impl StepFacts {
 pub struct TierView {
     /// The tier.
     pub tier: Tier,
-    /// The steps, in any order.
+    /// All steps of it, in any order. A caller that cannot list them completely makes no plan.
     pub steps: Vec<StepFacts>,
     /// Records that could not be read: key and reason. While there is one, nothing is deleted.
     pub unreadable: Vec<(String, String)>,
-    /// Whether the list is complete.
-    pub listing: ListingState,
     /// The current time by the tier's own clock.
     pub now: Timestamp,
     /// Free bytes on the local tier's filesystem, if known.

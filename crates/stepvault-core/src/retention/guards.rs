@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::facts::{ListingState, StepFacts, TierView, Unproven, Verified};
+use super::facts::{StepFacts, TierView, Unproven, Verified};
 use crate::ids::{RemoteName, StepId};
 use crate::observe::Tier;
 
@@ -24,8 +24,6 @@ pub struct Guards {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The tier could not be listed completely.
-    ListingFailed,
     /// The list is empty: either no step exists, or the wrong location was listed.
     ListingEmpty,
     /// A record could not be read, so that the content of the tier is unknown.
@@ -48,12 +46,6 @@ pub struct Refusal {
 /// Returns what forbids any deletion on this tier.
 pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
     let refuse = |kind, reason| Some(Refusal { kind, reason });
-    if let ListingState::Failed(why) = &view.listing {
-        return refuse(
-            RefusalKind::ListingFailed,
-            format!("cannot list '{}': {why}", view.tier),
-        );
-    }
     if let Some((key, why)) = view.unreadable.first() {
         let more = match view.unreadable.len() - 1 {
             0 => String::new(),
@@ -107,7 +99,7 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
             reasons.push("being uploaded".to_owned());
         }
         if view.tier == Tier::Local {
-            reasons.extend(not_yet_safe(step, &guards.required_remotes));
+            reasons.extend(not_yet_durable(step, &guards.required_remotes));
             reasons.extend(step.unproven.iter().map(|found| found.reason().to_owned()));
         }
         if !reasons.is_empty() {
@@ -156,7 +148,7 @@ pub(super) fn never_given_up_from(steps: &[StepFacts]) -> Option<StepId> {
 }
 
 /// Returns why a local copy must stay: the remotes that do not have it, or that no remote ever had it.
-fn not_yet_safe(step: &StepFacts, required: &[RemoteName]) -> Vec<String> {
+fn not_yet_durable(step: &StepFacts, required: &[RemoteName]) -> Vec<String> {
     // A remote that had the step and removed it by its own rules no longer requires the local copy.
     let settled = |remote: &RemoteName| step.durable_on.contains(remote) || step.retired_on.contains(remote);
     let mut reasons: Vec<String> = required

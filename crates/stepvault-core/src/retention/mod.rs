@@ -22,7 +22,7 @@ mod space;
 
 pub use branches::abandoned_steps;
 pub use decision::{Decision, RetentionPlan, Verdict};
-pub use facts::{ListingState, StepFacts, TierView, Unproven, Verified};
+pub use facts::{StepFacts, TierView, Unproven, Verified};
 pub use guards::{Guards, Refusal, RefusalKind};
 pub use plan::plan;
 pub use policy::{BestRule, KeepRules, LocalLimits, Prefer};

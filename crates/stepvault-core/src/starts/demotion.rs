@@ -7,10 +7,6 @@ use crate::ids::{NodeName, StepId};
 
 /// Maximum number of crashes whose reasons are listed.
 const MAXIMUM_REASONS: usize = 8;
-/// SIGHUP, SIGINT, SIGTERM: the trainer was asked to end.
-const REQUESTS: [i32; 3] = [1, 2, 15];
-/// The offset that a shell adds to the number of the signal that ended a command.
-const SHELL_OFFSET: i32 = 128;
 
 /// When a step is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,10 +120,8 @@ fn verdict(start: &Start, rule: DemotionRule) -> Verdict {
         Ending::Failed(_) => Verdict::Nothing,
         _ if !early => Verdict::RanWell,
         Ending::Exited(0) => Verdict::RanWell,
-        Ending::Stopped(_) => Verdict::Nothing,
-        Ending::Exited(code) if REQUESTS.contains(&code.wrapping_sub(SHELL_OFFSET)) => Verdict::Nothing,
-        Ending::Killed(signal) if REQUESTS.contains(signal) => Verdict::Nothing,
-        Ending::Exited(_) | Ending::Killed(_) => Verdict::Crashed,
+        how if how.was_requested() => Verdict::Nothing,
+        _ => Verdict::Crashed,
     }
 }
 

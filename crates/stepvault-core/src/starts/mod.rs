@@ -23,6 +23,10 @@ pub use demotion::{DemotionRule, demoted};
 pub use history::{MAXIMUM_STARTS, StartHistory, merged};
 pub use restart_loop::{RestartLoop, RestartLoopRule, restart_loop};
 
+/// SIGHUP, SIGINT, SIGTERM: the process was asked to end.
+const REQUESTS: [i32; 3] = [1, 2, 15];
+/// The offset that a shell adds to the number of the signal that ended a command.
+const SHELL_OFFSET: i32 = 128;
 /// Maximum length of a recorded reason, in bytes.
 const MAXIMUM_REASON_BYTES: usize = 300;
 
@@ -105,6 +109,16 @@ impl Ending {
     /// Returns the ending of a start after which stepvault itself failed.
     pub fn failed(why: impl fmt::Display) -> Self {
         Self::Failed(shortened(&why.to_string()))
+    }
+
+    /// Returns whether it was asked to end, through stepvault or by a signal from elsewhere.
+    pub fn was_requested(&self) -> bool {
+        match self {
+            Self::Stopped(_) => true,
+            Self::Exited(code) => REQUESTS.contains(&code.wrapping_sub(SHELL_OFFSET)),
+            Self::Killed(signal) => REQUESTS.contains(signal),
+            Self::Failed(_) => false,
+        }
     }
 }
 

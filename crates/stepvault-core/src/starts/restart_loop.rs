@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Start, Who, span};
-use crate::ids::NodeName;
+use crate::ids::{NodeName, RunName};
 use crate::timestamp::Timestamp;
 
 /// Maximum number of reasons that are listed.
@@ -35,9 +35,11 @@ impl Default for RestartLoopRule {
 pub struct RestartLoop {
     /// What is restarted repeatedly.
     pub who: Who,
+    /// The run.
+    pub run: RunName,
     /// The node.
     pub node: NodeName,
-    /// Number of starts.
+    /// Number of starts, without those that were asked to end.
     pub starts: usize,
     /// The time span in seconds.
     pub within_seconds: u64,
@@ -45,20 +47,30 @@ pub struct RestartLoop {
     pub endings: Vec<String>,
 }
 
-/// Looks for a restart loop on `node` at `now`, by that node's clock. A start ahead of `now` does not count: the clock
-/// was set.
+/// Looks for a restart loop in a run's history on `node` at `now`, by that node's clock. A start ahead of `now` does not
+/// count: the clock was set. Neither does a start that was asked to end, such as by a restart of its service, and the
+/// start after it is no loop.
 pub fn restart_loop(
     history: &[Start],
+    run: &RunName,
     node: &NodeName,
     who: Who,
     rule: RestartLoopRule,
     now: Timestamp,
 ) -> Option<RestartLoop> {
-    let recent: Vec<&Start> = history
+    let was_requested = |start: &Start| start.end.as_ref().is_some_and(|end| end.how.was_requested());
+    let mut recent: Vec<&Start> = history
         .iter()
         .filter(|start| start.who == who && start.node == *node)
         .filter(|start| start.started_at <= now && now.seconds_since(start.started_at) <= rule.within_seconds)
         .collect();
+    if let [.., before, last] = recent[..]
+        && last.end.is_none()
+        && was_requested(before)
+    {
+        return None;
+    }
+    recent.retain(|start| !was_requested(start));
     if rule.starts == 0 || recent.len() < rule.starts {
         return None;
     }
@@ -69,6 +81,7 @@ pub fn restart_loop(
     let endings = told.iter().skip(untold).map(|start| start.ending()).collect();
     Some(RestartLoop {
         who,
+        run: run.clone(),
         node: node.clone(),
         starts: recent.len(),
         within_seconds: rule.within_seconds,
@@ -80,8 +93,9 @@ impl fmt::Display for RestartLoop {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "restart loop: {} was started {} times within {} on {}; the last starts ended with: {}",
+            "restart loop: {} of '{}' was started {} times within {} on {}; the last starts ended with: {}",
             self.who,
+            self.run,
             self.starts,
             span(self.within_seconds),
             self.node,
@@ -105,7 +119,15 @@ mod tests {
             starts: 3,
             within_seconds: 600,
         };
-        restart_loop(history, &node(), Who::Trainer, rule, Timestamp::from_seconds(now))
+        let run = RunName::new("grpo").unwrap();
+        restart_loop(
+            history,
+            &run,
+            &node(),
+            Who::Trainer,
+            rule,
+            Timestamp::from_seconds(now),
+        )
     }
 
     #[test]
@@ -119,11 +141,30 @@ mod tests {
         assert_eq!(look(&history[..2], 1034), None);
         assert_eq!(
             look(&history, 1034).unwrap().to_string(),
-            "restart loop: the trainer was started 3 times within 10 min on node-0; the last starts ended with: \
-             stepvault failed: git clone: destination path already exists, unknown"
+            "restart loop: the trainer of 'grpo' was started 3 times within 10 min on node-0; the last starts \
+             ended with: stepvault failed: git clone: destination path already exists, unknown"
         );
         assert_eq!(look(&history, 1611), None, "it is over");
         assert_eq!(look(&history, 1020), None, "the clock was set back");
+    }
+
+    #[test]
+    fn ordered_restarts_are_no_crashes() {
+        let crash = |id, at| ended(start(id, "node-0", at, None), 2, Ending::Exited(1));
+        for ordered in [
+            Ending::stopped("SIGTERM, with exit 1"),
+            Ending::Killed(15),
+            Ending::Exited(143),
+        ] {
+            let mut history = vec![crash("a", 1000), crash("b", 1010)];
+            history.push(ended(start("c", "node-0", 1020, None), 2, ordered));
+            assert_eq!(look(&history, 1030), None, "{history:?}");
+            history.push(start("d", "node-0", 1030, None));
+            assert_eq!(look(&history, 1030), None, "{history:?}");
+            history[3] = crash("d", 1030);
+            history.push(start("e", "node-0", 1040, None));
+            assert_eq!(look(&history, 1040).unwrap().endings, ["exit 1"; 3]);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use stepvault_core::words;
 
 /// How files will be sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takeover {
+pub enum SealMethod {
     /// By reflink: blocks are shared.
     Reflink,
     /// By hard link.
@@ -42,17 +42,17 @@ impl LinkRule {
     }
 
     /// Returns how files are taken over by this rule, where `facts` hold.
-    pub fn takeover(&self, facts: &LinkFacts) -> Takeover {
+    pub fn seal_method(&self, facts: &LinkFacts) -> SealMethod {
         if self.policy != LinkPolicy::Copy && facts.reflink == LinkAbility::Works {
-            return Takeover::Reflink;
+            return SealMethod::Reflink;
         }
         if self.policy == LinkPolicy::Auto
             && facts.hard_link == LinkAbility::Works
             && facts.foreign_owner.is_none()
         {
-            return Takeover::HardLink;
+            return SealMethod::HardLink;
         }
-        Takeover::Copy
+        SealMethod::Copy
     }
 }
 
@@ -65,12 +65,12 @@ pub fn links(
     rates: Option<&DiskRates>,
 ) -> Vec<Finding> {
     let policy = rule.policy;
-    let takeover = rule.takeover(facts);
+    let seal_method = rule.seal_method(facts);
     let cost = cost(forecast, rates);
     let reflinks = match &facts.reflink {
         LinkAbility::Works => Finding::pass("reflinks", subject, "work"),
-        LinkAbility::Refused(why) => match (takeover, &rule.overwritten_by) {
-            (Takeover::Copy, Some(profile)) => Finding::warn(
+        LinkAbility::Refused(why) => match (seal_method, &rule.overwritten_by) {
+            (SealMethod::Copy, Some(profile)) => Finding::warn(
                 "reflinks",
                 subject,
                 format!(
@@ -80,14 +80,14 @@ pub fn links(
                 "put checkpoints and vault on one XFS or btrfs filesystem; or, if the trainer never changes a \
                  finished file, set its own profile or complete = \"quiet\" in [run.NAME]",
             ),
-            (Takeover::Copy, None) if policy == LinkPolicy::ReflinkOrCopy => Finding::warn(
+            (SealMethod::Copy, None) if policy == LinkPolicy::ReflinkOrCopy => Finding::warn(
                 "reflinks",
                 subject,
                 format!("not available ({why}): {cost}"),
                 "put checkpoints and vault on one XFS or btrfs filesystem, or set local.links = \"auto\" if the \
                  trainer never changes a finished file",
             ),
-            (Takeover::Copy, None) => Finding::pass("reflinks", subject, format!("not available: {why}")),
+            (SealMethod::Copy, None) => Finding::pass("reflinks", subject, format!("not available: {why}")),
             _ => Finding::pass(
                 "reflinks",
                 subject,
@@ -96,7 +96,9 @@ pub fn links(
         },
     };
     let hard_links = match (&facts.hard_link, facts.foreign_owner) {
-        (LinkAbility::Works, Some(owner)) if takeover == Takeover::Copy && policy == LinkPolicy::Auto => {
+        (LinkAbility::Works, Some(owner))
+            if seal_method == SealMethod::Copy && policy == LinkPolicy::Auto =>
+        {
             Finding::warn(
                 "hard links",
                 subject,
@@ -112,11 +114,11 @@ pub fn links(
             subject,
             format!("work, but local.links = \"copy\" does not use them: {cost}"),
         ),
-        (LinkAbility::Works, _) if takeover == Takeover::Copy && rule.overwritten_by.is_some() => {
+        (LinkAbility::Works, _) if seal_method == SealMethod::Copy && rule.overwritten_by.is_some() => {
             Finding::pass("hard links", subject, "work, but are not used")
         }
         (LinkAbility::Works, _) => Finding::pass("hard links", subject, "work"),
-        (LinkAbility::Refused(why), _) if takeover == Takeover::Copy && policy == LinkPolicy::Auto => {
+        (LinkAbility::Refused(why), _) if seal_method == SealMethod::Copy && policy == LinkPolicy::Auto => {
             Finding::warn(
                 "hard links",
                 subject,
@@ -194,18 +196,21 @@ mod tests {
         };
         assert_eq!(outcomes(&foreign, LinkPolicy::Auto), [Warn, Pass]);
         let auto = rule(LinkPolicy::Auto);
-        assert_eq!(auto.takeover(&foreign), Takeover::Copy);
-        assert_eq!(auto.takeover(&facts(true, true)), Takeover::Reflink);
-        assert_eq!(auto.takeover(&facts(true, false)), Takeover::HardLink);
+        assert_eq!(auto.seal_method(&foreign), SealMethod::Copy);
+        assert_eq!(auto.seal_method(&facts(true, true)), SealMethod::Reflink);
+        assert_eq!(auto.seal_method(&facts(true, false)), SealMethod::HardLink);
     }
 
     #[test]
     fn what_a_framework_overwrites_is_not_linked_and_that_is_said() {
         let of = |configured| LinkRule::new(configured, Some("areal".to_owned()));
-        assert_eq!(of(LinkPolicy::Auto).takeover(&facts(true, false)), Takeover::Copy);
         assert_eq!(
-            of(LinkPolicy::Auto).takeover(&facts(true, true)),
-            Takeover::Reflink
+            of(LinkPolicy::Auto).seal_method(&facts(true, false)),
+            SealMethod::Copy
+        );
+        assert_eq!(
+            of(LinkPolicy::Auto).seal_method(&facts(true, true)),
+            SealMethod::Reflink
         );
         let found = links("a to b", &facts(true, false), &of(LinkPolicy::Auto), None, None);
         assert_eq!(found[0].measured, "work, but are not used");

@@ -7,7 +7,7 @@ use stepvault_core::error::{Error, ErrorKind, Result};
 use stepvault_core::ids::{Attempt, RemoteName, Step, StepId};
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{
-    Guards, KeepRules, ListingState, LocalLimits, Prefer, StepFacts, TierView, Verdict, Verified, plan,
+    Guards, KeepRules, LocalLimits, Prefer, StepFacts, TierView, Verdict, Verified, plan,
 };
 use stepvault_core::timestamp::Timestamp;
 
@@ -123,7 +123,6 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
         tier: tier.tier.clone(),
         steps,
         unreadable: Vec::new(),
-        listing: ListingState::Complete,
         now,
         free_bytes: None,
     };

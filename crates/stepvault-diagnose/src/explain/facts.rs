@@ -2,6 +2,7 @@
 
 use stepvault_core::disk_facts::{DirectoryAccess, DirectoryCondition, DirectoryRole};
 use stepvault_core::forecast::Taken;
+use stepvault_core::ids::RunName;
 use stepvault_core::room::Room;
 use stepvault_core::starts::{Ending, RestartLoopRule, Start, Who, restart_loop};
 use stepvault_core::timestamp::Timestamp;
@@ -35,7 +36,7 @@ pub struct UploadFacts {
 pub fn from_place(facts: &DirectoryCondition, needs: Taken) -> Vec<Evidence> {
     let is_for_steps = matches!(facts.role, DirectoryRole::Checkpoints | DirectoryRole::Vault);
     let mut found = Vec::new();
-    found.extend(from_standing(facts, is_for_steps));
+    found.extend(from_access(facts, is_for_steps));
     if let Some(room) = facts.room {
         let needs = if is_for_steps { needs } else { Taken::default() };
         found.extend(from_room(facts, room, needs));
@@ -43,10 +44,10 @@ pub fn from_place(facts: &DirectoryCondition, needs: Taken) -> Vec<Evidence> {
     found
 }
 
-fn from_standing(facts: &DirectoryCondition, is_for_steps: bool) -> Option<Evidence> {
+fn from_access(facts: &DirectoryCondition, is_for_steps: bool) -> Option<Evidence> {
     let path = &facts.path;
     let is_memory = facts.role == DirectoryRole::SharedMemory;
-    let (cause, weight, text) = match facts.standing {
+    let (cause, weight, text) = match facts.access {
         DirectoryAccess::Silent => {
             let text = format!("{path}: its filesystem does not answer");
             (Cause::FilesystemUnreachable, 70, text)
@@ -115,6 +116,7 @@ fn from_room(facts: &DirectoryCondition, room: Room, needs: Taken) -> Vec<Eviden
 /// A loop is detected as of the last start on each node, because it may already be over.
 pub fn from_starts(
     history: &[Start],
+    run: &RunName,
     rule: RestartLoopRule,
     now: Timestamp,
     scanner: &Scanner,
@@ -131,7 +133,7 @@ pub fn from_starts(
         }
     }
     for start in last {
-        let looped = restart_loop(history, &start.node, start.who, rule, start.started_at);
+        let looped = restart_loop(history, run, &start.node, start.who, rule, start.started_at);
         found.extend(looped.map(|looped| Evidence::left(Cause::RestartLoop, 60, looped.to_string())));
     }
     let trainers = history.iter().filter(|start| start.who == Who::Trainer).rev();
@@ -273,7 +275,7 @@ mod tests {
         DirectoryCondition {
             role,
             path: "/out".to_owned(),
-            standing: DirectoryAccess::Writable,
+            access: DirectoryAccess::Writable,
             room: Some(room),
             user: 1000,
             owner: Some(0),
@@ -299,7 +301,7 @@ mod tests {
         assert_eq!(told(&place(DirectoryRole::Checkpoints, ROOM)), []);
         // /dev/shm may be read-only and small where nobody needs it.
         let shared = DirectoryCondition {
-            standing: DirectoryAccess::ReadOnly,
+            access: DirectoryAccess::ReadOnly,
             ..place(DirectoryRole::SharedMemory, ROOM)
         };
         assert_eq!(told(&shared), []);
@@ -362,7 +364,7 @@ mod tests {
     fn rights_and_mounts_are_told_apart() {
         let good = place(DirectoryRole::Checkpoints, ROOM);
         let read_only = DirectoryCondition {
-            standing: DirectoryAccess::ReadOnly,
+            access: DirectoryAccess::ReadOnly,
             ..good.clone()
         };
         assert_eq!(
@@ -373,7 +375,7 @@ mod tests {
             )
         );
         let foreign = DirectoryCondition {
-            standing: DirectoryAccess::Forbidden,
+            access: DirectoryAccess::Forbidden,
             ..good.clone()
         };
         assert_eq!(
@@ -384,7 +386,7 @@ mod tests {
             )
         );
         let missing = DirectoryCondition {
-            standing: DirectoryAccess::Missing,
+            access: DirectoryAccess::Missing,
             ..good.clone()
         };
         assert_eq!(
@@ -392,7 +394,7 @@ mod tests {
             only(Cause::DirectoryMissing, "/out does not exist")
         );
         let hung = DirectoryCondition {
-            standing: DirectoryAccess::Silent,
+            access: DirectoryAccess::Silent,
             ..good
         };
         assert_eq!(
@@ -410,7 +412,8 @@ mod tests {
             within_seconds: 600,
         };
         let now = Timestamp::from_seconds(now);
-        let found = from_starts(history, rule, now, &Scanner::new(), &|start| {
+        let run = RunName::new("grpo").unwrap();
+        let found = from_starts(history, &run, rule, now, &Scanner::new(), &|start| {
             start.id == "running"
         });
         found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
@@ -429,8 +432,8 @@ mod tests {
             found,
             only(
                 Cause::RestartLoop,
-                "restart loop: the trainer was started 3 times within 10 min on node-0; the last starts ended with: \
-                 exit 128, exit 128, exit 128"
+                "restart loop: the trainer of 'grpo' was started 3 times within 10 min on node-0; the last starts \
+                 ended with: exit 128, exit 128, exit 128"
             )
         );
     }

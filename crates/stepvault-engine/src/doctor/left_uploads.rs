@@ -23,9 +23,9 @@ const COUNTING_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit for the whole check.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// A run whose pending uploads are searched.
+/// The gc command of one run, whose pending uploads are searched.
 #[derive(Debug, Clone)]
-pub struct SweptRun {
+pub struct GcCommand {
     /// Its layout; `None` if no run was given, for everything below the remote's prefix.
     pub keys: Option<RunKeys>,
     /// The `stepvault gc` that removes what is found.
@@ -36,7 +36,7 @@ pub struct SweptRun {
 pub(super) async fn left_uploads(
     examined: &Examined,
     subject: &Subject,
-    runs: &[SweptRun],
+    runs: &[GcCommand],
     now: Timestamp,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -75,7 +75,7 @@ pub(super) async fn left_uploads(
     findings
 }
 
-async fn of_run(examined: &Examined, run: &SweptRun, now: Timestamp) -> Result<Option<LeftUploads>> {
+async fn of_run(examined: &Examined, run: &GcCommand, now: Timestamp) -> Result<Option<LeftUploads>> {
     let prefix = run.keys.as_ref().map_or_else(String::new, RunKeys::prefix);
     let Some(listed) = examined.pending_uploads(&prefix, MAX_PAGES).await? else {
         return Ok(None);

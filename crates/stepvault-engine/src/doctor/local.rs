@@ -13,7 +13,7 @@ use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::directory::{Maker, Place};
 use stepvault_diagnose::doctor::forecast::Forecast;
 use stepvault_diagnose::doctor::leftovers::leftovers;
-use stepvault_diagnose::doctor::links::{LinkRule, Takeover, links};
+use stepvault_diagnose::doctor::links::{LinkRule, SealMethod, links};
 use stepvault_diagnose::doctor::memory::memory;
 use stepvault_diagnose::doctor::speed::{not_measured, speed};
 use stepvault_diagnose::doctor::variables::{self, Value};
@@ -70,22 +70,22 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     for examined in &runs {
         let forecast = examined.forecast.as_ref();
         let rates = rates_on(vault.or(examined.watch));
-        let mut takeover = Takeover::Copy;
+        let mut seal_method = SealMethod::Copy;
         match (&examined.links, &examined.run.watch, &check.vault) {
             (Some(Ok(facts)), Some(watch), Some(vault)) => {
                 let rule = LinkRule::new(check.links, overwritten_by(check, examined));
-                takeover = rule.takeover(facts);
+                seal_method = rule.seal_method(facts);
                 let subject = format!("{} to {}", watch.display(), vault.display());
                 findings.extend(links(&subject, facts, &rule, forecast, rates.as_ref()));
             }
             (Some(Err(_)), ..) => {}
-            _ => takeover = Takeover::HardLink,
+            _ => seal_method = SealMethod::HardLink,
         }
         let device = |looked: Option<&LookedAt>| looked.and_then(LookedAt::device);
         looks.push(RunLook {
             title: examined.run.title.clone(),
             forecast: forecast.cloned(),
-            takeover,
+            seal_method,
             shares_disk: device(vault).is_some() && device(vault) == device(examined.watch),
             disk_rates: rates,
             room: vault.and_then(|vault| Some(vault.room()?.within(vault.quota()))),
@@ -288,7 +288,7 @@ fn uses<'a>(
                 .watch
                 .and_then(|watch| one(watch, Use::Checkpoints(forecast))),
         );
-        uses.extend(vault.and_then(|vault| one(vault, Use::Vault(forecast, look.takeover))));
+        uses.extend(vault.and_then(|vault| one(vault, Use::Vault(forecast, look.seal_method))));
     }
     let largest = looks
         .iter()

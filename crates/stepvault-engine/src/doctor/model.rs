@@ -11,7 +11,7 @@ use stepvault_core::room::Room;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::forecast::Forecast;
-use stepvault_diagnose::doctor::links::Takeover;
+use stepvault_diagnose::doctor::links::SealMethod;
 use stepvault_diagnose::doctor::variables::Value;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
@@ -86,7 +86,7 @@ pub struct RunLook {
     /// The expected next step.
     pub forecast: Option<Forecast>,
     /// How files get into the vault.
-    pub takeover: Takeover,
+    pub seal_method: SealMethod,
     /// Whether vault and checkpoints are on one filesystem.
     pub shares_disk: bool,
     /// The rates of the vault's disk, or of the checkpoints' if there is no vault.

@@ -20,7 +20,7 @@ use stepvault_remote::open::OpenOptions;
 use stepvault_remote::probe::Probe;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::left_uploads::{SweptRun, left_uploads};
+use super::left_uploads::{GcCommand, left_uploads};
 use super::remote_speed::Speed;
 
 /// Maximum duration of the examination of one remote, whatever the remote does.
@@ -58,7 +58,7 @@ pub struct RemoteToCheck<'a> {
     /// The run below whose keys the remote is tested.
     pub keys: &'a RunKeys,
     /// The runs whose abandoned uploads are searched.
-    pub runs: &'a [SweptRun],
+    pub runs: &'a [GcCommand],
 }
 
 /// Examines a remote. Ends within [`LONGEST`], and within seconds if the remote does not answer.
@@ -151,7 +151,7 @@ struct Examination<'a> {
     subject: &'a Subject,
     limit_bytes_per_second: Option<u64>,
     keys: &'a RunKeys,
-    runs: &'a [SweptRun],
+    runs: &'a [GcCommand],
     clock: &'a dyn Clock,
     /// Cleared when the store reports that it does not support multipart uploads.
     takes_parts: AtomicBool,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stepvault_core::room::Room;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::forecast::Forecast;
-use stepvault_diagnose::doctor::links::Takeover;
+use stepvault_diagnose::doctor::links::SealMethod;
 use stepvault_diagnose::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
 
 /// The purpose of a directory, for space calculations.
@@ -14,7 +14,7 @@ pub(super) enum Use<'a> {
     /// The trainer writes steps of this forecast.
     Checkpoints(Option<&'a Forecast>),
     /// Steps of this forecast are sealed here.
-    Vault(Option<&'a Forecast>, Takeover),
+    Vault(Option<&'a Forecast>, SealMethod),
     /// Frameworks may write a step of this size here before moving it to its directory.
     Temporary(Option<&'a Forecast>),
 }
@@ -82,11 +82,11 @@ fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
     for used in sharing {
         let (forecast, bytes, inodes) = match &used.by {
             Use::Checkpoints(Some(forecast)) => (forecast, forecast.taken.bytes, forecast.taken.inodes()),
-            Use::Vault(Some(forecast), takeover) => {
-                let (bytes, files) = match takeover {
-                    Takeover::Copy => (forecast.taken.bytes, forecast.taken.files),
-                    Takeover::Reflink => (0, forecast.taken.files),
-                    Takeover::HardLink => (0, 0),
+            Use::Vault(Some(forecast), seal_method) => {
+                let (bytes, files) = match seal_method {
+                    SealMethod::Copy => (forecast.taken.bytes, forecast.taken.files),
+                    SealMethod::Reflink => (0, forecast.taken.files),
+                    SealMethod::HardLink => (0, 0),
                 };
                 (
                     forecast,
@@ -146,7 +146,7 @@ mod tests {
         let forecast = forecast();
         let uses = [
             used(1, "checkpoints", Use::Checkpoints(Some(&forecast))),
-            used(1, "vault", Use::Vault(Some(&forecast), Takeover::HardLink)),
+            used(1, "vault", Use::Vault(Some(&forecast), SealMethod::HardLink)),
             used(2, "TMPDIR", Use::Temporary(Some(&forecast))),
         ];
         let sharing: Vec<&Used<'_>> = uses.iter().take(2).collect();
@@ -162,11 +162,11 @@ mod tests {
                 "TMPDIR on /nvme"
             ]
         );
-        let copied = used(1, "vault", Use::Vault(Some(&forecast), Takeover::Copy));
+        let copied = used(1, "vault", Use::Vault(Some(&forecast), SealMethod::Copy));
         let copied = demand(&[&uses[0], &copied]).unwrap();
         assert_eq!((copied.bytes, copied.inodes), (2000, 32));
         assert_eq!(
-            demand(&[&used(1, "vault", Use::Vault(None, Takeover::Copy))]),
+            demand(&[&used(1, "vault", Use::Vault(None, SealMethod::Copy))]),
             None
         );
     }

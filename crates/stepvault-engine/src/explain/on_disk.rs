@@ -54,7 +54,7 @@ pub(super) fn resume_on_disk(
         directory: &root.to_string_lossy(),
         tree: &tree,
         paths: &entry.step.members,
-        asked_for: true,
+        overrides_newer: true,
         profile,
     };
     let planned = plan(&restored, profiles, &files);

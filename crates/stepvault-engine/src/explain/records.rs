@@ -54,7 +54,14 @@ impl Look {
     fn look(&self) -> (Vec<Evidence>, Vec<String>) {
         let (mut evidence, mut faults) = (Vec::new(), Vec::new());
         match self.vault.starts(&self.run) {
-            Ok(history) => evidence.extend(from_starts(&history, self.rule, self.now, &self.scanner, &runs)),
+            Ok(history) => evidence.extend(from_starts(
+                &history,
+                &self.run,
+                self.rule,
+                self.now,
+                &self.scanner,
+                &runs,
+            )),
             Err(error) => faults.push(error.to_string()),
         }
         match self.vault.unfinished_uploads(&self.run) {

@@ -7,8 +7,7 @@ use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::retention::{
-    Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verified,
-    abandoned_steps, plan,
+    Guards, KeepRules, LocalLimits, RetentionPlan, StepFacts, TierView, Verified, abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::sealed::SealedStep;
@@ -96,7 +95,6 @@ pub(super) async fn local_view(prune: &LocalPrune) -> Result<TierView> {
             .iter()
             .map(|(path, error)| (path.display().to_string(), error.to_string()))
             .collect(),
-        listing: ListingState::Complete,
         now: Timestamp::from(local_now()),
         free_bytes: Some(free_bytes),
     })

@@ -13,8 +13,8 @@ use stepvault_core::manifest::PartManifest;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::records::Tombstone;
 use stepvault_core::retention::{
-    Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified,
-    abandoned_steps, plan,
+    Guards, KeepRules, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified, abandoned_steps,
+    plan,
 };
 use stepvault_core::timestamp::Timestamp;
 
@@ -183,7 +183,6 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
         tier: remote.tier.clone(),
         steps: Vec::new(),
         unreadable: Vec::new(),
-        listing: ListingState::Complete,
         now: Timestamp::from(now),
         free_bytes: None,
     }
@@ -263,7 +262,7 @@ async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<St
         run: remote.keys.run().clone(),
         id,
         name: name.to_owned(),
-        by_sweep: false,
+        by_gc: false,
     };
     remote
         .create_record(&remote.keys.tombstone(id), &tombstone)

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use stepvault_core::attempts::{
     KnownStep, LaunchPlacement, Placement, place, place_by_launch, place_resumed,
 };
-use stepvault_core::ids::{Attempt, RunName, StepId};
+use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
@@ -61,6 +61,18 @@ pub(super) struct KnownSteps {
 }
 
 impl KnownSteps {
+    /// Whether a tier holds the checkpoint of this step.
+    pub(super) fn has_content(&self, step: Step) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|entry| entry.id.step == step && entry.same_content)
+    }
+
+    /// Whether retention removed this step.
+    pub(super) fn is_removed(&self, id: StepId) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|entry| entry.id == id && entry.written_at.is_none())
+    }
+
     /// Adds the entries of another tier. The same step on two tiers is one step; if its content matches on one tier, it
     /// matches.
     pub(super) fn add(&mut self, entries: Vec<KnownStep>) {

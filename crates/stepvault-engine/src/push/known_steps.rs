@@ -176,7 +176,7 @@ fn removed_names(removed: &RemovedSteps, step: Step) -> BTreeSet<StepId> {
 /// distinguished.
 async fn was_removed_by_gc(remote: &RunRemote, id: StepId) -> Result<bool> {
     let tombstone: Option<Tombstone> = remote.read_usable_record(&remote.keys.tombstone(id)).await?;
-    Ok(tombstone.is_some_and(|tombstone| tombstone.by_sweep))
+    Ok(tombstone.is_some_and(|tombstone| tombstone.by_gc))
 }
 
 fn taken(id: StepId, written_at: Option<Timestamp>) -> KnownStep {

@@ -4,8 +4,8 @@ mod determine;
 mod held;
 mod known_steps;
 mod provisional;
+mod seal;
 mod source;
-mod stage;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use crate::verify::ensure_durable;
 
 pub use determine::Placer;
 pub use held::held_by_all;
-pub use provisional::{Determined, Outcome, determine_attempts, provisional_steps, reopen_attempt};
+pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
+pub use seal::{CheckpointToSeal, Placed, seal_checkpoint};
 pub use source::{SourceCheck, check_source};
-pub use stage::{Placed, StageRequest, stage};
 
 /// The outcome of one step on one remote.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub struct PushReport {
 pub async fn push(
     vault: &Vault,
     remotes: &[RunRemote],
-    request: StageRequest,
+    request: CheckpointToSeal,
     budget: &MemoryBudget,
     patience: Duration,
     observer: &Arc<dyn Observer>,
@@ -94,7 +94,7 @@ pub async fn push(
         writer: request.writer.clone(),
         launch_since: request.launch_since,
     };
-    let mut staged = stage(vault, remotes, request, observer).await?;
+    let mut staged = seal_checkpoint(vault, remotes, request, observer).await?;
     let newly_sealed = matches!(staged, Placed::Sealed { new: true, .. });
     let outcomes = match &mut staged {
         Placed::Sealed { step, .. } => {
@@ -153,7 +153,7 @@ impl Uploading<'_> {
             let Some(taken) = errors.find(|error| error.is_name_taken()) else {
                 return Ok(outcomes);
             };
-            if !reopen_attempt(vault, step, taken).await? {
+            if !make_provisional_again(vault, step, taken).await? {
                 return Ok(outcomes);
             }
             self.observer.on_event(&Event::Warning {
@@ -245,7 +245,7 @@ async fn upload_and_wait(session: &UploadSession, step: &SealedStep, patience: D
     let deadline = Instant::now() + patience;
     while !uploaded.is_durable() && Instant::now() < deadline {
         tokio::time::sleep_until(deadline.min(Instant::now() + PARTS_POLL_INTERVAL)).await;
-        uploaded = session.settle(step).await?;
+        uploaded = session.commit_if_complete(step).await?;
     }
     Ok(uploaded)
 }

@@ -21,6 +21,7 @@ use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit};
 use crate::launches::remembered_attempt;
 use crate::run_remote::RunRemote;
+use crate::seen_saves::{SaveIdentity, record_save, seen_save};
 
 /// Maximum number of attempts that a step goes through before its conflict is final.
 const MAX_FORMER_ATTEMPTS: usize = 16;
@@ -156,6 +157,15 @@ async fn determine_one(
     let sealed = blocking(move || reader.steps(&run)).await?.steps;
     let settled = sealed.iter().filter(|other| !other.record().is_provisional());
     known.add(known_locally(settled, &checkpoint));
+    // One that lost its attempt to another writer was not the step that was removed.
+    if record.attempt.former.is_empty()
+        && !known.has_content(checkpoint.step)
+        && let Some(seen) =
+            seen_save(vault, &record.run, checkpoint.step, &SaveIdentity::of_tree(&tree)).await?
+        && known.is_removed(seen)
+    {
+        return no_place(vault, &step, seen, &known).await;
+    }
     let query = AttemptQuery {
         vault,
         run: &record.run,
@@ -239,6 +249,8 @@ async fn others_hold(
 }
 
 async fn place(vault: &Vault, step: &SealedStep, id: StepId) -> Result<Outcome> {
+    let save = SaveIdentity::of_tree(&step.tree());
+    record_save(vault, step.run(), id, save).await?;
     let (vault, step) = (vault.clone(), step.clone());
     let placed = blocking(move || vault.place(&step, id.attempt)).await?;
     Ok(Outcome::Placed(Box::new(placed)))
@@ -257,8 +269,7 @@ async fn no_place(vault: &Vault, step: &SealedStep, taken: StepId, known: &Known
         format!("cannot upload step {}", step.id().step),
     )
     .on(step.directory().display());
-    let mut entries = known.steps.iter().filter(|entry| entry.id == taken);
-    if entries.any(|entry| entry.written_at.is_none()) {
+    if known.is_removed(taken) {
         discard(vault, step).await?;
         return Ok(Outcome::NoPlace(error.because(format!(
             "it was sealed while no remote was reachable, and retention had already removed {taken}"
@@ -277,7 +288,7 @@ async fn no_place(vault: &Vault, step: &SealedStep, taken: StepId, known: &Known
 /// because it was given explicitly or the step went through too many attempts.
 ///
 /// The caller holds the vault's lock, and nothing of the step is being sent.
-pub async fn reopen_attempt(vault: &Vault, step: &SealedStep, error: &Error) -> Result<bool> {
+pub async fn make_provisional_again(vault: &Vault, step: &SealedStep, error: &Error) -> Result<bool> {
     let origin = &step.record().attempt;
     let may = error.is_name_taken()
         && origin.state == AttemptState::Placed
@@ -287,7 +298,7 @@ pub async fn reopen_attempt(vault: &Vault, step: &SealedStep, error: &Error) -> 
         && is_of_its_launch(vault, step).await?;
     if may {
         let (vault, step) = (vault.clone(), step.clone());
-        blocking(move || vault.reopen_attempt(&step)).await?;
+        blocking(move || vault.make_provisional_again(&step)).await?;
     }
     Ok(may)
 }

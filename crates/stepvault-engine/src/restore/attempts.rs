@@ -1,4 +1,4 @@
-//! Attempts around a restore: determines open attempts before searching for the newest step, and records what the
+//! Attempts around a restore: determines provisional attempts before searching for the newest step, and records what the
 //! trainer resumes from.
 
 use std::time::Duration;
@@ -10,8 +10,10 @@ use stepvault_local::vault::Vault;
 
 use super::{RestoreContext, RestorePlan, RestoreRequest, Together};
 use crate::blocking::blocking;
+use crate::launches::record_beginning;
 use crate::push::{Placer, determine_attempts, provisional_steps};
 use crate::resumptions::Resumptions;
+use crate::seen_saves::{SaveIdentity, record_save};
 
 /// How many times, one second apart, the restore waits for an agent that holds the vault to determine the attempts.
 const MAX_TRIES: u32 = 15;
@@ -19,7 +21,7 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
 /// Determines the attempts of provisional steps, so that they count when the newest step is chosen. If that is not
 /// possible, the restore continues with their provisional identities.
-pub(super) async fn determine_open_attempts(context: &RestoreContext, request: &RestoreRequest) {
+pub(super) async fn determine_provisional_attempts(context: &RestoreContext, request: &RestoreRequest) {
     let (Some(vault), Some(together)) = (&context.vault, &request.together) else {
         return;
     };
@@ -34,7 +36,7 @@ pub(super) async fn determine_open_attempts(context: &RestoreContext, request: &
 }
 
 /// Warns of provisional steps: a restore determines their attempts before it searches, which a plan must not do.
-pub(super) async fn warn_of_open_attempts(context: &RestoreContext, request: &RestoreRequest) {
+pub(super) async fn warn_of_provisional_attempts(context: &RestoreContext, request: &RestoreRequest) {
     let (Some(vault), false) = (&context.vault, context.remotes.is_empty()) else {
         return;
     };
@@ -83,12 +85,31 @@ async fn determine(
     Ok(())
 }
 
+/// Records in the context's vault when this node began to take part in its launch. A failure does not fail the restore.
+pub(super) async fn record_launch(context: &RestoreContext, request: &RestoreRequest) {
+    let (Some(vault), Some(together), true) = (&context.vault, &request.together, request.resumes) else {
+        return;
+    };
+    let Some(launch) = &together.writer.launch else {
+        return;
+    };
+    if let Err(error) = record_beginning(vault, &request.run, launch, together.since).await {
+        context.observer.on_event(&Event::Warning {
+            message: &format!("cannot record in the vault that the launch '{launch}' began: {error}"),
+        });
+    }
+}
+
 /// Records in the context's vault what the trainer resumes from. A failure does not fail the restore.
 pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest, plan: &RestorePlan) {
     let Some(vault) = &context.vault else {
         return;
     };
-    if let Err(error) = remember_resumption(vault, request, plan).await {
+    let remembered = async {
+        remember_save(vault, request, plan).await?;
+        remember_resumption(vault, request, plan).await
+    };
+    if let Err(error) = remembered.await {
         context.observer.on_event(&Event::Warning {
             message: &format!(
                 "cannot record in the vault that {} was restored: {error}",
@@ -96,6 +117,17 @@ pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest,
             ),
         });
     }
+}
+
+/// Records in `vault` which files the restored step has, if it is whole.
+async fn remember_save(vault: &Vault, request: &RestoreRequest, plan: &RestorePlan) -> Result<()> {
+    if !request.include.is_empty() {
+        return Ok(());
+    }
+    let files = plan.step.files.iter();
+    let files: Vec<_> = files.map(|file| (&file.path, file.size_bytes)).collect();
+    let save = SaveIdentity::of(&files, &plan.step.symlinks, plan.written_at);
+    record_save(vault, &request.run, plan.id, save).await
 }
 
 /// Records in `vault` what the trainer resumes from; does nothing if it does not resume from the restored step.

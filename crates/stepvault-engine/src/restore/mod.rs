@@ -55,7 +55,7 @@ pub use request::{RestoreRequest, Target};
 #[derive(Debug)]
 pub struct RestoreReport {
     /// The plan that was executed.
-    pub decision: RestorePlan,
+    pub plan: RestorePlan,
     /// Where the bytes came from.
     pub fetched: Fetched,
     /// Whether the target already held exactly this.
@@ -82,7 +82,7 @@ pub struct RestoreContext {
 /// # Errors
 /// Those of [`restore`], except that the target is not compared.
 pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<RestorePlan> {
-    attempts::warn_of_open_attempts(context, request).await;
+    attempts::warn_of_provisional_attempts(context, request).await;
     let agreed = agreement::predict(context, request).await?;
     let request = &narrowed(request, agreed.as_ref())?;
     let mut search = Search::begin(context, request, Scope::All).await?;
@@ -104,18 +104,19 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
     if let Some(vault) = &context.vault {
         remember_remotes(vault, &context.remotes).await;
     }
-    attempts::determine_open_attempts(context, request).await;
+    attempts::record_launch(context, request).await;
+    attempts::determine_provisional_attempts(context, request).await;
     let agreed = agreement::agree(context, request).await?;
     let step = agreed.as_ref().and_then(|agreed| agreed.step);
     let restored = search_and_execute(context, &narrowed(request, agreed.as_ref())?).await;
     match (restored, step) {
         (Ok(mut report), _) => {
-            report.decision.add_skipped(agreed);
-            attempts::remember(context, request, &report.decision).await;
+            report.plan.add_skipped(agreed);
+            attempts::remember(context, request, &report.plan).await;
             Ok(report)
         }
         (Err(error), Some(id)) if matches!(error.kind(), ErrorKind::NoneValid | ErrorKind::NotFound) => {
-            agreement::record_unfit(context, request, id, &[error.to_string()]).await;
+            agreement::record_damaged(context, request, id, &[error.to_string()]).await;
             Err(error.hint(
                 "restart the job on all nodes: they had agreed on this step, and will agree on the previous one",
             ))
@@ -144,7 +145,7 @@ enum Execution {
     /// The step is in place.
     Restored(Box<RestoreReport>),
     /// No tier has all bytes of the planned version valid.
-    Unfit(Faults),
+    NoneValid(Faults),
 }
 
 /// Executes one plan after the other until a step is in place.
@@ -154,7 +155,7 @@ async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) 
         let id = plan.id;
         match execute(context, request, plan).await? {
             Execution::Restored(report) => return Ok(*report),
-            Execution::Unfit(faults) => {
+            Execution::NoneValid(faults) => {
                 if faults.local_is_damaged {
                     quarantine(context, request, id, &faults).await;
                 }
@@ -213,7 +214,7 @@ async fn fetch_and_publish(
                     plan, fetched, false, handoff,
                 ))))
             }
-            FetchOutcome::Unfit(faults) => Ok(Execution::Unfit(faults)),
+            FetchOutcome::NoneValid(faults) => Ok(Execution::NoneValid(faults)),
         }
     };
     let outcome = transfer.await;
@@ -228,7 +229,7 @@ async fn fetch_and_publish(
             seconds,
         }),
         // The step is skipped, and the reasons are reported with that.
-        Ok(Execution::Unfit(_)) => {}
+        Ok(Execution::NoneValid(_)) => {}
         Err(error) => context.observer.on_event(&Event::TransferFailed {
             tier,
             id,
@@ -250,7 +251,7 @@ fn report(
     let (handoff, moved_aside) = handoff.map(|done| (done.plan, done.moved_aside)).unzip();
     plan.handoff = handoff;
     RestoreReport {
-        decision: plan,
+        plan,
         fetched,
         already_there,
         moved_aside: moved_aside.unwrap_or_default(),

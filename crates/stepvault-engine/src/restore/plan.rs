@@ -103,7 +103,7 @@ pub(super) enum Scope {
     /// Committed steps that no node has found damaged.
     Durable {
         /// The steps that some node has found damaged.
-        unfit: BTreeSet<StepId>,
+        damaged: BTreeSet<StepId>,
     },
 }
 
@@ -175,11 +175,11 @@ impl<'a> Search<'a> {
     fn next_candidate(&mut self) -> Option<Candidate> {
         while let Some(candidate) = self.candidates.pop_newest() {
             let id = candidate.id;
-            if let Scope::Durable { unfit } = &self.scope {
+            if let Scope::Durable { damaged } = &self.scope {
                 if candidate.remotes.is_empty() {
                     continue;
                 }
-                if unfit.contains(&id) {
+                if damaged.contains(&id) {
                     let reason = "a node of this run found it damaged".to_owned();
                     self.add_skipped(id, SkippedStep::new(id, vec![reason]));
                     continue;

@@ -196,7 +196,7 @@ impl UploadSession {
     /// # Invariants
     /// No commit is written before every node's part exists; every writer writes the same bytes, so there is one commit
     /// (S2). No writer acknowledges a step that was tombstoned meanwhile (S9).
-    pub async fn settle(&self, sealed: &SealedStep) -> Result<Uploaded> {
+    pub async fn commit_if_complete(&self, sealed: &SealedStep) -> Result<Uploaded> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
         let bytes = match self.remote.read_record::<Commit>(&key).await? {
@@ -211,7 +211,7 @@ impl UploadSession {
                 Collected::Missing(missing) => {
                     // Do not wait for the parts of a step that is being removed.
                     ensure_not_removed(&self.remote, sealed.id()).await?;
-                    return Ok(Uploaded::Waiting { missing });
+                    return Ok(Uploaded::Incomplete { missing });
                 }
                 Collected::All(commit) => self.write_commit(sealed, &commit).await?,
             },

@@ -149,7 +149,7 @@ impl UploadSession {
         let manifest = self.finish_manifest(sealed).await?;
         self.write_part(sealed, &manifest).await?;
         drop(manifest);
-        self.settle(sealed).await
+        self.commit_if_complete(sealed).await
     }
 }
 
@@ -161,7 +161,7 @@ pub enum Uploaded {
     /// It was already durable.
     AlreadyDurable,
     /// This node's part is uploaded, but the step becomes durable only when the parts of these nodes exist too.
-    Waiting {
+    Incomplete {
         /// The nodes, sorted by name.
         missing: Vec<NodeName>,
     },
@@ -170,6 +170,6 @@ pub enum Uploaded {
 impl Uploaded {
     /// Whether the step is durable.
     pub fn is_durable(&self) -> bool {
-        !matches!(self, Self::Waiting { .. })
+        !matches!(self, Self::Incomplete { .. })
     }
 }

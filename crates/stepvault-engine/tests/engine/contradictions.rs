@@ -9,7 +9,7 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_engine::catalog::{read_commit, read_part_manifest};
-use stepvault_engine::push::StageRequest;
+use stepvault_engine::push::CheckpointToSeal;
 
 use crate::harness::{Rig, id, run_name, snapshot, text};
 
@@ -55,7 +55,7 @@ async fn a_commit_of_another_step_or_run_is_no_commit_of_this_one() {
             "{message}"
         );
     }
-    assert_eq!(rig.restore().await.unwrap().decision.id, wanted, "from the vault");
+    assert_eq!(rig.restore().await.unwrap().plan.id, wanted, "from the vault");
 }
 
 #[tokio::test]
@@ -99,14 +99,14 @@ async fn a_manifest_that_contradicts_its_commit_is_not_used() {
         |manifest| manifest.node = NodeName::new("node-9").unwrap(),
     ];
     let mut pairs = Vec::new();
-    for spoil in of_commit {
+    for damage in of_commit {
         let mut commit = commit.clone();
-        spoil(&mut commit);
+        damage(&mut commit);
         pairs.push((commit, own.clone()));
     }
-    for spoil in of_manifest {
+    for damage in of_manifest {
         let (mut commit, mut manifest) = (commit.clone(), own.clone());
-        spoil(&mut manifest);
+        damage(&mut manifest);
         let bytes = encode(&manifest).unwrap();
         commit.parts[0].manifest_sha256 = Sha256Digest::of(&bytes);
         commit.parts[0].manifest_bytes = bytes.len() as u64;
@@ -125,7 +125,7 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
     let rig = Rig::with_directory().await;
     let remote = &rig.remotes[0];
     let source = rig.write_step(100, &[("x", 100)], 1, 1_000);
-    let request = || StageRequest {
+    let request = || CheckpointToSeal {
         writer: Writer {
             place: NodePlace::new(ranked(0).unwrap(), NodeSet::counted(2).unwrap()).unwrap(),
             launch: Some(LaunchName::new("first").unwrap()),
@@ -143,14 +143,14 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
         node: ranked(1).unwrap(),
         ..own
     };
-    let spoilt: [fn(&mut PartManifest); 3] = [
+    let damaged: [fn(&mut PartManifest); 3] = [
         |part| part.id = id(1, 200),
         |part| part.node = NodeName::new("node-9").unwrap(),
         |part| part.run = RunName::new("other").unwrap(),
     ];
-    for spoil in spoilt {
+    for damage in damaged {
         let mut part = second.clone();
-        spoil(&mut part);
+        damage(&mut part);
         rig.write_object(
             &remote.keys.part(id(1, 100), &ranked(1).unwrap()),
             &encode(&part).unwrap(),
@@ -180,7 +180,7 @@ async fn a_sealed_copy_that_is_another_than_the_commits_is_no_copy_of_the_step()
     rig.remotes = remotes;
     let sealed = || rig.vault.step(&run_name(), id(1, 200)).unwrap().is_some();
     assert!(sealed());
-    let restored = rig.restore().await.unwrap().decision;
+    let restored = rig.restore().await.unwrap().plan;
     assert_eq!(restored.sources, [rig.remotes[0].tier.clone()]);
     assert_eq!(snapshot(&restored.path), committed);
     assert!(sealed(), "it is the only copy of what this node has saved");

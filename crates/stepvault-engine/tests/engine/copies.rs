@@ -89,8 +89,8 @@ async fn assert_restores(rig: &mut Rig, step: u64, files: Files<'_>) {
     rig.lose_node();
     let _ = std::fs::remove_dir_all(rig.directory.path().join("restored"));
     let restored = rig.restore().await.unwrap();
-    assert_eq!(restored.decision.id, id(1, step));
-    assert_eq!(snapshot(&restored.decision.path), written);
+    assert_eq!(restored.plan.id, id(1, step));
+    assert_eq!(snapshot(&restored.plan.path), written);
 }
 
 async fn over_s3(options: StrictS3Options) -> (StrictS3, Rig) {
@@ -182,7 +182,7 @@ async fn a_new_node_copies_from_what_the_one_before_it_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_wants_no_copies_gets_none() {
+async fn a_remote_without_copies_gets_none() {
     let server = StrictS3::start();
     let mut rig = Rig::with_s3(&server).await;
     let mut settings = (*rig.remotes[0].settings).clone();

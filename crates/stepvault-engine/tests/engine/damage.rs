@@ -82,12 +82,12 @@ async fn restore_falls_back_past_every_kind_of_damage_and_says_why() {
                 .restore()
                 .await
                 .unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
-            assert_eq!(restored.decision.id, id(1, 100), "{object:?} {damage:?}");
-            assert_eq!(snapshot(&restored.decision.path), written);
+            assert_eq!(restored.plan.id, id(1, 100), "{object:?} {damage:?}");
+            assert_eq!(snapshot(&restored.plan.path), written);
             // A deleted commit is a step that was never there: nothing to say of it.
             let silent = object == Object::Commit && damage == Damage::Delete;
             assert_eq!(
-                restored.decision.skipped.len(),
+                restored.plan.skipped.len(),
                 usize::from(!silent),
                 "{object:?} {damage:?}"
             );
@@ -101,7 +101,7 @@ async fn a_damaged_marker_does_not_keep_anyone_from_restoring() {
     for damage in DAMAGES {
         let (rig, _) = rig().await;
         hurt(&path_of(&rig, Object::Marker), damage);
-        assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 200), "{damage:?}");
+        assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200), "{damage:?}");
     }
 }
 
@@ -137,7 +137,7 @@ async fn a_commit_that_says_another_time_than_its_manifests_is_named() {
         .unwrap();
     assert_eq!(health.faults, ["the commit does not match its part manifests"]);
     // Its bytes are right all the same.
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 200));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +175,7 @@ async fn prune_keeps_the_newest_valid_step_whatever_is_damaged() {
                 .restore()
                 .await
                 .unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
-            assert!(restored.decision.id == id(1, 200) || snapshot(&restored.decision.path) == written);
+            assert!(restored.plan.id == id(1, 200) || snapshot(&restored.plan.path) == written);
         }
     }
 }
@@ -190,7 +190,7 @@ async fn push_goes_on_beside_damage_and_never_writes_over_it() {
             let left = std::fs::read(&victim).ok();
             rig.push_durably(&rig.write_step(300, FILES, 3, 3_000)).await;
             assert_eq!(std::fs::read(&victim).ok(), left, "{object:?} {damage:?}");
-            assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 300));
+            assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 300));
         }
     }
 }
@@ -221,7 +221,7 @@ async fn push_does_not_call_durable_what_was_damaged_since() {
             request.attempt = Attempt::new(2).ok();
             let report = rig.push_as(request).await.unwrap();
             report.remotes[0].result.as_ref().unwrap();
-            assert_eq!(rig.restore().await.unwrap().decision.id, id(2, 200));
+            assert_eq!(rig.restore().await.unwrap().plan.id, id(2, 200));
         }
     }
 }
@@ -271,7 +271,7 @@ async fn bytes_that_another_upload_wrote_are_never_deleted() {
         .join("grpo/checkpoints/000000000100.a1/step_100/a");
     std::fs::create_dir_all(theirs.parent().unwrap()).unwrap();
     std::fs::write(&theirs, "proved and not committed yet").unwrap();
-    let given = stepvault_engine::push::StageRequest {
+    let given = stepvault_engine::push::CheckpointToSeal {
         attempt: Some(id(1, 0).attempt),
         ..rig.request(&source)
     };

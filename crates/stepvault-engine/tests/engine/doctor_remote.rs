@@ -6,7 +6,7 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_diagnose::doctor::{Finding, Outcome};
-use stepvault_engine::doctor::left_uploads::SweptRun;
+use stepvault_engine::doctor::left_uploads::GcCommand;
 use stepvault_engine::doctor::remote::{RemoteReport, RemoteToCheck, check_remote};
 use stepvault_local::clock::SystemClock;
 use stepvault_remote::open::OpenOptions;
@@ -35,19 +35,19 @@ async fn examine(settings: &RemoteSettings, access_key: &str, secret_key: &str) 
         }),
     };
     let keys = RunKeys::new(run_name());
-    let swept = SweptRun {
+    let run = GcCommand {
         keys: Some(keys.clone()),
-        command: SWEEP.to_owned(),
+        command: GC_COMMAND.to_owned(),
     };
     let check = RemoteToCheck {
         settings,
         keys: &keys,
-        runs: &[swept],
+        runs: &[run],
     };
     check_remote(check, &SystemClock, options).await
 }
 
-const SWEEP: &str = "stepvault gc --run grpo/checkpoints --remote main";
+const GC_COMMAND: &str = "stepvault gc --run grpo/checkpoints --remote main";
 
 /// A strict server with a bucket.
 fn strict(options: StrictS3Options) -> StrictS3 {

@@ -35,7 +35,7 @@ async fn with_orphans(server: &StrictS3) -> Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does() {
+async fn orphans_go_after_the_grace_period_and_two_gc_runs_and_nothing_else_does() {
     let server = StrictS3::start();
     let rig = with_orphans(&server).await;
     server.objects().with(|table| {
@@ -88,7 +88,7 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
     assert!(server.pending_uploads().is_empty());
     let third = rig.gc_now().await;
     assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
 }
 
 /// A store that keeps a file of a committed step under another name, and one that has lost a file.
@@ -154,7 +154,7 @@ async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
     rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
         .await;
     let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
-    // The writer stands still right before its part manifest while two sweeps pass over it.
+    // The writer stands still right before its part manifest while two gc runs pass over it.
     server.faults().inject(
         "PUT",
         "parts/000000000200",
@@ -162,7 +162,7 @@ async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
         FaultAction::Delay(Duration::from_secs(6)),
     );
     let slow = rig.push(&source);
-    let sweeps = async {
+    let gc_runs = async {
         let stands_still = || {
             server
                 .faults()
@@ -179,13 +179,13 @@ async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
             rig.gc_now().await;
         }
     };
-    let (report, ()) = tokio::join!(slow, sweeps);
+    let (report, ()) = tokio::join!(slow, gc_runs);
     let report = report.unwrap();
     let error = report.remotes[0].result.as_ref().expect_err("tombstoned");
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert_eq!(rig.remotes.len(), 1);
     rig.lose_node();
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]

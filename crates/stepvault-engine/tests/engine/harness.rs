@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::records::Tombstone;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::{KeepRules, LocalLimits};
@@ -19,7 +19,7 @@ use stepvault_engine::gc::{GcReport, run_gc};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::prune::{LocalPrune, PruneReport, RemotePrune, prune_local, prune_remote};
-use stepvault_engine::push::{PushReport, StageRequest, push};
+use stepvault_engine::push::{CheckpointToSeal, PushReport, push};
 use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
@@ -30,26 +30,8 @@ use stepvault_remote::store::RemoteStore;
 use stepvault_testkit::faults::Faults;
 use stepvault_testkit::gcs::StrictGcs;
 pub use stepvault_testkit::random::bytes;
+use stepvault_testkit::recorder::Recorder;
 use stepvault_testkit::s3::StrictS3;
-
-/// Remembers warnings and counts bytes.
-#[derive(Debug, Default)]
-pub struct Recorder {
-    pub warnings: Mutex<Vec<String>>,
-    pub moved: Mutex<u64>,
-    pub copied: Mutex<u64>,
-}
-
-impl Observer for Recorder {
-    fn on_event(&self, event: &Event<'_>) {
-        match event {
-            Event::Warning { message } => self.warnings.lock().unwrap().push((*message).to_owned()),
-            Event::BytesMoved { bytes, .. } => *self.moved.lock().unwrap() += bytes,
-            Event::BytesCopied { bytes, .. } => *self.copied.lock().unwrap() += bytes,
-            _ => {}
-        }
-    }
-}
 
 pub struct Rig {
     pub directory: tempfile::TempDir,
@@ -210,8 +192,8 @@ impl Rig {
     }
 
     #[allow(clippy::unused_self, reason = "reads as the rig's own request")]
-    pub fn request(&self, source: &Path) -> StageRequest {
-        StageRequest {
+    pub fn request(&self, source: &Path) -> CheckpointToSeal {
+        CheckpointToSeal {
             run: run_name(),
             source: source.to_owned(),
             members: Vec::new(),
@@ -246,7 +228,7 @@ impl Rig {
         self.push_as(self.request(source)).await
     }
 
-    pub async fn push_as(&self, request: StageRequest) -> Result<PushReport> {
+    pub async fn push_as(&self, request: CheckpointToSeal) -> Result<PushReport> {
         push(
             &self.vault,
             &self.remotes,
@@ -290,7 +272,7 @@ impl Rig {
             run: run_name(),
             id: id(1, step),
             name: format!("step_{step}"),
-            by_sweep: false,
+            by_gc: false,
         };
         let remote = &self.remotes[0];
         let key = remote.keys.tombstone(id(1, step));

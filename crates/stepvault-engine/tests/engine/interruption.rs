@@ -49,7 +49,7 @@ async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
         "{sent} bytes were sent again with {there} parts there"
     );
     rig.lose_node();
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +142,7 @@ async fn a_cut_body_is_taken_up_where_it_broke() {
         .faults()
         .inject("GET", "big.bin", 6, FaultAction::CutBody { bytes: 3 << 20 });
     let restored = rig.restore().await.unwrap();
-    assert_eq!(snapshot(&restored.decision.path), written);
+    assert_eq!(snapshot(&restored.plan.path), written);
     assert_eq!(
         *rig.recorder.moved.lock().unwrap() / (80 << 20),
         2,
@@ -180,7 +180,7 @@ async fn an_interrupted_restore_goes_on_where_it_was() {
         "{:?}",
         restored.fetched
     );
-    assert_eq!(snapshot(&restored.decision.path), written);
+    assert_eq!(snapshot(&restored.plan.path), written);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,7 +246,7 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     let mut rig = Rig::with_directory().await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let request = rig.request(&source);
-    let placed = stepvault_engine::push::stage(&rig.vault, &[], request, &rig.observer)
+    let placed = stepvault_engine::push::seal_checkpoint(&rig.vault, &[], request, &rig.observer)
         .await
         .unwrap();
     drop(placed);
@@ -264,7 +264,7 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     }
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
-    let kept = std::fs::read(restored.decision.path.join("big.bin")).unwrap();
+    let kept = std::fs::read(restored.plan.path.join("big.bin")).unwrap();
     assert_eq!(kept, crate::harness::bytes(1 ^ (80 << 20), 80 << 20));
 }
 
@@ -310,7 +310,7 @@ async fn a_record_whose_body_breaks_off_is_read_again() {
         cut(record, 20);
     }
     rig.lose_node();
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 200));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200));
     server.faults().clear();
     cut("model.bin", 100_000);
     let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::Attempt;
-use stepvault_engine::push::StageRequest;
+use stepvault_engine::push::CheckpointToSeal;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::{StrictS3, StrictS3Options};
 
@@ -22,7 +22,7 @@ async fn a_late_writer_leaves_a_durable_step_alone(options: StrictS3Options) {
     early.add_s3("ceph", &server).await;
     let of_first = |rig: &Rig, seed: u64| {
         let source = rig.write_step(100, &FILES, seed, 1_000);
-        StageRequest {
+        CheckpointToSeal {
             attempt: Some(Attempt::FIRST),
             ..rig.request(&source)
         }
@@ -56,8 +56,8 @@ async fn a_late_writer_leaves_a_durable_step_alone(options: StrictS3Options) {
     // From another node, which has nothing of its own.
     early.lose_node();
     let restored = early.restore().await.unwrap();
-    assert_eq!(restored.decision.id, id(1, 100));
-    assert_eq!(snapshot(&restored.decision.path), saved);
+    assert_eq!(restored.plan.id, id(1, 100));
+    assert_eq!(snapshot(&restored.plan.path), saved);
 }
 
 #[tokio::test(flavor = "multi_thread")]

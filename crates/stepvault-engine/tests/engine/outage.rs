@@ -8,7 +8,7 @@ use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_engine::push::{PushReport, StageRequest};
+use stepvault_engine::push::{CheckpointToSeal, PushReport};
 use stepvault_engine::restore::{RestoreRequest, Target, Together, plan, restore};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
@@ -31,7 +31,7 @@ fn back(rig: &mut Rig, there: RunRemote) {
 }
 
 async fn pushed_as(rig: &Rig, source: &Path, attempt: u32) -> StepId {
-    let request = StageRequest {
+    let request = CheckpointToSeal {
         attempt: Some(id(attempt, 0).attempt),
         ..rig.request(source)
     };
@@ -51,7 +51,7 @@ async fn go_on_from(rig: &Rig, step: Option<u64>) -> StepId {
         }),
         ..RestoreRequest::newest(run_name(), Target::As(rig.directory.path().join("resumed")))
     };
-    restore(&rig.context(), &request).await.unwrap().decision.id
+    restore(&rig.context(), &request).await.unwrap().plan.id
 }
 
 fn is_unreachable(report: &PushReport) -> bool {
@@ -74,10 +74,7 @@ async fn newest(rig: &Rig) -> (StepId, Vec<u8>) {
     let _ = std::fs::remove_dir_all(&target);
     let request = RestoreRequest::newest(run_name(), Target::As(target.clone()));
     let report = restore(&rig.context(), &request).await.unwrap();
-    (
-        report.decision.id,
-        std::fs::read(target.join("model.bin")).unwrap(),
-    )
+    (report.plan.id, std::fs::read(target.join("model.bin")).unwrap())
 }
 
 fn weights(seed: u64) -> Vec<u8> {
@@ -103,7 +100,7 @@ async fn a_new_node_seals_during_an_outage_and_its_step_is_the_newest_afterwards
     assert_eq!(newest(&rig).await, (id(2, 400), weights(4)));
 }
 
-/// Whoever restores by other means leaves no trace in the vault.
+/// A user who restores by other means leaves no trace in the vault.
 #[tokio::test]
 async fn without_a_memory_of_a_restore_the_remote_tells_the_attempt() {
     let mut rig = Rig::with_directory().await;
@@ -187,7 +184,7 @@ async fn what_was_restored_and_is_found_again_during_an_outage_is_the_step_it_wa
 #[tokio::test]
 async fn a_launch_that_sealed_during_an_outage_gets_an_attempt_of_its_own() {
     let mut rig = Rig::with_directory().await;
-    let in_launch = |rig: &Rig, source: &Path, launch: &str| StageRequest {
+    let in_launch = |rig: &Rig, source: &Path, launch: &str| CheckpointToSeal {
         writer: Writer {
             launch: Some(LaunchName::new(launch).unwrap()),
             ..Writer::alone(NodeName::new("node-0").unwrap())
@@ -217,7 +214,7 @@ async fn an_attempt_that_was_given_is_kept_and_its_conflict_stands() {
     rig.lose_node();
     let there = away(&mut rig).await;
     let source = rig.write_step(300, &FILES, 33, 6_000);
-    let given = || StageRequest {
+    let given = || CheckpointToSeal {
         attempt: Some(id(1, 0).attempt),
         ..rig.request(&source)
     };
@@ -229,7 +226,7 @@ async fn an_attempt_that_was_given_is_kept_and_its_conflict_stands() {
     let session = rig.upload_session().await;
     let error = session.upload(&sealed_step).await.unwrap_err();
     assert!(error.is_name_taken(), "{error}");
-    let reopened = stepvault_engine::push::reopen_attempt(&rig.vault, &sealed_step, &error).await;
+    let reopened = stepvault_engine::push::make_provisional_again(&rig.vault, &sealed_step, &error).await;
     assert!(!reopened.unwrap());
     assert_eq!(sealed(&rig.vault), [(id(1, 300), false)]);
 }
@@ -240,7 +237,12 @@ async fn a_conflict_that_an_upload_finds_gives_the_step_another_attempt() {
     let rig = Rig::with_directory().await;
     rig.push_durably(&rig.write_step(100, &FILES, 1, 1_000)).await;
     let source = rig.write_step(200, &FILES, 2, 3_000);
-    let staged = stepvault_engine::push::stage(&rig.vault, &rig.remotes, rig.request(&source), &rig.observer);
+    let staged = stepvault_engine::push::seal_checkpoint(
+        &rig.vault,
+        &rig.remotes,
+        rig.request(&source),
+        &rig.observer,
+    );
     assert_eq!(staged.await.unwrap().summary().0, id(1, 200));
     let mut other = Rig::new();
     other.remotes.clone_from(&rig.remotes);

@@ -16,7 +16,7 @@ async fn going_back_starts_a_new_attempt_and_newest_follows_it() {
         .await;
     assert_eq!(report.id, id(2, 150));
     rig.lose_node();
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(2, 150));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(2, 150));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,7 +37,7 @@ async fn a_restored_step_is_recognised_after_the_node_was_lost() {
         .await;
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
-    let report = rig.push_durably(&restored.decision.path).await;
+    let report = rig.push_durably(&restored.plan.path).await;
     assert_eq!((report.id, report.newly_sealed), (id(1, 100), false));
 }
 

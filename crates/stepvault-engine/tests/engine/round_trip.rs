@@ -22,10 +22,10 @@ async fn round_trip(mut rig: Rig) {
     );
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
-    assert_eq!(restored.decision.id, id(1, 100));
-    assert_eq!(restored.decision.data_bytes, 3_000 + (21 << 20) + 17);
-    assert_eq!(snapshot(&restored.decision.path), written);
-    assert!(restored.decision.path.ends_with("restored/step_100"));
+    assert_eq!(restored.plan.id, id(1, 100));
+    assert_eq!(restored.plan.data_bytes, 3_000 + (21 << 20) + 17);
+    assert_eq!(snapshot(&restored.plan.path), written);
+    assert!(restored.plan.path.ends_with("restored/step_100"));
     let again = rig.restore().await.unwrap();
     assert!(again.already_there);
 }
@@ -69,8 +69,8 @@ async fn to_two_remotes_at_once_and_back_from_the_one_that_is_left() {
     rig.lose_node();
     drop(s3);
     let restored = rig.restore().await.unwrap();
-    assert_eq!(snapshot(&restored.decision.path), written);
-    assert_eq!(restored.decision.unreachable.len(), 1);
+    assert_eq!(snapshot(&restored.plan.path), written);
+    assert_eq!(restored.plan.unreachable.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn a_bad_part_on_one_remote_comes_from_the_other() {
         .unwrap();
     assert!(s3.objects().flip_bit(&key, 9 << 20));
     let restored = rig.restore().await.unwrap();
-    assert_eq!(snapshot(&restored.decision.path), written);
+    assert_eq!(snapshot(&restored.plan.path), written);
     let from_google: u64 = restored
         .fetched
         .bytes_by_tier
@@ -111,7 +111,7 @@ async fn local_copies_come_first_and_cost_the_remote_nothing() {
     rig.push_durably(&source).await;
     server.faults().clear_requests();
     let restored = rig.restore().await.unwrap();
-    assert_eq!(snapshot(&restored.decision.path), written);
+    assert_eq!(snapshot(&restored.plan.path), written);
     let data_reads = server.faults().requests().into_iter().filter(|request| {
         request.method == "GET" && !request.path.contains(".stepvault") && !request.path.contains("list-type")
     });
@@ -148,9 +148,9 @@ async fn a_single_file_is_a_checkpoint_too() {
     rig.push_durably(&file).await;
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
-    assert!(restored.decision.path.ends_with("restored/epoch=1-step=5.ckpt"));
+    assert!(restored.plan.path.ends_with("restored/epoch=1-step=5.ckpt"));
     assert_eq!(
-        std::fs::read(&restored.decision.path).unwrap(),
+        std::fs::read(&restored.plan.path).unwrap(),
         crate::harness::bytes(3 ^ 100_000, 100_000)
     );
 }
@@ -169,7 +169,7 @@ async fn include_takes_some_files_and_names_what_there_is_when_none_match() {
     let restored = stepvault_engine::restore::restore(&rig.context(), &request)
         .await
         .unwrap();
-    let files: Vec<_> = snapshot(&restored.decision.path)
+    let files: Vec<_> = snapshot(&restored.plan.path)
         .into_keys()
         .map(|path| path.display().to_string())
         .collect();

@@ -31,18 +31,18 @@ fn skipped(skipped: &[stepvault_engine::restore::SkippedStep]) -> Vec<(u64, &str
 }
 
 #[tokio::test]
-async fn a_demoted_step_is_passed_over_like_a_damaged_one_and_named() {
+async fn a_demoted_step_is_skipped_like_a_damaged_one_and_named() {
     let rig = rig().await;
     let mut request = rig.restore_request();
     request.demoted = BTreeMap::from([(id(1, 300), WHY.to_owned())]);
-    let decision = plan(&rig.context(), &request).await.unwrap();
-    assert_eq!(decision.id, id(1, 200));
-    assert_eq!(skipped(&decision.skipped), [(300, WHY)]);
+    let planned = plan(&rig.context(), &request).await.unwrap();
+    assert_eq!(planned.id, id(1, 200));
+    assert_eq!(skipped(&planned.skipped), [(300, WHY)]);
     let report = restore(&rig.context(), &request).await.unwrap();
-    assert_eq!(report.decision.id, id(1, 200));
-    assert_eq!(skipped(&report.decision.skipped), [(300, WHY)]);
+    assert_eq!(report.plan.id, id(1, 200));
+    assert_eq!(skipped(&report.plan.skipped), [(300, WHY)]);
     request.step = Some(Step::new(300).unwrap());
-    let asked_for = restore(&rig.context(), &request).await.unwrap().decision;
+    let asked_for = restore(&rig.context(), &request).await.unwrap().plan;
     assert_eq!((asked_for.id, asked_for.skipped.len()), (id(1, 300), 0));
 }
 
@@ -52,9 +52,9 @@ async fn when_every_step_is_demoted_the_newest_valid_one_is_taken() {
     rig.lose_node();
     let mut request = rig.restore_request();
     request.demoted = [100, 200, 300].map(|step| (id(1, step), WHY.to_owned())).into();
-    let decision = plan(&rig.context(), &request).await.unwrap();
-    assert_eq!(decision.id, id(1, 300));
-    assert_eq!(skipped(&decision.skipped), [(200, WHY), (100, WHY)]);
+    let planned = plan(&rig.context(), &request).await.unwrap();
+    assert_eq!(planned.id, id(1, 300));
+    assert_eq!(skipped(&planned.skipped), [(200, WHY), (100, WHY)]);
     // And the next one when that is damaged.
     std::fs::write(
         rig.remote_root()
@@ -62,10 +62,10 @@ async fn when_every_step_is_demoted_the_newest_valid_one_is_taken() {
         "other",
     )
     .unwrap();
-    let decision = restore(&rig.context(), &request).await.unwrap().decision;
-    assert_eq!(decision.id, id(1, 200));
-    assert_eq!(decision.skipped.len(), 2);
-    assert_eq!((decision.skipped[0].step, decision.skipped[1].step), (100, 300));
+    let planned = restore(&rig.context(), &request).await.unwrap().plan;
+    assert_eq!(planned.id, id(1, 200));
+    assert_eq!(planned.skipped.len(), 2);
+    assert_eq!((planned.skipped[0].step, planned.skipped[1].step), (100, 300));
 }
 
 fn start(name: &str, node: &NodeName) -> Start {
@@ -83,7 +83,7 @@ fn start(name: &str, node: &NodeName) -> Start {
 }
 
 #[tokio::test]
-async fn histories_are_kept_for_each_node_and_swept_by_nobody() {
+async fn histories_are_kept_for_each_node_and_deleted_by_nobody() {
     let rig = Rig::with_directory().await;
     let nodes = ["node-0", "node-1"].map(|name| NodeName::new(name).unwrap());
     let early = [start("early", &nodes[0])];

@@ -21,7 +21,7 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
     let rig = Rig::with_s3(&server).await;
     rig.push_steps(3).await;
     let remote = rig.remotes[0].clone();
-    // It leaves the record of a sweep.
+    // It leaves the record of a gc run.
     let report = rig.gc_now().await;
     assert!(report.pending_uploads_listed);
     let reader = HeldLease::on_step(&remote, id(1, 1)).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
         commit.clone(),
         lease.clone(),
         remote.keys.part(id(1, 2), &node),
-        remote.keys.sweep(),
+        remote.keys.gc_record(),
     ];
     let refuse = |key: &str| {
         let action = FaultAction::refuse(403, "AccessDenied");
@@ -93,20 +93,20 @@ async fn data_that_nobody_claimed_stays_and_a_claim_counts_even_if_it_cannot_be_
 }
 
 #[tokio::test]
-async fn a_sweep_whose_record_cannot_be_read_waits_one_sweep_longer() {
+async fn gc_whose_record_cannot_be_read_waits_one_run_longer() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let orphan = remote.keys.probe("0123456789abcdef0123456789abcdef-whole");
     rig.write_object(&orphan, b"left");
     assert_eq!(rig.gc_now().await.marked, std::slice::from_ref(&orphan));
-    rig.write_object(&remote.keys.sweep(), b"{");
+    rig.write_object(&remote.keys.gc_record(), b"{");
     let report = rig.gc_now().await;
     assert_eq!((report.marked, report.removed), (vec![orphan.clone()], vec![]));
     assert_eq!(rig.gc_now().await.removed, [orphan]);
 }
 
 #[tokio::test]
-async fn an_orphan_that_changed_between_two_sweeps_is_another_one() {
+async fn an_orphan_that_changed_between_two_gc_runs_is_another_one() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let orphan = remote.keys.probe("0123456789abcdef0123456789abcdef-whole");
@@ -120,7 +120,7 @@ async fn an_orphan_that_changed_between_two_sweeps_is_another_one() {
 }
 
 #[tokio::test]
-async fn a_sweep_says_what_it_removed_and_what_was_too_young() {
+async fn gc_says_what_it_removed_and_what_was_too_young() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     // Left beside the files of a step that is committed.
@@ -153,7 +153,7 @@ async fn a_tombstone_that_cannot_be_read_stops_no_plan_that_deletes_nothing() {
 
 /// An older step in its place would take the trainer back, though nothing is wrong with the newest.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one() {
+async fn a_step_that_a_store_refuses_to_show_is_not_skipped_for_an_older_one() {
     let server = StrictS3::start();
     let mut rig = Rig::with_s3(&server).await;
     rig.push_steps(3).await;
@@ -171,13 +171,13 @@ async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one
                 allow_older: true,
                 ..rig.restore_request()
             };
-            let decision = plan(&rig.context(), &older).await.unwrap();
-            assert_eq!(decision.id, id(1, 2), "{key}");
-            assert!(decision.skipped[0].unread, "{:?}", decision.skipped);
+            let planned = plan(&rig.context(), &older).await.unwrap();
+            assert_eq!(planned.id, id(1, 2), "{key}");
+            assert!(planned.skipped[0].unread, "{:?}", planned.skipped);
             server.faults().clear();
         }
     }
-    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 3));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 3));
 }
 
 /// The records can be read on one remote and not on the other, and the one that shows them has lost the bytes.
@@ -201,7 +201,7 @@ async fn damage_on_one_remote_proves_nothing_of_another_that_cannot_be_read() {
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{key}: {message}");
         server.faults().clear();
     }
-    let restored = rig.restore().await.unwrap().decision;
+    let restored = rig.restore().await.unwrap().plan;
     assert_eq!(restored.id, id(1, 3));
 }
 
@@ -215,7 +215,7 @@ async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
     let action = FaultAction::refuse(403, "AccessDenied");
     let key = rig.remotes[1].keys.commit(id(1, 3));
     server.faults().inject("GET", &key, u64::MAX, action);
-    let restored = rig.restore().await.unwrap().decision;
+    let restored = rig.restore().await.unwrap().plan;
     assert_eq!(restored.id, id(1, 3));
     assert_eq!(restored.sources, [rig.remotes[0].tier.clone()]);
     let warnings = rig.recorder.warnings.lock().unwrap();
@@ -249,14 +249,38 @@ async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
 }
 
+/// S8: without the whole list of steps there is no plan.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_that_fails_ends_the_prune_and_deletes_nothing() {
+    let server = StrictS3::start();
+    let rig = Rig::with_s3(&server).await;
+    rig.push_steps(3).await;
+    let objects = || {
+        server
+            .objects()
+            .with(|table| table.keys().cloned().collect::<Vec<_>>())
+    };
+    let before = objects();
+    let action = FaultAction::refuse(403, "AccessDenied");
+    server.faults().inject("GET", "list-type=2", u64::MAX, action);
+    let (error, message) = text(rig.prune(1).await);
+    assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
+    // A lease on the run may come and go.
+    let mut after = objects();
+    after.retain(|key| !key.contains("/leases/"));
+    assert_eq!(after, before);
+    server.faults().clear();
+    assert_eq!(rig.prune(1).await.unwrap().removed.len(), 2, "without the fault");
+}
+
 #[tokio::test]
-async fn no_sweep_goes_on_where_a_manifest_cannot_be_read() {
+async fn no_gc_goes_on_where_a_manifest_cannot_be_read() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let node = NodeName::new("node-0").unwrap();
     rig.write_object(&remote.keys.part(id(1, 2), &node), b"{");
-    let swept = rig.gc(Duration::ZERO).await;
-    let (error, message) = text(swept);
+    let result = rig.gc(Duration::ZERO).await;
+    let (error, message) = text(result);
     assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
     assert!(
         message.starts_with("refusing gc: a record cannot be read"),
@@ -265,7 +289,7 @@ async fn no_sweep_goes_on_where_a_manifest_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn only_a_sweep_that_is_no_dry_run_takes_away_what_one_before_left() {
+async fn only_a_gc_that_is_no_dry_run_takes_away_what_one_before_left() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let left = Tombstone {
@@ -273,7 +297,7 @@ async fn only_a_sweep_that_is_no_dry_run_takes_away_what_one_before_left() {
         run: run_name(),
         id: id(1, 2),
         name: "step_2".to_owned(),
-        by_sweep: true,
+        by_gc: true,
     };
     let grave = remote.keys.tombstone(id(1, 2));
     remote.create_record(&grave, &left).await.unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::path::RelativePath;
-use stepvault_engine::push::StageRequest;
+use stepvault_engine::push::CheckpointToSeal;
 use stepvault_engine::restore::{RestorePlan, RestoreRequest, Target, plan, restore};
 
 use crate::harness::{Rig, id, snapshot, text};
@@ -41,7 +41,7 @@ async fn a_requested_step_is_restored_from_its_newest_valid_attempt_and_no_other
     for (attempt, step) in [(1, 5), (2, 5), (3, 9)] {
         let source = rig.write_step(step, FILES, u64::from(attempt), i64::from(attempt) * 1_000);
         let attempt = Some(Attempt::new(attempt).unwrap());
-        let request = StageRequest {
+        let request = CheckpointToSeal {
             attempt,
             ..rig.request(&source)
         };
@@ -63,16 +63,13 @@ async fn a_requested_step_is_restored_from_its_newest_valid_attempt_and_no_other
     }
     std::fs::write(data(&rig, id(2, 5)), [0; 100]).unwrap();
     let restored = restore(&context, &request(&rig, Some(5), None)).await.unwrap();
-    assert_eq!(restored.decision.id, id(1, 5));
+    assert_eq!(restored.plan.id, id(1, 5));
     assert_eq!(
-        (
-            restored.decision.skipped[0].step,
-            restored.decision.skipped[0].attempt
-        ),
+        (restored.plan.skipped[0].step, restored.plan.skipped[0].attempt),
         (5, 2)
     );
     // What was restored would differ from the next version, which is a conflict of its own.
-    std::fs::remove_dir_all(&restored.decision.path).unwrap();
+    std::fs::remove_dir_all(&restored.plan.path).unwrap();
     std::fs::write(data(&rig, id(1, 5)), [0; 100]).unwrap();
     let (error, message) = text(restore(&context, &request(&rig, Some(5), None)).await);
     assert_eq!(error.kind(), ErrorKind::NoneValid, "{message}");
@@ -104,7 +101,7 @@ async fn restored_as(rig: &Rig, name: &str) -> (RestorePlan, PathBuf) {
         target: Target::As(target.clone()),
         ..rig.restore_request()
     };
-    (restore(&rig.context(), &request).await.unwrap().decision, target)
+    (restore(&rig.context(), &request).await.unwrap().plan, target)
 }
 
 fn weights(path: &Path) -> Vec<u8> {

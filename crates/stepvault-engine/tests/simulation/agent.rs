@@ -18,7 +18,7 @@ use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::prune::{LocalPrune, prune_local};
 use stepvault_engine::push::{
-    Outcome, Placed, Placer, StageRequest, determine_attempts, reopen_attempt, stage,
+    CheckpointToSeal, Outcome, Placed, Placer, determine_attempts, make_provisional_again, seal_checkpoint,
 };
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::{UploadSession, Uploaded};
@@ -37,7 +37,7 @@ use crate::world::Tally;
 
 /// State shared by the world and an agent; it outlives the process.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct SharedState {
     pub wake: Notify,
     pub evict: AtomicBool,
     /// Whether nothing is left to do.
@@ -59,7 +59,7 @@ pub struct Agent {
     pub outputs: PathBuf,
     pub remotes: Vec<RunRemote>,
     pub keep_local: u32,
-    pub board: Arc<Board>,
+    pub shared: Arc<SharedState>,
     pub judge: Arc<Mutex<Judge>>,
     pub trace: Arc<Trace>,
     pub observer: Arc<dyn Observer>,
@@ -105,20 +105,20 @@ impl Agent {
             ..State::default()
         };
         loop {
-            self.board.idle.store(false, Ordering::Relaxed);
-            let woken = self.board.wake.notified();
+            self.shared.idle.store(false, Ordering::Relaxed);
+            let woken = self.shared.wake.notified();
             let mut all_well = self.take_over(&vault, &mut state).await;
             all_well &= self.determine(&vault).await;
             all_well &= self.upload_all(&vault, &budget, &mut state).await;
-            if self.board.evict.swap(false, Ordering::Relaxed) {
+            if self.shared.evict.swap(false, Ordering::Relaxed) {
                 all_well &= self.evict(&vault).await;
             }
             state
                 .waiting
-                .retain(|(store, id)| !self.board.failed.lock().unwrap().contains_key(&(*store, *id)));
+                .retain(|(store, id)| !self.shared.failed.lock().unwrap().contains_key(&(*store, *id)));
             let pause = if all_well {
                 state.failures = 0;
-                self.board.idle.store(true, Ordering::Relaxed);
+                self.shared.idle.store(true, Ordering::Relaxed);
                 IDLE
             } else {
                 state.failures += 1;
@@ -143,8 +143,8 @@ impl Agent {
         }
     }
 
-    fn request(&self, source: PathBuf, in_launch: bool, announced: Option<Step>) -> StageRequest {
-        StageRequest {
+    fn request(&self, source: PathBuf, in_launch: bool, announced: Option<Step>) -> CheckpointToSeal {
+        CheckpointToSeal {
             run: self.remotes[0].keys.run().clone(),
             source,
             members: Vec::new(),
@@ -183,7 +183,7 @@ impl Agent {
                 continue;
             }
             let is_overwritten = source.ends_with(OVERWRITTEN);
-            let announced = *self.board.announced.lock().unwrap();
+            let announced = *self.shared.announced.lock().unwrap();
             if is_overwritten && announced.is_none() {
                 continue;
             }
@@ -193,7 +193,7 @@ impl Agent {
             if state.known.get(&source) == Some(&found) {
                 continue;
             }
-            let placed = stage(
+            let placed = seal_checkpoint(
                 vault,
                 &self.remotes,
                 self.request(source.clone(), !there_at_first, announced),
@@ -230,7 +230,7 @@ impl Agent {
                 }
             }
             if announced.is_some() {
-                *self.board.announced.lock().unwrap() = None;
+                *self.shared.announced.lock().unwrap() = None;
                 self.tally.lock().unwrap().overwritten += 1;
             }
             state.known.insert(source, found);
@@ -250,8 +250,10 @@ impl Agent {
         let determined = match determined {
             Ok(determined) => determined,
             Err(error) => {
-                self.trace
-                    .note(&self.who, format_args!("attempts are open: {:?}", error.kind()));
+                self.trace.note(
+                    &self.who,
+                    format_args!("attempts are provisional: {:?}", error.kind()),
+                );
                 return false;
             }
         };
@@ -288,20 +290,17 @@ impl Agent {
             let steps = vault.steps(remote.keys.run()).unwrap().steps;
             for step in steps.iter().rev() {
                 let name = (store, step.id());
-                // It was renamed to another attempt since the listing.
-                if vault.step(remote.keys.run(), step.id()).ok().flatten().is_none() {
-                    continue;
-                }
                 let is_done = step.record().is_provisional()
                     || is_durable(step, remote)
-                    || self.board.failed.lock().unwrap().contains_key(&name)
+                    || self.shared.failed.lock().unwrap().contains_key(&name)
                     || state.dropped.contains(&name);
-                if is_done {
+                // It may have been renamed to another attempt since the listing.
+                if is_done || vault.step(remote.keys.run(), step.id()).ok().flatten().is_none() {
                     continue;
                 }
                 let uploaded = self.upload(vault, budget, state, store, step).await;
                 if let Err(error) = &uploaded
-                    && reopen_attempt(vault, step, error).await.unwrap()
+                    && make_provisional_again(vault, step, error).await.unwrap()
                 {
                     self.trace
                         .note(&self.who, format_args!("{} gets another attempt", step.id()));
@@ -341,14 +340,14 @@ impl Agent {
         };
         let name = (store, step.id());
         let uploaded = if state.waiting.contains(&name) {
-            session.settle(step).await?
+            session.commit_if_complete(step).await?
         } else {
             session.upload(step).await?
         };
         let text = match uploaded {
             Uploaded::Durable => "durable",
             Uploaded::AlreadyDurable => "durable before",
-            Uploaded::Waiting { missing } => {
+            Uploaded::Incomplete { missing } => {
                 let who = stepvault_core::nodes::listed(&missing);
                 if state.waiting.insert(name) {
                     state.looks = 0;
@@ -408,7 +407,7 @@ impl Agent {
                     | ErrorKind::NewerFormat
             );
         if !passes {
-            let mut failed = self.board.failed.lock().unwrap();
+            let mut failed = self.shared.failed.lock().unwrap();
             failed.insert((store, step.id()), error.to_string());
         }
         !passes

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::conformance;
+use stepvault_testkit::conformance;
+
 use crate::faults::Weather;
 use crate::invariants::Judge;
 use crate::link::Link;

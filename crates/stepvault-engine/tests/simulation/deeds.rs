@@ -35,7 +35,7 @@ impl World {
             31..35 => self.go_back().await,
             35..43 => self.prune_somewhere(Role::Pruner),
             43..44 => self.prune_somewhere(Role::KeepsNothing),
-            44..54 => self.sweep_somewhere(),
+            44..54 => self.gc_somewhere(),
             54..60 => self.restore_somewhere(),
             60..63 => self.pin_something(),
             63..64 => self.unpin_something(),
@@ -83,7 +83,7 @@ impl World {
     pub fn save_at(&mut self, index: usize, again: bool) {
         let elapsed = self.trace.elapsed();
         let site = &mut self.sites[index];
-        if site.trainer.overwrites && site.board.announced.lock().unwrap().is_some() {
+        if site.trainer.overwrites && site.shared.announced.lock().unwrap().is_some() {
             // The trainer waits until the previous step is sealed.
             return;
         }
@@ -93,10 +93,10 @@ impl World {
         let mut judge = self.judge.lock().unwrap();
         judge.saved(site.run, step, content);
         if site.trainer.overwrites {
-            *site.board.announced.lock().unwrap() = Some(step);
+            *site.shared.announced.lock().unwrap() = Some(step);
         }
-        site.board.idle.store(false, Ordering::Relaxed);
-        site.board.wake.notify_one();
+        site.shared.idle.store(false, Ordering::Relaxed);
+        site.shared.wake.notify_one();
     }
 
     async fn go_back(&mut self) {
@@ -137,13 +137,13 @@ impl World {
         let store = self.numbers.usize(0..self.clouds.len());
         self.after(100..2_500, Later::Freeze(Arc::clone(&machine)));
         let grace = u64::try_from(self.grace.as_millis()).unwrap();
-        self.after(grace + 5_000..grace + 60_000, Later::Sweep { store, run });
+        self.after(grace + 5_000..grace + 60_000, Later::Gc { store, run });
         let awake = grace + self.numbers.u64(120_000..600_000);
-        self.after(awake - 2_000..awake + 2_000, Later::Sweep { store, run });
+        self.after(awake - 2_000..awake + 2_000, Later::Gc { store, run });
         self.after(awake - 1_000..awake + 1_000, Later::Thaw(machine));
     }
 
-    pub fn sweep_from_elsewhere(&mut self, run: usize, store: usize) {
+    pub fn gc_from_elsewhere(&mut self, run: usize, store: usize) {
         let machine = Arc::clone(&self.others[self.numbers.usize(0..self.others.len())]);
         let work = self.run_gc(&machine, run, store);
         self.operate(&machine, async move {
@@ -173,10 +173,10 @@ impl World {
 
     fn evict(&mut self) {
         if let Some(index) = self.any_site(|site| site.runs) {
-            let board = &self.sites[index].board;
-            board.evict.store(true, Ordering::Relaxed);
-            board.idle.store(false, Ordering::Relaxed);
-            board.wake.notify_one();
+            let shared = &self.sites[index].shared;
+            shared.evict.store(true, Ordering::Relaxed);
+            shared.idle.store(false, Ordering::Relaxed);
+            shared.wake.notify_one();
         }
     }
 
@@ -265,7 +265,7 @@ impl World {
         };
         match restore(&context, &request).await {
             Ok(report) => {
-                let id = report.decision.id;
+                let id = report.plan.id;
                 self.trace
                     .note(&self.sites[index].machine, format_args!("goes on from {id}"));
                 std::fs::remove_dir_all(&directory).unwrap();
@@ -468,7 +468,7 @@ impl World {
         }
     }
 
-    fn sweep_somewhere(&mut self) {
+    fn gc_somewhere(&mut self) {
         let (machine, (run, store)) = (self.any_machine(), self.any_run());
         let work = self.run_gc(&machine, run, store);
         self.operate(&machine, async move {
@@ -482,25 +482,25 @@ impl World {
         run: usize,
         store: usize,
     ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
-        let who = self.process(machine, Role::Sweeper);
+        let who = self.process(machine, Role::Gc);
         let remote = self.remotes(machine, &who, run).swap_remove(store);
-        let grace = if self.bug == Some(Bug::SweepsAtOnce) {
+        let grace = if self.bug == Some(Bug::GcAtOnce) {
             Duration::ZERO
         } else {
             self.grace
         };
-        let dry_run = self.bug == Some(Bug::NeverSweeps);
+        let dry_run = self.bug == Some(Bug::NeverGc);
         let (trace, tally) = (Arc::clone(&self.trace), Arc::clone(&self.tally));
         let observer = Arc::clone(&self.observer);
         async move {
             let report = run_gc(&remote, grace, dry_run, &observer).await;
             match &report {
                 Ok(report) => {
-                    tally.lock().unwrap().swept += report.removed.len();
+                    tally.lock().unwrap().gc_removed += report.removed.len();
                     let (removed, marked) = (report.removed.len(), report.marked.len());
-                    trace.note(&who, format_args!("swept {removed}, marked {marked}"));
+                    trace.note(&who, format_args!("gc removed {removed}, marked {marked}"));
                 }
-                Err(error) => trace.note(&who, format_args!("did not sweep: {:?}", error.kind())),
+                Err(error) => trace.note(&who, format_args!("gc failed: {:?}", error.kind())),
             }
             report.map(drop)
         }
@@ -632,11 +632,11 @@ impl World {
             let report = restore(&context, &request).await;
             match report {
                 Ok(report) => {
-                    let id = report.decision.id;
+                    let id = report.plan.id;
                     trace.note(&who, format_args!("restored {id}"));
                     tally.lock().unwrap().restored += 1;
                     let got = content::of_directory(&directory);
-                    let from: &[usize] = if report.decision.sources.contains(&Tier::Local) {
+                    let from: &[usize] = if report.plan.sources.contains(&Tier::Local) {
                         &[]
                     } else {
                         &stores

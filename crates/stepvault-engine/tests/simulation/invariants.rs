@@ -40,7 +40,7 @@ impl fmt::Display for Violation {
 
 /// A commit that exists on a store.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct VisibleCommit {
     references: BTreeSet<String>,
 }
 
@@ -58,7 +58,7 @@ struct LeaseFacts {
     time_to_live: Duration,
 }
 
-impl Standing {
+impl VisibleCommit {
     pub fn refers_to(&self, key: &str) -> bool {
         self.references.contains(key)
     }
@@ -67,7 +67,7 @@ impl Standing {
 /// The facts about one store.
 #[derive(Debug, Default)]
 pub struct StoreFacts {
-    commits: BTreeMap<Name, Standing>,
+    commits: BTreeMap<Name, VisibleCommit>,
     /// Every commit that ever existed there, with the digest of its record.
     ever: BTreeMap<Name, (Sha256Digest, Content, u64)>,
     tombstones: BTreeMap<Name, Tombstoned>,
@@ -76,7 +76,7 @@ pub struct StoreFacts {
     pinned: BTreeSet<Name>,
     leases: BTreeMap<String, LeaseFacts>,
     /// The gc runs that listed a run, and the last change that each can have seen.
-    sweeps: BTreeMap<(usize, u64), u64>,
+    gc_runs: BTreeMap<(usize, u64), u64>,
     /// Since when a run has had an unreadable commit.
     unreadable: BTreeMap<usize, (String, Duration)>,
 }
@@ -137,12 +137,12 @@ impl Judge {
     }
 
     /// Returns the steps that a reader of a store sees: committed and not tombstoned.
-    pub fn visible(&self, store: usize, run: usize) -> BTreeMap<StepId, Standing> {
+    pub fn visible(&self, store: usize, run: usize) -> BTreeMap<StepId, VisibleCommit> {
         let facts = &self.stores[store];
         let commits = facts.commits.iter().filter(|(name, _)| name.0 == run);
         commits
             .filter(|(name, _)| !facts.tombstones.contains_key(name))
-            .map(|(name, standing)| (name.1, standing.clone()))
+            .map(|(name, commit)| (name.1, commit.clone()))
             .collect()
     }
 
@@ -226,7 +226,7 @@ impl Judge {
             .ever
             .entry(name)
             .or_insert((digest, content, object.version));
-        facts.commits.insert(name, Standing { references });
+        facts.commits.insert(name, VisibleCommit { references });
     }
 
     /// Returns the contents that a commit refers to, if all of them exist as recorded.
@@ -265,12 +265,12 @@ impl Judge {
 
     /// Records the pages of a listing.
     pub fn listed(&mut self, cloud: &Cloud, who: &Who, prefix: &str, sequence: u64) {
-        if who.role != Role::Sweeper {
+        if who.role != Role::Gc {
             return;
         }
         if let Some(run) = self.runs.iter().position(|keys| keys.prefix() == prefix) {
-            let sweeps = &mut self.stores[cloud.index].sweeps;
-            sweeps.insert((run, who.process), sequence);
+            let gc_runs = &mut self.stores[cloud.index].gc_runs;
+            gc_runs.insert((run, who.process), sequence);
         }
     }
 
@@ -304,9 +304,9 @@ impl Judge {
         self.stores[store].leases.remove(key);
         let facts = &self.stores[store];
         let mut commits = facts.commits.iter();
-        if let Some((name, _)) = commits.find(|(_, standing)| standing.references.contains(key)) {
+        if let Some((name, _)) = commits.find(|(_, commit)| commit.references.contains(key)) {
             let promise = match (who.role, facts.tombstones.contains_key(name)) {
-                (Role::Sweeper, _) => "S7",
+                (Role::Gc, _) => "S7",
                 (_, true) => "S5",
                 (_, false) => "S2",
             };
@@ -321,7 +321,7 @@ impl Judge {
         }
         if let Some((unreadable, since)) = facts.unreadable.get(&run)
             && *since < who.began
-            && matches!(who.role, Role::Pruner | Role::Sweeper)
+            && matches!(who.role, Role::Pruner | Role::Gc)
         {
             let text = format!("{who} deleted {key} while {unreadable} could not be read");
             return self.broken("S8", text);
@@ -330,7 +330,7 @@ impl Judge {
             Role::KeepsNothing => {
                 self.broken("S8", format!("{who} deleted {key} by rules that keep nothing"));
             }
-            Role::Sweeper => self.swept(cloud, run, key, object, who),
+            Role::Gc => self.removed_by_gc(cloud, run, key, object, who),
             _ => {}
         }
     }
@@ -375,7 +375,7 @@ impl Judge {
         }
     }
 
-    fn swept(&mut self, cloud: &Cloud, run: usize, key: &str, object: &Object, who: &Who) {
+    fn removed_by_gc(&mut self, cloud: &Cloud, run: usize, key: &str, object: &Object, who: &Who) {
         if self.came_too_late(cloud.index, run, key, object) {
             return;
         }
@@ -384,20 +384,20 @@ impl Judge {
             let text = format!("{who} deleted {key}, which was {} seconds old", age.as_secs());
             return self.broken("S7", text);
         }
-        let sweeps = &self.stores[cloud.index].sweeps;
-        let seen = sweeps
+        let gc_runs = &self.stores[cloud.index].gc_runs;
+        let seen = gc_runs
             .iter()
             .filter(|((of, _), until)| *of == run && **until >= object.version);
         if seen.count() < 2 {
             self.broken(
                 "S7",
-                format!("{who} deleted {key}, which one sweep alone had seen"),
+                format!("{who} deleted {key}, which one gc run alone had seen"),
             );
         }
     }
 
     /// Returns whether the object was written under an already used name, by a writer that had not seen the
-    /// tombstone. It is useless, and was deleted with the leftovers of that step.
+    /// tombstone. It is useless, and was deleted with the orphans of that step.
     fn came_too_late(&self, store: usize, run: usize, key: &str, object: &Object) -> bool {
         let keys = &self.runs[run];
         let of = |id: StepId| {
@@ -427,10 +427,10 @@ impl Judge {
             );
         };
         let is_acknowledged = self.acknowledged.contains_key(&(store, name));
-        if tombstoned.by == Role::Sweeper && is_acknowledged {
+        if tombstoned.by == Role::Gc && is_acknowledged {
             return self.broken(
                 "S1",
-                format!("{text} had been acknowledged, and a sweep tombstoned it"),
+                format!("{text} had been acknowledged, and gc tombstoned it"),
             );
         }
         if facts.pinned.contains(&name) {
@@ -447,9 +447,9 @@ impl Judge {
             return self.broken("S4", text);
         }
         facts.retired.insert(name);
-        let by_sweep = tombstoned.by == Role::Sweeper;
+        let by_gc = tombstoned.by == Role::Gc;
         let newer = self.visible(store, name.0).range(name.1..).count();
-        if newer < self.keep_last.max(1) && !by_sweep {
+        if newer < self.keep_last.max(1) && !by_gc {
             let text = format!("{who} removed {text}, and {newer} newer ones were left");
             self.broken("S4", text);
         }
@@ -470,7 +470,7 @@ impl Judge {
         {
             return self.broken(
                 "S9",
-                format!("{text} was acknowledged under a name that was spent before"),
+                format!("{text} was acknowledged under a name that was used before"),
             );
         }
         self.acknowledged.insert((store, name), content);

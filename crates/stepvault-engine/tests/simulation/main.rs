@@ -32,9 +32,3 @@ mod trace;
 mod trainer;
 mod who;
 mod world;
-
-#[path = "../../../stepvault-remote/tests/stores/conformance/mod.rs"]
-mod conformance;
-#[allow(dead_code, reason = "the suite needs a part of it")]
-#[path = "../../../stepvault-remote/tests/stores/support.rs"]
-mod support;

@@ -25,7 +25,7 @@ pub enum Bug {
     /// An agent evicts without checking whether a remote has the step.
     EvictsUnasked,
     /// gc has no grace period.
-    SweepsAtOnce,
+    GcAtOnce,
     /// Pruners and gc runs do not see the unreadable commit.
     OverlooksUnreadable,
     /// An agent does not see that a name is already used.
@@ -35,7 +35,7 @@ pub enum Bug {
     /// An agent drops a step after its first failure, without a report.
     GivesUpSilently,
     /// gc only lists.
-    NeverSweeps,
+    NeverGc,
     /// A reader's listing of commits comes back empty.
     LosesListings,
     /// The nodes of a run do not know of each other.
@@ -51,12 +51,12 @@ pub const BUGS: [(Bug, &str); 15] = [
     (Bug::OverlooksPins, "S4"),
     (Bug::DeletesDataFirst, "S5"),
     (Bug::EvictsUnasked, "S6"),
-    (Bug::SweepsAtOnce, "S7"),
+    (Bug::GcAtOnce, "S7"),
     (Bug::OverlooksUnreadable, "S8"),
     (Bug::OverlooksTombstones, "S9"),
     (Bug::NeverPrunes, "L1"),
     (Bug::GivesUpSilently, "L2"),
-    (Bug::NeverSweeps, "L3"),
+    (Bug::NeverGc, "L3"),
     (Bug::LosesListings, "L4"),
     (Bug::CommitsAlone, "S3"),
 ];
@@ -75,7 +75,7 @@ impl Bug {
             }
             Self::LosesListings => role == Role::Restorer && key.contains("/.stepvault/commits/"),
             Self::OverlooksUnreadable => {
-                matches!(role, Role::Pruner | Role::Sweeper)
+                matches!(role, Role::Pruner | Role::Gc)
                     && key.contains(&format!("/commits/{UNREADABLE_STEP:012}.a1"))
             }
             _ => false,

@@ -38,7 +38,7 @@ async fn ended(mut world: World, kept: u64) -> (Option<Violation>, bool) {
 
 /// The writer was told that nobody had tombstoned its step, and then gc did.
 #[test]
-fn a_step_that_is_committed_while_a_sweep_tombstones_it_stays() {
+fn a_step_that_is_committed_while_gc_tombstones_it_stays() {
     let outcome = on_this_thread(0, async || {
         let mut world = calm_world(1).await;
         let (grace, other) = (world.grace, Arc::clone(&world.others[0]));
@@ -48,7 +48,7 @@ fn a_step_that_is_committed_while_a_sweep_tombstones_it_stays() {
             time: grace + 12 * MINUTE,
         });
         world.weather.hold(Hold {
-            role: Role::Sweeper,
+            role: Role::Gc,
             key: "/tombstones/000000000020",
             time: 4 * MINUTE,
         });

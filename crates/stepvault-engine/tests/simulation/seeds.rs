@@ -126,7 +126,7 @@ fn every_promise_holds_under_every_seed() {
         total.retired,
         total.evicted,
         total.restored,
-        total.swept,
+        total.gc_removed,
         total.failed,
         total.together,
         total.agreed,

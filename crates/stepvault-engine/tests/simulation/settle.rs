@@ -58,8 +58,8 @@ impl World {
 
     fn wake_agents(&self) {
         for site in &self.sites {
-            site.board.idle.store(false, Ordering::Relaxed);
-            site.board.wake.notify_one();
+            site.shared.idle.store(false, Ordering::Relaxed);
+            site.shared.wake.notify_one();
         }
     }
 
@@ -77,7 +77,7 @@ impl World {
             let busy = self
                 .sites
                 .iter()
-                .filter(|site| !site.board.idle.load(Ordering::Relaxed))
+                .filter(|site| !site.shared.idle.load(Ordering::Relaxed))
                 .count();
             let operations = self.under_way.load(Ordering::Relaxed);
             if self.violation().is_some() {
@@ -103,7 +103,7 @@ impl World {
             };
             let who = crate::who::Who::somebody();
             let remotes = self.remotes(&site.machine, &who, site.run);
-            let failed = site.board.failed.lock().unwrap().clone();
+            let failed = site.shared.failed.lock().unwrap().clone();
             self.tally.lock().unwrap().failed += failed.len();
             for step in vault.steps(run).unwrap().steps {
                 for (store, remote) in remotes.iter().enumerate() {
@@ -206,7 +206,7 @@ impl World {
                         // Nothing was ever written here.
                         Err(_) if is_empty => {}
                         Err(error) => {
-                            return self.broken("L3", format!("a sweep failed in calm weather: {error}"));
+                            return self.broken("L3", format!("gc failed in calm weather: {error}"));
                         }
                         Ok(()) => {}
                     }
@@ -240,20 +240,20 @@ impl World {
             None
             | Some(
                 KeyKind::Marker
-                | KeyKind::Sweep
+                | KeyKind::GcRecord
                 | KeyKind::Retired(_)
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
                 | KeyKind::Launch(_)
                 | KeyKind::Staged(..)
                 | KeyKind::Resume(_)
-                | KeyKind::Unfit(_)
+                | KeyKind::Damaged(_)
                 | KeyKind::Commit(_),
             ) => false,
             Some(KeyKind::Claim(id)) => !visible.contains_key(&id) && has_marker,
             Some(_) => {
                 let is_foreign = judge.foreign.contains(&(store, key.clone()));
-                has_marker && !is_foreign && !visible.values().any(|standing| standing.refers_to(key))
+                has_marker && !is_foreign && !visible.values().any(|commit| commit.refers_to(key))
             }
         })
     }

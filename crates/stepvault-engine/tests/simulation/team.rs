@@ -67,8 +67,8 @@ impl World {
             .note(&here.machine, format_args!("saves its part of step {step}"));
         let mut judge = self.judge.lock().unwrap();
         judge.part_written(here.run, step, part.save, rank, count, content);
-        here.board.idle.store(false, Ordering::Relaxed);
-        here.board.wake.notify_one();
+        here.shared.idle.store(false, Ordering::Relaxed);
+        here.shared.wake.notify_one();
     }
 
     /// The job starts again on all nodes: each asks what to resume from, and its agent starts with it.
@@ -137,18 +137,19 @@ impl World {
             let name = context.remotes[0].keys.run().clone();
             let request = RestoreRequest {
                 together: Some(together),
+                resumes: true,
                 ..RestoreRequest::newest(name, Target::As(directory.clone()))
             };
             // Nodes that do not know of each other agree on nothing.
             let counts = bug.is_none();
             match restore(&context, &request).await {
                 Ok(report) => {
-                    let id = report.decision.id;
+                    let id = report.plan.id;
                     trace.note(&who, format_args!("goes on from {id} in launch {launch}"));
                     tally.lock().unwrap().agreed += 1;
                     let got = content::of_directory(&directory);
                     let from: Vec<usize> = if report
-                        .decision
+                        .plan
                         .sources
                         .contains(&stepvault_core::observe::Tier::Local)
                     {

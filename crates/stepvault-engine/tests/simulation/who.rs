@@ -13,7 +13,7 @@ pub enum Role {
     /// Applies rules that keep nothing, which must be refused.
     KeepsNothing,
     /// Deletes orphans.
-    Sweeper,
+    Gc,
     Restorer,
     Pinner,
     /// The author of objects that existed before, and of changes by others.

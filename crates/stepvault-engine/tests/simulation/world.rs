@@ -18,7 +18,7 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_remote::open::decorate;
 use tokio::time::sleep;
 
-use crate::agent::{Agent, Board};
+use crate::agent::{Agent, SharedState};
 use crate::faults::Weather;
 use crate::invariants::{Judge, Violation};
 use crate::link::Link;
@@ -37,7 +37,7 @@ pub struct Site {
     pub machine: Arc<Machine>,
     pub directory: PathBuf,
     pub trainer: Trainer,
-    pub board: Arc<Board>,
+    pub shared: Arc<SharedState>,
     /// Whether its trainer runs.
     pub trains: bool,
     /// Whether its agent runs.
@@ -72,7 +72,7 @@ pub enum Later {
     StoreIsBack(usize),
     Mount(usize),
     Freeze(Arc<Machine>),
-    Sweep { store: usize, run: usize },
+    Gc { store: usize, run: usize },
     SavePart(PartOfSave),
     TeamRestart { team: usize, lost: Option<usize> },
 }
@@ -94,7 +94,7 @@ pub struct Tally {
     pub retired: usize,
     pub evicted: usize,
     pub restored: usize,
-    pub swept: usize,
+    pub gc_removed: usize,
     pub failed: usize,
     /// The number of acknowledged steps of several nodes.
     pub together: usize,
@@ -120,7 +120,7 @@ impl Tally {
         self.retired += other.retired;
         self.evicted += other.evicted;
         self.restored += other.restored;
-        self.swept += other.swept;
+        self.gc_removed += other.gc_removed;
         self.failed += other.failed;
         self.together += other.together;
         self.agreed += other.agreed;
@@ -310,7 +310,8 @@ impl World {
         };
         Writer {
             place,
-            launch: Some(LaunchName::new(format!("launch-{}", team.launch)).unwrap()),
+            // As under torchrun: the name is the same for all starts.
+            launch: Some(LaunchName::new(format!("job-of-{}", self.runs[team.run])).unwrap()),
             shared: false,
         }
     }
@@ -341,7 +342,7 @@ impl World {
             machine: Machine::new(&format!("{node}.{index}"), clock_off_seconds),
             directory,
             trainer,
-            board: Arc::default(),
+            shared: Arc::default(),
             trains: true,
             runs: false,
             team,
@@ -366,9 +367,9 @@ impl World {
         let (writer, launch_since) = (self.writer(index), self.clock(&machine));
         let site = &mut self.sites[index];
         site.runs = true;
-        site.board.failed.lock().unwrap().clear();
+        site.shared.failed.lock().unwrap().clear();
         // The trainer that announced it is gone.
-        *site.board.announced.lock().unwrap() = None;
+        *site.shared.announced.lock().unwrap() = None;
         let agent = Agent {
             who,
             run: site.run,
@@ -378,7 +379,7 @@ impl World {
             outputs: site.trainer.outputs.clone(),
             remotes,
             keep_local: self.keep_local,
-            board: Arc::clone(&site.board),
+            shared: Arc::clone(&site.shared),
             judge: Arc::clone(&self.judge),
             trace: Arc::clone(&self.trace),
             observer: Arc::clone(&self.observer),
@@ -552,7 +553,7 @@ impl World {
                 self.trace.note(&machine, "freezes");
                 machine.freeze();
             }
-            Later::Sweep { store, run } => self.sweep_from_elsewhere(run, store),
+            Later::Gc { store, run } => self.gc_from_elsewhere(run, store),
             Later::SavePart(part) => self.save_part(&part),
             Later::TeamRestart { team, lost } => self.restart_team(team, lost).await,
         }

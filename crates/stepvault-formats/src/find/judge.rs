@@ -4,7 +4,7 @@ use stepvault_core::timestamp::Timestamp;
 
 use super::ranks::ranks_of;
 use super::units::{Unit, UnitFile};
-use super::{Completeness, Extent, FindOptions, Silence, areal};
+use super::{Completeness, Extent, FindOptions, QuietRule, areal};
 use crate::pointer::PointerFound;
 use crate::profile::template::{Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Profile, Proof, UnitRule};
@@ -228,11 +228,11 @@ fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Strin
 }
 
 /// Returns when the step, once complete, must also be quiet.
-pub(super) fn silence(unit: &Unit<'_>, around: &Surroundings<'_>) -> Silence {
+pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRule {
     let written = unit.newest();
     let is_proved = match &unit.series.complete.proof {
         // The configuration says it of every save.
-        Proof::Rename if around.profile.names.is_some() => return Silence::Never,
+        Proof::Rename if around.profile.names.is_some() => return QuietRule::Never,
         Proof::Rename | Proof::MarkerRemoved(_) => true,
         // Nothing is newer than the marker.
         Proof::Marker(markers) => {
@@ -257,9 +257,9 @@ pub(super) fn silence(unit: &Unit<'_>, around: &Surroundings<'_>) -> Silence {
         Proof::Quiet => false,
     };
     if is_proved {
-        Silence::OnceSealed
+        QuietRule::OnceSealed
     } else {
-        Silence::Always
+        QuietRule::Always
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::Profile;
 use crate::tree::{OpenFile, Tree};
 pub use extent::Extent;
-use judge::{Surroundings, judge, silence};
+use judge::{Surroundings, judge, quiet_rule};
 use units::{Collected, Unit, collect};
 
 /// The parameters of a search for steps, besides the directory.
@@ -61,7 +61,7 @@ pub enum Completeness {
 /// A marker or pointer proves nothing about later writes: a run that went back overwrites steps that still have their
 /// old marker, and that the pointer has long since passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
+pub enum QuietRule {
     /// Always: nothing else proves that its save is over.
     Always,
     /// Once an earlier state of it was sealed: what proved that one does not apply to later changes.
@@ -84,7 +84,7 @@ pub struct FoundStep {
     /// Whether it is complete.
     pub complete: Completeness,
     /// When it must also be quiet.
-    pub silence: Silence,
+    pub quiet_rule: QuietRule,
     /// The number of ranks that wrote it, if known.
     pub ranks: Option<u32>,
     /// The length of all its files, in bytes.
@@ -170,7 +170,7 @@ pub fn find_steps(
                 later: later.get(first_later..).unwrap_or_default(),
             };
             let (complete, ranks) = judge(unit, &surroundings);
-            let silence = silence(unit, &surroundings);
+            let quiet_rule = quiet_rule(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
                 for (glob, had) in as_before.iter().zip(&mut had) {
                     if unit.has(glob) {
@@ -179,7 +179,7 @@ pub fn find_steps(
                 }
                 earlier_ranks = ranks.or(earlier_ranks);
             }
-            steps.push(found_step(unit, complete, ranks, silence));
+            steps.push(found_step(unit, complete, ranks, quiet_rule));
         }
     }
     steps.extend(temporary.iter().filter_map(|(path, step)| {
@@ -203,14 +203,19 @@ fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
     })
 }
 
-fn found_step(unit: &Unit<'_>, complete: Completeness, ranks: Option<u32>, silence: Silence) -> FoundStep {
+fn found_step(
+    unit: &Unit<'_>,
+    complete: Completeness,
+    ranks: Option<u32>,
+    quiet_rule: QuietRule,
+) -> FoundStep {
     FoundStep {
         path: unit.path().to_owned(),
         members: unit.members.iter().map(|member| member.path.clone()).collect(),
         series: unit.series.name.clone(),
         step: unit.step,
         complete,
-        silence,
+        quiet_rule,
         ranks,
         bytes: unit
             .files
@@ -236,7 +241,7 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
         complete: Completeness::NotYet {
             reasons: vec!["it has a temporary name, and a finished step is renamed".to_owned()],
         },
-        silence: Silence::Always,
+        quiet_rule: QuietRule::Always,
         ranks: None,
         bytes: files
             .iter()

@@ -17,6 +17,8 @@ pub struct Mounts {
 struct Mount {
     number: u64,
     point: PathBuf,
+    /// Whether only this mount of the filesystem is read-only.
+    hides_writable: bool,
     facts: MountFacts,
 }
 
@@ -36,9 +38,20 @@ impl Mounts {
 
     /// Returns the mount that `path` is on, or will be. Accesses the path, which blocks where the mount is dead.
     pub fn of(&self, path: &Path) -> Option<&MountFacts> {
+        self.numbered(path)
+            .map(|mount| &mount.facts)
+            .or_else(|| self.by_name(path))
+    }
+
+    /// Returns whether the filesystem of `path` is writable and its mount is read-only, as the sandbox of a service or of
+    /// a container makes it: after a disk error the filesystem itself is. Accesses the path like [`Self::of`].
+    pub fn hide_writable(&self, path: &Path) -> bool {
+        self.numbered(path).is_some_and(|mount| mount.hides_writable)
+    }
+
+    fn numbered(&self, path: &Path) -> Option<&Mount> {
         let number = space::mount(path).ok().flatten();
-        let numbered = self.list.iter().find(|mount| Some(mount.number) == number);
-        numbered.map(|mount| &mount.facts).or_else(|| self.by_name(path))
+        self.list.iter().find(|mount| Some(mount.number) == number)
     }
 
     /// Like [`Self::of`], by the text of the path alone: never blocks, and ignores links.
@@ -58,6 +71,10 @@ fn mount(info: MountInfo) -> Mount {
     let has = |name: &&str| info.mount_options.contains_key(*name) || info.super_options.contains_key(*name);
     Mount {
         number: u64::try_from(info.mnt_id).unwrap_or_default(),
+        hides_writable: info.mount_options.contains_key("ro")
+            && !READ_ONLY
+                .iter()
+                .any(|name| info.super_options.contains_key(*name)),
         facts: MountFacts {
             read_only: READ_ONLY.iter().any(has),
             kind: info.fs_type,

@@ -84,7 +84,7 @@ fn goes_on_where_it_was() {
 }
 
 #[test]
-fn is_read_beside_whoever_writes_it() {
+fn is_read_beside_its_writer() {
     let place = Place::new();
     let look = || read_state(&place.vault, &run(), id(1), &remote());
     assert_eq!(error(look()).kind(), ErrorKind::NotFound);

@@ -110,10 +110,10 @@ fn under_another_attempt_nothing_was_sent_and_the_digests_hold() {
         commit_sha256: Some(Sha256Digest::of(b"commit")),
     };
     step.save_remote_state(&state).unwrap();
-    let open = place.vault.reopen_attempt(&step).unwrap();
-    assert!(open.record().is_provisional());
-    assert_eq!(open.remote_state(&remote()).unwrap(), Some(state));
-    let placed = place.vault.place(&open, attempt(2)).unwrap();
+    let provisional = place.vault.make_provisional_again(&step).unwrap();
+    assert!(provisional.record().is_provisional());
+    assert_eq!(provisional.remote_state(&remote()).unwrap(), Some(state));
+    let placed = place.vault.place(&provisional, attempt(2)).unwrap();
     assert_eq!(placed.remote_state(&remote()).unwrap(), None);
     let digests = placed.manifest().unwrap().unwrap();
     assert_eq!(digests.id, called(2, 1));

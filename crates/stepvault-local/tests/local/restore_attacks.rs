@@ -66,8 +66,8 @@ fn links_fifos_and_second_names_in_staging_are_not_written_through() {
     assert_unharmed(&victim);
 }
 
-/// A thousand restores while a directory is swapped for a link to the victim. Whoever may write to the staging
-/// directory can spoil what is restored, up to the very end; nothing may be written or deleted elsewhere for it.
+/// A thousand restores while a directory is swapped for a link to the victim. A process that may write to the staging
+/// directory can damage what is restored, up to the very end; nothing may be written or deleted elsewhere for it.
 #[test]
 fn swapping_links_meanwhile_reaches_nothing() {
     let place = Place::new();
@@ -188,7 +188,7 @@ fn what_an_interrupted_swap_left_is_cleared_away() {
     let source = place.checkpoint("step_1");
     let tree = scan(&source).unwrap();
     let target = place.at("into/step_1");
-    let remains: [&dyn Fn(&Path); 3] = [
+    let leavings: [&dyn Fn(&Path); 3] = [
         &|data| symlink(&victim, data).unwrap(),
         &|data| fs::write(data, "a file").unwrap(),
         &|data| {
@@ -196,7 +196,7 @@ fn what_an_interrupted_swap_left_is_cleared_away() {
             fs::hard_link(victim.join("file"), data.join("zero")).unwrap();
         },
     ];
-    for leave in remains {
+    for leave in leavings {
         let staging = Staging::open(&target, None, "one").unwrap();
         let data = staging.directory().join("data");
         drop(staging);

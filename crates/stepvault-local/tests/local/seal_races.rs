@@ -32,7 +32,7 @@ fn what_changed_since_it_was_judged_is_not_sealed() {
     place.assert_no_leftovers();
 }
 
-/// While a writer is at work, a seal says so, or takes over one state of the file, whole. Only a writer that stands
+/// While a writer is at work, a seal fails with that reason, or contains one state of the file, whole. Only a writer that stands
 /// still half-way for as long as a seal takes cannot be told from one that has finished; that may happen once here,
 /// however many seals see that one state.
 #[test]

@@ -218,7 +218,7 @@ fn quarantine_keeps_steps_and_says_why() {
 }
 
 #[test]
-fn pins_are_kept_and_an_unreadable_one_stops_whoever_asks() {
+fn pins_are_kept_and_an_unreadable_one_stops_every_reader() {
     let place = Place::new();
     assert!(place.vault.pins(&run()).unwrap().is_empty());
     place.vault.pin(&run(), id(5), "paper").unwrap();

@@ -1,4 +1,4 @@
-//! Scanning checkpoints, fit and unfit.
+//! Scanning checkpoints, and entries that cannot be sealed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -141,13 +141,13 @@ fn what_no_checkpoint_can_hold_is_named() {
         let root = place.at(&format!("c{index}"));
         fs::create_dir(&root).unwrap();
         make(&root);
-        let unfit = error(scan(&root));
+        let refused = error(scan(&root));
         // Quoted the way Debug writes it, so that no name can write to a terminal.
-        let shown = unfit.to_string().replace('\u{fffd}', "\\u{fffd}");
+        let shown = refused.to_string().replace('\u{fffd}', "\\u{fffd}");
         assert!(shown.contains(name) && shown.contains(why), "{name}: {shown}");
-        assert_eq!(unfit.kind(), ErrorKind::Usage, "{name}");
-        assert!(unfit.hint_text().is_some(), "{name}: says what to do");
-        assert!(!unfit.to_string().contains('\n'));
+        assert_eq!(refused.kind(), ErrorKind::Usage, "{name}");
+        assert!(refused.hint_text().is_some(), "{name}: says what to do");
+        assert!(!refused.to_string().contains('\n'));
     }
 }
 

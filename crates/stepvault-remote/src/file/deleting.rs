@@ -72,7 +72,7 @@ fn remove_emptied(layout: &Layout, mut directory: PathBuf) -> PathBuf {
     while directory != layout.root && directory.starts_with(&layout.root) {
         let removed = std::fs::remove_dir(&directory).or_else(|error| {
             // The kernel decides whether it is empty; only leftovers of crashed writes are removed first.
-            if error.kind() == io::ErrorKind::DirectoryNotEmpty && sweep_stale(&directory) {
+            if error.kind() == io::ErrorKind::DirectoryNotEmpty && remove_stale(&directory) {
                 return std::fs::remove_dir(&directory);
             }
             Err(error)
@@ -88,7 +88,7 @@ fn remove_emptied(layout: &Layout, mut directory: PathBuf) -> PathBuf {
 
 /// Removes temporary files of writes that crashed long ago if nothing else is there. Returns false when something
 /// remains.
-fn sweep_stale(directory: &Path) -> bool {
+fn remove_stale(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return false;
     };

@@ -3,13 +3,10 @@
 //! Every lie is first shown to be told: a server that has mended its ways makes its test fail, and not pass idly.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-#[path = "../stores/conformance/mod.rs"]
-mod conformance;
 mod fake_gcs;
 mod moto;
 mod opened;
 mod s3s_fs;
-#[allow(dead_code, reason = "shared with the tests on our own servers")]
-#[path = "../stores/support.rs"]
-mod support;
 mod wrong;
+
+use stepvault_testkit::{conformance, stores as support};

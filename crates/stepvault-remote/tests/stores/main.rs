@@ -1,7 +1,6 @@
 //! Every store against what it has to do, and against servers that misbehave.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod conformance;
 mod conformance_runs;
 mod dead_connections;
 mod examining;
@@ -19,3 +18,5 @@ mod s3_requests;
 mod s3_silence;
 mod s3_skew;
 mod support;
+
+use stepvault_testkit::conformance;

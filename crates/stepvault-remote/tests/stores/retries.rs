@@ -9,10 +9,11 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_remote::open::decorate;
 use stepvault_remote::store::RemoteStore;
+use stepvault_testkit::recorder::Recorder;
 use tokio::time::Instant;
 
 use crate::flaky::{Flaky, busy};
-use crate::support::{Listener, settings};
+use crate::support::settings;
 
 const OUTAGE: std::ops::Range<Duration> = Duration::from_secs(2)..Duration::from_secs(302);
 
@@ -21,7 +22,7 @@ fn decorated(flaky: &Arc<Flaky>, deadline_seconds: u64) -> Arc<dyn RemoteStore> 
     let mut settings = settings("s3://bucket/prefix");
     settings.max_concurrent_requests = 8;
     settings.retry_deadline_seconds = deadline_seconds;
-    decorate(Arc::clone(flaky) as _, &settings, Arc::new(Listener::default()))
+    decorate(Arc::clone(flaky) as _, &settings, Arc::new(Recorder::default()))
 }
 
 /// Sends 64 parts at once, each again until it is there; answers how often a part was given up.

@@ -21,7 +21,7 @@ use stepvault_testkit::s3::StrictS3;
 
 use crate::support::{BUCKET, bytes, create, read, settings};
 
-/// Set for the second halves; without it they would use the environment, and the home, of whoever runs the tests.
+/// Set for the second halves; without it they would use the environment, and the home, of the user who runs the tests.
 const INSIDE: &str = "STEPVAULT_TEST_INSIDE";
 
 /// Runs an ignored test of this binary with nothing of AWS's in its environment but `variables`.

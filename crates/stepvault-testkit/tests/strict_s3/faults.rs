@@ -47,7 +47,7 @@ async fn expired_credentials_are_a_refusal() {
 }
 
 #[tokio::test]
-async fn apply_then_delay_does_the_work_while_whoever_asked_still_waits() {
+async fn apply_then_delay_does_the_work_while_the_client_still_waits() {
     let (server, client) = strict();
     let watched = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let states = std::sync::Arc::clone(&watched);

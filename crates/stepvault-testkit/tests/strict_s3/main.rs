@@ -2,6 +2,7 @@
 
 mod discard;
 mod faults;
+mod independence;
 mod lenient;
 mod listing;
 mod multipart;

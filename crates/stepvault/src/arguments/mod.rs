@@ -118,6 +118,11 @@ impl Command {
         matches!(self, Self::Agent(_) | Self::Run(_))
     }
 
+    /// Returns whether the command works beside a trainer for as long as that runs.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self, Self::Agent(_) | Self::Run(_))
+    }
+
     /// Returns whether the command handles every signal itself.
     pub(crate) fn handles_signals(&self) -> bool {
         matches!(self, Self::Run(_))

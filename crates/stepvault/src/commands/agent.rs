@@ -16,7 +16,7 @@ use super::left_undone::LeftUndone;
 use crate::context::{Settings, attempt};
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
-use crate::output::{Report, human};
+use crate::output::{Priority, Report, human};
 use crate::progress::{Progress, Style};
 
 /// Watch for finished steps, seal and upload them, and apply retention on every tier
@@ -40,7 +40,7 @@ const MAX_SKIPPED_TOLD: usize = 8;
 pub(super) struct AgentDocument {
     /// Whether every finished and every sealed step, of any run in the vault, is durable on each of its required
     /// remotes, and none was given up.
-    safe: bool,
+    durable: bool,
     #[serde(flatten)]
     report: AgentReport,
 }
@@ -60,6 +60,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
         arguments.once,
     )?
     .with_other_runs_of(&settings.config);
+    options.refuse_read_only_mounts().await?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
     tokio::spawn(stop_at_notice(drain_signal()?, stop.clone()));
@@ -72,9 +73,11 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     }
     let report = report?;
     progress.finish();
-    let safe = report.is_safe();
-    session.output.result(&AgentDocument { safe, report })?;
-    Ok(if safe { ExitCode::Done } else { ExitCode::Partly })
+    let durable = report.is_durable();
+    // A single round answers whether this vault may be deleted: other nodes' parts come from their own vaults.
+    let is_done = durable || arguments.once && report.is_safe_here();
+    session.output.result(&AgentDocument { durable, report })?;
+    Ok(if is_done { ExitCode::Done } else { ExitCode::Partly })
 }
 
 async fn stop_at_signal(interrupt: Interrupt, stop: Stop) {
@@ -140,6 +143,14 @@ pub(super) fn served(settings: &Settings) -> Result<Config> {
 }
 
 impl Report for AgentDocument {
+    fn priority(&self) -> Priority {
+        if self.durable {
+            Priority::Info
+        } else {
+            Priority::Warning
+        }
+    }
+
     fn human(&self) -> String {
         let report = &self.report;
         let mut lines = vec![format!(
@@ -186,7 +197,7 @@ mod tests {
     #[test]
     fn says_what_is_not_durable_and_why() {
         let mut document = AgentDocument {
-            safe: true,
+            durable: true,
             report: AgentReport::default(),
         };
         assert_eq!(
@@ -222,6 +233,7 @@ mod tests {
             id: stepvault_core::ids::StepId::from_label("000000000010.a1").unwrap(),
             remote: "main".parse().unwrap(),
             required: true,
+            needs_this_vault: true,
             failed: false,
             missing_bytes: 3 << 20,
             reason: "cannot reach it".to_owned(),

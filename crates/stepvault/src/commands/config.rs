@@ -109,10 +109,10 @@ pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<Exit
         ConfigAction::Check => {
             let mut found = check(&sources);
             // The crate that reads the file does not know the frameworks.
-            let unfit = found.config.as_ref().map(stepvault_agent::profiles);
+            let profiles = found.config.as_ref().map(stepvault_agent::profiles);
             found
                 .faults
-                .extend(unfit.and_then(std::result::Result::err).unwrap_or_default());
+                .extend(profiles.and_then(std::result::Result::err).unwrap_or_default());
             let code = if found.faults.is_empty() {
                 ExitCode::Done
             } else {

@@ -54,7 +54,7 @@ pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result
             .saturating_add(GRACE),
     };
     let answer = client.drain(&request, within).await?;
-    let code = match (answer.ended, answer.safe) {
+    let code = match (answer.ended, answer.durable) {
         (false, _) | (true, Some(true)) => ExitCode::Done,
         (true, _) => ExitCode::Partly,
     };
@@ -71,7 +71,7 @@ impl Report for DrainDocument {
                 human::duration(Duration::from_secs(answer.remaining_seconds))
             );
         }
-        let mut lines = vec![match answer.safe {
+        let mut lines = vec![match answer.durable {
             Some(true) => "the agent has exited: every finished step is sealed, and every sealed step is durable on every \
                  required remote"
                 .to_owned(),

@@ -36,11 +36,11 @@ pub(super) struct GcDocument {
     /// Whether this is only a plan.
     dry_run: bool,
     /// One entry for each remote.
-    remotes: Vec<SweptRemote>,
+    remotes: Vec<GcRemote>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct SweptRemote {
+struct GcRemote {
     /// The remote's name.
     remote: String,
     /// What gc found and did, or would do in a dry run; null if it failed.
@@ -74,7 +74,7 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
             session.output.error_beside_report(error);
         }
         let error = result.as_ref().err().map(ErrorInfo::from);
-        remotes.push(SweptRemote {
+        remotes.push(GcRemote {
             remote: remote.to_string(),
             report: result.ok(),
             error,
@@ -180,12 +180,12 @@ mod tests {
         .unwrap();
         assert_eq!(
             arguments.grace.as_secs(),
-            stepvault_diagnose::doctor::remote::SWEPT_AFTER_SECONDS
+            stepvault_diagnose::doctor::remote::GC_UPLOADS_AFTER_SECONDS
         );
     }
 
     #[test]
-    fn a_sweep_in_words() {
+    fn a_gc_run_in_words() {
         let report = GcReport {
             removed: vec!["x".to_owned()],
             removed_bytes: 1024,

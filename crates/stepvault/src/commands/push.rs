@@ -15,7 +15,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::ExclusiveRun;
 use stepvault_engine::metrics::MetricsSource;
-use stepvault_engine::push::{PushReport, RemoteOutcome, SourceCheck, StageRequest, check_source, push};
+use stepvault_engine::push::{CheckpointToSeal, PushReport, RemoteOutcome, SourceCheck, check_source, push};
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
@@ -129,7 +129,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     } else {
         checked.links(tiers.links)
     };
-    let request = StageRequest {
+    let request = CheckpointToSeal {
         run: tiers.run_name().clone(),
         source: arguments.source,
         members: Vec::new(),
@@ -180,7 +180,11 @@ async fn check(settings: &Settings, tiers: &Tiers, source: &Path) -> Result<Sour
 }
 
 /// Seals and uploads under the vault's lock.
-pub(super) async fn push_one(tiers: &Tiers, request: StageRequest, patience: Duration) -> Result<PushReport> {
+pub(super) async fn push_one(
+    tiers: &Tiers,
+    request: CheckpointToSeal,
+    patience: Duration,
+) -> Result<PushReport> {
     let vault = tiers
         .vault
         .clone()
@@ -213,7 +217,7 @@ pub(super) async fn push_one(tiers: &Tiers, request: StageRequest, patience: Dur
 ///
 /// # Errors
 /// [`ErrorKind::Held`] while another training job holds it: nothing is sealed then.
-async fn hold(tiers: &Tiers, vault: &Vault, request: &StageRequest) -> Result<Vec<ExclusiveRun>> {
+async fn hold(tiers: &Tiers, vault: &Vault, request: &CheckpointToSeal) -> Result<Vec<ExclusiveRun>> {
     let mut held = Vec::new();
     for remote in tiers.remotes.iter().filter(|_| tiers.run.exclusive) {
         match ExclusiveRun::take(remote, vault, &request.writer).await {
@@ -260,7 +264,7 @@ fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
         .iter()
         .filter(|outcome| outcome.required || !some_required);
     let counted: Vec<&RemoteOutcome> = counted.collect();
-    let waits = |outcome: &&RemoteOutcome| matches!(outcome.result, Ok(Uploaded::Waiting { .. }));
+    let waits = |outcome: &&RemoteOutcome| matches!(outcome.result, Ok(Uploaded::Incomplete { .. }));
     let code = ExitCode::of_tiers(counted.iter().map(|outcome| outcome.result.as_ref().map(|_| ())));
     match code {
         ExitCode::Done if counted.iter().any(waits) => ExitCode::Partly,
@@ -276,7 +280,7 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
         already_durable: matches!(outcome.result, Ok(Uploaded::AlreadyDurable)),
         copied_bytes: outcome.copied_bytes,
         missing_nodes: match &outcome.result {
-            Ok(Uploaded::Waiting { missing }) => missing.iter().map(ToString::to_string).collect(),
+            Ok(Uploaded::Incomplete { missing }) => missing.iter().map(ToString::to_string).collect(),
             _ => Vec::new(),
         },
         error: outcome.result.as_ref().err().map(ErrorInfo::from),

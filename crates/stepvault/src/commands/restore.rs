@@ -80,9 +80,10 @@ pub(super) struct NodesArguments {
     /// Use own for a trainer whose ranks read only what they wrote, on the same number of nodes.
     #[arg(long, value_name = "all|own|GLOB", default_value = "all")]
     parts: Vec<String>,
-    /// How long to wait for the other nodes to confirm a step that is newer than the newest durable one
+    /// How long to wait for the other nodes to start, and for progress while they upload
     ///
-    /// Such a step is restored if every node still has its part sealed in its vault and confirms it in time.
+    /// A step that is newer than the newest durable one is restored if the nodes hold all of its parts: they upload them
+    /// first, for as long as any node makes progress.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     wait_for_nodes: Duration,
 }
@@ -202,7 +203,7 @@ async fn remember(
         let directory = directory?;
         let vault = blocking(move || Vault::open_or_create(&directory)).await?;
         remember_remotes(&vault, &tiers.remotes).await;
-        remember_resumption(&vault, request, &report.decision).await
+        remember_resumption(&vault, request, &report.plan).await
     };
     if let Err(error) = remembered.await {
         session

@@ -41,7 +41,8 @@ const MAX_FAILED_SHOWN: usize = 4;
 
 /// Show the local vault: staged steps, where steps are durable, and free disk space
 ///
-/// It contacts no remote, and shows what this node has recorded.
+/// It contacts no remote, and shows what this node has recorded. With --quiet, the exit code is 12 if no agent answers,
+/// for probes of services.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
     /// Refresh every two seconds until interrupted
@@ -195,7 +196,12 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
             session.output.result(&document)?;
         }
         if !arguments.watch {
-            return Ok(ExitCode::Done);
+            let lacks_agent = session.output.is_quiet() && document.agent.is_none();
+            return Ok(if lacks_agent {
+                ExitCode::Unreachable
+            } else {
+                ExitCode::Done
+            });
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
     }

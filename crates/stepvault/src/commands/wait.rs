@@ -71,7 +71,7 @@ pub(super) struct WaitDocument {
     /// The outcome.
     outcome: Outcome,
     #[serde(flatten)]
-    standing: StepProgress,
+    progress: StepProgress,
     /// Duration in seconds.
     seconds: f64,
 }
@@ -113,24 +113,24 @@ pub(super) async fn wait(
         } else {
             timeout
         };
-    let standing = tokio::select! {
+    let progress = tokio::select! {
         biased;
-        standing = barrier.hold() => standing?,
+        progress = barrier.hold() => progress?,
         () = tokio::time::sleep_until(cut) => barrier.last_seen(),
     };
-    let (outcome, standing) = match standing {
-        Some(standing) => (standing.outcome(goal), standing),
+    let (outcome, progress) = match progress {
+        Some(progress) => (progress.outcome(goal), progress),
         None => (Outcome::Late, nothing(wanted)),
     };
     Ok(WaitDocument {
         goal,
         outcome,
-        standing,
+        progress,
         seconds: begun.elapsed().as_secs_f64(),
     })
 }
 
-/// Returns the standing when nothing answered: it is not even known that there is no such step.
+/// Returns the progress when nothing answered: it is not even known that there is no such step.
 fn nothing(wanted: StepQuery) -> StepProgress {
     StepProgress {
         run: wanted.run,
@@ -158,10 +158,10 @@ impl Barrier<'_> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Stores the standing; returns true if there is nothing more to wait for.
-    fn see(&self, standing: StepProgress) -> bool {
-        let is_over = matches!(standing.outcome(self.goal), Outcome::Reached | Outcome::Failed);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
+    /// Stores the progress; returns true if there is nothing more to wait for.
+    fn see(&self, progress: StepProgress) -> bool {
+        let is_over = matches!(progress.outcome(self.goal), Outcome::Reached | Outcome::Failed);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
         is_over || Instant::now() >= self.deadline
     }
 
@@ -183,10 +183,10 @@ impl Barrier<'_> {
             };
             let looked = read_progress(tiers.vault.as_ref(), &tiers.remotes, self.wanted).await;
             let in_vault = match looked {
-                Ok(standing) => {
+                Ok(progress) => {
                     // Remotes without the vault show a step only once it is durable.
-                    let in_vault = standing.reached.is_some_and(|reached| reached < Goal::Durable);
-                    if self.see(standing) {
+                    let in_vault = progress.reached.is_some_and(|reached| reached < Goal::Durable);
+                    if self.see(progress) {
                         return Ok(self.last_seen());
                     }
                     in_vault
@@ -260,36 +260,36 @@ impl WaitDocument {
 
     /// Returns whether a source that knows all steps reported that there is no such step.
     fn was_answered(&self) -> bool {
-        let remotes = &self.standing.remotes;
+        let remotes = &self.progress.remotes;
         remotes.is_empty() || remotes.iter().any(|remote| remote.reason.is_none())
     }
 }
 
 impl Report for WaitDocument {
     fn human(&self) -> String {
-        let standing = &self.standing;
-        let (run, goal) = (&standing.run, self.goal.name());
-        let step = match standing.id() {
+        let progress = &self.progress;
+        let (run, goal) = (&progress.run, self.goal.name());
+        let step = match progress.id() {
             Some(id) => format!("{id} of '{run}'"),
-            None => format!("step {} of '{run}'", standing.step),
+            None => format!("step {} of '{run}'", progress.step),
         };
-        let reason = standing
+        let reason = progress
             .reason
             .as_ref()
             .map(|reason| format!(": {reason}"))
             .unwrap_or_default();
-        let mut lines = vec![match (self.outcome, standing.reached) {
+        let mut lines = vec![match (self.outcome, progress.reached) {
             (Outcome::Reached, _) => return format!("{step} is {goal}"),
             (Outcome::Failed, _) => format!("{step} will not become {goal} by waiting{reason}"),
             (Outcome::Unknown, _) => format!("no {step} was found{reason}"),
             (Outcome::Late, Some(reached)) => format!("{step} is {}, not {goal} yet{reason}", reached.name()),
             (Outcome::Late, None) => format!("{step} is not {goal} yet{reason}"),
         }];
-        let missing = standing
+        let missing = progress
             .remotes
             .iter()
             .filter(|remote| remote.reached.is_none_or(|reached| reached < self.goal));
-        for remote in missing.filter(|_| standing.attempt.is_some()) {
+        for remote in missing.filter(|_| progress.attempt.is_some()) {
             let weight = if remote.required { "" } else { " (optional)" };
             let reached = remote.reached.map_or("missing", Goal::name);
             let reason = remote

@@ -36,6 +36,10 @@ impl Settings {
             run,
             remotes,
         };
+        // A node that cannot be determined is an error of the commands that need it.
+        if let Ok(writer) = settings.writer() {
+            session.output.name_node(&writer.place);
+        }
         for warning in &settings.config.warnings {
             session.output.warn(&match &warning.hint {
                 Some(hint) if !hint.is_empty() => format!("{warning} ({hint})"),

@@ -1,6 +1,7 @@
 //! Prints results on stdout and everything else on stderr.
 //!
-//! A closed pipe causes no panic: output that cannot be printed is dropped, and the exit code still reports the result.
+//! Every line of a service begins with `stepvault: `, and with the node if the run has several: a log may hold the lines of
+//! many processes. If a stream is the journal, each line says its priority. A closed pipe causes no panic: output that cannot be printed is dropped, and the exit code still reports the result.
 
 pub(crate) mod human;
 pub(crate) mod json;
@@ -8,9 +9,13 @@ pub(crate) mod table;
 pub(crate) mod wrap;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 
 use indicatif::MultiProgress;
 use serde::Serialize;
+use stepvault_core::ids::NodeName;
+use stepvault_core::nodes::NodePlace;
 use stepvault_core::{Error, Result};
 
 /// A result that can be printed for people and for programs.
@@ -22,6 +27,20 @@ pub(crate) trait Report: Serialize {
     fn fitted(&self, _width: usize) -> String {
         self.human()
     }
+
+    /// Returns the priority of the lines in the journal.
+    fn priority(&self) -> Priority {
+        Priority::Info
+    }
+}
+
+/// The priority of a line, as a number of syslog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Priority {
+    Error = 3,
+    Warning = 4,
+    Info = 6,
+    Debug = 7,
 }
 
 /// The destination and format of printed output.
@@ -30,6 +49,8 @@ pub(crate) struct Output {
     json: bool,
     quiet: bool,
     bars: MultiProgress,
+    is_service: bool,
+    node: Arc<OnceLock<NodeName>>,
 }
 
 impl Output {
@@ -39,6 +60,22 @@ impl Output {
             json,
             quiet,
             bars: MultiProgress::new(),
+            is_service: false,
+            node: Arc::default(),
+        }
+    }
+
+    /// Returns the output of a command whose lines may stand between those of other processes.
+    #[must_use]
+    pub(crate) fn of_service(self, is_service: bool) -> Self {
+        Self { is_service, ..self }
+    }
+
+    /// Names the node in each further line of a service, if the run has several nodes.
+    pub(crate) fn name_node(&self, place: &NodePlace) {
+        if self.is_service && place.nodes().is_several() {
+            // It is the same node each time.
+            let _ = self.node.set(place.node().clone());
         }
     }
 
@@ -62,7 +99,13 @@ impl Output {
         let text = if self.json {
             json::document(report)?
         } else {
-            human::printable(&report.fitted(wrap::width_of(io::stdout()))).into_owned()
+            let text = report.fitted(wrap::width_of(io::stdout()));
+            let text = human::printable(&text).into_owned();
+            if is_journal(io::stdout()) {
+                with_beginning(&text, &format!("<{}>", report.priority() as u8))
+            } else {
+                text
+            }
         };
         self.text(&text);
         Ok(())
@@ -79,20 +122,50 @@ impl Output {
 
     /// Prints a line on stderr, wrapped under its own text on a terminal.
     pub(crate) fn line(&self, text: &str) {
-        let text = wrap::fit(&human::printable(text), wrap::width_of(io::stderr()));
-        write_error(&self.bars, format!("{text}\n").as_bytes());
+        self.line_at(Priority::Info, text);
+    }
+
+    /// Prints a line of this priority on stderr.
+    pub(crate) fn line_at(&self, priority: Priority, text: &str) {
+        self.write_lines(priority, &human::printable(text), wrap::fit);
+    }
+
+    /// Writes lines to stderr above the bars, each with the beginning of a service's lines; `wrapped` fits the text to a
+    /// width.
+    pub(crate) fn write_lines(
+        &self,
+        priority: Priority,
+        text: &str,
+        wrapped: impl Fn(&str, usize) -> String,
+    ) {
+        let mut beginning = String::new();
+        if is_journal(io::stderr()) {
+            beginning = format!("<{}>", priority as u8);
+        }
+        if self.is_service {
+            beginning.push_str("stepvault: ");
+        }
+        if let Some(node) = self.node.get() {
+            beginning.push_str(node.as_str());
+            beginning.push_str(": ");
+        }
+        let width = wrap::width_of(io::stderr()).saturating_sub(beginning.len());
+        let text = with_beginning(&wrapped(text, width), &beginning);
+        self.bars.suspend(|| {
+            let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+        });
     }
 
     /// Prints a warning on stderr, unless quiet.
     pub(crate) fn warn(&self, message: &str) {
         if !self.quiet {
-            self.line(&format!("warning: {message}"));
+            self.line_at(Priority::Warning, &format!("warning: {message}"));
         }
     }
 
     /// Prints an error that accompanies a report, on stderr only: stdout holds the report.
     pub(crate) fn error_beside_report(&self, error: &Error) {
-        self.line(&human::error(error));
+        self.line_at(Priority::Error, &human::error(error));
     }
 
     /// Prints the error that ended a command on stderr, and as a JSON document if JSON is selected.
@@ -104,11 +177,21 @@ impl Output {
     }
 }
 
-/// Writes bytes to stderr above the bars; the log uses it too.
-pub(crate) fn write_error(bars: &MultiProgress, bytes: &[u8]) {
-    bars.suspend(|| {
-        let _ = io::stderr().lock().write_all(bytes);
-    });
+/// Puts `beginning` before each line.
+fn with_beginning(text: &str, beginning: &str) -> String {
+    let lines = text.split('\n').map(|line| format!("{beginning}{line}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether a stream of this process is the one to the journal that `JOURNAL_STREAM` names by device and inode. A
+/// child of a service whose streams lead elsewhere has the variable, too.
+fn is_journal(stream: impl AsFd) -> bool {
+    let named = std::env::var("JOURNAL_STREAM").ok();
+    let named = named.as_deref().and_then(|text| text.split_once(':'));
+    let (Some((device, inode)), Ok(facts)) = (named, rustix::fs::fstat(stream)) else {
+        return false;
+    };
+    device.parse() == Ok(facts.st_dev) && inode.parse() == Ok(facts.st_ino)
 }
 
 /// Returns whether stderr is a terminal.

@@ -19,6 +19,8 @@ pub(super) struct TierCounters {
     pub(super) total_files: AtomicU64,
     pub(super) done_files: AtomicU64,
     transfers: AtomicU64,
+    /// Number of transfers that began after a pause.
+    transfer: AtomicU64,
     began: Instant,
     /// Time of the last line about a retry, in milliseconds since `began`, plus one; 0 for never.
     retry_told: AtomicU64,
@@ -35,6 +37,7 @@ impl TierCounters {
             total_files: AtomicU64::new(0),
             done_files: AtomicU64::new(0),
             transfers: AtomicU64::new(0),
+            transfer: AtomicU64::new(0),
             began: Instant::now(),
             retry_told: AtomicU64::new(0),
         }
@@ -54,6 +57,7 @@ impl TierCounters {
             ] {
                 counter.store(0, Ordering::Relaxed);
             }
+            self.transfer.fetch_add(1, Ordering::Relaxed);
         }
         self.total_files.fetch_add(files, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -65,6 +69,11 @@ impl TierCounters {
         let _ = self
             .transfers
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// Returns the number of the transfer that the counters are about.
+    pub(super) fn transfer(&self) -> u64 {
+        self.transfer.load(Ordering::Relaxed)
     }
 
     /// Returns whether a transfer is under way.

@@ -10,36 +10,64 @@ use stepvault_core::observe::Event;
 use super::counters::TierCounters;
 use crate::output::human;
 
+/// The interval of a transfer's first sparse line; the next ones come after twice as many each.
+const FIRST_SPARSE_INTERVAL: u32 = 4;
+
 /// Keeps the counters of the last lines, to compute rates.
 #[derive(Debug)]
 pub(super) struct Lines {
     began: Instant,
-    last: Vec<(Instant, u64)>,
+    is_sparse: bool,
+    last: Vec<Last>,
+}
+
+/// What the last line of a tier was about.
+#[derive(Debug, Clone)]
+struct Last {
+    at: Instant,
+    moved_bytes: u64,
+    transfer: u64,
+    /// Intervals since the transfer began.
+    intervals: u32,
 }
 
 impl Lines {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_sparse: bool) -> Self {
         Self {
             began: Instant::now(),
+            is_sparse,
             last: Vec::new(),
         }
     }
 
-    /// Returns a line for each tier with a transfer under way.
+    /// Returns a line for each tier with a transfer under way. Called once in each interval; with sparse lines, a
+    /// transfer has one after 4, 8, 16, … intervals.
     pub(super) fn due(&mut self, tiers: &[TierCounters]) -> Vec<String> {
-        self.last.resize(tiers.len(), (self.began, 0));
         let now = Instant::now();
+        let none = Last {
+            at: self.began,
+            moved_bytes: 0,
+            transfer: 0,
+            intervals: 0,
+        };
+        self.last.resize(tiers.len(), none);
         let mut lines = Vec::new();
         for (counters, last) in tiers.iter().zip(&mut self.last) {
             let moved_bytes = counters.moved_bytes.load(Ordering::Relaxed);
-            let (since, before_bytes) = std::mem::replace(last, (now, moved_bytes));
-            if counters.is_active() {
-                lines.push(line(
-                    counters,
-                    moved_bytes.saturating_sub(before_bytes),
-                    now - since,
-                ));
+            let transfer = counters.transfer();
+            if transfer != last.transfer {
+                (last.transfer, last.intervals) = (transfer, 0);
             }
+            last.intervals = last.intervals.saturating_add(1);
+            let is_due = last.intervals >= FIRST_SPARSE_INTERVAL && last.intervals.is_power_of_two();
+            if counters.is_active() && self.is_sparse && !is_due {
+                continue;
+            }
+            if counters.is_active() {
+                let moved_bytes = moved_bytes.saturating_sub(last.moved_bytes);
+                lines.push(line(counters, moved_bytes, now - last.at));
+            }
+            (last.at, last.moved_bytes) = (now, moved_bytes);
         }
         lines
     }
@@ -113,18 +141,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             human::count(*files, "file"),
             human::bytes(*bytes)
         ),
-        Event::TransferFinished {
-            tier,
-            id,
-            place,
-            bytes,
-            copied_bytes,
-            seconds,
-        } => format!(
-            "{tier}: {id} done: {}{}, to {place}",
-            taken(*bytes, *seconds),
-            human::copied(*copied_bytes)
-        ),
+        Event::TransferFinished { .. } => return of_transfer(event, false),
         Event::TransferFailed {
             tier,
             id,
@@ -153,6 +170,27 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
         Event::Warning { message } => format!("warning: {message}"),
         _ => return None,
     })
+}
+
+/// Describes the end of a transfer, after which the step is durable if `is_durable`.
+pub(super) fn of_transfer(event: &Event<'_>, is_durable: bool) -> Option<String> {
+    let Event::TransferFinished {
+        tier,
+        id,
+        place,
+        bytes,
+        copied_bytes,
+        seconds,
+    } = event
+    else {
+        return None;
+    };
+    Some(format!(
+        "{tier}: {id} {}: {}{}, to {place}",
+        if is_durable { "is durable" } else { "done" },
+        taken(*bytes, *seconds),
+        human::copied(*copied_bytes)
+    ))
 }
 
 fn of_removal(event: &Event<'_>) -> Option<String> {
@@ -232,12 +270,24 @@ mod tests {
     #[test]
     fn idle_tiers_are_silent() {
         let counters = [TierCounters::new(Tier::Local)];
-        let mut lines = Lines::new();
+        let mut lines = Lines::new(false);
         assert!(lines.due(&counters).is_empty());
         counters[0].begin(1, 1);
         assert_eq!(lines.due(&counters).len(), 1);
         counters[0].end();
         assert!(lines.due(&counters).is_empty());
+    }
+
+    #[test]
+    fn sparse_lines_of_one_transfer_come_ever_more_rarely() {
+        let counters = [TierCounters::new(Tier::Local)];
+        let mut lines = Lines::new(true);
+        for transfer in 0..2 {
+            counters[0].begin(1, 1);
+            let told: Vec<u32> = (1..=40).filter(|_| !lines.due(&counters).is_empty()).collect();
+            assert_eq!(told, [4, 8, 16, 32], "{transfer}");
+            counters[0].end();
+        }
     }
 
     fn removal_lines(tier: &Tier, id: StepId) -> Vec<String> {
@@ -294,6 +344,11 @@ mod tests {
         assert_eq!(
             of_event(&finished).unwrap(),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
+        );
+        assert!(
+            of_transfer(&finished, true)
+                .unwrap()
+                .starts_with("main: step 100 (attempt 1) is durable: 2.0 KiB in 2s")
         );
         let copied = Event::TransferFinished {
             tier: &tier,

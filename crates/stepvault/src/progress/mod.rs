@@ -7,6 +7,7 @@ mod counters;
 mod lines;
 mod repeats;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
 
-use crate::output::{self, Output};
+use crate::output::{self, Output, Priority};
 use bars::Bars;
 use counters::TierCounters;
 use lines::Lines;
@@ -33,6 +34,8 @@ pub(crate) enum Style {
     Bars,
     /// A line at the start, every ten seconds and at the end.
     Lines,
+    /// A line at the end, and ever fewer before: a log holds the lines of weeks.
+    SparseLines,
     /// Nothing.
     Silent,
 }
@@ -40,9 +43,12 @@ pub(crate) enum Style {
 impl Style {
     /// Returns the style for an output.
     pub(crate) fn of(output: &Output) -> Self {
-        match Self::of_service(output) {
-            Self::Lines if output::draws_on_terminal() => Self::Bars,
-            style => style,
+        if output.is_quiet() {
+            Self::Silent
+        } else if output::draws_on_terminal() {
+            Self::Bars
+        } else {
+            Self::Lines
         }
     }
 
@@ -51,7 +57,7 @@ impl Style {
         if output.is_quiet() {
             Self::Silent
         } else {
-            Self::Lines
+            Self::SparseLines
         }
     }
 }
@@ -68,6 +74,8 @@ pub(crate) struct Progress {
 struct Watcher {
     tiers: Vec<TierCounters>,
     repeats: Mutex<Repeats>,
+    /// The transfers under way, and whether the step is durable already.
+    transfers: Mutex<BTreeMap<(Tier, StepId), bool>>,
     style: Style,
     output: Output,
     ended: Mutex<bool>,
@@ -82,6 +90,7 @@ impl Progress {
         let watcher = Arc::new(Watcher {
             tiers: tiers.map(TierCounters::new).collect(),
             repeats: Mutex::default(),
+            transfers: Mutex::default(),
             style,
             output: output.clone(),
             ended: Mutex::new(false),
@@ -90,7 +99,7 @@ impl Progress {
         let drawn = Arc::clone(&watcher);
         let drawing = match style {
             Style::Silent => None,
-            Style::Bars | Style::Lines => std::thread::Builder::new()
+            Style::Bars | Style::Lines | Style::SparseLines => std::thread::Builder::new()
                 .name("progress".to_owned())
                 .spawn(move || drawn.draw_until_ended())
                 .inspect_err(|error| tracing::debug!(%error, "cannot start the progress thread"))
@@ -138,7 +147,7 @@ impl Watcher {
 
     fn draw_until_ended(&self) {
         let mut bars = Bars::new(self.output.bars());
-        let mut lines = Lines::new();
+        let mut lines = Lines::new(self.style == Style::SparseLines);
         let interval = if self.style == Style::Bars {
             BAR_INTERVAL
         } else {
@@ -156,7 +165,7 @@ impl Watcher {
             }
             match self.style {
                 Style::Bars => bars.draw(&self.tiers),
-                Style::Lines | Style::Silent => lines
+                Style::Lines | Style::SparseLines | Style::Silent => lines
                     .due(&self.tiers)
                     .iter()
                     .for_each(|line| self.output.line(line)),
@@ -167,28 +176,45 @@ impl Watcher {
     }
 
     /// Prints a line in a log; on a terminal the bars show it.
-    fn say(&self, text: impl FnOnce() -> String) {
-        if self.style == Style::Lines {
-            self.output.line(&text());
+    fn print(&self, priority: Priority, text: impl FnOnce() -> String) {
+        if matches!(self.style, Style::Lines | Style::SparseLines) {
+            self.output.line_at(priority, &text());
         }
+    }
+
+    fn transfers(&self) -> MutexGuard<'_, BTreeMap<(Tier, StepId), bool>> {
+        self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a step is durable, if its transfer is under way; returns whether it is.
+    fn is_transferring(&self, tier: &Tier, id: StepId) -> bool {
+        let mut transfers = self.transfers();
+        let transfer = transfers.get_mut(&(tier.clone(), id));
+        transfer.map(|is_durable| *is_durable = true).is_some()
     }
 
     fn repeats(&self) -> MutexGuard<'_, Repeats> {
         self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn say_of_start(&self, tier: &Tier, id: StepId, event: &Event<'_>) {
-        if self.repeats().tells_of_start(tier, id, Instant::now()) {
-            self.say(|| lines::of_event(event).unwrap_or_default());
+    fn print_start(&self, tier: &Tier, id: StepId, event: &Event<'_>) {
+        if !self.repeats().tells_of_start(tier, id, Instant::now()) {
+            return;
+        }
+        let text = lines::of_event(event).unwrap_or_default();
+        if self.style == Style::SparseLines {
+            tracing::info!("{text}");
+        } else {
+            self.print(Priority::Info, || text);
         }
     }
 
-    fn say_of_failure(&self, tier: &Tier, id: StepId, error: &Error, event: &Event<'_>) {
+    fn print_failure(&self, tier: &Tier, id: StepId, error: &Error, event: &Event<'_>) {
         if self
             .repeats()
             .tells_of_failure(tier, id, error.kind(), Instant::now())
         {
-            self.say(|| lines::of_event(event).unwrap_or_default());
+            self.print(Priority::Warning, || lines::of_event(event).unwrap_or_default());
         }
     }
 }
@@ -213,30 +239,37 @@ impl Observer for Watcher {
                 if let Some(counters) = self.counters(tier) {
                     counters.begin(*files, *bytes);
                 }
-                self.say_of_start(tier, *id, event);
+                self.transfers().insert((Tier::clone(tier), *id), false);
+                self.print_start(tier, *id, event);
             }
             Event::TransferFinished { tier, id, .. } => {
                 if let Some(counters) = self.counters(tier) {
                     counters.end();
                 }
                 self.repeats().succeeded(tier, *id);
-                self.say(|| lines::of_event(event).unwrap_or_default());
+                let is_durable = self.transfers().remove(&(Tier::clone(tier), *id));
+                self.print(Priority::Info, || {
+                    lines::of_transfer(event, is_durable.unwrap_or(false)).unwrap_or_default()
+                });
             }
             Event::TransferFailed { tier, id, error, .. } => {
                 if let Some(counters) = self.counters(tier) {
                     counters.end();
                 }
-                self.say_of_failure(tier, *id, error, event);
+                self.transfers().remove(&(Tier::clone(tier), *id));
+                self.print_failure(tier, *id, error, event);
             }
-            Event::RemovalStarted { tier, id, .. } => self.say_of_start(tier, *id, event),
-            Event::RemovalFailed { tier, id, error, .. } => self.say_of_failure(tier, *id, error, event),
-            Event::SealStarted { id, .. } => self.say_of_start(&Tier::Local, *id, event),
+            // One line tells of both.
+            Event::Durable { tier, id } if self.is_transferring(tier, *id) => {}
+            Event::RemovalStarted { tier, id, .. } => self.print_start(tier, *id, event),
+            Event::RemovalFailed { tier, id, error, .. } => self.print_failure(tier, *id, error, event),
+            Event::SealStarted { id, .. } => self.print_start(&Tier::Local, *id, event),
             Event::SealFailed { id, error, .. } => {
-                self.say_of_failure(&Tier::Local, *id, error, event);
+                self.print_failure(&Tier::Local, *id, error, event);
             }
             Event::Sealed { id, .. } => {
                 self.repeats().succeeded(&Tier::Local, *id);
-                self.say(|| lines::of_event(event).unwrap_or_default());
+                self.print(Priority::Info, || lines::of_event(event).unwrap_or_default());
             }
             Event::Retrying { tier, .. } => {
                 // While a remote is down, every request is retried; one line per interval is enough.
@@ -249,7 +282,7 @@ impl Observer for Watcher {
             Event::Warning { message } => self.output.warn(message),
             other => {
                 if let Some(line) = lines::of_event(other) {
-                    self.say(|| line);
+                    self.print(Priority::Info, || line);
                 }
             }
         }

@@ -77,7 +77,7 @@ fn main_remote(place: &Place) -> String {
 }
 
 #[test]
-fn a_round_is_not_safe_while_the_vault_holds_undurable_steps_of_a_run_that_was_renamed() {
+fn a_round_is_not_durable_while_the_vault_holds_undurable_steps_of_a_run_that_was_renamed() {
     let place = Place::new();
     configure(&place, "n", GONE, "");
     save(&place, "n", "step_1");
@@ -91,7 +91,7 @@ fn a_round_is_not_safe_while_the_vault_holds_undurable_steps_of_a_run_that_was_r
         "1 step of the run 'demo/a'",
     ]);
     let document = round_document(&place, 3);
-    assert_eq!(document["safe"], false);
+    assert_eq!(document["durable"], false);
     assert_eq!(document["unserved"][0]["run"], "demo/a");
     assert_eq!(document["not_durable"][0]["run"], "demo/a");
     let shown = place.run(&["status", "--config", "n.toml"]).expect_code(0).stdout;
@@ -105,7 +105,7 @@ fn a_round_is_not_safe_while_the_vault_holds_undurable_steps_of_a_run_that_was_r
 }
 
 #[test]
-fn a_round_is_not_safe_while_a_finished_step_cannot_be_sealed() {
+fn a_round_is_not_durable_while_a_finished_step_cannot_be_sealed() {
     let place = Place::new();
     configure(&place, "n", &main_remote(&place), "");
     save(&place, "n", "step_1");
@@ -135,7 +135,7 @@ fn a_round_is_not_safe_while_a_finished_step_cannot_be_sealed() {
 }
 
 #[test]
-fn a_round_is_not_safe_while_a_sealed_step_cannot_be_read() {
+fn a_round_is_not_durable_while_a_sealed_step_cannot_be_read() {
     let place = Place::new();
     configure(&place, "n", GONE, "");
     save(&place, "n", "step_1");
@@ -211,7 +211,7 @@ fn a_vault_that_is_deleted_under_the_agent_is_begun_anew_and_nothing_half_is_lef
 }
 
 #[test]
-fn what_was_lost_with_a_deleted_vault_is_not_called_safe() {
+fn what_was_lost_with_a_deleted_vault_is_not_called_durable() {
     let place = Place::new();
     let mut agent = start(&place, "n", GONE, "", &[]);
     save(&place, "n", "step_1");
@@ -221,6 +221,8 @@ fn what_was_lost_with_a_deleted_vault_is_not_called_safe() {
     delete_vault(&place);
     agent.wait_for_log("it held 1 step that was not durable");
     agent.wait_for_log("creating a new vault");
+    // The control socket is created after that message.
+    status(&place, "n");
     drain(&place, "n", agent)
         .expect_code(3)
         .expect_stdout(&["it was lost with the vault"]);

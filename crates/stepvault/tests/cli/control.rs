@@ -57,18 +57,20 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     let status = place.document(0, &["status"]);
     assert_eq!(status["agent"]["serves_run"], true);
     assert_eq!(status["agent"]["process_id"], agent.id());
+    place.run(&["status", "--quiet"]).expect_code(0);
     let shown = place.run(&["status"]).expect_code(0);
     let line = format!("\nagent  process {}, since ", agent.id());
     shown.expect_stdout(&[&line]);
 
     let drained = place.document(0, &["drain", "--wait"]);
-    assert_members(&drained, &json!({ "ended": true, "safe": true }));
+    assert_members(&drained, &json!({ "ended": true, "durable": true }));
     agent.wait().expect_code(0);
     place
         .run(&["drain"])
         .expect_code(12)
         .expect_error("cannot reach the agent");
     assert!(place.run(&["status", "--json"]).json()["agent"].is_null());
+    place.run(&["status", "--quiet"]).expect_code(12);
     place.succeed(&["wait", "7", "--for", "durable"]);
 }
 

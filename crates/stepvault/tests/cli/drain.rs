@@ -96,7 +96,7 @@ fn a_spot_notice_ends_the_process_before_the_machine_does() {
     metadata.interrupt(format!("{{\"action\": \"terminate\", \"time\": \"{time}\"}}"));
     let (outcome, gone_at) = ended(agent);
     assert!(gone_at < deadline, "{:?} late", gone_at - deadline);
-    assert_eq!(outcome.expect_code(0).json()["safe"], true);
+    assert_eq!(outcome.expect_code(0).json()["durable"], true);
 }
 
 #[test]

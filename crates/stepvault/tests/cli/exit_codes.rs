@@ -28,7 +28,7 @@ fn ten_is_no_such_checkpoint() {
 }
 
 #[test]
-fn eleven_is_none_valid_and_a_damaged_step_is_passed_over() {
+fn eleven_is_none_valid_and_a_damaged_step_is_skipped() {
     let place = Place::new();
     place.push_steps(&[1, 2]);
     damage(&place.remote_file("step_2", "model.bin"));

@@ -119,7 +119,7 @@ fn names_of_one_file_come_back_as_files_of_their_own_with_plain_permissions() {
     assert_eq!((facts("again.bin").nlink(), facts("model.bin").nlink()), (1, 1));
     assert_eq!(facts("state.json").mode() & 0o7777, 0o755);
     assert_eq!(facts("sub").mode() & 0o7777, 0o777);
-    // Whoever restores owns what is restored.
+    // The user who restores owns what is restored.
     let own = place.path("tmp").metadata().unwrap();
     assert_eq!(
         (facts("model.bin").uid(), facts("model.bin").gid()),

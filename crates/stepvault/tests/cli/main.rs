@@ -39,6 +39,7 @@ mod retention;
 mod round_trip;
 mod run;
 mod scenario;
+mod service_log;
 mod support;
 mod tiers;
 mod usage;

@@ -20,7 +20,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// `None`, and says so, where nobody else can be become.
+    /// `None`, and reports it, where nobody else can be become.
     fn new() -> Option<Self> {
         let place = Place::new();
         place.command_of(VICTIM, &[])?;
@@ -97,7 +97,7 @@ impl Scratch {
             .arg(own_store)
             .run()
             .expect_code(0);
-        // Opened to everybody, as whoever plants it would.
+        // Opened to everybody, as an attacker who plants it would do.
         let opened = Command::new("chmod").args(["-R", "go+rX"]).arg(&vault).status();
         assert!(opened.unwrap().success());
     }

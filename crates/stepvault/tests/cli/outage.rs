@@ -85,7 +85,7 @@ fn the_first_push_creates_the_last_component_and_nothing_above_it() {
 
 /// Whichever command asks, and whether the mount point is there or not.
 #[test]
-fn a_remote_that_is_not_mounted_is_unreachable_for_whoever_has_seen_it() {
+fn a_remote_that_is_not_mounted_is_unreachable_for_a_node_that_has_seen_it() {
     for leaves in [false, true] {
         let place = place_of_a_node();
         unmount(&place, leaves);
@@ -323,7 +323,7 @@ fn a_bucket_that_was_emptied_gets_no_marker_in_silence() {
 }
 
 /// Neither `restore` nor `run` takes an older step in silence while the store refuses to serve `key` of the newest.
-fn a_step_that_cannot_be_read_is_not_passed_over_in_silence(key: &str) {
+fn a_step_that_cannot_be_read_is_not_skipped_in_silence(key: &str) {
     let place = S3Place::new();
     for step in [1, 2] {
         place.push(step).expect_code(0);
@@ -369,12 +369,12 @@ fn a_step_that_cannot_be_read_is_not_passed_over_in_silence(key: &str) {
 }
 
 #[test]
-fn a_commit_a_manifest_or_a_file_that_cannot_be_read_is_not_passed_over_in_silence() {
+fn a_commit_a_manifest_or_a_file_that_cannot_be_read_is_not_skipped_in_silence() {
     for key in [
         "commits/000000000002.a1",
         "parts/000000000002.a1",
         "000000000002.a1/step_2/model.bin",
     ] {
-        a_step_that_cannot_be_read_is_not_passed_over_in_silence(key);
+        a_step_that_cannot_be_read_is_not_skipped_in_silence(key);
     }
 }

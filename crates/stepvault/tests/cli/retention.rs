@@ -123,7 +123,7 @@ fn local_copies_stay_until_every_configured_remote_has_them() {
 }
 
 #[test]
-fn orphans_go_at_the_second_sweep() {
+fn orphans_go_at_the_second_gc_run() {
     let place = Place::new();
     place
         .run_here(&["gc"])
@@ -131,7 +131,7 @@ fn orphans_go_at_the_second_sweep() {
         .expect_error("the run has no marker on it");
     place.push_steps(&[1]);
     std::fs::write(place.remote_file("step_1", "orphan.bin"), "left over").unwrap();
-    let sweep = |more: &[&str]| {
+    let gc = |more: &[&str]| {
         let report = place
             .run_here(&[&["gc", "--json"], more].concat())
             .expect_code(0)
@@ -144,10 +144,10 @@ fn orphans_go_at_the_second_sweep() {
             report["young"].as_u64().unwrap(),
         )
     };
-    assert_eq!(sweep(&[]), (0, 0, 1));
-    assert_eq!(sweep(&["--grace", "0s", "--dry-run"]), (1, 0, 0));
-    assert_eq!(sweep(&["--grace", "0s"]), (1, 0, 0));
-    assert_eq!(sweep(&["--grace", "0s"]), (0, 1, 0));
+    assert_eq!(gc(&[]), (0, 0, 1));
+    assert_eq!(gc(&["--grace", "0s", "--dry-run"]), (1, 0, 0));
+    assert_eq!(gc(&["--grace", "0s"]), (1, 0, 0));
+    assert_eq!(gc(&["--grace", "0s"]), (0, 1, 0));
     assert!(!place.remote_file("step_1", "orphan.bin").exists());
     place.succeed_here(&["verify", "--deep"]);
 }

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{ANY_KEYS, Outcome, Place, TestProcess, wait_until};
+use crate::support::{ANY_KEYS, Outcome, Place, TestCommand, TestProcess, wait_until};
 
 const CONFIGURATION: &str =
     "[run.\"demo/a\"]\nwatch = \"out\"\ncomplete = \"rename\"\n[agent]\npoll-interval = \"200ms\"\n";
@@ -69,7 +69,7 @@ fn latest_ending(status: &Value) -> Option<String> {
 }
 
 #[test]
-fn the_newest_step_is_restored_and_what_the_trainer_leaves_is_safe_when_it_ends() {
+fn the_newest_step_is_restored_and_what_the_trainer_leaves_is_durable_when_it_ends() {
     let place = place_with_steps(&[1, 2], "");
     let script = "echo step=$STEPVAULT_RESTORED_STEP path=$STEPVAULT_RESTORED_PATH own=$OWN; \
                   test -f out/step_2/model.bin || exit 9; read line; echo $line; echo to-stderr >&2; \
@@ -118,7 +118,7 @@ fn without_a_configuration_a_directory_is_enough() {
     place.succeed(&[&["run"], &options[..], &["--", "true"]].concat());
     let status = status(&place);
     assert_eq!(
-        (&status["starts"][1]["who"], &status["starts"][1]["ending"]),
+        (&status["starts"][0]["who"], &status["starts"][0]["ending"]),
         (&"trainer".into(), &"exit 0".into())
     );
 }
@@ -168,15 +168,16 @@ fn what_cannot_be_had_is_not_begun_anew() {
 }
 
 #[test]
-fn a_step_that_the_trainer_never_survives_is_passed_over_and_the_loop_is_named() {
+fn a_step_that_the_trainer_never_survives_is_skipped_and_the_loop_is_named() {
     let place = place_with_steps(&[1, 2], "[restart]\nloop-starts = 3\n");
     let crash = "test $STEPVAULT_RESTORED_STEP = 2 && exit 1; exit 5";
     run(&place, &[], crash).expect_code(1);
     run(&place, &[], crash).expect_code(1);
     let third = run(&place, &[], "kill -SEGV $$").expect_code(139);
-    let named = "warning: restart loop: the trainer was started 3 times within 10 min on node-0; the last starts ended \
-                 with: exit 1, exit 1\n";
-    third.expect_stderr(&[named]);
+    let named = "stepvault: warning: restart loop: the trainer of 'demo/a' was started 3 times within 10 min on node-0; \
+                 the last starts ended with: exit 1, exit 1\n";
+    let third = third.expect_stderr(&[named]);
+    assert_eq!(third.stderr.matches("restart loop").count(), 1, "{third:#?}");
     let reason =
         "restored 3 times, and the trainer crashed within 5 min each time (exit 1, exit 1, signal 11)";
     let shown = status(&place);
@@ -193,8 +194,8 @@ fn a_step_that_the_trainer_never_survives_is_passed_over_and_the_loop_is_named()
     let restored = place
         .run_here(&["restore", "--into", "by-hand", "--local", "none"])
         .expect_code(0);
-    let passed_over = format!("skipped step 2 (attempt 1): {reason}\nto restore step 2 anyway: --step 2\n");
-    assert!(restored.stdout.starts_with(&passed_over), "{restored:#?}");
+    let skipped = format!("skipped step 2 (attempt 1): {reason}\nto restore step 2 anyway: --step 2\n");
+    assert!(restored.stdout.starts_with(&skipped), "{restored:#?}");
     assert!(place.path("by-hand/step_1").exists() && !place.path("by-hand/step_2").exists());
     run(&place, &[], crash)
         .expect_code(5)
@@ -204,7 +205,7 @@ fn a_step_that_the_trainer_never_survives_is_passed_over_and_the_loop_is_named()
 }
 
 #[test]
-fn sigterm_is_passed_on_and_what_the_trainer_saves_last_is_safe() {
+fn sigterm_is_passed_on_and_what_the_trainer_saves_last_is_durable() {
     let place = place("");
     // The shell does not wait by itself for what a trap interrupts.
     let script = "trap 'mkdir out/tmp-5; echo last > out/tmp-5/model.bin; mv out/tmp-5 out/step_5; exit 0' TERM; \
@@ -221,7 +222,7 @@ fn sigterm_is_passed_on_and_what_the_trainer_saves_last_is_safe() {
 }
 
 #[test]
-fn a_notice_ends_the_trainer_in_time_and_what_it_saves_then_is_safe() {
+fn a_notice_ends_the_trainer_in_time_and_what_it_saves_then_is_durable() {
     let place = place("drain-file = \"drain\"\n");
     let script = "trap 'mkdir out/tmp-5; echo last > out/tmp-5/model.bin; mv out/tmp-5 out/step_5; exit 7' TERM; \
                   touch ready; while :; do sleep 0.1; done";
@@ -291,7 +292,7 @@ fn every_signal_reaches_the_trainer_again_and_again() {
 }
 
 #[test]
-fn whoever_ignores_sigterm_is_killed_with_all_its_children_before_the_deadline() {
+fn a_trainer_that_ignores_sigterm_is_killed_with_all_its_children_before_the_deadline() {
     let place = place("drain-deadline = \"4s\"\n");
     // A child of its own group that ignores it as well, and tells that it lives.
     let script = "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > child; while :; do sleep 0.1; done' & \
@@ -350,6 +351,37 @@ fn after_a_kill_of_run_itself_the_next_start_knows() {
     run(&place, &[], "touch second").expect_code(0);
 }
 
+#[test]
+fn the_next_run_of_the_same_launch_ends_the_trainer_that_a_killed_run_left() {
+    let place = place("");
+    let remote = place.remote();
+    // It takes its time to end, as one does that saves on SIGTERM.
+    let script = "trap 'sleep 0.5; touch saved; exit' TERM; echo $$ > trainer; while :; do sleep 0.1; done";
+    let mut command = place.command(arguments(&remote, &[], script));
+    let running = command.env("STEPVAULT_LAUNCH", "job-7").own_group().start();
+    wait_until("the trainer to be noted", || {
+        place.path("trainer").exists() && trainer_is_noted(&place)
+    });
+    running.kill();
+    let trainer = std::fs::read_to_string(place.path("trainer")).unwrap();
+    assert!(!has_ended(trainer.trim()));
+
+    let mut other = place.command(arguments(&remote, &[], "touch second"));
+    other.env("STEPVAULT_LAUNCH", "job-8").run().expect_code(13);
+    assert!(!has_ended(trainer.trim()));
+
+    let mut next = place.command(arguments(&remote, &[], "test -e saved && touch second"));
+    next.env("STEPVAULT_LAUNCH", "job-7")
+        .run()
+        .expect_code(0)
+        .expect_stderr(&[
+            &format!("ended process {}", trainer.trim()),
+            "the trainer of an earlier start of this launch",
+        ]);
+    assert!(has_ended(trainer.trim()));
+    assert!(place.path("second").exists());
+}
+
 fn status_of_start(place: &Place) -> Option<String> {
     let outcome = place.run_here(&["status", "--json", "--local", ".stepvault", "--node", "node-0"]);
     latest_ending(&outcome.try_json().ok()?)
@@ -369,8 +401,7 @@ fn trainer_is_noted(place: &Place) -> bool {
 #[test]
 fn training_goes_on_when_nothing_can_be_saved() {
     let place = place("");
-    let holder = start(&place, &[], "touch first; until test -e end; do sleep 0.1; done");
-    wait_for_file(&place, "first");
+    let holder = place.start_agent(&["--remote", &place.remote(), "--local", ".stepvault"], &[]);
     let vault_lock = place.path(".stepvault/lock");
     wait_until("the agent to hold the vault", || {
         std::fs::File::open(&vault_lock).is_ok_and(|file| file.try_lock_shared().is_err())
@@ -378,7 +409,7 @@ fn training_goes_on_when_nothing_can_be_saved() {
     run(&place, &[], "exit 8")
         .expect_code(8)
         .expect_stderr(&["another process holds the vault and must save the checkpoints: "]);
-    place.write("end", "");
+    holder.signal(Signal::TERM);
     holder.wait().expect_code(0);
 
     // No remote: nothing to save to.
@@ -394,14 +425,60 @@ fn training_goes_on_when_nothing_can_be_saved() {
         .expect_stderr(&["warning: continuing without the vault: "]);
 }
 
+const OTHER_PROCESSES: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
+
+/// Whether this machine lets this user make a namespace; prints that the test is skipped if not.
+fn can_unshare(wrapper: &[&str]) -> bool {
+    let tried = std::process::Command::new(wrapper[0])
+        .args(&wrapper[1..])
+        .arg("true")
+        .output();
+    let can = tried.is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("not run: {} is not permitted", wrapper.join(" "));
+    }
+    can
+}
+
+#[test]
+fn a_second_run_starts_no_trainer_beside_the_first_one_even_from_another_container() {
+    let place = place("");
+    let first = start(&place, &[], "touch first; until test -e end; do sleep 0.1; done");
+    wait_for_file(&place, "first");
+    let remote = place.remote();
+    let second = place.command(arguments(&remote, &["--start-anyway"], "touch second"));
+    let refused = |command: &mut TestCommand| {
+        let refused = command.run().expect_code(13);
+        refused.expect_stderr(&["error: cannot start a second trainer: ", "in another container"]);
+        assert!(!place.path("second").exists());
+    };
+    refused(&mut second.clone());
+    if can_unshare(&OTHER_PROCESSES) {
+        refused(second.clone().under(OTHER_PROCESSES));
+    }
+    // Another run has a trainer of its own.
+    let other = [
+        "run",
+        "--remote",
+        &remote,
+        "--run",
+        "demo/b",
+        "--into",
+        "other",
+        "--local",
+        ".stepvault",
+    ];
+    place.command(other).with(["--", "true"]).run().expect_code(0);
+    place.write("end", "");
+    first.wait().expect_code(0);
+    second.run().expect_code(0);
+    assert!(place.path("second").exists());
+}
+
 #[test]
 fn as_process_one_it_reaps_what_the_trainer_leaves() {
     let place = place("");
-    let can = std::process::Command::new("unshare")
-        .args(["--pid", "--fork", "--mount-proc", "true"])
-        .output();
-    // Not every machine lets anybody make a namespace of processes.
-    if !can.is_ok_and(|output| output.status.success()) {
+    if !can_unshare(&OTHER_PROCESSES) {
         return;
     }
     // An orphan that ends while the trainer runs must not stay as a zombie.
@@ -409,9 +486,6 @@ fn as_process_one_it_reaps_what_the_trainer_leaves() {
                   while test -e /proc/$(cat orphan); do sleep 0.1; done; echo reaped $(cat /proc/1/comm); exit 5";
     let remote = place.remote();
     let mut command = place.command(arguments(&remote, &[], script));
-    let outcome = command
-        .under(["unshare", "--pid", "--fork", "--mount-proc"])
-        .run()
-        .expect_code(5);
+    let outcome = command.under(OTHER_PROCESSES).run().expect_code(5);
     assert_eq!(outcome.stdout, "reaped stepvault\n");
 }

@@ -82,7 +82,7 @@ impl Place {
         command
     }
 
-    /// A command that another user runs; `None`, and says so, where that cannot be done.
+    /// A command that another user runs; `None`, and reports it, where that cannot be done.
     pub(crate) fn command_of(&self, user: u32, arguments: &[&str]) -> Option<TestCommand> {
         let copy = self.path("stepvault");
         let can = become_other_users(Path::new(PROGRAM), &copy);

@@ -124,11 +124,7 @@ fn the_reader_that_follows_the_document_restores_the_example() {
         "printf x | dd of=remote/my-run/000000000101.a1/step_101/model.safetensors conv=notrunc 2>/dev/null",
     );
     let printed = place.output("python3 scripts/read-store.py file://$PWD/remote my-run restored");
-    assert_eq!(
-        printed.trim(),
-        "restored/step_100",
-        "the damaged step is passed over"
-    );
+    assert_eq!(printed.trim(), "restored/step_100", "the damaged step is skipped");
     place.output("diff -r checkpoints/step_100 restored/step_100");
     let facts = "find . -type f -printf '%P %m %T@\\n' -o -type d -mindepth 1 -printf '%P %m %T@\\n' | sort";
     let of = |directory: &str| place.output(&format!("cd {directory} && {facts}"));

@@ -8,7 +8,7 @@ use yaml_rust2::Yaml;
 
 use crate::place::{Place, read};
 use crate::service_files::{BARE, CONFIGURATION, value_of};
-use crate::service_invocations::{manifests, service_files, tables_with};
+use crate::service_invocations::{manifests, runs_stepvault, service_files, tables_with};
 
 #[test]
 fn every_configuration_is_right_beside_the_variables_it_is_used_with() {
@@ -47,15 +47,10 @@ fn check_configuration(text: &str, variables: &str, file: &Path) {
     }
 }
 
-/// The containers and init containers of a pod that run stepvault's image.
+/// The containers and init containers of a pod that run stepvault.
 pub(crate) fn own_containers(pod: &Yaml) -> Vec<Yaml> {
     let all = ["initContainers", "containers"].map(|key| pod[key].as_vec().cloned().unwrap_or_default());
-    let is_own = |container: &Yaml| {
-        container["image"]
-            .as_str()
-            .is_some_and(|image| image.starts_with("stepvault:"))
-    };
-    all.concat().into_iter().filter(is_own).collect()
+    all.concat().into_iter().filter(runs_stepvault).collect()
 }
 
 /// The configuration that a container finds where it looks for one.
@@ -96,7 +91,7 @@ pub(crate) fn variables(container: &Yaml) -> String {
 }
 
 #[test]
-fn whoever_ends_an_agent_waits_longer_than_it_drains() {
+fn a_service_manager_waits_longer_than_an_agent_drains() {
     let unit = read("config/systemd/stepvault-agent.service");
     let stop = value_of(&unit, "TimeoutStopSec=");
     assert!(
@@ -110,10 +105,10 @@ fn whoever_ends_an_agent_waits_longer_than_it_drains() {
     {
         let text = read(file);
         for pod in tables_with(&text, "containers") {
-            for agent in own_containers(&pod)
-                .iter()
-                .filter(|container| container["args"][0].as_str() == Some("agent"))
-            {
+            for agent in own_containers(&pod).iter().filter(|container| {
+                let command = container["args"][0].as_str().or(container["command"][1].as_str());
+                matches!(command, Some("agent" | "run"))
+            }) {
                 let grace = pod["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
                 let drain = drain_deadline(&configuration_of(&text, &pod, agent));
                 assert!(
@@ -125,7 +120,7 @@ fn whoever_ends_an_agent_waits_longer_than_it_drains() {
             }
         }
     }
-    assert!(agents >= 2, "only {agents} agents were found");
+    assert!(agents >= 4, "only {agents} agents were found");
 }
 
 /// How long an agent with this configuration drains.

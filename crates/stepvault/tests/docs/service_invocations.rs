@@ -10,7 +10,7 @@ use crate::mentions::invocations;
 use crate::place::repository;
 
 /// The directories of service files.
-const DIRECTORIES: [&str; 4] = ["systemd", "kubernetes", "slurm", "docker"];
+const DIRECTORIES: [&str; 5] = ["systemd", "kubernetes", "slurm", "docker", "skypilot"];
 /// Where a container may run another program than its image does.
 const HOOKS: [&[&str]; 5] = [
     &["startupProbe"],
@@ -48,6 +48,11 @@ pub(crate) fn calls(path: &Path, text: &str) -> Vec<Vec<String>> {
             .flat_map(invocations)
             .collect(),
         ("sh" | "sbatch", _) => shell_calls(text),
+        ("yaml", "task.yaml") => ["setup", "run"]
+            .iter()
+            .filter_map(|part| manifests(text)[0][*part].as_str().map(shell_calls))
+            .flatten()
+            .collect(),
         ("yaml", _) => containers(text).iter().flat_map(container_calls).collect(),
         (_, "Dockerfile") => text
             .lines()
@@ -117,14 +122,17 @@ pub(crate) fn tables_with(text: &str, key: &str) -> Vec<Yaml> {
     found
 }
 
-/// The containers of a manifest that run stepvault's image.
+/// The containers of a manifest that run stepvault.
 pub(crate) fn containers(text: &str) -> Vec<Yaml> {
     let mut containers = tables_with(text, "image");
-    containers.retain(|container| {
-        let image = container["image"].as_str().expect("an image has a name");
-        image.split(':').next() == Some("stepvault")
-    });
+    containers.retain(runs_stepvault);
     containers
+}
+
+/// Whether a container runs stepvault: it has its image, or one of a trainer with stepvault in it.
+pub(crate) fn runs_stepvault(container: &Yaml) -> bool {
+    let image = container["image"].as_str().expect("an image has a name");
+    image.starts_with("stepvault:") || container["command"][0].as_str() == Some("stepvault")
 }
 
 /// What a container calls: its program, then its hooks.

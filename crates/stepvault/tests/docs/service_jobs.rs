@@ -49,10 +49,17 @@ fn slurm_waits_longer_than_an_agent_drains() {
 
 #[test]
 fn a_job_of_several_nodes_says_the_same_number_everywhere() {
-    let text = read("config/kubernetes/sidecar.yaml");
-    let job = tables_with(&text, "completions").remove(0);
+    for manifest in ["sidecar.yaml", "jobset.yaml"] {
+        check_numbers_of_nodes(&read(format!("config/kubernetes/{manifest}")));
+    }
+}
+
+fn check_numbers_of_nodes(text: &str) {
+    let budget = tables_with(text, "minAvailable").remove(0);
+    let job = tables_with(text, "completions").remove(0);
     let nodes = job["completions"].as_i64().unwrap();
     assert_eq!(job["parallelism"].as_i64(), Some(nodes));
+    assert_eq!(budget["minAvailable"].as_i64(), Some(nodes));
     assert_eq!(job["completionMode"].as_str(), Some("Indexed"));
     let pod = &job["template"]["spec"];
     for container in own_containers(pod) {

@@ -15,7 +15,7 @@ fn short() -> Duration {
     QUIET * 3 / 4
 }
 
-/// A stall long enough to be, where only silence is trusted.
+/// A stall long enough to be, where only the quiet time is trusted.
 fn long() -> Duration {
     QUIET * 3
 }

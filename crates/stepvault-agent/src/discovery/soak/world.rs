@@ -18,7 +18,7 @@ use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use super::script::{Act, Event, Random, Script};
-use crate::discovery::{Discovery, Pace, Ready};
+use crate::discovery::{Discovery, Ready, ScanMode};
 use crate::options::AgentRun;
 use crate::pause::LONGEST;
 
@@ -57,7 +57,7 @@ pub(super) struct World {
     next_event: Instant,
     versions: BTreeMap<String, Vec<Version>>,
     waiting: Vec<(SealedStep, Files)>,
-    passed_over: Vec<String>,
+    skipped: Vec<String>,
     begun: (Instant, SystemTime),
     tally: Tally,
 }
@@ -74,7 +74,7 @@ impl World {
         let begun = SystemTime::now() - Duration::from_hours(1000);
         Self {
             vault: Vault::open_or_create(&place.path().join("vault")).unwrap(),
-            discovery: Discovery::new(&run, &Arc::default(), Pace::Lasting, Extent::Whole)
+            discovery: Discovery::new(&run, &Arc::default(), ScanMode::Continuous, Extent::Whole)
                 .unwrap()
                 .unwrap(),
             next_event: Instant::now(),
@@ -82,7 +82,7 @@ impl World {
             random: script.random,
             versions: BTreeMap::new(),
             waiting: Vec::new(),
-            passed_over: Vec::new(),
+            skipped: Vec::new(),
             begun: (Instant::now(), begun),
             tally: Tally::default(),
             root,
@@ -118,8 +118,8 @@ impl World {
                 let stayed = version.ended.unwrap_or_else(Instant::now) - finished;
                 assert!(
                     version.sealed || stayed < ENOUGH,
-                    "{path} was whole for {stayed:?} and not taken; passed over: {:#?}",
-                    self.passed_over
+                    "{path} was whole for {stayed:?} and not sealed; skipped: {:#?}",
+                    self.skipped
                 );
             }
         }
@@ -133,8 +133,8 @@ impl World {
         let sealed = || vault.steps(&run_name()).unwrap().steps;
         let look = self.discovery.look(now, sealed);
         assert!(look.fault.is_none(), "{:?}", look.fault);
-        let said = look.passed_over.into_iter();
-        self.passed_over
+        let said = look.skipped.into_iter();
+        self.skipped
             .extend(said.map(|(path, why)| format!("{}: {why}", path.display())));
         for ready in &look.ready {
             self.take_over(ready).await;

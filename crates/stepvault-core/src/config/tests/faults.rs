@@ -213,7 +213,7 @@ fn the_trainers_own_steps_go_by_rules_that_are_there() {
     for (text, fault) in [
         (
             "[run.r]\nclean-source = true\nkeep.local.last = 2",
-            "2: run.r.clean-source: no remote of the run is required: no step would ever become safe to remove",
+            "2: run.r.clean-source: no remote of the run is required: no step would ever be removed",
         ),
         (
             "[remote.a]\nurl = \"file:///r\"\n[run.r]\nclean-source = true",

@@ -79,6 +79,8 @@ fn unknown_variables_are_warned_of_and_bad_values_are_faults() {
         &[
             ("STEPVAULT_UPLOAD_MEMORY_BUGDET", "1"),
             ("STEPVAULT_RUN", "x"),
+            ("STEPVAULT_RESTORED_STEP", "7"),
+            ("STEPVAULT_RESTORED_PATH", ""),
             ("STEPVAULT_AGENT_POLL_INTERVAL", "5"),
         ],
     ));

@@ -28,7 +28,7 @@ fn a_run_goes_by_a_profile_unless_it_says_otherwise() {
 }
 
 #[test]
-fn a_pattern_alone_still_means_silence() {
+fn a_pattern_alone_still_means_quiet_time() {
     let by_pattern = run("pattern = \"step_*\"");
     assert_eq!(by_pattern.complete, Completion::Quiet(MINUTE));
     let automatic = run("pattern = \"step_*\"\ncomplete = \"auto\"");

@@ -1,9 +1,9 @@
-//! Steps that do not count: not verified, or on an abandoned branch.
+//! Steps that do not count: damaged, or on an abandoned branch.
 
 use super::*;
 
 #[test]
-fn a_step_that_is_not_verified_takes_no_place_and_keeps_its_own() {
+fn a_damaged_step_takes_no_place_and_keeps_its_own() {
     let mut all = steps([1, 2, 3, 4, 5]);
     all.steps[3].verified = Verified::Damaged("a part is missing".to_owned());
     assert_eq!(dropped(&planned(&all, &last(2))), [1, 2]);
@@ -12,7 +12,7 @@ fn a_step_that_is_not_verified_takes_no_place_and_keeps_its_own() {
         count: 1,
         prefer: Prefer::Lowest,
     };
-    all.steps[0].verified = Verified::No;
+    all.steps[0].verified = Verified::Damaged("cut off".to_owned());
     let best = KeepRules {
         best: vec![lowest],
         ..KeepRules::default()

@@ -56,7 +56,6 @@ fn view(tier: Tier, mut steps: Vec<StepFacts>) -> TierView {
         tier,
         steps,
         unreadable: Vec::new(),
-        listing: ListingState::Complete,
         now,
         free_bytes: None,
     }

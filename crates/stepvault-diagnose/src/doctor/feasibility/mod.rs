@@ -6,7 +6,7 @@ mod timing;
 
 use super::Finding;
 use super::forecast::Forecast;
-use super::links::Takeover;
+use super::links::SealMethod;
 use stepvault_core::disk_facts::DiskRates;
 use stepvault_core::forecast::Taken;
 use stepvault_core::retention::{KeepRules, LocalLimits};
@@ -22,7 +22,7 @@ pub struct Situation {
     /// What the next step is expected to be.
     pub forecast: Forecast,
     /// How files get into the vault.
-    pub takeover: Takeover,
+    pub seal_method: SealMethod,
     /// Whether the vault and the checkpoints are on one filesystem.
     pub shares_disk: bool,
     /// Throughput of the vault's disk; `None` if it could not be measured.
@@ -103,7 +103,7 @@ mod tests {
                 interval_steps: Some(100),
                 source: "the newest 3 steps in the vault".to_owned(),
             },
-            takeover: Takeover::HardLink,
+            seal_method: SealMethod::HardLink,
             shares_disk: true,
             disk_rates: Some(DiskRates {
                 probed_bytes: 1 << 26,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{MeasuredRemote, Situation};
 use crate::doctor::Finding;
-use crate::doctor::links::Takeover;
+use crate::doctor::links::SealMethod;
 use crate::doctor::seconds_for;
 use stepvault_core::words;
 
@@ -30,10 +30,10 @@ pub(super) fn save(situation: &Situation) -> Finding {
             "first fix the problem that prevented the measurement",
         );
     };
-    let how = match situation.takeover {
-        Takeover::Copy => "written and copied into the vault",
-        Takeover::HardLink => "written and linked into the vault",
-        Takeover::Reflink => "written and cloned into the vault",
+    let how = match situation.seal_method {
+        SealMethod::Copy => "written and copied into the vault",
+        SealMethod::HardLink => "written and linked into the vault",
+        SealMethod::Reflink => "written and cloned into the vault",
     };
     let took = format!(
         "a step of {} is {how} in {}",
@@ -202,11 +202,11 @@ fn save_seconds(situation: &Situation) -> Option<f64> {
     let rates = situation.disk_rates?;
     let bytes = situation.forecast.taken.bytes;
     let written = seconds_for(bytes, rates.write_bytes_per_second);
-    let sealed = match situation.takeover {
-        Takeover::Copy => {
+    let sealed = match situation.seal_method {
+        SealMethod::Copy => {
             seconds_for(bytes, rates.read_bytes_per_second) + seconds_for(bytes, rates.write_bytes_per_second)
         }
-        Takeover::HardLink | Takeover::Reflink => 0.0,
+        SealMethod::HardLink | SealMethod::Reflink => 0.0,
     };
     Some(written + sealed + SYNCS_OF_A_SEAL * rates.sync_seconds)
 }
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_copy_is_read_and_written_once_more() {
         let mut copied = situation();
-        copied.takeover = Takeover::Copy;
+        copied.seal_method = SealMethod::Copy;
         copied.forecast.interval_seconds = Some(20);
         let found = save(&copied);
         assert_eq!(found.outcome, Outcome::Warn);

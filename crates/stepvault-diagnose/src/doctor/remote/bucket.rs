@@ -2,7 +2,7 @@
 //! that would delete or archive steps behind stepvault's back.
 
 use super::Subject;
-use super::provider::{self, old_versions_rule, uploads_rule};
+use super::provider::{self, RuleTarget, add_rule};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
 use stepvault_core::store_facts::{BucketFacts, LifecycleRule, Versioning};
@@ -95,7 +95,7 @@ fn versioning(subject: &Subject, told: &Result<Versioning, Error>, dropped_after
         VERSIONING,
         &subject.name,
         measured,
-        paste(subject, &old_versions_rule(subject)),
+        add_rule(subject, RuleTarget::OldVersions),
     )
 }
 
@@ -113,7 +113,7 @@ fn abandoned(subject: &Subject, dropped_after: Option<u32>, prefix: &str) -> Fin
         ABANDONED,
         &subject.name,
         measured,
-        paste(subject, &uploads_rule(subject)),
+        add_rule(subject, RuleTarget::AbandonedUploads),
     )
 }
 
@@ -176,12 +176,6 @@ fn place(subject: &Subject) -> String {
         "" => "this bucket".to_owned(),
         prefix => format!("{prefix}/"),
     }
-}
-
-/// Returns instructions to add a rule. Every provider replaces all existing rules by the given ones.
-fn paste(subject: &Subject, rule: &str) -> String {
-    let command = provider::rules_command(subject);
-    format!("add this to the bucket's lifecycle rules (`{command}` replaces all existing rules): {rule}")
 }
 
 #[cfg(test)]

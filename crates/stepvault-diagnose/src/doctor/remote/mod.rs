@@ -18,7 +18,7 @@ pub use self::device::device;
 pub use self::promise::{Promise, left_behind, out_of_time, promise, takes_no_checksums};
 pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
 pub use self::uploads::{
-    LeftUpload, LeftUploads, SWEPT_AFTER_SECONDS, left_uploads, uploads_not_listed, uploads_unread,
+    GC_UPLOADS_AFTER_SECONDS, LeftUpload, LeftUploads, left_uploads, uploads_not_listed, uploads_unread,
 };
 
 use stepvault_core::error::Error;

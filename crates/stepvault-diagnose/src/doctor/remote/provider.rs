@@ -53,17 +53,21 @@ pub(super) fn list_right(subject: &Subject) -> String {
 /// Returns the permission to list pending uploads.
 pub(super) fn uploads_right(scheme: Scheme) -> &'static str {
     match scheme {
+        Scheme::S3 => "allow s3:ListBucketMultipartUploads on the bucket",
         Scheme::Gcs => "grant storage.multipartUploads.list (roles/storage.objectUser)",
-        _ => "allow s3:ListBucketMultipartUploads on the bucket",
+        Scheme::Azure => AZURE_ROLE,
+        Scheme::File | Scheme::Memory => LOCAL_RIGHT,
     }
 }
 
 /// Returns the permission to read the bucket's versioning, else its lifecycle rules.
 pub(super) fn bucket_right(scheme: Scheme, versioning: bool) -> &'static str {
     match (scheme, versioning) {
+        (Scheme::S3, true) => "allow s3:GetBucketVersioning",
+        (Scheme::S3, false) => "allow s3:GetLifecycleConfiguration",
         (Scheme::Gcs, _) => "grant storage.buckets.get (roles/storage.legacyBucketReader)",
-        (_, true) => "allow s3:GetBucketVersioning",
-        (_, false) => "allow s3:GetLifecycleConfiguration",
+        (Scheme::Azure, _) => AZURE_ROLE,
+        (Scheme::File | Scheme::Memory, _) => LOCAL_RIGHT,
     }
 }
 
@@ -76,7 +80,11 @@ pub(super) fn without_rules(scheme: Scheme) -> (&'static str, &'static str) {
              them",
             "Azure deletes the blocks of an incomplete upload after a week",
         ),
-        _ => (
+        Scheme::S3 | Scheme::Gcs => (
+            "not checked: the store does not report its rules",
+            "not checked: the store does not report its rules",
+        ),
+        Scheme::File | Scheme::Memory => (
             "a directory keeps no versions: deleted data is gone",
             "`stepvault gc` removes them",
         ),
@@ -107,41 +115,52 @@ pub(super) fn clock(scheme: Scheme) -> ClockRule {
     ClockRule { refused, meaning }
 }
 
-/// Returns the command that sets the bucket's lifecycle rules.
-pub(super) fn rules_command(subject: &Subject) -> String {
+/// What a rule of a bucket deletes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RuleTarget {
+    AbandonedUploads,
+    OldVersions,
+}
+
+/// Returns instructions to add a rule. S3 and Google Cloud Storage replace all existing rules by the given ones.
+pub(super) fn add_rule(subject: &Subject, target: RuleTarget) -> String {
     let bucket = &subject.bucket;
-    match subject.scheme {
-        Scheme::Gcs => format!("gcloud storage buckets update gs://{bucket} --lifecycle-file=FILE"),
-        _ => format!("aws s3api put-bucket-lifecycle-configuration --bucket {bucket}"),
-    }
-}
-
-/// Returns a rule that deletes abandoned uploads.
-pub(super) fn uploads_rule(subject: &Subject) -> String {
-    match subject.scheme {
-        Scheme::Gcs => gcs_rule(subject, "AbortIncompleteMultipartUpload", "age"),
-        _ => s3_rule(
-            subject,
-            "stepvault-abandoned-uploads",
-            &format!("\"AbortIncompleteMultipartUpload\":{{\"DaysAfterInitiation\":{DAYS}}}"),
+    let (command, rule) = match (subject.scheme, target) {
+        (Scheme::S3, _) => (
+            format!("aws s3api put-bucket-lifecycle-configuration --bucket {bucket}"),
+            s3_rule(subject, target),
         ),
-    }
-}
-
-/// Returns a rule that deletes old versions.
-pub(super) fn old_versions_rule(subject: &Subject) -> String {
-    match subject.scheme {
-        Scheme::Gcs => gcs_rule(subject, "Delete", "daysSinceNoncurrentTime"),
-        _ => s3_rule(
-            subject,
-            "stepvault-old-versions",
-            &format!("\"NoncurrentVersionExpiration\":{{\"NoncurrentDays\":{DAYS}}}"),
+        (Scheme::Gcs, RuleTarget::AbandonedUploads) => (
+            gcs_command(bucket),
+            gcs_rule(subject, "AbortIncompleteMultipartUpload", "age"),
         ),
-    }
+        (Scheme::Gcs, RuleTarget::OldVersions) => (
+            gcs_command(bucket),
+            gcs_rule(subject, "Delete", "daysSinceNoncurrentTime"),
+        ),
+        (Scheme::Azure | Scheme::File | Scheme::Memory, _) => {
+            return "set such a rule with the provider's own tools".to_owned();
+        }
+    };
+    format!("add this to the bucket's lifecycle rules (`{command}` replaces all existing rules): {rule}")
 }
 
-fn s3_rule(subject: &Subject, id: &str, action: &str) -> String {
+fn gcs_command(bucket: &str) -> String {
+    format!("gcloud storage buckets update gs://{bucket} --lifecycle-file=FILE")
+}
+
+fn s3_rule(subject: &Subject, target: RuleTarget) -> String {
     let prefix = json_prefix(subject);
+    let (id, action) = match target {
+        RuleTarget::AbandonedUploads => (
+            "stepvault-abandoned-uploads",
+            format!("\"AbortIncompleteMultipartUpload\":{{\"DaysAfterInitiation\":{DAYS}}}"),
+        ),
+        RuleTarget::OldVersions => (
+            "stepvault-old-versions",
+            format!("\"NoncurrentVersionExpiration\":{{\"NoncurrentDays\":{DAYS}}}"),
+        ),
+    };
     format!("{{\"ID\":\"{id}\",\"Status\":\"Enabled\",\"Filter\":{{\"Prefix\":{prefix}}},{action}}}")
 }
 

@@ -10,7 +10,7 @@ use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::words;
 
 /// If an upload is younger than this, `stepvault gc` does not abort it by default: it may still be in progress.
-pub const SWEPT_AFTER_SECONDS: u64 = 24 * 60 * 60;
+pub const GC_UPLOADS_AFTER_SECONDS: u64 = 24 * 60 * 60;
 
 /// An upload that was started and neither completed nor aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn left_uploads(subject: &Subject, found: &LeftUploads, command: &str) -> Fi
         words::count(found.uploads.len() as u64, "pending upload"),
         size(found),
     );
-    if oldest.is_none_or(|seconds| seconds < SWEPT_AFTER_SECONDS) {
+    if oldest.is_none_or(|seconds| seconds < GC_UPLOADS_AFTER_SECONDS) {
         let measured = format!("{measured}; a process may still be writing them");
         return Finding::pass(CHECK, &subject.name, measured);
     }

@@ -141,9 +141,9 @@ mod tests {
         ] {
             assert_eq!(size(archive, pickle_bytes, &data).unwrap(), expected, "{archive}");
         }
-        // Of 100 names 10 are a digit shorter than what is reckoned: a byte less in the directory of each.
-        let reckoned = size("step_1", 7971, &[storages(100, 1200)]).unwrap();
-        assert_eq!(reckoned, 143_181 + 10);
+        // Of 100 names 10 are a digit shorter than calculated: a byte less in the directory of each.
+        let calculated = size("step_1", 7971, &[storages(100, 1200)]).unwrap();
+        assert_eq!(calculated, 143_181 + 10);
     }
 
     #[test]

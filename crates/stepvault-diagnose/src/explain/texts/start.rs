@@ -35,9 +35,9 @@ pub(super) const TEXTS: &[Recogniser] = &[
     text(
         Cause::RestartLoop,
         55,
-        r"restart loop: the (trainer|agent) was started",
+        r"restart loop: the (trainer|agent) (of '[^']+' )?was started",
         "stepvault",
-        "warning: restart loop: the trainer was started 5 times within 10 min on node-0; the last starts ended with: exit 128",
+        "warning: restart loop: the trainer of 'grpo' was started 5 times within 10 min on node-0; the last starts ended with: exit 128",
     ),
     text(
         Cause::RestartLoop,

@@ -36,7 +36,7 @@ pub(super) enum FetchOutcome {
     /// All files are staged, verified and durable.
     Staged(Box<Staging>, Fetched),
     /// No tier has all bytes valid.
-    Unfit(Faults),
+    NoneValid(Faults),
 }
 
 /// State shared by all workers of one restore.
@@ -112,7 +112,7 @@ pub(super) async fn fetch(
         if faults.unread.is_empty() {
             blocking(move || staging.discard()).await?;
         }
-        return Ok(FetchOutcome::Unfit(faults));
+        return Ok(FetchOutcome::NoneValid(faults));
     }
     let fetched = shared
         .fetched
@@ -188,7 +188,7 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
     }
     let (from, file_is_done) = match fetch_part(&shared.context, &shared.resolved, &file, index).await? {
         FetchedPart::Staged { from, file_is_done } => (from, file_is_done),
-        FetchedPart::Unfit(more) => {
+        FetchedPart::NoneValid(more) => {
             faults().get_or_insert_default().extend(more);
             return Ok(());
         }

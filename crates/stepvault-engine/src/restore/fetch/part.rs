@@ -35,7 +35,7 @@ pub(super) enum FetchedPart {
         file_is_done: bool,
     },
     /// No source has it valid.
-    Unfit(Faults),
+    NoneValid(Faults),
 }
 
 /// Writes part `index` of `file` into the staged file and verifies it; with the last part, the file becomes durable.
@@ -88,7 +88,7 @@ pub(super) async fn fetch_part(
             PartOutcome::Unreadable(error) => faults.add(&tier, error)?,
         }
     }
-    Ok(FetchedPart::Unfit(faults))
+    Ok(FetchedPart::NoneValid(faults))
 }
 
 async fn read_local(step: &SealedStep, file: &FileRestore, writer: PartWriter) -> Result<PartOutcome> {

@@ -63,7 +63,7 @@ pub(super) struct Handoff {
     directory: PathBuf,
     /// The step's paths in it.
     layout: Layout,
-    asked_for: bool,
+    overrides_newer: bool,
     vault: Option<Vault>,
     resolved: Arc<ResolvedStep>,
 }
@@ -105,7 +105,7 @@ impl Handoff {
                 several: !plan.step.members.is_empty(),
             },
             directory: plan.directory.clone(),
-            asked_for: request.step.is_some(),
+            overrides_newer: request.step.is_some(),
             vault: context.vault.clone(),
             resolved: Arc::clone(&plan.step),
         };
@@ -175,7 +175,7 @@ impl Handoff {
             directory: &self.directory.to_string_lossy(),
             tree: &tree,
             paths: &self.layout.paths,
-            asked_for: self.asked_for,
+            overrides_newer: self.overrides_newer,
             profile: self.profile()?,
         };
         let mut plan = plan(&restored, &self.options.profiles, &files).ok_or_else(|| {

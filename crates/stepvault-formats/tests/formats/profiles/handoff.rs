@@ -7,17 +7,17 @@ use stepvault_formats::profile::ProfileSet;
 use crate::directory::memory::Memory;
 
 /// Returns the plan for a step in `/data/<directory>`.
-fn planned(directory: &str, memory: &Memory, name: &str, asked_for: bool) -> HandoffPlan {
-    planned_paths(directory, memory, &[name], asked_for)
+fn planned(directory: &str, memory: &Memory, name: &str, overrides_newer: bool) -> HandoffPlan {
+    planned_paths(directory, memory, &[name], overrides_newer)
 }
 
-fn planned_paths(directory: &str, memory: &Memory, paths: &[&str], asked_for: bool) -> HandoffPlan {
+fn planned_paths(directory: &str, memory: &Memory, paths: &[&str], overrides_newer: bool) -> HandoffPlan {
     let profiles = ProfileSet::default();
     let restored = Restored {
         directory: &format!("/data/{directory}"),
         tree: &memory.tree(),
         paths: &paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>(),
-        asked_for,
+        overrides_newer,
         profile: None,
     };
     plan(&restored, &profiles, memory).unwrap()
@@ -38,10 +38,10 @@ fn the_directory_of_the_steps_is_also_seen_from_above() {
         (plan.framework.as_str(), &plan.aside[..]),
         ("accelerate", &["checkpoint_4".to_owned()][..])
     );
-    // Elsewhere no rule of that framework applies.
+    // A step that is not complete is moved aside wherever the trainer looks.
     assert_eq!(
         newest("mine", &accelerate, "checkpoint_3").aside,
-        Vec::<String>::new()
+        ["checkpoint_4"]
     );
     // The name of the directory also identifies it.
     let titan = Memory::new(&["step-3/__0_0.distcp", "step-3/.metadata"]);
@@ -62,7 +62,9 @@ fn every_path_of_a_step_is_pointed_to_and_none_is_in_the_way_of_another() {
     let step = ["ep1-ba200-rank0.pt", "ep1-ba200-rank1.pt"];
     let plan = planned_paths("checkpoints", &composer, &step, true);
     assert_eq!(plan.framework, "composer");
-    assert_eq!((&plan.kept, &plan.aside[..]), (&None, &[][..]));
+    // Composer refuses to save a step that stands there already.
+    let newer = ["ep1-ba300-rank0.pt", "ep1-ba300-rank1.pt"].map(str::to_owned);
+    assert_eq!((&plan.kept, &plan.aside[..]), (&None, &newer[..]));
     let pointers: Vec<_> = plan
         .pointers
         .iter()
@@ -149,6 +151,57 @@ fn a_newer_complete_step_is_gone_on_from() {
         (plan.kept, &plan.aside[..]),
         (None, &["checkpoint-20".to_owned()][..])
     );
+}
+
+/// Otherwise each start would begin with the torn step, or mix the next save of its number with its files (S4).
+#[test]
+fn steps_that_the_run_has_left_are_moved_aside_whatever_the_trainer_resumes_by() {
+    for (files, step, torn, newer) in [
+        (
+            &[
+                "step_15/.metadata",
+                "step_15/__0_0.distcp",
+                "step_20/__0_0.distcp",
+                "step_30/__0_0.distcp",
+                "step_30/.metadata",
+            ][..],
+            "step_15",
+            "step_20",
+            "step_30",
+        ),
+        (
+            &["ckpt_15.pt = a", "ckpt_20.pt.tmp = b", "ckpt_30.pt = c"],
+            "ckpt_15.pt",
+            "",
+            "ckpt_30.pt",
+        ),
+    ] {
+        let memory = Memory::new(files);
+        let selected = planned("mine", &memory, step, true);
+        assert_eq!(selected.kept, None);
+        assert!(
+            selected.aside.iter().any(|path| path == newer),
+            "{:?}",
+            selected.aside
+        );
+        assert!(
+            !selected.aside.iter().any(|path| path == step),
+            "{:?}",
+            selected.aside
+        );
+        // A complete step that no tier has is not taken away from a trainer that may resume from it.
+        let found = newest("mine", &memory, step);
+        assert!(!found.aside.iter().any(|path| path == newer), "{:?}", found.aside);
+        if !torn.is_empty() {
+            assert!(found.aside.iter().any(|path| path == torn), "{:?}", found.aside);
+        }
+    }
+}
+
+#[test]
+fn the_generic_profile_moves_only_what_is_named_like_the_step() {
+    let memory = Memory::new(&["ckpt_15.pt = a", "ckpt_30.pt = b", "corpus_2024/shard_7.bin = c"]);
+    assert_eq!(planned("mine", &memory, "ckpt_15.pt", true).aside, ["ckpt_30.pt"]);
 }
 
 #[test]

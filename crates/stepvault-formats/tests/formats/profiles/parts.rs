@@ -28,7 +28,7 @@ fn reasons(profile: &str, extent: Extent, lines: &[&str], now: Option<Timestamp>
 const SHARDS_OF_NODE_1: [&str; 2] = ["step-5/__4_0.distcp", "step-5/__5_0.distcp"];
 
 #[test]
-fn a_node_without_rank_0_has_silence_for_proof() {
+fn a_node_without_rank_0_is_proved_by_its_quiet_time() {
     assert_eq!(reasons("dcp", Extent::OtherPart, &SHARDS_OF_NODE_1, None), [""]);
     let now = Some(Timestamp::from_seconds(4));
     assert_eq!(

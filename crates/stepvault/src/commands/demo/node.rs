@@ -10,7 +10,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::retention::{BestRule, KeepRules, Prefer};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::push::StageRequest;
+use stepvault_engine::push::CheckpointToSeal;
 use stepvault_engine::restore::{RestoreRequest, SkippedStep, Target, restore};
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ impl Node {
 
     /// Seals and uploads a checkpoint.
     pub(super) async fn push(&self, written: &WrittenCheckpoint) -> Result<String> {
-        let request = StageRequest {
+        let request = CheckpointToSeal {
             run: self.tiers.run_name().clone(),
             source: written.path.clone(),
             members: Vec::new(),
@@ -92,14 +92,14 @@ impl Node {
     pub(super) async fn restore(&self) -> Result<Restored> {
         let target = Target::Into(self.checkpoints.clone());
         let request = RestoreRequest::newest(self.tiers.run_name().clone(), target);
-        let decision = restore(&restore_context(&self.tiers), &request).await?.decision;
-        let step = decision.id.step.number();
+        let plan = restore(&restore_context(&self.tiers), &request).await?.plan;
+        let step = plan.id.step.number();
         expect(
             step == NEWEST_VALID_STEP,
             "the newest valid step is restored",
             format!("step {step}"),
         )?;
-        let skipped: Vec<u64> = decision.skipped.iter().map(|step| step.step).collect();
+        let skipped: Vec<u64> = plan.skipped.iter().map(|step| step.step).collect();
         expect(
             skipped == [REMAINING_STEPS[0]],
             "only the damaged step is skipped",
@@ -107,8 +107,8 @@ impl Node {
         )?;
         Ok(Restored {
             step,
-            path: decision.path,
-            skipped: decision.skipped,
+            path: plan.path,
+            skipped: plan.skipped,
         })
     }
 

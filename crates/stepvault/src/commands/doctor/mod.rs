@@ -1,10 +1,10 @@
 //! `doctor`: checks before training that everything the service needs works.
 
 pub(super) mod document;
+mod gc_commands;
 mod local;
 mod notices;
 mod remotes;
-mod sweeps;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -68,8 +68,8 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
         none: arguments.no_remotes,
         upload_rate: arguments.upload_rate,
     };
-    let swept = sweeps::sweeps(session, &settings, &runs)?;
-    let looking = remotes::look(&settings, &runs, wanted, &swept);
+    let commands = gc_commands::gc_commands(session, &settings, &runs)?;
+    let looking = remotes::look(&settings, &runs, wanted, &commands);
     let (local, remote) = tokio::join!(check_local(&check), looking);
     let remote = remote?;
     let devices = if arguments.no_remotes {
@@ -121,7 +121,7 @@ fn answer(
         run: look.title.clone(),
         keep_table: run.keep_table(),
         forecast,
-        takeover: look.takeover,
+        seal_method: look.seal_method,
         shares_disk: look.shares_disk,
         disk_rates: look.disk_rates,
         room: look.room,

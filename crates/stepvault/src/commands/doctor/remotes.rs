@@ -17,8 +17,8 @@ use stepvault_local::clock::SystemClock;
 use stepvault_local::space;
 use stepvault_remote::open::OpenOptions;
 
+use super::gc_commands::GcCommands;
 use super::local::ChosenRun;
-use super::sweeps::Sweeps;
 use crate::context::Settings;
 
 /// The findings and rates of the remotes.
@@ -56,7 +56,7 @@ pub(super) async fn look(
     settings: &Settings,
     runs: &[ChosenRun],
     wanted: Wanted,
-    sweeps: &Sweeps,
+    gc_commands: &GcCommands,
 ) -> Result<RemoteLook> {
     let remotes = remotes_of(settings, runs);
     let keys = RunKeys::new(probed_run(runs)?);
@@ -65,7 +65,7 @@ pub(super) async fn look(
         let check = RemoteToCheck {
             settings: remote,
             keys: &keys,
-            runs: &sweeps.of(&remote.name),
+            runs: &gc_commands.of(&remote.name),
         };
         check_remote(check, &SystemClock, OpenOptions::default()).await
     }));

@@ -169,7 +169,7 @@ impl EvidenceDocument {
 
 impl ResumeDocument {
     fn lines(&self, lines: &mut Vec<String>) {
-        for step in &self.passed_over {
+        for step in &self.skipped {
             lines.push(step.line());
         }
         let step = self
@@ -252,7 +252,7 @@ mod tests {
             tiers: Vec::new(),
             commands: Vec::new(),
             trainer: Some("load /out/step_1.pt".to_owned()),
-            passed_over: Vec::new(),
+            skipped: Vec::new(),
         };
         let document = ExplainDocument::new(
             None,

@@ -48,12 +48,12 @@ pub(super) struct ResumeDocument {
     /// How to start the trainer; null if the commands print it.
     pub(super) trainer: Option<String>,
     /// Newer steps of the tiers that are not valid, the newest first.
-    pub(super) passed_over: Vec<PassedOver>,
+    pub(super) skipped: Vec<SkippedNewer>,
 }
 
 /// A newer step that no tier has completely.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub(super) struct PassedOver {
+pub(super) struct SkippedNewer {
     /// The step's number.
     step: u64,
     /// The attempt.
@@ -66,8 +66,8 @@ pub(super) struct PassedOver {
 pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
     let found = resume.on_disk.iter();
     let newest = found.max_by_key(|found| (found.resumable, found.step)).cloned();
-    let decided = match tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await {
-        Ok(Ok(decided)) => decided,
+    let planned = match tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await {
+        Ok(Ok(planned)) => planned,
         Ok(Err(error)) => {
             resume
                 .not_looked_at
@@ -80,18 +80,18 @@ pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
             None
         }
     };
-    match (decided, newest) {
-        (Some((decision, into)), newest)
+    match (planned, newest) {
+        (Some((plan, into)), newest)
             if newest
                 .as_ref()
                 .and_then(|found| found.step)
-                .is_none_or(|step| step <= decision.id.step.number()) =>
+                .is_none_or(|step| step <= plan.id.step.number()) =>
         {
-            for (tier, why) in &decision.unreachable {
+            for (tier, why) in &plan.unreachable {
                 let missed = NotLookedAt::named(&tier.to_string(), why.clone());
                 resume.not_looked_at.push(missed);
             }
-            Some(from_tiers(&resume, resume.run?, &into, decision))
+            Some(from_tiers(&resume, resume.run?, &into, plan))
         }
         (_, newest) => newest.map(from_disk),
     }
@@ -120,7 +120,7 @@ async fn on_tiers(
         ..RestoreRequest::newest(run.clone(), Target::Into(into.clone()))
     };
     match plan(&restore_context(&tiers), &request).await {
-        Ok(decision) => Ok(Some((decision, into))),
+        Ok(plan) => Ok(Some((plan, into))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -134,11 +134,11 @@ fn from_disk(found: ResumeOnDisk) -> ResumeDocument {
         tiers: Vec::new(),
         commands: found.commands,
         trainer: Some(found.resume).filter(|text| !text.is_empty()),
-        passed_over: Vec::new(),
+        skipped: Vec::new(),
     }
 }
 
-fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: RestorePlan) -> ResumeDocument {
+fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan) -> ResumeDocument {
     let global = &resume.session.global;
     // The command must name a vault that was found without being configured.
     let found = resume
@@ -148,7 +148,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: Restore
         .local
         .clone()
         .or_else(|| found.map(|vault| vault.root().to_path_buf()));
-    let (step, attempt) = (decision.id.step.number(), decision.id.attempt.number());
+    let (step, attempt) = (plan.id.step.number(), plan.id.attempt.number());
     let mut words = vec!["stepvault restore --into".to_owned(), quoted(into)];
     words.push(format!(
         "--step {step} --attempt {attempt} --run {}",
@@ -164,14 +164,14 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: Restore
     ResumeDocument {
         step: Some(step),
         attempt: Some(attempt),
-        path: decision.path,
-        tiers: decision.sources.iter().map(ToString::to_string).collect(),
+        path: plan.path,
+        tiers: plan.sources.iter().map(ToString::to_string).collect(),
         commands: vec![words.join(" ")],
         trainer: None,
-        passed_over: decision
+        skipped: plan
             .skipped
             .into_iter()
-            .map(|skipped| PassedOver {
+            .map(|skipped| SkippedNewer {
                 step: skipped.step,
                 attempt: skipped.attempt,
                 reasons: skipped.reasons,
@@ -180,7 +180,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: Restore
     }
 }
 
-impl PassedOver {
+impl SkippedNewer {
     /// Formats the step for people.
     pub(super) fn line(&self) -> String {
         format!(

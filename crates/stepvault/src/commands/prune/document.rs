@@ -176,18 +176,17 @@ impl Report for PruneDocument {
 
 #[cfg(test)]
 mod tests {
-    use stepvault_core::retention::{Guards, KeepRules, ListingState, LocalLimits, TierView, plan};
+    use stepvault_core::retention::{Guards, KeepRules, LocalLimits, TierView, plan};
     use stepvault_core::timestamp::Timestamp;
     use stepvault_core::{Error, ErrorKind};
 
     use super::*;
 
-    fn empty(tier: &Tier, listing: ListingState) -> (Tier, Result<PruneReport>) {
+    fn empty(tier: &Tier, unreadable: &[(String, String)]) -> (Tier, Result<PruneReport>) {
         let view = TierView {
             tier: tier.clone(),
             steps: Vec::new(),
-            unreadable: Vec::new(),
-            listing,
+            unreadable: unreadable.to_vec(),
             now: Timestamp::default(),
             free_bytes: None,
         };
@@ -212,16 +211,10 @@ mod tests {
     #[test]
     fn a_refused_plan_fails_and_an_empty_vault_does_not() {
         let remote = Tier::Remote("main".parse().unwrap());
-        let failed = ListingState::Failed("reset".to_owned());
-        assert_eq!(
-            exit_code(&[empty(&Tier::Local, ListingState::Complete)]),
-            ExitCode::Done
-        );
-        assert_eq!(
-            exit_code(&[empty(&remote, ListingState::Complete)]),
-            ExitCode::Failed
-        );
-        assert_eq!(exit_code(&[empty(&Tier::Local, failed)]), ExitCode::Failed);
+        let unreadable = [("a.json".to_owned(), "not JSON".to_owned())];
+        assert_eq!(exit_code(&[empty(&Tier::Local, &[])]), ExitCode::Done);
+        assert_eq!(exit_code(&[empty(&remote, &[])]), ExitCode::Failed);
+        assert_eq!(exit_code(&[empty(&Tier::Local, &unreadable)]), ExitCode::Failed);
         let held = Err(Error::new(ErrorKind::Held, "cannot lock the vault"));
         assert_eq!(exit_code(&[(Tier::Local, held)]), ExitCode::Held);
         assert_eq!(exit_code(&[]), ExitCode::Done);
@@ -230,7 +223,7 @@ mod tests {
     #[test]
     fn a_refusal_is_said_in_words() {
         let remote = Tier::Remote("main".parse().unwrap());
-        let (tier, result) = empty(&remote, ListingState::Complete);
+        let (tier, result) = empty(&remote, &[]);
         assert_eq!(
             PrunedTier::new(&tier, result).human(true),
             "main: nothing is removed: no step is listed on 'main'\nmain: would remove 0 steps, 0 B"

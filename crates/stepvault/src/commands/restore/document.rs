@@ -155,7 +155,7 @@ pub(in crate::commands) fn restored(tiers: &Tiers, report: RestoreReport) -> Res
         already_there: report.already_there,
         resumed_bytes: report.fetched.kept_bytes,
         moved_aside: report.moved_aside.into_iter().map(moved).collect(),
-        ..planned(tiers, report.decision)
+        ..planned(tiers, report.plan)
     }
 }
 
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_was_passed_over_and_what_was_restored() {
+    fn says_what_was_skipped_and_what_was_restored() {
         assert_eq!(
             document().human(),
             "skipped step 50 (attempt 1): main: damaged\n\

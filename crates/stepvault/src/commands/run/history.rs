@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
-use stepvault_core::starts::{Start, Who};
+use stepvault_core::starts::{Process, Start, Who};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::starts::write_starts;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
+use stepvault_local::starts::TrainerLock;
 use stepvault_local::vault::Vault;
 
 use crate::context::Tiers;
@@ -18,6 +19,8 @@ use crate::output::Output;
 
 /// Timeout for copying the history to the remotes.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a trainer that a killed `stepvault run` left may take to exit.
+const ORPHAN_GRACE: Duration = Duration::from_secs(10);
 
 /// The record of one start.
 #[derive(Clone)]
@@ -31,12 +34,13 @@ pub(super) struct StartNote {
 }
 
 impl StartNote {
-    /// Records the start. A history that cannot be written causes a warning, but does not prevent the start.
+    /// Records the start, and takes the lock that the trainer's life needs. A vault that cannot be written to causes a
+    /// warning, but does not prevent the start.
     ///
     /// # Errors
-    /// [`ErrorKind::Held`] if the trainer of an earlier start still runs after its `stepvault run` was killed: two
-    /// trainers would overwrite each other's files.
-    pub(super) async fn begin(tiers: &Tiers, output: &Output) -> Result<Self> {
+    /// [`ErrorKind::Held`] if the trainer of another start runs, under its `stepvault run` or without: two trainers would
+    /// overwrite each other's files. One without, of the same launch, is ended instead: its launcher has replaced it.
+    pub(super) async fn begin(tiers: &Tiers, output: &Output) -> Result<(Self, Option<TrainerLock>)> {
         let mut note = Self {
             vault: tiers.vault.clone(),
             run: tiers.run_name().clone(),
@@ -56,33 +60,44 @@ impl StartNote {
             output: output.clone(),
         };
         let Some(vault) = note.vault.clone() else {
-            return Ok(note);
+            return Ok((note, None));
         };
         let (run, start) = (note.run.clone(), note.start.clone());
-        let noted = blocking(move || {
+        let begun = blocking(move || {
+            let mut ended = Vec::new();
             // An unreadable history counts as empty.
-            let orphan = vault.starts(&run).unwrap_or_default().iter().find_map(orphan);
-            match orphan {
-                Some(process) => Ok(Err(process)),
-                None => vault.note_start(&run, &start).map(Ok),
+            for earlier in vault.starts(&run).unwrap_or_default() {
+                let Some(trainer) = orphan(&earlier) else { continue };
+                let is_of_this_launch = earlier.launch.is_some() && earlier.launch == start.launch;
+                if !is_of_this_launch || !process::end(trainer, ORPHAN_GRACE) {
+                    return Ok(Err(still_runs(trainer.id)));
+                }
+                ended.push(trainer.id);
+            }
+            match vault.lock_trainer(&run) {
+                Err(error) if error.kind() == ErrorKind::Held => Ok(Err(error)),
+                lock => {
+                    let lock = lock?;
+                    Ok(Ok((lock, vault.note_start(&run, &start), ended)))
+                }
             }
         });
-        match noted.await {
-            Ok(Ok(_)) => {}
-            Ok(Err(id)) => {
-                return Err(Error::new(ErrorKind::Held, "the trainer of an earlier start still runs")
-                    .on(format!("process {id}"))
-                    .because("the 'stepvault run' that started it was killed, and the trainer was not")
-                    .hint(format!(
-                        "end it and its child processes: kill -TERM -- -{id}; a second trainer would write into the same directory"
-                    )));
-            }
-            Err(error) => {
-                note.vault = None;
-                output.warn(&format!("cannot record this start: {error}"));
-            }
+        let (lock, fault, ended) = match begun.await {
+            Ok(Ok((lock, noted, ended))) => (Some(lock), noted.err(), ended),
+            Ok(Err(refusal)) => return Err(refusal),
+            Err(error) => (None, Some(error), Vec::new()),
+        };
+        for trainer in ended {
+            output.warn(&format!(
+                "ended process {trainer}: it is the trainer of an earlier start of this launch, whose 'stepvault run' was \
+                 killed"
+            ));
         }
-        Ok(note)
+        if let Some(error) = fault {
+            note.vault = None;
+            output.warn(&format!("cannot record this start: {error}"));
+        }
+        Ok((note, lock))
     }
 
     /// Changes the record.
@@ -130,9 +145,18 @@ impl StartNote {
     }
 }
 
-/// Returns the process ID of a trainer that still runs although the `stepvault run` that started it does not.
-fn orphan(start: &Start) -> Option<u32> {
+fn still_runs(trainer: u32) -> Error {
+    Error::new(ErrorKind::Held, "the trainer of an earlier start still runs")
+        .on(format!("process {trainer}"))
+        .because("the 'stepvault run' that started it was killed, and the trainer was not")
+        .hint(format!(
+            "end it and its child processes: kill -TERM -- -{trainer}; a second trainer would write into the same directory"
+        ))
+}
+
+/// Returns a trainer that still runs although the `stepvault run` that started it does not.
+fn orphan(start: &Start) -> Option<&Process> {
     let trainer = start.trainer.as_ref().filter(|_| start.end.is_none())?;
     let is_kept = start.process.as_ref().is_none_or(process::is_running);
-    (!is_kept && process::is_running(trainer)).then_some(trainer.id)
+    (!is_kept && process::is_running(trainer)).then_some(trainer)
 }

@@ -48,6 +48,9 @@ use trainer::{Ended, Trainer};
 /// previous one. The trainer's environment has STEPVAULT_RESTORED_STEP and STEPVAULT_RESTORED_PATH, both empty at a
 /// first start.
 ///
+/// While another 'stepvault run' of the same run uses the vault, here or in another container, the trainer is not
+/// started.
+///
 /// If the agent fails, a warning is printed and training continues. After SIGTERM the trainer has three quarters of
 /// agent.drain-deadline to exit before its processes are killed; the rest is for uploading its last steps. A notice
 /// that the machine is being taken away, and 'stepvault drain', are forwarded as SIGTERM.
@@ -102,7 +105,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     let mut signals = Signals::listen(in_foreground)?;
     let mut place = Place::find(session, arguments.into.as_deref())?;
     let tiers = place.open(session).await?;
-    let mut note = StartNote::begin(&tiers, &session.output).await?;
+    let (mut note, lock) = StartNote::begin(&tiers, &session.output).await?;
     let restoring = prepare(session, &arguments, &place, &tiers, &note);
     let restored = tokio::select! {
         restored = restoring => restored,
@@ -112,7 +115,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     tiers.progress.finish();
     let started = restored.and_then(|restored| {
         let environment = launch_environment(restored.as_ref());
-        let trainer = Trainer::start(&arguments.command, environment, in_foreground)?;
+        let trainer = Trainer::start(&arguments.command, environment, in_foreground, lock)?;
         Ok((trainer, restored))
     });
     let (trainer, restored) = match started {
@@ -205,7 +208,13 @@ async fn accompany(
             }
             was_asked = ended.asked_by.is_some();
         }
-        stop.request(StopReason::TrainerEnded, Some(deadline));
+        let left_none = ended.as_ref().is_ok_and(|ended| ended.left_none);
+        let reason = if left_none {
+            StopReason::TrainerGone
+        } else {
+            StopReason::TrainerEnded
+        };
+        stop.request(reason, Some(deadline));
         let copied = tokio::time::timeout_at(deadline, note.clone().copy());
         let drained = async {
             let (_, ()) = tokio::join!(copied, drained.cancelled());

@@ -61,10 +61,10 @@ pub(super) async fn restore_step(
         }
         Err(error) => return Err(error),
     };
-    let handoff = report.decision.handoff.as_ref();
+    let handoff = report.plan.handoff.as_ref();
     let restored_step = RestoredStep {
-        id: report.decision.id,
-        path: report.decision.path.clone(),
+        id: report.plan.id,
+        path: report.plan.path.clone(),
         is_outrun: handoff.is_some_and(|handoff| handoff.kept.is_some()),
     };
     let mut document = restored(tiers, report);
@@ -86,6 +86,7 @@ async fn look_back(
     let now = SystemClock.now();
     if let Some(found) = restart_loop(
         &known,
+        tiers.run_name(),
         tiers.writer.place.node(),
         Who::Trainer,
         rules.restart_loop,
@@ -100,7 +101,7 @@ async fn look_back(
 pub(super) fn tell(session: &Session, text: &str) {
     if !session.output.is_quiet() {
         for line in text.lines() {
-            session.output.line(&format!("stepvault: {line}"));
+            session.output.line(line);
         }
     }
 }

@@ -74,18 +74,23 @@ impl Serving {
             Err(_) => Error::new(ErrorKind::Failed, "the agent panicked"),
         };
         self.is_hopeless.set(error.kind() == ErrorKind::Usage);
-        let mut text = if error.kind() == ErrorKind::Held {
+        let is_held = error.kind() == ErrorKind::Held;
+        let text = if is_held {
             format!("another process holds the vault and must save the checkpoints: {error}")
         } else {
             format!("the trainer's checkpoints are not saved: {error}")
         };
-        if let Some(hint) = error.hint_text().filter(|_| error.kind() != ErrorKind::Held) {
-            text = format!("{text} ({hint})");
-        }
+        self.warn_once(&text, error.hint_text().filter(|_| !is_held));
+        None
+    }
+
+    /// Warns, unless it was the last warning.
+    fn warn_once(&self, text: &str, hint: Option<&str>) {
+        let hint = hint.map(|hint| format!(" ({hint})"));
+        let text = format!("{text}{}", hint.unwrap_or_default());
         if self.said.replace(text.clone()) != text {
             self.output.warn(&text);
         }
-        None
     }
 
     async fn live(&self, stop: &Stop) -> Result<AgentReport> {
@@ -93,6 +98,15 @@ impl Serving {
         let remotes = open_remotes(&self.config, &observer).await?;
         let options =
             AgentOptions::from_config(&self.config, self.writer.clone(), attempt(None)?, remotes, false)?;
+        // `run` records the starts of the trainer, and the agent belongs to them.
+        let options = AgentOptions {
+            restart_loop: None,
+            ..options
+        };
+        if let Err(error) = options.refuse_read_only_mounts().await {
+            // A step is sealed all the same, and uploaded to the other remotes.
+            self.warn_once(&error.to_string(), error.hint_text());
+        }
         stepvault_agent::run(options, observer, stop.clone()).await
     }
 }

@@ -10,6 +10,7 @@ use stepvault_agent::Stop;
 use stepvault_core::starts::Process;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::process;
+use stepvault_local::starts::TrainerLock;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -28,6 +29,8 @@ pub(super) struct Trainer {
     pub(super) process: Option<Process>,
     begun: Instant,
     waiting: oneshot::Receiver<std::io::Result<ExitStatus>>,
+    /// Held for as long as the trainer and its group run.
+    _lock: Option<TrainerLock>,
 }
 
 /// How the trainer ended.
@@ -43,6 +46,9 @@ pub(super) struct Ended {
     pub(super) deadline: Option<Instant>,
     /// Whether processes that the trainer started are still running.
     pub(super) left_others: bool,
+    /// Whether no process of the trainer is known to run: it exited by itself, and its group is empty. Processes that a
+    /// killed launcher has started may be in groups of their own.
+    pub(super) left_none: bool,
 }
 
 impl Ended {
@@ -66,6 +72,7 @@ impl Trainer {
         command: &[OsString],
         environment: Vec<(&'static str, OsString)>,
         shares_terminal: bool,
+        lock: Option<TrainerLock>,
     ) -> Result<Self> {
         let fault = || Error::new(ErrorKind::Usage, "cannot start the trainer");
         let (program, arguments) = command
@@ -102,6 +109,7 @@ impl Trainer {
             process,
             begun,
             waiting,
+            _lock: lock,
         })
     }
 
@@ -168,6 +176,7 @@ impl Trainer {
             was_killed,
             deadline: times.map(|(_, deadline)| deadline),
             left_others: !was_killed && self.has_others(),
+            left_none: self.own_group && !was_killed && status.code().is_some() && !self.has_others(),
         })
     }
 

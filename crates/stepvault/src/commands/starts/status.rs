@@ -62,8 +62,8 @@ impl StartsStatus {
     ) -> Result<Self> {
         let history = vault.starts(run)?;
         let now = SystemClock.now();
-        let found = |who| restart_loop(&history, node, who, rules.restart_loop, now);
-        let passed_over = demoted(&history, rules.demotion).into_iter().rev();
+        let found = |who| restart_loop(&history, run, node, who, rules.restart_loop, now);
+        let skipped = demoted(&history, rules.demotion).into_iter().rev();
         Ok(Self {
             starts: history
                 .iter()
@@ -72,7 +72,7 @@ impl StartsStatus {
                 .map(StartStatus::of)
                 .collect(),
             restart_loops: [Who::Trainer, Who::Agent].into_iter().filter_map(found).collect(),
-            demoted: passed_over
+            demoted: skipped
                 .map(|(id, reason)| DemotedStep {
                     step: id.step.number(),
                     attempt: id.attempt.number(),

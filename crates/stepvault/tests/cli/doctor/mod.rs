@@ -19,7 +19,7 @@ mod uploads;
 mod users;
 mod variables;
 
-/// The script says so by this code when something cannot be mounted here.
+/// The exit code of the script when something cannot be mounted here.
 const NOT_HERE: i32 = 99;
 
 /// A place with `run`, where a trainer writes, and room for a vault.
@@ -64,7 +64,7 @@ impl Place {
         self.doctor_command(&[&common[..], arguments].concat())
     }
 
-    /// The same, after `setup` has been run by a shell in a mount namespace of its own; `None`, and says so, where that
+    /// The same, after `setup` has been run by a shell in a mount namespace of its own; `None`, and reports it, where that
     /// cannot be had.
     fn doctor_after(&self, setup: &str, arguments: &[&str]) -> Option<Outcome> {
         run_after(setup, &mut self.doctor_on_run(arguments))

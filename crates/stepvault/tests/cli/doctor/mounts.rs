@@ -12,8 +12,8 @@ fn a_read_only_mount_fails() {
     let ran = ran.expect_code(14);
     ran.finding("directory", "checkpoints").expect(
         "fail",
-        "its filesystem is read-only",
-        "mount it writable",
+        "it is a read-only file system for this process",
+        "ReadWritePaths",
     );
     ran.finding("filesystem", "checkpoints")
         .expect("fail", "mounted read-only", "remount,rw");

@@ -87,13 +87,13 @@ fn furnish(place: &RemotePlace, age_uploads: impl Fn(Duration)) {
     age_uploads(Duration::from_hours(72));
 }
 
-/// An orphan that a sweep has seen, so that the next one removes it.
+/// An orphan that gc has seen, so that the next one removes it.
 fn leave_orphan(place: &RemotePlace) {
     place.leave_object(ORPHAN);
     // Some times are told in whole seconds: by those it comes from the future for a moment.
     let marks = || {
-        let swept = run(place, "gc --grace 0s").expect_code(0);
-        swept.stdout.contains("1 orphan marked")
+        let ran = run(place, "gc --grace 0s").expect_code(0);
+        ran.stdout.contains("1 orphan marked")
     };
     assert!((0..1000).any(|_| marks()), "the orphan stays too young");
 }

@@ -15,7 +15,7 @@ const THREE_DAYS: Duration = Duration::from_mins(3 * 24 * 60 + 1);
 const KEY: &str = "grpo/000000000002.a1/step_2/model.bin";
 
 /// The remedy is the command, as it is pasted.
-fn sweep_by_remedy(place: &RemotePlace) {
+fn gc_by_remedy(place: &RemotePlace) {
     let ran = place.doctor().expect_code(0);
     let found = ran.finding("leftovers", "main");
     found.expect(
@@ -47,7 +47,7 @@ fn an_old_upload_on_s3_is_named_with_the_command_that_drops_it() {
     place.leave_upload("other-run/000000000002.a1/step_2/model.bin", 1);
     place.leave_upload("grpo/notes.txt", 1);
     server.age_multipart_uploads(THREE_DAYS);
-    sweep_by_remedy(&place);
+    gc_by_remedy(&place);
     assert_eq!(server.pending_uploads().len(), 2);
     let ran = place.doctor().expect_code(0);
     ran.finding("leftovers", "main")
@@ -61,7 +61,7 @@ fn an_old_upload_on_google_cloud_storage_is_named_with_the_command_that_drops_it
     place.push().expect_code(0);
     place.leave_upload(KEY, 6 << 20);
     server.age_multipart_uploads(THREE_DAYS);
-    sweep_by_remedy(&place);
+    gc_by_remedy(&place);
     assert_eq!(server.pending_uploads(), vec![]);
 }
 

@@ -8,7 +8,7 @@ use stepvault_testkit::users::NOBODY;
 use crate::doctor::{Findings as _, place};
 use crate::support::{Outcome, Place};
 
-/// Runs as another user; `None`, and says so, where that cannot be done.
+/// Runs as another user; `None`, and reports it, where that cannot be done.
 fn as_nobody(place: &Place) -> Option<Outcome> {
     let arguments = ["doctor", "run", "--local", "vault", "--json"];
     Some(place.command_of(NOBODY, &arguments)?.run())

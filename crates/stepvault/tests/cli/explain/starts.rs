@@ -46,7 +46,7 @@ fn a_start_command_that_fails_over_a_directory_is_a_restart_loop() {
     );
     let evidence = found.evidence("restart-loop");
     assert!(
-        evidence.contains("the trainer was started 4 times within 10 min on node-0")
+        evidence.contains("the trainer of 'demo/a' was started 4 times within 10 min on node-0")
             && evidence.contains("exit 1, exit 128, exit 128, exit 128"),
         "{evidence}"
     );

@@ -143,7 +143,7 @@ fn sweep(operation: &Operation, failure: Failure, settings: Settings) -> Tally {
     tally
 }
 
-fn swept(failure: Failure, names: &[&str]) {
+fn sweep_all(failure: Failure, names: &[&str]) {
     let Some(settings) = settings("tracing") else {
         return;
     };
@@ -161,17 +161,17 @@ const WRITERS: [&str; 6] = [
 
 #[test]
 fn a_sync_that_fails_is_an_error_and_acknowledges_nothing() {
-    swept(SYNC, &WRITERS);
+    sweep_all(SYNC, &WRITERS);
 }
 
 #[test]
 fn a_disk_that_fills_up_harms_nothing_and_is_gone_on_with() {
-    swept(FULL, &WRITERS);
+    sweep_all(FULL, &WRITERS);
 }
 
 #[test]
 fn a_disk_that_becomes_read_only_harms_nothing_and_is_gone_on_with() {
-    swept(
+    sweep_all(
         READ_ONLY,
         &[
             "push to file://",

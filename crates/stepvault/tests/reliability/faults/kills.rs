@@ -68,7 +68,7 @@ fn sweep(operation: &Operation, settings: Settings) -> Tally {
     tally
 }
 
-fn swept(names: &[&str]) {
+fn sweep_all(names: &[&str]) {
     let Some(settings) = settings("tracing") else {
         return;
     };
@@ -77,17 +77,17 @@ fn swept(names: &[&str]) {
 
 #[test]
 fn a_push_killed_anywhere_is_finished_by_the_next() {
-    swept(&["push to file://", "push to S3"]);
+    sweep_all(&["push to file://", "push to S3"]);
 }
 
 #[test]
 fn an_agent_killed_anywhere_is_followed_by_one_that_goes_on() {
-    swept(&["agent --once to file://"]);
+    sweep_all(&["agent --once to file://"]);
 }
 
 #[test]
 fn a_restore_killed_anywhere_leaves_all_or_nothing_and_is_finished_by_the_next() {
-    swept(&[
+    sweep_all(&[
         "restore from file://",
         "restore from S3",
         "restore --replace",
@@ -97,10 +97,10 @@ fn a_restore_killed_anywhere_leaves_all_or_nothing_and_is_finished_by_the_next()
 
 #[test]
 fn a_removal_killed_anywhere_removes_what_it_should_and_nothing_else() {
-    swept(&["prune on file://", "prune on S3", "gc on file://"]);
+    sweep_all(&["prune on file://", "prune on S3", "gc on file://"]);
 }
 
 #[test]
 fn a_save_killed_anywhere_is_there_whole_or_not_at_all() {
-    swept(&["stage", "commit"]);
+    sweep_all(&["stage", "commit"]);
 }

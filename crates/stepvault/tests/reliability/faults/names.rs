@@ -44,7 +44,7 @@ fn syncs_a_new_name(sites: &[Site], index: usize) -> bool {
         && !sites[before..index].iter().any(|other| other.about == site.about)
 }
 
-fn swept(name: &str) {
+fn sweep_all(name: &str) {
     let Some(settings) = settings("tracing") else {
         return;
     };
@@ -96,7 +96,7 @@ fn swept(name: &str) {
 
 #[test]
 fn a_push_syncs_the_names_that_the_one_before_left() {
-    swept("push to file://");
+    sweep_all("push to file://");
 }
 
 /// Runs only in the full tier: the agent seals, uploads and prunes concurrently, so two runs are seldom alike, and a
@@ -104,7 +104,7 @@ fn a_push_syncs_the_names_that_the_one_before_left() {
 #[test]
 fn an_agent_syncs_the_names_that_the_one_before_left() {
     if of_environment().full {
-        swept("agent --once to file://");
+        sweep_all("agent --once to file://");
     } else {
         say("NOT RUN: the names that a killed agent left, which are in the full tier");
     }
@@ -112,15 +112,15 @@ fn an_agent_syncs_the_names_that_the_one_before_left() {
 
 #[test]
 fn a_restore_syncs_the_names_that_the_one_before_left() {
-    swept("restore from file://");
+    sweep_all("restore from file://");
 }
 
 #[test]
 fn a_stage_syncs_the_names_that_the_one_before_left() {
-    swept("stage");
+    sweep_all("stage");
 }
 
 #[test]
 fn a_commit_syncs_the_names_that_the_one_before_left() {
-    swept("commit");
+    sweep_all("commit");
 }

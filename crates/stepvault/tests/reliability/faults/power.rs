@@ -111,6 +111,10 @@ fn cut(
         calls = traced.sites.len();
         kills += traced.injected;
         acknowledged.extend(acknowledged_steps(&traced.ran, tier.name()));
+        if traced.ran.code == 0 && !acknowledged.contains(&step) {
+            let harm = Harm::Stuck(format!("push {step} acknowledged nothing: {:?}", traced.ran));
+            return (kills, 0, Err(harm));
+        }
         if traced.injected == 0 && traced.ran.code != 0 {
             return (
                 kills,

@@ -38,12 +38,12 @@ pub(crate) const UNPROMISED: [(&str, &str); 12] = [
     ),
     (
         "attempts",
-        "a claim is compared by whoever uploads the step again",
+        "a claim is compared by the node that uploads the step again",
     ),
     ("tombstones", "its key is what counts"),
     ("pins", "its key is what counts"),
     ("leases", "one that cannot be read lasts as long as the longest"),
-    ("sweeps", "without it orphans go one sweep later"),
+    ("gc", "without it orphans go one gc run later"),
     (
         "starts",
         "history for people; one that cannot be read counts as none",
@@ -58,7 +58,7 @@ pub(crate) const UNPROMISED: [(&str, &str); 12] = [
         "resumes",
         "nodes that cannot read what they agreed on decide again",
     ),
-    ("unfit", "one more reason against a step, and not the only one"),
+    ("damaged", "one more reason against a step, and not the only one"),
 ];
 
 /// Attempt and step, in this order: the newest sorts last.
@@ -306,7 +306,7 @@ impl Rotting {
             .collect();
         let due: BTreeSet<Id> = hit.iter().copied().filter(|id| *id > given).collect();
         if ran.code != 0 || !target.exists() || skipped != due {
-            return Err(Harm::Stuck(format!("{due:?} were to be passed over: {ran:?}")));
+            return Err(Harm::Stuck(format!("{due:?} were to be skipped: {ran:?}")));
         }
         Ok(())
     }

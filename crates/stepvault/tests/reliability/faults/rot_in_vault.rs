@@ -29,7 +29,7 @@ const STEPS: [u64; 3] = [1, 2, 3];
 const UNPROMISED: [(&str, &str); 4] = [
     (
         "vault.json",
-        "what the vault is called: whoever opens it refuses a damaged one",
+        "what the vault is called: a process that opens it refuses a damaged one",
     ),
     (
         "remotes",

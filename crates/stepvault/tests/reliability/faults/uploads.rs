@@ -201,7 +201,7 @@ fn lost(
     if unknown > AT_ONCE * PART_BYTES * nodes {
         return Err(Harm::Stuck(format!("{unknown} bytes that no journal names")));
     }
-    let sweep = |node: &Node| {
+    let gc = |node: &Node| {
         let ran = node.world.elsewhere(["gc", "--grace", "1h", "--json"]).run();
         match ran.code {
             0 => Ok(node.pending_bytes()),
@@ -209,7 +209,7 @@ fn lost(
         }
     };
     for _ in 0..2 {
-        if sweep(&node)? != left {
+        if gc(&node)? != left {
             return Err(Harm::Lost("gc aborts uploads within the grace period".to_owned()));
         }
     }
@@ -218,8 +218,8 @@ fn lost(
     node.world.vault = vault(late);
     node.world.write(late);
     let young = node.killed_push(late, 3 * PART_BYTES)?;
-    sweep(&node)?;
-    let after = sweep(&node)?;
+    gc(&node)?;
+    let after = gc(&node)?;
     if after != young {
         return Err(Harm::Stuck(format!(
             "{after} bytes after gc, {young} of them young"
@@ -260,11 +260,11 @@ fn a_killed_upload_to_gcs_is_gone_on_with() {
 }
 
 #[test]
-fn what_dead_nodes_left_on_s3_is_swept() {
+fn what_dead_nodes_left_on_s3_is_deleted() {
     killed(&is_lost(Store::s3, &of_environment()));
 }
 
 #[test]
-fn what_dead_nodes_left_on_gcs_is_swept() {
+fn what_dead_nodes_left_on_gcs_is_deleted() {
     killed(&is_lost(Store::gcs, &of_environment()));
 }

@@ -426,7 +426,7 @@ impl Play<'_> {
                 serde_json::from_str(&report).map_err(|error| format!("{error}: {report}"))?;
             let not_durable = report["not_durable"].as_array().map_or(0, Vec::len);
             let missing = self.missing().len();
-            if not_durable != missing || report["safe"] != (missing == 0) {
+            if not_durable != missing || report["durable"] != (missing == 0) {
                 return Err(format!(
                     "{missing} steps are not durable, and node-{node} reports {report}"
                 ));

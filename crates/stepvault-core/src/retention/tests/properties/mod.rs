@@ -24,8 +24,7 @@ fn some_remotes() -> impl Strategy<Value = Vec<RemoteName>> {
 fn verified() -> impl Strategy<Value = Verified> {
     prop_oneof![
         6 => Just(Verified::Yes),
-        1 => Just(Verified::No),
-        1 => Just(Verified::Damaged("flipped".to_owned())),
+        2 => Just(Verified::Damaged("flipped".to_owned())),
     ]
 }
 
@@ -90,7 +89,7 @@ prop_compose! {
         }
         let tier = if local { Tier::Local } else { Tier::Remote(remotes()[0].clone()) };
         let now = Timestamp::from_seconds(2_000_000);
-        TierView { tier, steps, unreadable: Vec::new(), listing: ListingState::Complete, now, free_bytes }
+        TierView { tier, steps, unreadable: Vec::new(), now, free_bytes }
     }
 }
 

@@ -5,7 +5,7 @@ use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
 use stepvault_remote::store::Created;
 
 use super::{Outcome, Store, text};
-use crate::support::{File, bytes, create, read, slice};
+use crate::stores::{File, bytes, create, read, slice};
 
 pub(super) async fn an_upload_in_parts_becomes_one_object(store: Store) -> Outcome {
     let (key, file) = ("parts/model.safetensors", File::new((16 << 20) + 5, 4));

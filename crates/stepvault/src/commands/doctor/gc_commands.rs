@@ -4,7 +4,7 @@ use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::words::shell_word;
-use stepvault_engine::doctor::left_uploads::SweptRun;
+use stepvault_engine::doctor::left_uploads::GcCommand;
 use stepvault_engine::explain::quoted;
 
 use super::local::ChosenRun;
@@ -13,7 +13,7 @@ use crate::context::{Settings, choose_remotes, given_remotes};
 
 /// The runs, and the parts of the command for each.
 #[derive(Debug)]
-pub(super) struct Sweeps {
+pub(super) struct GcCommands {
     /// Empty if no run has a name.
     runs: Vec<RunName>,
     config: Option<String>,
@@ -22,32 +22,32 @@ pub(super) struct Sweeps {
 }
 
 /// Collects the parts that are common to the commands of all remotes.
-pub(super) fn sweeps(session: &Session, settings: &Settings, runs: &[ChosenRun]) -> Result<Sweeps> {
+pub(super) fn gc_commands(session: &Session, settings: &Settings, runs: &[ChosenRun]) -> Result<GcCommands> {
     let global = &session.global;
     let (given, _) = given_remotes(global)?;
     let chosen = choose_remotes(&given, &settings.config.remotes)?;
     let names = chosen.into_iter().map(|remote| remote.name);
-    Ok(Sweeps {
+    Ok(GcCommands {
         runs: runs.iter().filter_map(|run| run.name.clone()).collect(),
         config: global.config.as_deref().map(quoted),
         given: names.zip(given).collect(),
     })
 }
 
-impl Sweeps {
+impl GcCommands {
     /// Returns the runs to check on this remote.
-    pub(super) fn of(&self, remote: &RemoteName) -> Vec<SweptRun> {
+    pub(super) fn of(&self, remote: &RemoteName) -> Vec<GcCommand> {
         if self.runs.is_empty() {
-            return vec![SweptRun {
+            return vec![GcCommand {
                 keys: None,
                 command: self.command(remote, "NAME") + ", with the run name that the path starts with",
             }];
         }
-        let swept = |run: &RunName| SweptRun {
+        let of_run = |run: &RunName| GcCommand {
             keys: Some(RunKeys::new(run.clone())),
             command: self.command(remote, &shell_word(run.as_str())),
         };
-        self.runs.iter().map(swept).collect()
+        self.runs.iter().map(of_run).collect()
     }
 
     fn command(&self, remote: &RemoteName, run: &str) -> String {
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn the_command_names_what_the_command_line_named() {
         let name = |name: &str| RemoteName::new(name).unwrap();
-        let sweeps = Sweeps {
+        let gc_commands = GcCommands {
             runs: vec![
                 RunName::new("grpo/checkpoints").unwrap(),
                 RunName::new("sft").unwrap(),
@@ -78,8 +78,8 @@ mod tests {
             given: vec![(name("other"), "other=s3://b/p?region=eu".to_owned())],
         };
         let commands = |remote| -> Vec<String> {
-            let swept = sweeps.of(&name(remote)).into_iter();
-            swept.map(|run| run.command).collect()
+            let commands = gc_commands.of(&name(remote)).into_iter();
+            commands.map(|run| run.command).collect()
         };
         assert_eq!(
             commands("main"),
@@ -93,16 +93,16 @@ mod tests {
 
     #[test]
     fn without_a_run_everything_is_looked_at() {
-        let sweeps = Sweeps {
+        let gc_commands = GcCommands {
             runs: Vec::new(),
             config: None,
             given: Vec::new(),
         };
-        let swept = sweeps.of(&RemoteName::new("main").unwrap());
-        assert_eq!(swept.len(), 1);
-        assert!(swept[0].keys.is_none());
+        let commands = gc_commands.of(&RemoteName::new("main").unwrap());
+        assert_eq!(commands.len(), 1);
+        assert!(commands[0].keys.is_none());
         assert_eq!(
-            swept[0].command,
+            commands[0].command,
             "stepvault gc --run NAME --remote main, with the run name that the path starts with"
         );
     }

@@ -5,7 +5,7 @@ use stepvault_core::ErrorKind;
 use stepvault_remote::store::Created;
 
 use super::{Outcome, Store, text};
-use crate::support::{bytes, create, listed, read};
+use crate::stores::{bytes, create, listed, read};
 
 pub(super) async fn odd_keys_mean_themselves(store: Store) -> Outcome {
     let keys = [

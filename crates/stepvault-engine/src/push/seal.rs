@@ -27,10 +27,11 @@ use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::run_remote::RunRemote;
+use crate::seen_saves::{SaveIdentity, record_save, seen_save};
 
 /// One checkpoint to seal.
 #[derive(Debug, Clone)]
-pub struct StageRequest {
+pub struct CheckpointToSeal {
     /// The run it belongs to.
     pub run: RunName,
     /// The directory or file that the trainer wrote.
@@ -115,7 +116,7 @@ impl Placed {
     }
 }
 
-impl StageRequest {
+impl CheckpointToSeal {
     fn placer(&self) -> Placer {
         Placer {
             writer: self.writer.clone(),
@@ -133,10 +134,10 @@ impl StageRequest {
 /// # Errors
 /// [`ErrorKind::Refused`] for an old checkpoint whose identity is taken or that retention removed;
 /// [`ErrorKind::Conflict`] when an attempt was given and holds different files at that step.
-pub async fn stage(
+pub async fn seal_checkpoint(
     vault: &Vault,
     remotes: &[RunRemote],
-    request: StageRequest,
+    request: CheckpointToSeal,
     observer: &Arc<dyn Observer>,
 ) -> Result<Placed> {
     let source = absolute(&request.source)?;
@@ -180,6 +181,23 @@ pub async fn stage(
         }
     };
     known.add(known_locally(&sealed.steps, &checkpoint));
+    let save = SaveIdentity::of_tree(&tree);
+    if request.attempt.is_none()
+        && !known.has_content(step)
+        && let Some(seen) = seen_save(vault, &request.run, step, &save).await?
+    {
+        if known.is_removed(seen) {
+            return Err(stale(&source, seen));
+        }
+        if !known.steps.iter().any(|entry| entry.id == seen) {
+            // It never became durable, or no remote answers.
+            known.add(vec![KnownStep {
+                id: seen,
+                written_at: Some(tree.newest_mtime()),
+                same_content: true,
+            }]);
+        }
+    }
     let not_before = request.not_before;
     let query = AttemptQuery {
         vault,
@@ -232,11 +250,30 @@ pub async fn stage(
         in_launch: request.in_launch,
         former: Vec::new(),
     };
+    let run = request.run.clone();
     let step = seal_as(vault, request, (id, origin), (source, name), &tree, observer).await?;
+    if !step.record().is_provisional() {
+        record_sealed(vault, &run, id, save, observer).await;
+    }
     Ok(Placed::Sealed {
         step: Box::new(step),
         new: true,
     })
+}
+
+/// Records a sealed step for the time after retention has removed it. A failure does not fail the seal.
+async fn record_sealed(
+    vault: &Vault,
+    run: &RunName,
+    id: StepId,
+    save: SaveIdentity,
+    observer: &Arc<dyn Observer>,
+) {
+    if let Err(error) = record_save(vault, run, id, save).await {
+        observer.on_event(&Event::Warning {
+            message: &format!("cannot record in the vault that {id} was sealed: {error}"),
+        });
+    }
 }
 
 fn stale(source: &Path, id: StepId) -> Error {
@@ -251,7 +288,7 @@ fn stale(source: &Path, id: StepId) -> Error {
 /// Seals the checkpoint under this identity and reports it to the observer.
 async fn seal_as(
     vault: &Vault,
-    request: StageRequest,
+    request: CheckpointToSeal,
     (id, attempt): (StepId, AttemptOrigin),
     (source, name): (PathBuf, String),
     tree: &Tree,
@@ -309,7 +346,7 @@ async fn seal_as(
 async fn determine_earlier(
     vault: &Vault,
     remotes: &[RunRemote],
-    request: &StageRequest,
+    request: &CheckpointToSeal,
     observer: &Arc<dyn Observer>,
 ) -> Result<bool> {
     if remotes.is_empty() || provisional_steps(vault, &request.run).await?.is_empty() {

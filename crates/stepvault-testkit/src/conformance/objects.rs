@@ -6,7 +6,7 @@ use stepvault_core::digest::PartDigest;
 use stepvault_remote::store::Created;
 
 use super::{Outcome, Store, text};
-use crate::support::{File, bytes, create, listed, read, slice};
+use crate::stores::{File, bytes, create, listed, read, slice};
 
 pub(super) async fn what_was_created_is_read_back(store: Store) -> Outcome {
     let (key, body) = ("created/object.bin", bytes(100_003, 1));

@@ -1,0 +1,305 @@
+//! Chooses one step for all nodes of a launch through records that are created once.
+//!
+//! If each node searched for the newest step by itself, nodes could find different ones, because a commit may arrive
+//! between two searches; and launchers do not count restarts alike on all nodes. So each start of the nodes has an
+//! attempt of its own (see [`Launches::begin`]) in which each node reports itself, with the parts that its vault holds
+//! (`reports`). Once all have, the first of them decides, and all follow its record. A step that is newer than the
+//! newest durable one is chosen if the nodes hold all of its parts: they upload them (`completion`), and the record of
+//! the next round says whether it became durable.
+
+mod completion;
+mod reports;
+
+use std::collections::BTreeSet;
+
+use stepvault_core::codec::FORMAT;
+use stepvault_core::ids::{Attempt, StepId};
+use stepvault_core::keys::{KeyKind, ResumePoint};
+use stepvault_core::launch::LaunchName;
+use stepvault_core::nodes::Writer;
+use stepvault_core::observe::Event;
+use stepvault_core::records::{Availability, DamagedStep, Resume};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::{Duration, Instant};
+
+use super::plan::{Scope, Search, SkippedStep};
+use super::{Parts, RestoreContext, RestoreRequest};
+use crate::launches::Launches;
+use crate::run_remote::RunRemote;
+use reports::HeldParts;
+
+/// Interval between checks of the other nodes' records.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of decisions in one attempt: each after the first follows a damaged step or an upload.
+const MAX_ROUNDS: u32 = 64;
+/// Maximum number of attempts that other nodes may begin while this node waits for them.
+const MAX_BEGINNINGS: u32 = 64;
+
+/// A node that restores together with others.
+#[derive(Debug, Clone)]
+pub struct Together {
+    /// The restoring writer: its node, the other nodes and the launch.
+    pub writer: Writer,
+    /// A lower bound of the launch's start, by this node's clock.
+    pub since: Timestamp,
+    /// How long to wait for the other nodes to start, and for any progress of their uploads.
+    pub patience: Duration,
+}
+
+/// The agreed step to resume from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// The step; `None` when there is nothing to resume from.
+    pub(super) step: Option<StepId>,
+    /// Where the nodes find it.
+    availability: Availability,
+    /// Newer steps that this node skipped; empty if another node decided.
+    pub(super) skipped: Vec<SkippedStep>,
+}
+
+impl Agreed {
+    /// Narrows a request to the agreed step.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the nodes agreed that there is nothing to resume from.
+    pub(super) fn narrow(&self, request: &RestoreRequest) -> Result<RestoreRequest> {
+        let id = self.step.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "no such checkpoint")
+                .on(format!("any step of run '{}'", request.run))
+                .because("the nodes of this launch found none when it started")
+                .hint("run 'stepvault list' to see the current steps; restore one without the other nodes' agreement \
+                       with --step N")
+        })?;
+        let mut narrowed = request.clone();
+        narrowed.step = Some(id.step);
+        narrowed.attempt = Some(id.attempt);
+        if self.availability == Availability::OwnParts {
+            narrowed.parts = Parts::OwnSealed;
+        }
+        Ok(narrowed)
+    }
+}
+
+/// An agreement in progress.
+struct Agreement<'a> {
+    context: &'a RestoreContext,
+    request: &'a RestoreRequest,
+    together: &'a Together,
+    launch: &'a LaunchName,
+    /// The remote on which the nodes agree.
+    remote: &'a RunRemote,
+}
+
+/// Returns what the nodes of this launch have agreed on, or makes them agree now. Returns `None` where no agreement is
+/// needed: a single node, no launch, or an explicitly requested step.
+///
+/// A restore from which the trainer resumes begins a new attempt with the other nodes; any other restore follows the
+/// attempt that the launch has.
+///
+/// # Errors
+/// When the remote on which the nodes agree is unreachable.
+pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
+    let Some(agreement) = Agreement::of(context, request) else {
+        return Ok(None);
+    };
+    let Together { writer, since, .. } = agreement.together;
+    let mut launches = Launches::open(context.vault.as_ref(), agreement.remote).await?;
+    if !request.resumes {
+        let attempt = launches.join(agreement.launch, *since).await?;
+        let decided = agreement
+            .decide_in(attempt, &HeldParts::default(), &launches)
+            .await?;
+        return decided
+            .map(Some)
+            .ok_or_else(|| agreement.no_agreement(MAX_ROUNDS));
+    }
+    let mut attempt = launches.begin(agreement.launch, &writer.place, *since).await?;
+    for _ in 0..MAX_BEGINNINGS {
+        let held = agreement.held_parts().await?;
+        agreement.report(attempt, &held, 0).await?;
+        if let Some(agreed) = agreement.decide_in(attempt, &held, &launches).await? {
+            return Ok(Some(agreed));
+        }
+        // The other nodes were in this attempt before, and have started again.
+        attempt = launches.begin(agreement.launch, &writer.place, *since).await?;
+    }
+    Err(agreement.no_agreement(MAX_BEGINNINGS))
+}
+
+/// Like [`agree`], but writes nothing and waits for no node: predicts the agreement from what is known now.
+pub(super) async fn predict(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
+    let Some(agreement) = Agreement::of(context, request) else {
+        return Ok(None);
+    };
+    let damaged = damaged_steps(agreement.remote).await?;
+    let durable = agreement.newest_durable(&damaged).await?;
+    let held = agreement.held_parts().await?;
+    if let Some(id) = held.newest(durable.step, &damaged) {
+        context.observer.on_event(&Event::Warning {
+            message: &format!(
+                "{id} is sealed on this node and not durable: the nodes restore it if they hold all of its parts"
+            ),
+        });
+    }
+    Ok(Some(durable))
+}
+
+/// Records that the agreed step is damaged, so that the nodes agree on another one at the next start.
+pub(super) async fn record_damaged(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    id: StepId,
+    reasons: &[String],
+) {
+    let Some(agreement) = Agreement::of(context, request) else {
+        return;
+    };
+    let record = DamagedStep {
+        format: FORMAT,
+        run: request.run.clone(),
+        id,
+        node: agreement.together.writer.place.node().clone(),
+        reasons: reasons.to_vec(),
+    };
+    let key = agreement.remote.keys.damaged(id);
+    if let Err(error) = agreement.remote.replace_record(&key, &record).await {
+        context.observer.on_event(&Event::Warning {
+            message: &format!("cannot tell the other nodes that {id} is damaged: {error}"),
+        });
+    }
+}
+
+async fn damaged_steps(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
+    let select = |kind| match kind {
+        KeyKind::Damaged(id) => Some(id),
+        _ => None,
+    };
+    let listed = remote.list_kind(&remote.keys.damaged_prefix(), select).await?;
+    Ok(listed.into_iter().map(|(id, _)| id).collect())
+}
+
+impl<'a> Agreement<'a> {
+    fn of(context: &'a RestoreContext, request: &'a RestoreRequest) -> Option<Self> {
+        let together = request.together.as_ref()?;
+        let by_number = request.step.is_some() || request.attempt.is_some();
+        if by_number || !together.writer.place.nodes().is_several() {
+            return None;
+        }
+        Some(Self {
+            context,
+            request,
+            together,
+            launch: together.writer.launch.as_ref()?,
+            remote: context.remotes.first()?,
+        })
+    }
+
+    /// Decides together with the other nodes of `attempt`. Returns `None` when they have begun a later attempt.
+    async fn decide_in(
+        &self,
+        attempt: Attempt,
+        held: &HeldParts,
+        launches: &Launches<'_>,
+    ) -> Result<Option<Agreed>> {
+        let damaged = damaged_steps(self.remote).await?;
+        let forming_until = Instant::now() + self.together.patience;
+        let mut skipped = Vec::new();
+        for round in 0..MAX_ROUNDS {
+            let point = ResumePoint { attempt, round };
+            let resume = loop {
+                // A decision counts once all nodes are in the attempt: until then the ones that made it may have
+                // started again.
+                let silent = self.silent_nodes(attempt).await?;
+                let is_formed = !self.request.resumes || silent.is_empty();
+                let is_late = Instant::now() >= forming_until;
+                let recorded = self.recorded(point).await?;
+                if let Some(resume) = recorded.filter(|_| is_formed || is_late) {
+                    break resume;
+                }
+                if !is_formed && launches.has_begun_after(self.launch, attempt).await? {
+                    return Ok(None);
+                }
+                if is_late && !is_formed {
+                    self.warn_of_silent(&silent);
+                }
+                if is_late || is_formed && (round > 0 || self.decides_first()) {
+                    let agreed = self.decide(attempt, &damaged).await?;
+                    if self.record(point, &agreed).await? {
+                        skipped = agreed.skipped;
+                    }
+                    continue;
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
+            };
+            match (resume.availability, resume.step) {
+                (_, Some(id)) if damaged.contains(&id) => {}
+                (Availability::WhenUploaded, Some(id)) => self.complete(point, id, held, &damaged).await?,
+                (availability, step) => {
+                    return Ok(Some(Agreed {
+                        step,
+                        availability,
+                        skipped,
+                    }));
+                }
+            }
+        }
+        Err(self.no_agreement(MAX_ROUNDS))
+    }
+
+    /// Whether this node decides as soon as all have reported. The others follow it, or decide if it is silent.
+    fn decides_first(&self) -> bool {
+        let place = &self.together.writer.place;
+        !self.request.resumes || place.nodes().iter().next() == Some(place.node())
+    }
+
+    fn no_agreement(&self, times: u32) -> Error {
+        Error::new(ErrorKind::NoneValid, "the nodes cannot agree on a step")
+            .on(self.remote.describe(&self.remote.keys.damaged_prefix()))
+            .because(format!("{times} decisions in a row did not hold"))
+            .hint("run 'stepvault verify' to see what is wrong, or restore a step without the other nodes' agreement \
+                   with --step N")
+    }
+
+    /// Returns the decision that is recorded at a point.
+    async fn recorded(&self, point: ResumePoint) -> Result<Option<Resume>> {
+        let key = self.remote.keys.resume(point);
+        let record = self.remote.read_record::<Resume>(&key).await?;
+        Ok(record.map(|(resume, _)| resume))
+    }
+
+    /// Records a decision; returns `false` when another node was faster.
+    async fn record(&self, point: ResumePoint, agreed: &Agreed) -> Result<bool> {
+        let resume = Resume {
+            format: FORMAT,
+            run: self.request.run.clone(),
+            attempt: point.attempt,
+            launch: self.launch.clone(),
+            step: agreed.step,
+            availability: agreed.availability,
+            node: self.together.writer.place.node().clone(),
+        };
+        let key = self.remote.keys.resume(point);
+        match self.remote.create_record(&key, &resume).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the newest committed step whose records can be read.
+    async fn newest_durable(&self, damaged: &BTreeSet<StepId>) -> Result<Agreed> {
+        let damaged = damaged.clone();
+        let mut search = Search::begin(self.context, self.request, Scope::Durable { damaged }).await?;
+        let plan = search.next().await?;
+        if plan.is_none() && search.none_left().kind() != ErrorKind::NotFound {
+            return Err(search.none_left());
+        }
+        let (step, skipped) = plan.map(|plan| (plan.id, plan.skipped)).unzip();
+        Ok(Agreed {
+            step,
+            availability: Availability::Durable,
+            skipped: skipped.unwrap_or_default(),
+        })
+    }
+}

@@ -1,0 +1,186 @@
+//! The reports with which nodes start in an attempt, and the decision that follows from all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepvault_core::Result;
+use stepvault_core::codec::FORMAT;
+use stepvault_core::ids::{Attempt, NodeName, StepId};
+use stepvault_core::nodes::{NodeSet, listed};
+use stepvault_core::observe::Event;
+use stepvault_core::records::{Availability, StagedPart, StagedParts};
+use stepvault_local::sealed::SealedStep;
+
+use super::{Agreed, Agreement};
+use crate::blocking::blocking;
+use crate::catalog::{is_outage, outage, present_parts, starting_nodes};
+use crate::restore::Parts;
+
+/// Maximum number of sealed parts that a node reports, the newest first.
+const MAX_STAGED: usize = 16;
+
+/// The parts of multi-node steps in this node's vault, the newest last; all of them were written by the same set of
+/// nodes.
+#[derive(Debug, Default)]
+pub(super) struct HeldParts {
+    steps: Vec<SealedStep>,
+}
+
+impl HeldParts {
+    /// Returns the newest step that is newer than `durable` and not damaged.
+    pub(super) fn newest(&self, durable: Option<StepId>, damaged: &BTreeSet<StepId>) -> Option<StepId> {
+        let ids = self.steps.iter().map(SealedStep::id);
+        ids.filter(|id| Some(*id) > durable && !damaged.contains(id))
+            .max()
+    }
+
+    /// Returns the part of a step.
+    pub(super) fn of(&self, id: StepId) -> Option<&SealedStep> {
+        self.steps.iter().find(|step| step.id() == id)
+    }
+}
+
+/// The nodes that hold a part of a step, by the reports.
+struct Holders {
+    nodes: NodeSet,
+    parts: BTreeSet<NodeName>,
+    /// Whether each of them wrote the part that it holds.
+    each_its_own: bool,
+}
+
+impl Agreement<'_> {
+    /// Returns the parts that this node's vault holds, whichever rank this node had when it wrote them.
+    pub(super) async fn held_parts(&self) -> Result<HeldParts> {
+        let Some(vault) = self.context.vault.clone() else {
+            return Ok(HeldParts::default());
+        };
+        let run = self.request.run.clone();
+        let scan = blocking(move || vault.steps(&run)).await.map_err(outage)?;
+        for (_, error) in scan.faults {
+            if is_outage(&error) && !self.request.allow_older {
+                return Err(outage(error).hint(
+                    "retry when the vault is readable, or resume from an older step with --allow-older: this node \
+                     cannot tell the others whether it has that step",
+                ));
+            }
+        }
+        let mut steps: Vec<SealedStep> = scan
+            .steps
+            .into_iter()
+            .filter(|step| step.record().is_one_of_several() && !step.record().is_provisional())
+            .filter(|step| !self.request.demoted.contains_key(&step.id()))
+            .collect();
+        if let Some(nodes) = steps.last().map(|step| step.record().nodes()) {
+            steps.retain(|step| step.record().nodes() == nodes);
+        }
+        let oldest = steps.len().saturating_sub(MAX_STAGED);
+        steps.drain(..oldest);
+        Ok(HeldParts { steps })
+    }
+
+    /// Writes this node's report.
+    pub(super) async fn report(&self, attempt: Attempt, held: &HeldParts, missing_bytes: u64) -> Result<()> {
+        let place = &self.together.writer.place;
+        let newest = held.steps.last().map(|step| step.record().nodes());
+        let part = |step: &SealedStep| StagedPart {
+            id: step.id(),
+            node: step.record().node.clone(),
+        };
+        let report = StagedParts {
+            format: FORMAT,
+            run: self.request.run.clone(),
+            attempt,
+            node: place.node().clone(),
+            nodes: newest.unwrap_or_else(|| place.nodes().clone()),
+            parts: held.steps.iter().map(part).collect(),
+            missing_bytes,
+        };
+        let key = self.remote.keys.staged(attempt, place.node());
+        self.remote.replace_record(&key, &report).await
+    }
+
+    /// Returns the nodes that have not reported in an attempt.
+    pub(super) async fn silent_nodes(&self, attempt: Attempt) -> Result<Vec<NodeName>> {
+        let place = &self.together.writer.place;
+        Ok(place
+            .nodes()
+            .missing(&starting_nodes(self.remote, attempt).await?))
+    }
+
+    pub(super) fn warn_of_silent(&self, silent: &[NodeName]) {
+        self.context.observer.on_event(&Event::Warning {
+            message: &format!(
+                "{} did not start within {} s: going on without the steps that only they may hold",
+                listed(silent),
+                self.together.patience.as_secs()
+            ),
+        });
+    }
+
+    /// Decides between the newest durable step and a newer one of which the nodes hold all parts.
+    pub(super) async fn decide(&self, attempt: Attempt, damaged: &BTreeSet<StepId>) -> Result<Agreed> {
+        let durable = self.newest_durable(damaged).await?;
+        if !self.request.resumes {
+            return Ok(durable);
+        }
+        let wants_own = matches!(self.request.parts, Parts::Of(_));
+        for (id, holders) in self.holders(attempt).await?.into_iter().rev() {
+            if Some(id) <= durable.step {
+                break;
+            }
+            if damaged.contains(&id) || self.request.demoted.contains_key(&id) {
+                continue;
+            }
+            let availability = if wants_own && holders.each_its_own {
+                let all_hold_theirs = holders.nodes.missing(&holders.parts).is_empty();
+                (all_hold_theirs && holders.nodes == *self.together.writer.place.nodes())
+                    .then_some(Availability::OwnParts)
+            } else {
+                self.is_whole(id, &holders)
+                    .await?
+                    .then_some(Availability::WhenUploaded)
+            };
+            if let Some(availability) = availability {
+                return Ok(Agreed {
+                    step: Some(id),
+                    availability,
+                    skipped: Vec::new(),
+                });
+            }
+        }
+        Ok(durable)
+    }
+
+    /// Whether the nodes hold every part that the remote lacks.
+    async fn is_whole(&self, id: StepId, holders: &Holders) -> Result<bool> {
+        if holders.nodes.missing(&holders.parts).is_empty() {
+            return Ok(true);
+        }
+        let mut parts = present_parts(self.remote, id).await?;
+        parts.extend(holders.parts.iter().cloned());
+        Ok(holders.nodes.missing(&parts).is_empty())
+    }
+
+    /// Returns who holds the parts of each reported step. Nodes that report a step with different sets of nodes do not
+    /// hold parts of one step.
+    async fn holders(&self, attempt: Attempt) -> Result<BTreeMap<StepId, Holders>> {
+        let mut held: BTreeMap<StepId, Holders> = BTreeMap::new();
+        for node in starting_nodes(self.remote, attempt).await? {
+            let key = self.remote.keys.staged(attempt, &node);
+            let Some((report, _)) = self.remote.read_record::<StagedParts>(&key).await? else {
+                continue;
+            };
+            for part in report.parts {
+                let holders = held.entry(part.id).or_insert_with(|| Holders {
+                    nodes: report.nodes.clone(),
+                    parts: BTreeSet::new(),
+                    each_its_own: true,
+                });
+                if holders.nodes == report.nodes {
+                    holders.each_its_own &= part.node == node;
+                    holders.parts.insert(part.node);
+                }
+            }
+        }
+        Ok(held)
+    }
+}

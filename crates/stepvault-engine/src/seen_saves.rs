@@ -1,0 +1,94 @@
+//! Records in the vault which saves this node has sealed or restored, so that each is known again after retention has
+//! removed it from every tier.
+//!
+//! A trainer may keep a save longer than stepvault does. Without this record the save would be sealed again, under the
+//! attempt of whatever launch runs by then.
+
+use serde::{Deserialize, Serialize};
+use stepvault_core::Result;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::ids::{RunName, Step, StepId};
+use stepvault_core::manifest::SymlinkEntry;
+use stepvault_core::path::RelativePath;
+use stepvault_core::shares::tree_sha256;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_local::tree::Tree;
+use stepvault_local::vault::Vault;
+
+use crate::notes::{read_list, write_list};
+
+/// Number of saves that a vault records, the latest ones.
+const KEPT: usize = 1024;
+const NOTE: &str = "seen-saves";
+
+/// What identifies the files of a save without reading them: paths, sizes, links and the newest modification time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SaveIdentity {
+    tree_sha256: Sha256Digest,
+    /// By the trainer's clock.
+    written_at: Timestamp,
+}
+
+impl SaveIdentity {
+    /// Identifies a save by its files and links.
+    pub(crate) fn of(
+        files: &[(&RelativePath, u64)],
+        symlinks: &[SymlinkEntry],
+        written_at: Timestamp,
+    ) -> Self {
+        Self {
+            tree_sha256: tree_sha256(files, symlinks),
+            written_at,
+        }
+    }
+
+    /// Identifies a scanned save.
+    pub(crate) fn of_tree(tree: &Tree) -> Self {
+        let files: Vec<_> = tree
+            .files
+            .iter()
+            .map(|file| (&file.path, file.size_bytes))
+            .collect();
+        Self::of(&files, &tree.symlinks, tree.newest_mtime())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SeenSave {
+    id: StepId,
+    save: SaveIdentity,
+}
+
+/// Records that `save` is the step `id`.
+///
+/// # Errors
+/// When the vault cannot be written to.
+pub(crate) async fn record_save(vault: &Vault, run: &RunName, id: StepId, save: SaveIdentity) -> Result<()> {
+    let seen = SeenSave { id, save };
+    let mut list: Vec<SeenSave> = read_list(vault, run, NOTE).await?;
+    if list.contains(&seen) {
+        return Ok(());
+    }
+    // The attempt of a provisional step may have changed since.
+    list.retain(|known| known.id.step != id.step || known.save != seen.save);
+    list.push(seen);
+    write_list(vault, run, NOTE, &mut list, KEPT).await
+}
+
+/// Returns the step as which this save was sealed or restored before.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(crate) async fn seen_save(
+    vault: &Vault,
+    run: &RunName,
+    step: Step,
+    save: &SaveIdentity,
+) -> Result<Option<StepId>> {
+    let list: Vec<SeenSave> = read_list(vault, run, NOTE).await?;
+    let seen = list
+        .iter()
+        .rfind(|seen| seen.id.step == step && seen.save == *save);
+    Ok(seen.map(|seen| seen.id))
+}
