@@ -12,6 +12,10 @@
 # configuration does not (or no longer) name. Otherwise the directory is kept, and the log reports it. An interrupted
 # save is removed with the directory, because no trainer could resume from it.
 #
+# `epilog.sh reclaim` does the same for every directory whose job is not on this node any more: a node that went down
+# with its job runs no epilog for it, and an upload may have failed earlier. The prolog starts it with each job, and
+# stepvault-reclaim.timer with the node and every hour; without systemd, run it from cron.
+#
 # Credentials: the job's environment no longer exists. They come from the node's identity, or from files in the home
 # directory of the job's user.
 
@@ -31,12 +35,26 @@ as_owner() {
     env -i PATH="$PATH" HOME="${home:-/}" "$@"
 }
 
-# The process that outlives the epilog: removes the job's directory once every step is durable.
+# Returns whether Slurm has job $1 on this node, or cannot tell.
+is_here() {
+  local jobs
+  jobs=$(squeue --noheader --nodelist="${SLURMD_NODENAME:-$(hostname -s)}" --format=%A \
+    --states=CONFIGURING,RUNNING,SUSPENDED,STOPPED,RESIZING,SIGNALING,STAGE_OUT,COMPLETING) || return 0
+  grep -qwx "$1" <<<"${jobs// /}"
+}
+
+# The process that outlives the epilog: removes the job's directory once every step is durable. With `left`, only if the
+# job is not on this node.
 finish() {
   local place=$1 code
   exec 9>"$place.lock"
   flock --nonblock 9 || return 0
   echo "$BASHPID" >"$place.pid"
+  # A job that comes to this node from now on ends this process: its prolog looks for the lock.
+  if [ "${2:-}" = left ] && is_here "${place##*/}"; then
+    rm -f -- "$place.pid"
+    return
+  fi
   # The job left its identity in a file of variables, which only a process of the job's user may source. All processes
   # stay in one process group and hold the lock, so that the prolog can kill them and detect their end.
   # shellcheck disable=SC2016 # $1 is the inner shell's
@@ -62,6 +80,32 @@ finish() {
   rm -f -- "$place.lock"
 }
 
+# Finishes what jobs left that are not on this node any more, one directory after the other.
+reclaim() {
+  local place
+  # A node that has just started may not know its jobs yet.
+  scontrol ping >/dev/null 2>&1 || return 0
+  for place in "$scratch"/*/; do
+    place=${place%/}
+    if [[ ${place##*/} =~ ^[0-9]+$ ]] && [ -f "$place/stepvault.toml" ] && ! is_here "${place##*/}"; then
+      finish_outside --wait "$place" left
+    fi
+  done
+}
+
+# Runs `finish` as a process of its own, which slurmd does not end: with systemd outside of its control group, whose
+# processes are killed with the epilog.
+finish_outside() {
+  local wait=$1 place=$2
+  if [ -d /run/systemd/system ]; then
+    systemd-run --quiet --collect "$wait" --unit="stepvault-epilog-${place##*/}" --property=MemoryMax=512M \
+      "$0" finish "${@:2}" && return
+    # The unit exists, or ended with an error.
+    [ "$wait" = --wait ] && return
+  fi
+  setsid "${wait/#--no-block/--fork}" "$0" finish "${@:2}" </dev/null >/dev/null 2>&1
+}
+
 main() {
   local place=$scratch/$SLURM_JOB_ID
   if [[ ! $SLURM_JOB_ID =~ ^[0-9]+$ ]]; then
@@ -77,17 +121,12 @@ main() {
   fi
   # The file is stale if the node went down while the process ran.
   rm -f -- "$place.pid"
-  # With systemd, run outside of slurmd's control group, whose processes are killed with the epilog.
-  if [ -d /run/systemd/system ]; then
-    systemd-run --quiet --collect --no-block --unit="stepvault-epilog-$SLURM_JOB_ID" --property=MemoryMax=512M \
-      "$0" finish "$place" && return
-  fi
-  setsid --fork "$0" finish "$place" </dev/null >/dev/null 2>&1
+  finish_outside --no-block "$place"
 }
 
-if [ "${1:-}" = finish ]; then
-  finish "$2"
-else
-  main
-fi
+case ${1:-} in
+  finish) finish "${@:2}" ;;
+  reclaim) reclaim ;;
+  *) main ;;
+esac
 exit 0

@@ -6,6 +6,8 @@
 #   Epilog=/etc/slurm/epilog.sh
 #   PrologFlags=Alloc
 #
+# Install stepvault-reclaim.service and stepvault-reclaim.timer under /etc/systemd/system, and enable the timer.
+#
 # Set `scratch` here, in epilog.sh and in job.sbatch to the same directory on the fast disk, owned by root, mode 0755.
 #
 # Users: slurmd runs this as root. The job's user owns the job's directory, and only that user's processes write to it,
@@ -44,6 +46,8 @@ main() {
   take_over "$place" || say "the epilog of an earlier start is still uploading"
   group=$(id -g "$SLURM_JOB_UID") || { say "user $SLURM_JOB_UID has no group"; return; }
   install -d -m 0700 -o "$SLURM_JOB_UID" -g "$group" "$place" || say "cannot create $place"
+  # Upload and remove what jobs left that are not on this node any more.
+  systemctl start --no-block stepvault-reclaim.service 2>/dev/null
 }
 
 main

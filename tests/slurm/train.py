@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """A trainer of several nodes, each of which saves its own shard; the first also writes the index of the whole step.
 
+The nodes meet at each step, as ranks do in an all-reduce, and stop at the same one.
+
 Prints one line for each event, with the time, so that the scenarios can check what was resumed and what was saved:
 `resume STEP FILES` or `resume none`, `saved STEP`, `signal NAME`, `end`.
 
@@ -80,13 +82,28 @@ def newest():
     return step
 
 
+def any_stops(step):
+    """Whether a node of this start was asked to stop, by the same answer on all of them: the all-reduce of a step."""
+    meeting.mkdir(parents=True, exist_ok=True)
+    partial = meeting / f".{rank}"
+    partial.write_text(str(int(stop)))
+    partial.rename(meeting / f"{step}.{rank}")
+    (meeting / f"{step - 2}.{rank}").unlink(missing_ok=True)
+    answers = [meeting / f"{step}.{node}" for node in range(nodes)]
+    while not all(answer.exists() for answer in answers):
+        time.sleep(0.02)
+    return any(answer.read_text() == "1" for answer in answers)
+
+
+meeting = Path(os.environ["SLURM_SUBMIT_DIR"]) / f"meeting-{start}"
 step = newest()
 while step < arguments.until:
     time.sleep(arguments.seconds)
     step += 1
-    if stop or step % arguments.every == 0 or step == arguments.until:
+    stops = any_stops(step)
+    if stops or step % arguments.every == 0 or step == arguments.until:
         save(step)
-    if stop:
+    if stops:
         report("end at", step)
         sys.exit(0)
 report("end")

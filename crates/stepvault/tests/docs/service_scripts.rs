@@ -74,36 +74,55 @@ fn the_epilog_leaves_alone_what_no_configuration_explains() {
     assert!(!place.path().join("jobs/8").exists(), "nobody has used it");
 }
 
-#[test]
-fn a_job_that_runs_out_of_time_ends_its_step_and_is_queued_again() {
-    let place = Place::new();
-    let srun = "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\necho $$ >pid\n\
-                SLURM_NODEID=0 \"$@\"; trap 'exit 3' TERM; touch ready; for i in $(seq 1200); do sleep 0.05; done\n";
-    let scancel = "#!/bin/sh\necho scancel $* >>told\nkill -TERM \"$(cat pid)\"\n";
-    let scontrol = "#!/bin/sh\n[ \"$1\" = show ] && echo n0 || echo scontrol $* >>told\n";
-    run(&place, "true");
-    for (name, text) in [("srun", srun), ("scancel", scancel), ("scontrol", scontrol)] {
+/// Writes programs to the place's `bin`, which comes first on the scripts' path.
+fn write_programs(place: &Place, programs: &[(&str, &str)]) {
+    run(place, "true");
+    for (name, text) in programs {
         let program = place.path().join("bin").join(name);
         std::fs::write(&program, text).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let output = run(
-        &place,
-        "mkdir -p jobs/7 && sed \"s#/mnt/nvme/jobs#$PWD/jobs#\" config/slurm/job.sbatch >job && \
-         export SLURM_JOB_ID=7 SLURM_NNODES=4 SLURM_JOB_NODELIST=n0 SLURM_SUBMIT_DIR=$PWD/config/slurm && \
-         { bash job & } && job=$! && \
-         for i in $(seq 1200); do [ -e ready ] && break; sleep 0.05; done; kill -USR1 $job; wait $job",
-    );
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        printed.starts_with("called: run --into checkpoints --config stepvault.toml -- torchrun --nnodes=4"),
-        "{printed}"
-    );
-    assert_eq!(output.status.code(), Some(3), "{printed}");
-    let told = std::fs::read_to_string(place.path().join("told")).unwrap();
-    assert_eq!(told, "scancel --signal=TERM 7.0\nscontrol requeue 7\n");
-    let launch = std::fs::read_to_string(place.path().join("jobs/7/launch")).unwrap();
-    assert!(launch.contains("export SLURM_NODEID=0\n"), "{launch}");
+}
+
+#[test]
+fn a_job_that_runs_out_of_time_ends_its_step_and_is_queued_again() {
+    for (overlaps, told) in [
+        ("\"$@\"", "scontrol requeue 7\n"),
+        ("false", "scontrol requeue 7\nscancel --signal=TERM 7.0\n"),
+    ] {
+        let place = Place::new();
+        // The process whose ID stands in `run.pid` is the first srun itself.
+        let srun = format!(
+            "#!/bin/bash\ncase \"$*\" in --overlap*) while [[ $1 == --* ]]; do shift; done; {overlaps}; exit;; esac\n\
+             while [[ $1 == --* ]]; do shift; done\nSLURM_NODEID=0 \"$@\"; echo $$ >$scratch/7/run.pid\n\
+             trap 'sleep 1; exit 3' TERM; touch ready; for i in $(seq 1200); do sleep 0.05; done\n"
+        );
+        let scancel =
+            "#!/bin/sh\nkill -TERM \"$(cat $scratch/7/run.pid)\"; sleep 1.5; echo scancel $* >>told\n";
+        let scontrol = "#!/bin/sh\n[ \"$1\" = show ] && echo n0 || echo scontrol $* >>told\n";
+        write_programs(
+            &place,
+            &[("srun", &srun), ("scancel", scancel), ("scontrol", scontrol)],
+        );
+        let output = run(
+            &place,
+            "mkdir -p jobs/7 && sed \"s#/mnt/nvme/jobs#$PWD/jobs#\" config/slurm/job.sbatch >job && \
+             export SLURM_JOB_ID=7 SLURM_NNODES=4 SLURM_JOB_NODELIST=n0 SLURM_SUBMIT_DIR=$PWD/config/slurm && \
+             { bash job & } && job=$! && \
+             for i in $(seq 1200); do [ -e ready ] && break; sleep 0.05; done; kill -USR1 $job; wait $job; \
+             code=$?; sleep 1; exit $code",
+        );
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            printed
+                .starts_with("called: run --into checkpoints --config stepvault.toml -- torchrun --nnodes=4"),
+            "{printed}"
+        );
+        assert_eq!(output.status.code(), Some(3), "{printed}");
+        assert_eq!(std::fs::read_to_string(place.path().join("told")).unwrap(), told);
+        let launch = std::fs::read_to_string(place.path().join("jobs/7/launch")).unwrap();
+        assert!(launch.contains("export SLURM_NODEID=0\n"), "{launch}");
+    }
 }
 
 /// A directory that a killed job left, with the program itself on the script's own path; `None` where it cannot become the
@@ -175,4 +194,47 @@ fn the_epilog_removes_only_what_is_durable() {
     assert_eq!(place.shell(upload).status.code(), Some(0));
     finish(&place);
     assert!(!job.exists(), "everything is durable");
+}
+
+#[test]
+fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_there() {
+    let place = Place::new();
+    let remote = format!("file://{}", place.path().join("remote").display());
+    let Some(job) = killed_job(&place, &remote) else {
+        return;
+    };
+    std::fs::create_dir(place.path().join("remote")).unwrap();
+    std::fs::create_dir_all(place.path().join("jobs/8")).unwrap();
+    std::fs::write(place.path().join("jobs/8/weights"), "nobody explains it").unwrap();
+    let programs = |jobs: &str| {
+        let squeue = format!("#!/bin/sh\n{jobs}\n");
+        // In place of systemd, where it runs.
+        let here = "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec \"$@\"\n";
+        let other = "#!/bin/sh\nexit 0\n";
+        write_programs(
+            &place,
+            &[
+                ("squeue", &squeue),
+                ("scontrol", other),
+                ("systemd-run", here),
+                ("logger", other),
+            ],
+        );
+        let output = place.shell(
+            "sed \"s#^PATH=#PATH=$PWD/bin:#\" config/slurm/epilog.sh >epilog && chmod +x epilog && \
+             JOB_SCRATCH=$PWD/jobs ./epilog reclaim",
+        );
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    };
+    programs("echo '   7'");
+    assert!(job.exists(), "the job is on this node");
+    programs("exit 1");
+    assert!(job.exists(), "Slurm does not say");
+    // The job comes to the node between the two questions.
+    programs("test -e asked && echo 7; touch asked");
+    assert!(job.exists(), "the job is on this node by now");
+    programs("echo 70");
+    assert!(!job.exists(), "nobody needs it");
+    assert!(place.path().join("remote").read_dir().unwrap().count() > 0);
+    assert!(place.path().join("jobs/8/weights").exists());
 }
