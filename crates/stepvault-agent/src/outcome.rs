@@ -38,7 +38,7 @@ pub(crate) fn longest_pause(error: &Error) -> Duration {
 
 /// What a failed seal leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterStaging {
+pub(crate) enum AfterFailedSeal {
     /// It was still being written, or vanished: checked again soon.
     Unfinished,
     /// The disk is full.
@@ -50,12 +50,12 @@ pub(crate) enum AfterStaging {
 }
 
 /// Classifies a failed seal.
-pub(crate) fn after_staging(error: &Error) -> AfterStaging {
+pub(crate) fn after_failed_seal(error: &Error) -> AfterFailedSeal {
     match error.kind() {
-        ErrorKind::SourceChanged | ErrorKind::NotFound => AfterStaging::Unfinished,
-        ErrorKind::NoSpace => AfterStaging::NoSpace,
-        ErrorKind::Refused | ErrorKind::Usage => AfterStaging::LeftAlone,
-        _ => AfterStaging::Later,
+        ErrorKind::SourceChanged | ErrorKind::NotFound => AfterFailedSeal::Unfinished,
+        ErrorKind::NoSpace => AfterFailedSeal::NoSpace,
+        ErrorKind::Refused | ErrorKind::Usage => AfterFailedSeal::LeftAlone,
+        _ => AfterFailedSeal::Later,
     }
 }
 
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn a_full_disk_and_an_unfinished_step_are_told_apart_from_what_is_left_alone() {
-        let of = |kind| after_staging(&Error::new(kind, "cannot seal"));
-        assert_eq!(of(ErrorKind::NoSpace), AfterStaging::NoSpace);
-        assert_eq!(of(ErrorKind::SourceChanged), AfterStaging::Unfinished);
-        assert_eq!(of(ErrorKind::NotFound), AfterStaging::Unfinished);
-        assert_eq!(of(ErrorKind::Refused), AfterStaging::LeftAlone);
-        assert_eq!(of(ErrorKind::Denied), AfterStaging::Later);
+        let of = |kind| after_failed_seal(&Error::new(kind, "cannot seal"));
+        assert_eq!(of(ErrorKind::NoSpace), AfterFailedSeal::NoSpace);
+        assert_eq!(of(ErrorKind::SourceChanged), AfterFailedSeal::Unfinished);
+        assert_eq!(of(ErrorKind::NotFound), AfterFailedSeal::Unfinished);
+        assert_eq!(of(ErrorKind::Refused), AfterFailedSeal::LeftAlone);
+        assert_eq!(of(ErrorKind::Denied), AfterFailedSeal::Later);
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::announcements::{Announcement, Announcements, SealedFor};
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
-use crate::outcome::{AfterStaging, after_staging};
+use crate::outcome::{AfterFailedSeal, after_failed_seal};
 use crate::pause::{LONGEST, earliest};
 use crate::reporter::Reporter;
 use crate::retention::clean_source;
@@ -507,9 +507,9 @@ impl Sealer {
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
         let text = format!("{run}: {}", error.text_with_hint());
-        let after = after_staging(error);
+        let after = after_failed_seal(error);
         match after {
-            AfterStaging::LeftAlone => {
+            AfterFailedSeal::LeftAlone => {
                 self.reporter.status.skipped(run, &ready.path, reason.clone());
                 self.runs[index].retries.forget(&ready.path);
                 if error.kind() == ErrorKind::Refused {
@@ -529,22 +529,22 @@ impl Sealer {
                 }
                 return;
             }
-            AfterStaging::NoSpace => {
+            AfterFailedSeal::NoSpace => {
                 // The free space changes constantly; only the shortage itself is new.
                 self.reporter.warn_of_cause(&about, "no space", &text);
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
                 self.signals.request_bytes(ready.bytes);
             }
-            AfterStaging::Unfinished | AfterStaging::Later => self.reporter.warn_once(&about, &text),
+            AfterFailedSeal::Unfinished | AfterFailedSeal::Later => self.reporter.warn_once(&about, &text),
         }
         let longest = match after {
-            AfterStaging::NoSpace => LONGEST_FULL_DISK_PAUSE,
+            AfterFailedSeal::NoSpace => LONGEST_FULL_DISK_PAUSE,
             _ => LONGEST,
         };
         match (discovery, after) {
             (Some(discovery), _) => discovery.failed(ready, longest, reason),
             // The process that modifies it announces it again.
-            (None, AfterStaging::Unfinished) => self.runs[index].retries.forget(&ready.path),
+            (None, AfterFailedSeal::Unfinished) => self.runs[index].retries.forget(&ready.path),
             (None, _) => self.runs[index].retries.failed(ready, longest, reason),
         }
     }

@@ -102,7 +102,7 @@ pub struct DamagedStep {
     pub reasons: Vec<String>,
 }
 
-/// The step from which all nodes of a launch resume; the first node decides, once.
+/// A decision on the step from which all nodes of an attempt resume, by the first node; a later round replaces it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {

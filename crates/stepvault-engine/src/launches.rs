@@ -1,7 +1,8 @@
 //! Determines the attempt that a launch writes: agreed by all nodes through records that are created once.
 //!
 //! The nodes agree on the run's first remote, however many remotes there are: numbers that were given out in two places
-//! would differ. A node stores the result in its vault, so the remote is queried once for each launch.
+//! would differ. A node stores the result in its vault; a restore from which the trainer resumes asks
+//! the remote again.
 
 use std::collections::BTreeSet;
 

@@ -61,7 +61,7 @@ pub mod restore;
 mod resumptions;
 pub mod run_remote;
 pub mod save;
-mod seen_saves;
+mod seen_checkpoints;
 pub mod size;
 pub mod starts;
 pub mod step_state;

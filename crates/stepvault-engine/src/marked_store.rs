@@ -95,7 +95,7 @@ impl MarkedStore {
     /// Checks that the expected marker exists now, or did a moment ago.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when it is missing; [`ErrorKind::Refused`] when it belongs to a different vault.
+    /// [`ErrorKind::Unreachable`] when it is missing; [`ErrorKind::Refused`] when it belongs to a different archive.
     async fn check(&self) -> Result<()> {
         let Some(expected) = self.expected_marker().await? else {
             return Ok(());
@@ -117,7 +117,7 @@ impl MarkedStore {
         };
         // A damaged marker exists, and proves nothing else about the place.
         if let Ok(found) = decode::<VaultMarker>(&bytes, &subject) {
-            same_vault(&found, &expected.identity, &subject, &self.settings)?;
+            same_archive(&found, &expected.identity, &subject, &self.settings)?;
         }
         let mut remembered = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(remembered) = remembered
@@ -170,8 +170,8 @@ pub(crate) fn gone(settings: &RemoteSettings, subject: &str) -> Error {
 /// Compares a marker with the identity seen before.
 ///
 /// # Errors
-/// [`ErrorKind::Refused`] when the remote holds a different vault.
-pub(crate) fn same_vault(
+/// [`ErrorKind::Refused`] when the remote holds a different archive.
+pub(crate) fn same_archive(
     found: &VaultMarker,
     expected: &str,
     subject: &str,
@@ -183,7 +183,7 @@ pub(crate) fn same_vault(
     let name = &settings.name;
     Err(Error::new(
         ErrorKind::Refused,
-        "the remote holds a different vault than before",
+        "the remote holds a different archive than before",
     )
     .on(subject)
     .because(format!("its identity is {}, but was {expected}", found.vault))

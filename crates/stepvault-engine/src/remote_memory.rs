@@ -1,4 +1,4 @@
-//! Records in a vault which vault each remote of its runs holds.
+//! Records in a vault which archive each remote of its runs holds.
 //!
 //! A vault that has seen a marker notices when it is missing: because a filesystem is not mounted, or a bucket was
 //! emptied. Uploads and restores record the marker under the remote's name, and it is found again by its URL, because
@@ -89,7 +89,7 @@ pub struct Forgotten {
     pub steps: u64,
 }
 
-/// Forgets everything that this vault has recorded of a run's remote: which vault it holds, which steps it has, and
+/// Forgets everything that this vault has recorded of a run's remote: which archive it holds, which steps it has, and
 /// which uploads were in progress. Nothing is deleted on the remote. The next push examines the remote again, and
 /// starts afresh if it is empty. The caller holds the vault's lock.
 ///

@@ -21,7 +21,7 @@ use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
 
 use crate::broken_body::Breaks;
 use crate::catalog::is_outage;
-use crate::marked_store::{MarkedStore, gone, same_vault};
+use crate::marked_store::{MarkedStore, gone, same_archive};
 use crate::remote_memory::{other_runs_at, remember};
 
 /// A run on a remote. Cheap to clone.
@@ -218,7 +218,7 @@ impl RunRemote {
         self
     }
 
-    /// Records in the vault which vault the remote holds, if there is one and none was recorded before.
+    /// Records in the vault which archive the remote holds, if there is one and none was recorded before.
     ///
     /// # Errors
     /// When the remote is unreachable, or the vault cannot be read or written.
@@ -274,7 +274,7 @@ impl RunRemote {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when the marker that this vault saw on it is missing; [`ErrorKind::Refused`] when it
-    /// holds a different vault than before: a wrong bucket, or one that was emptied and used for something else.
+    /// holds a different archive than before: a wrong bucket, or one that was emptied and used for something else.
     pub async fn ensure_marker(&self, vault: &Vault) -> Result<VaultMarker> {
         self.begin(vault).await?;
         let expected = self.marked.expected().await?;
@@ -294,7 +294,7 @@ impl RunRemote {
             }
         };
         if let Some(expected) = expected {
-            same_vault(&marker, &expected, &self.describe(&key), &self.settings)?;
+            same_archive(&marker, &expected, &self.describe(&key), &self.settings)?;
         } else {
             remember(self, vault, &marker).await?;
             self.marked.expect(&marker.vault);

@@ -85,11 +85,11 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     let barrier = sync::Barrier::open(&staging.path)?;
     let_the_clock_tick(&staging.path, &tree)?;
 
-    let (taken_over, data) = take_over(request, &tree, &staging.path)?;
+    let (snapshotted, data) = snapshot_all(request, &tree, &staging.path)?;
     if let Some(change) = tree.change_until(&look_again(source, &request.members)?) {
         return Err(source_changed(WHAT, source, &change));
     }
-    let record = record_of(request, &tree, &taken_over, &tree::scan(&data)?)?;
+    let record = record_of(request, &tree, &snapshotted, &tree::scan(&data)?)?;
     let bytes = encode(&record)?;
     check_readable(source, bytes.len() as u64, record.files.len())?;
     check_readable(source, record.manifest_bytes()?, record.files.len())?;
@@ -119,10 +119,10 @@ fn sealed_already(destination: &Path) -> Error {
 /// Checks before any file is read that the step's records can be written: neither `seal.json` nor the manifest of this
 /// node's part may turn out too long after its bytes have been sent.
 fn check_fits(request: &SealRequest, tree: &Tree) -> Result<()> {
-    let expected: Vec<TakenOver> = tree
+    let expected: Vec<Snapshotted> = tree
         .files
         .iter()
-        .map(|file| TakenOver {
+        .map(|file| Snapshotted {
             method: SnapshotMethod::HardLink,
             // The maximum number of digits.
             hole_bytes: if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
@@ -172,13 +172,13 @@ fn is_within_a_tick(first: Timestamp, second: Timestamp) -> bool {
 
 /// Facts about a file in the vault.
 #[derive(Debug, Clone, Copy)]
-struct TakenOver {
+struct Snapshotted {
     method: SnapshotMethod,
     hole_bytes: u64,
 }
 
 /// Takes a snapshot of every entry into `data` below `staging`.
-fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<TakenOver>, PathBuf)> {
+fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<Snapshotted>, PathBuf)> {
     let root = staging.join(DATA);
     durable::create_directories_below(staging, &root)?;
     // A single file has the step's name in the data directory, whatever its name was before.
@@ -199,14 +199,14 @@ fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<
     }
     let take = |file| {
         let (method, hole_bytes) = snapshot.take(file, if single { &own_name } else { &file.path })?;
-        Ok(TakenOver { method, hole_bytes })
+        Ok(Snapshotted { method, hole_bytes })
     };
-    let taken_over = tree.files.iter().map(take).collect::<Result<Vec<_>>>()?;
+    let snapshotted = tree.files.iter().map(take).collect::<Result<Vec<_>>>()?;
     for link in &tree.symlinks {
         snapshot.link(&link.path, &link.target)?;
     }
     let data = if single { root.join(&request.name) } else { root };
-    Ok((taken_over, data))
+    Ok((snapshotted, data))
 }
 
 /// Builds the record after checking that the files in the vault are those that were to be sealed.
@@ -216,7 +216,7 @@ fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<
 fn record_of(
     request: &SealRequest,
     tree: &Tree,
-    taken_over: &[TakenOver],
+    snapshotted: &[Snapshotted],
     taken: &Tree,
 ) -> Result<SealRecord> {
     let changed = |what: &str| {
@@ -227,11 +227,11 @@ fn record_of(
         )
     };
     let same_lists = taken.files.len() == tree.files.len() && taken.symlinks == tree.symlinks;
-    if !same_lists || taken_over.len() != tree.files.len() {
+    if !same_lists || snapshotted.len() != tree.files.len() {
         return Err(changed("the list of files"));
     }
     let mut files = Vec::with_capacity(tree.files.len());
-    for ((file, copy), how) in tree.files.iter().zip(&taken.files).zip(taken_over) {
+    for ((file, copy), how) in tree.files.iter().zip(&taken.files).zip(snapshotted) {
         let moved = how.method == SnapshotMethod::HardLink && copy.inode != file.inode;
         let same_path = tree.shape == Shape::File || copy.path == file.path;
         if moved || !same_path || (copy.size_bytes, copy.mtime) != (file.size_bytes, file.mtime) {

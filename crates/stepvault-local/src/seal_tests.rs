@@ -58,10 +58,10 @@ fn request() -> SealRequest {
     }
 }
 
-const LINKED: [TakenOver; 2] = [taken_over(SnapshotMethod::HardLink); 2];
+const LINKED: [Snapshotted; 2] = [snapshotted(SnapshotMethod::HardLink); 2];
 
-const fn taken_over(method: SnapshotMethod) -> TakenOver {
-    TakenOver {
+const fn snapshotted(method: SnapshotMethod) -> Snapshotted {
+    Snapshotted {
         method,
         hole_bytes: 0,
     }
@@ -75,7 +75,7 @@ fn what_was_taken_over_as_it_was_is_recorded() {
     // A copy has an inode of its own.
     let mut taken = tree();
     taken.files[1].inode = 12;
-    let copied = [SnapshotMethod::HardLink, SnapshotMethod::Copy].map(taken_over);
+    let copied = [SnapshotMethod::HardLink, SnapshotMethod::Copy].map(snapshotted);
     let record = record_of(&request(), &tree(), &copied, &taken).unwrap();
     assert_eq!((record.files[0].inode, record.files[1].inode), (11, 12));
 }

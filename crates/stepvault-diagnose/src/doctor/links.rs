@@ -41,7 +41,7 @@ impl LinkRule {
         }
     }
 
-    /// Returns how files are taken over by this rule, where `facts` hold.
+    /// Returns how files are sealed by this rule, where `facts` hold.
     pub fn seal_method(&self, facts: &LinkFacts) -> SealMethod {
         if self.policy != LinkPolicy::Copy && facts.reflink == LinkAbility::Works {
             return SealMethod::Reflink;

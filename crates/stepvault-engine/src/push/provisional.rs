@@ -21,7 +21,7 @@ use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit};
 use crate::launches::remembered_attempt;
 use crate::run_remote::RunRemote;
-use crate::seen_saves::{SaveIdentity, record_save, seen_save};
+use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
 
 /// Maximum number of attempts that a step goes through before its conflict is final.
 const MAX_FORMER_ATTEMPTS: usize = 16;
@@ -160,8 +160,13 @@ async fn determine_one(
     // One that lost its attempt to another writer was not the step that was removed.
     if record.attempt.former.is_empty()
         && !known.has_content(checkpoint.step)
-        && let Some(seen) =
-            seen_save(vault, &record.run, checkpoint.step, &SaveIdentity::of_tree(&tree)).await?
+        && let Some(seen) = seen_checkpoint(
+            vault,
+            &record.run,
+            checkpoint.step,
+            &CheckpointIdentity::of_tree(&tree),
+        )
+        .await?
         && known.is_removed(seen)
     {
         return no_place(vault, &step, seen, &known).await;
@@ -249,8 +254,8 @@ async fn others_hold(
 }
 
 async fn place(vault: &Vault, step: &SealedStep, id: StepId) -> Result<Outcome> {
-    let save = SaveIdentity::of_tree(&step.tree());
-    record_save(vault, step.run(), id, save).await?;
+    let identity = CheckpointIdentity::of_tree(&step.tree());
+    record_checkpoint(vault, step.run(), id, identity).await?;
     let (vault, step) = (vault.clone(), step.clone());
     let placed = blocking(move || vault.place(&step, id.attempt)).await?;
     Ok(Outcome::Placed(Box::new(placed)))

@@ -27,7 +27,7 @@ use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::run_remote::RunRemote;
-use crate::seen_saves::{SaveIdentity, record_save, seen_save};
+use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
 
 /// One checkpoint to seal.
 #[derive(Debug, Clone)]
@@ -181,10 +181,10 @@ pub async fn seal_checkpoint(
         }
     };
     known.add(known_locally(&sealed.steps, &checkpoint));
-    let save = SaveIdentity::of_tree(&tree);
+    let identity = CheckpointIdentity::of_tree(&tree);
     if request.attempt.is_none()
         && !known.has_content(step)
-        && let Some(seen) = seen_save(vault, &request.run, step, &save).await?
+        && let Some(seen) = seen_checkpoint(vault, &request.run, step, &identity).await?
     {
         if known.is_removed(seen) {
             return Err(stale(&source, seen));
@@ -220,7 +220,7 @@ pub async fn seal_checkpoint(
             place_as(&known.steps, StepId::new(attempt, step))?,
             AttemptState::Given,
         ),
-        None => identity(&query, &known, &sealed.steps).await?,
+        None => placement(&query, &known, &sealed.steps).await?,
     };
     let id = match placement {
         Placement::Known(id) => {
@@ -253,7 +253,7 @@ pub async fn seal_checkpoint(
     let run = request.run.clone();
     let step = seal_as(vault, request, (id, origin), (source, name), &tree, observer).await?;
     if !step.record().is_provisional() {
-        record_sealed(vault, &run, id, save, observer).await;
+        record_sealed(vault, &run, id, identity, observer).await;
     }
     Ok(Placed::Sealed {
         step: Box::new(step),
@@ -266,10 +266,10 @@ async fn record_sealed(
     vault: &Vault,
     run: &RunName,
     id: StepId,
-    save: SaveIdentity,
+    identity: CheckpointIdentity,
     observer: &Arc<dyn Observer>,
 ) {
-    if let Err(error) = record_save(vault, run, id, save).await {
+    if let Err(error) = record_checkpoint(vault, run, id, identity).await {
         observer.on_event(&Event::Warning {
             message: &format!("cannot record in the vault that {id} was sealed: {error}"),
         });
@@ -360,7 +360,7 @@ async fn determine_earlier(
 }
 
 /// Determines the identity of a checkpoint, and whether it is final or provisional.
-async fn identity(
+async fn placement(
     query: &AttemptQuery<'_>,
     known: &KnownSteps,
     sealed: &[SealedStep],

@@ -13,7 +13,7 @@ use crate::blocking::blocking;
 use crate::launches::record_beginning;
 use crate::push::{Placer, determine_attempts, provisional_steps};
 use crate::resumptions::Resumptions;
-use crate::seen_saves::{SaveIdentity, record_save};
+use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint};
 
 /// How many times, one second apart, the restore waits for an agent that holds the vault to determine the attempts.
 const MAX_TRIES: u32 = 15;
@@ -106,7 +106,7 @@ pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest,
         return;
     };
     let remembered = async {
-        remember_save(vault, request, plan).await?;
+        remember_checkpoint(vault, request, plan).await?;
         remember_resumption(vault, request, plan).await
     };
     if let Err(error) = remembered.await {
@@ -120,14 +120,14 @@ pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest,
 }
 
 /// Records in `vault` which files the restored step has, if it is whole.
-async fn remember_save(vault: &Vault, request: &RestoreRequest, plan: &RestorePlan) -> Result<()> {
+async fn remember_checkpoint(vault: &Vault, request: &RestoreRequest, plan: &RestorePlan) -> Result<()> {
     if !request.include.is_empty() {
         return Ok(());
     }
     let files = plan.step.files.iter();
     let files: Vec<_> = files.map(|file| (&file.path, file.size_bytes)).collect();
-    let save = SaveIdentity::of(&files, &plan.step.symlinks, plan.written_at);
-    record_save(vault, &request.run, plan.id, save).await
+    let identity = CheckpointIdentity::of(&files, &plan.step.symlinks, plan.written_at);
+    record_checkpoint(vault, &request.run, plan.id, identity).await
 }
 
 /// Records in `vault` what the trainer resumes from; does nothing if it does not resume from the restored step.

@@ -1,6 +1,6 @@
 //! Restores the newest valid step, or the requested one.
 //!
-//! A restore is a pipeline; each module takes what the one before returns:
+//! A restore is a pipeline. `plan` drives the first two stages, and is asked again when `fetch` finds damage:
 //!
 //! 1. `candidates`: lists the steps that any tier holds.
 //! 2. `resolve`: determines the files of a candidate, and the tiers that can serve each of them.
@@ -125,7 +125,7 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
     }
 }
 
-/// Records in `vault` which vaults the remotes hold, so that this node notices when one is later unmounted or emptied.
+/// Records in `vault` which archives the remotes hold, so that this node notices when one is later unmounted or emptied.
 /// Unreachable remotes are not recorded.
 pub async fn remember_remotes(vault: &Vault, remotes: &[RunRemote]) {
     let seen = join_all(remotes.iter().map(|remote| remote.remember(vault))).await;

@@ -35,7 +35,7 @@ pub struct UploadSession {
 }
 
 impl UploadSession {
-    /// Checks that the remote holds the same vault as before (or marks it, if this vault has never seen one on it), and
+    /// Checks that the remote holds the same archive as before (or marks it, if this vault has never seen one on it), and
     /// probes which checks the store enforces.
     pub async fn open(
         remote: RunRemote,
@@ -65,11 +65,11 @@ impl UploadSession {
         })
     }
 
-    /// Checks again that the remote holds the same vault as before, after it was unreachable. The store's checks are
-    /// not probed again: that takes some twenty requests to a store that has just refused too many.
+    /// Checks again that the remote holds the same archive as before, after it was unreachable. The store's checks are
+    /// not probed again: that takes some fifteen requests to a store that has just refused too many.
     ///
     /// # Errors
-    /// [`Refused`](stepvault_core::ErrorKind::Refused) when it is a different vault,
+    /// [`Refused`](stepvault_core::ErrorKind::Refused) when it is a different archive,
     /// [`Unreachable`](stepvault_core::ErrorKind::Unreachable) when the vault's marker is missing.
     pub async fn recognise(&self) -> Result<()> {
         self.remote.ensure_marker(&self.vault).await.map(drop)

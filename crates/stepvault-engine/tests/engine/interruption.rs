@@ -286,7 +286,7 @@ async fn a_wrong_vault_at_the_same_place_is_refused() {
         .unwrap();
     let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
     assert_eq!(error.kind(), ErrorKind::Refused);
-    assert!(message.contains("a different vault"), "{message}");
+    assert!(message.contains("a different archive"), "{message}");
 }
 
 /// A record whose body broke off ended the whole push, though every request of it is safe to repeat.

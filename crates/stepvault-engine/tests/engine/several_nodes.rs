@@ -527,7 +527,7 @@ async fn with_a_newer_sealed_step() -> Cluster {
     cluster
 }
 
-/// A trainer that is started on a part of a step fails, or reads the others' parts of an older one (L3).
+/// A trainer that is started on a part of a step fails, or reads the others' parts of an older one (S3).
 #[tokio::test]
 async fn nodes_that_hold_all_parts_of_a_step_upload_it_and_each_restores_all_of_it() {
     let cluster = with_a_newer_sealed_step().await;

@@ -27,7 +27,7 @@ impl Agreement<'_> {
     ///
     /// # Invariants
     /// A node resumes from the step only if that record says that it is durable, so that no node resumes from a part of
-    /// it (L3) and all resume from the same step.
+    /// it (S3) and all resume from the same step.
     pub(super) async fn complete(
         &self,
         point: ResumePoint,

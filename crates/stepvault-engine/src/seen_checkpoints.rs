@@ -1,7 +1,7 @@
-//! Records in the vault which saves this node has sealed or restored, so that each is known again after retention has
+//! Records in the vault which checkpoints this node has sealed or restored, so that each is known again after retention has
 //! removed it from every tier.
 //!
-//! A trainer may keep a save longer than stepvault does. Without this record the save would be sealed again, under the
+//! A trainer may keep a checkpoint longer than stepvault does. Without this record the checkpoint would be sealed again, under the
 //! attempt of whatever launch runs by then.
 
 use serde::{Deserialize, Serialize};
@@ -17,20 +17,20 @@ use stepvault_local::vault::Vault;
 
 use crate::notes::{read_list, write_list};
 
-/// Number of saves that a vault records, the latest ones.
+/// Number of checkpoints that a vault records, the latest ones.
 const KEPT: usize = 1024;
-const NOTE: &str = "seen-saves";
+const NOTE: &str = "seen-checkpoints";
 
-/// What identifies the files of a save without reading them: paths, sizes, links and the newest modification time.
+/// What identifies the files of a checkpoint without reading them: paths, sizes, links and the newest modification time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SaveIdentity {
+pub(crate) struct CheckpointIdentity {
     tree_sha256: Sha256Digest,
     /// By the trainer's clock.
     written_at: Timestamp,
 }
 
-impl SaveIdentity {
-    /// Identifies a save by its files and links.
+impl CheckpointIdentity {
+    /// Identifies a checkpoint by its files and links.
     pub(crate) fn of(
         files: &[(&RelativePath, u64)],
         symlinks: &[SymlinkEntry],
@@ -42,7 +42,7 @@ impl SaveIdentity {
         }
     }
 
-    /// Identifies a scanned save.
+    /// Identifies a scanned checkpoint.
     pub(crate) fn of_tree(tree: &Tree) -> Self {
         let files: Vec<_> = tree
             .files
@@ -55,40 +55,45 @@ impl SaveIdentity {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SeenSave {
+struct SeenCheckpoint {
     id: StepId,
-    save: SaveIdentity,
+    checkpoint: CheckpointIdentity,
 }
 
-/// Records that `save` is the step `id`.
+/// Records that `checkpoint` is the step `id`.
 ///
 /// # Errors
 /// When the vault cannot be written to.
-pub(crate) async fn record_save(vault: &Vault, run: &RunName, id: StepId, save: SaveIdentity) -> Result<()> {
-    let seen = SeenSave { id, save };
-    let mut list: Vec<SeenSave> = read_list(vault, run, NOTE).await?;
+pub(crate) async fn record_checkpoint(
+    vault: &Vault,
+    run: &RunName,
+    id: StepId,
+    checkpoint: CheckpointIdentity,
+) -> Result<()> {
+    let seen = SeenCheckpoint { id, checkpoint };
+    let mut list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
     if list.contains(&seen) {
         return Ok(());
     }
     // The attempt of a provisional step may have changed since.
-    list.retain(|known| known.id.step != id.step || known.save != seen.save);
+    list.retain(|known| known.id.step != id.step || known.checkpoint != seen.checkpoint);
     list.push(seen);
     write_list(vault, run, NOTE, &mut list, KEPT).await
 }
 
-/// Returns the step as which this save was sealed or restored before.
+/// Returns the step as which this checkpoint was sealed or restored before.
 ///
 /// # Errors
 /// When the vault cannot be read.
-pub(crate) async fn seen_save(
+pub(crate) async fn seen_checkpoint(
     vault: &Vault,
     run: &RunName,
     step: Step,
-    save: &SaveIdentity,
+    checkpoint: &CheckpointIdentity,
 ) -> Result<Option<StepId>> {
-    let list: Vec<SeenSave> = read_list(vault, run, NOTE).await?;
+    let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
     let seen = list
         .iter()
-        .rfind(|seen| seen.id.step == step && seen.save == *save);
+        .rfind(|seen| seen.id.step == step && seen.checkpoint == *checkpoint);
     Ok(seen.map(|seen| seen.id))
 }
