@@ -26,6 +26,7 @@ use super::provisional::{determine_attempts, provisional_steps, written_at};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::metrics::{MetricsSource, read_metrics};
+use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
 
@@ -132,7 +133,8 @@ impl CheckpointToSeal {
 /// first.
 ///
 /// # Errors
-/// [`ErrorKind::Refused`] for an old checkpoint whose identity is taken or that retention removed;
+/// [`ErrorKind::Refused`] for an old checkpoint whose identity is taken or that retention removed, and for files of two
+/// starts of a job of several nodes;
 /// [`ErrorKind::Conflict`] when an attempt was given and holds different files at that step.
 pub async fn seal_checkpoint(
     vault: &Vault,
@@ -241,7 +243,10 @@ pub async fn seal_checkpoint(
             }
             id
         }
-        Placement::New(id) => id,
+        Placement::New(id) => {
+            refuse_mixed_starts(vault, &request, (&source, &name, step), &tree).await?;
+            id
+        }
         Placement::Stale(id) => return Err(stale(&source, id)),
     };
     let origin = AttemptOrigin {
@@ -357,6 +362,39 @@ async fn determine_earlier(
         Err(error) if is_outage(&error) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Refuses files of two starts of a job of several nodes in one directory: what an interrupted save left, and a later
+/// save of the same step. The time at which the kernel last changed a file's inode cannot be set, so copied times do not
+/// matter. A directory whose name does not contain the step may be rewritten in part each time.
+async fn refuse_mixed_starts(
+    vault: &Vault,
+    request: &CheckpointToSeal,
+    (source, name, step): (&Path, &str, Step),
+    tree: &Tree,
+) -> Result<()> {
+    let changed = || tree.files.iter().map(|file| (file.ctime, &file.path));
+    let (Some((oldest, old)), Some((newest, new))) = (changed().min(), changed().max()) else {
+        return Ok(());
+    };
+    if !request.writer.place.nodes().is_several() || step_of(name).ok() != Some(step) {
+        return Ok(());
+    }
+    let restored = Resumptions::open(vault, &request.run).await?.before(newest);
+    let began = restored.map_or(request.launch_since, |restored| {
+        restored.since.max(request.launch_since)
+    });
+    if oldest >= began || newest < began {
+        return Ok(());
+    }
+    Err(
+        Error::new(ErrorKind::Refused, "refusing to seal a checkpoint of two starts")
+            .on(source.display())
+            .because(format!(
+                "{old} was written before this start of the trainer, and {new} after it"
+            ))
+            .hint("remove the directory, or push it with another name and --step if it is whole"),
+    )
 }
 
 /// Determines the identity of a checkpoint, and whether it is final or provisional.

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::encode;
 use stepvault_core::commit::Commit;
-use stepvault_core::ids::{Attempt, NodeName, StepId};
+use stepvault_core::ids::{Attempt, NodeName, Step, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_core::path::RelativePath;
@@ -18,6 +19,7 @@ use stepvault_engine::restore::{
     Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
 };
 use stepvault_engine::upload::Uploaded;
+use stepvault_local::clock::SystemClock;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, id, run_name};
@@ -948,4 +950,52 @@ async fn a_removed_save_that_was_sealed_during_an_outage_is_discarded_when_the_r
             .all(|id| *id != self::id(2, 100) && *id != self::id(1, 100)),
         "{ids:?}"
     );
+}
+
+#[tokio::test]
+async fn a_directory_with_files_of_two_starts_is_not_sealed() {
+    let cluster = Cluster::new(2).await;
+    // Times that a copy keeps say nothing.
+    let written = 1000;
+    let torn = cluster.rigs[0].write_step(100, &[("rank_0.distcp", 3000)], 1, written);
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let since = SystemClock.now();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let of_second_start = |source: &Path, step: Option<u64>| CheckpointToSeal {
+        launch_since: since,
+        in_launch: true,
+        step: step.map(|step| Step::new(step).unwrap()),
+        ..cluster.request(0, source)
+    };
+    std::fs::write(torn.join("rank_4.distcp"), "of the second start").unwrap();
+    let error = cluster.rigs[0]
+        .push_as(of_second_start(&torn, None))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("rank_0.distcp was written before this start"),
+        "{error}"
+    );
+    // All of it is written again.
+    std::fs::write(torn.join("rank_0.distcp"), "of the second start").unwrap();
+    cluster.rigs[0]
+        .push_as(of_second_start(&torn, None))
+        .await
+        .unwrap();
+    // A directory that is rewritten in part for each step.
+    let last = cluster.rigs[0].outputs().join("last");
+    std::fs::create_dir(&last).unwrap();
+    for file in ["tokenizer.json", "rank_0.distcp"] {
+        std::fs::copy(torn.join("rank_0.distcp"), last.join(file)).unwrap();
+    }
+    let later = CheckpointToSeal {
+        launch_since: SystemClock.now(),
+        ..of_second_start(&last, Some(200))
+    };
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    std::fs::write(last.join("rank_0.distcp"), "of the third start").unwrap();
+    cluster.rigs[0].push_as(later).await.unwrap();
 }
