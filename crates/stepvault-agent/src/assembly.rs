@@ -199,6 +199,8 @@ impl Shared {
             poll_interval: options.poll_interval,
             clean_interval: options.retention_interval,
             once: options.once,
+            trainer_ended: options.trainer_ended,
+            drain: self.drain.clone(),
             not_before: None,
         }
     }

@@ -204,6 +204,9 @@ pub struct DrainRequest {
     /// Whether to answer when the agent has ended instead of immediately.
     #[serde(default)]
     pub wait: bool,
+    /// Whether the trainer has ended with all of its processes: no quiet time is waited for then.
+    #[serde(default)]
+    pub trainer_ended: bool,
 }
 
 /// The answer to `POST /v1/drain`

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::announcements::{Announcement, Announcements, SealedFor};
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
+use crate::drain::DrainState;
 use crate::outcome::{AfterFailedSeal, after_failed_seal};
 use crate::pause::{LONGEST, earliest};
 use crate::reporter::Reporter;
@@ -89,6 +90,9 @@ pub(crate) struct Sealer {
     pub(crate) clean_interval: Duration,
     /// Whether to end once everything is sealed that waiting out a quiet time can finish.
     pub(crate) once: bool,
+    /// Whether nothing writes checkpoints any more.
+    pub(crate) trainer_ended: bool,
+    pub(crate) drain: DrainState,
     pub(crate) not_before: Option<Instant>,
 }
 
@@ -101,6 +105,9 @@ impl Sealer {
         let quiet_times = self.discoveries().map(Discovery::quiet_time);
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
         let mut give_up = Instant::now() + patience;
+        // What exists when a stop is requested is quiet by then; ages are known in whole seconds.
+        let mut quiet_by = None;
+        let until_quiet = patience + Duration::from_secs(1);
         loop {
             let asked = self.stop.requested();
             // Checked before the scan: this scan is the last one, and seals what is complete by now.
@@ -119,12 +126,13 @@ impl Sealer {
             let scan_again = self.scan_and_seal().await?;
             // A long seal must not shorten the other steps' quiet time.
             give_up += begun.elapsed();
-            // The trainer no longer writes: a step that nothing but its quiet time proves is waited for, within the drain's
-            // deadline.
-            let waits_for_quiet_time = scan_again.is_some()
-                && asked.as_ref().is_some_and(|request| {
-                    matches!(request.reason, StopReason::TrainerEnded | StopReason::TrainerGone)
-                });
+            // A step that nothing but its quiet time proves is waited for, if the drain's deadline allows it.
+            let quiet_by = asked
+                .is_some()
+                .then(|| *quiet_by.get_or_insert_with(|| Instant::now() + until_quiet));
+            let waits_for_quiet_time = scan_again
+                .zip(quiet_by)
+                .is_some_and(|(time, quiet_by)| time <= quiet_by && self.has_time_until(time));
             if last && !waits_for_quiet_time
                 || self.once && (scan_again.is_none() || Instant::now() >= give_up)
             {
@@ -143,6 +151,9 @@ impl Sealer {
             }
         }
         self.announcements.close();
+        for index in 0..self.runs.len() {
+            self.record_waiting(index);
+        }
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
                 self.reporter.status.skipped(&run.run, &path, why);
@@ -177,7 +188,23 @@ impl Sealer {
     /// Whether nothing can write a checkpoint any more.
     fn is_trainer_gone(&self) -> bool {
         let request = self.stop.requested();
-        request.is_some_and(|request| request.reason == StopReason::TrainerGone)
+        self.trainer_ended || request.is_some_and(|request| request.reason == StopReason::TrainerGone)
+    }
+
+    fn has_time_until(&self, time: Instant) -> bool {
+        let left = self.drain.time_left().until_the_end;
+        left.is_none_or(|left| time < Instant::now() + left)
+    }
+
+    /// Records the steps that had all their files and were left at the end because they were not quiet yet.
+    fn record_waiting(&self, index: usize) {
+        let run = &self.runs[index];
+        let waiting = run.discovery.as_ref().map(Discovery::waiting).unwrap_or_default();
+        if self.stop.is_requested() && !waiting.is_empty() {
+            let mut unsealed = self.reporter.status.unsealed_of(&run.run, usize::MAX);
+            unsealed.extend(waiting);
+            self.reporter.status.unsealed(&run.run, unsealed);
+        }
     }
 
     fn discoveries(&self) -> impl Iterator<Item = &Discovery> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, RunName, StepId};
+use crate::nodes::NodeSet;
 
 /// Longest launch name in bytes.
 pub const MAX_LAUNCH_NAME_BYTES: usize = 200;
@@ -85,9 +86,9 @@ pub struct LaunchRecord {
     /// The step that was saved again when the launch went back without a restart; `None` for its first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub went_back_over: Option<StepId>,
-    /// Whether nodes begin it together, before their trainers start; otherwise a node needed it for a step.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub at_start: bool,
+    /// The nodes that begin it together, before their trainers start; `None` if a node needed it for a step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_by: Option<NodeSet>,
 }
 
 impl Record for LaunchRecord {
@@ -126,7 +127,7 @@ mod tests {
             attempt: Attempt::new(attempt).unwrap(),
             launch: LaunchName::new(launch).unwrap(),
             went_back_over: None,
-            at_start: false,
+            begun_by: None,
         }
     }
 

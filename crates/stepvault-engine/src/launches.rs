@@ -13,7 +13,7 @@ use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::launch::{LaunchName, LaunchRecord, attempt_of};
-use stepvault_core::nodes::NodePlace;
+use stepvault_core::nodes::{NodePlace, NodeSet};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
@@ -162,7 +162,10 @@ impl<'a> Launches<'a> {
             let (records, highest) = self.given_attempts().await?;
             let joined = match attempt_of(&records, launch, None) {
                 Some(attempt) if self.may_begin(&records, launch, attempt, place).await? => Some(attempt),
-                _ => self.create(launch, None, highest.max(local), true).await?,
+                _ => {
+                    let begun_by = Some(place.nodes().clone());
+                    self.create(launch, None, highest.max(local), begun_by).await?
+                }
             };
             if let Some(attempt) = joined {
                 self.remember(launch, attempt, now).await?;
@@ -172,9 +175,9 @@ impl<'a> Launches<'a> {
         Err(no_attempt(launch))
     }
 
-    /// Whether nodes begin an attempt now, as far as this one can know: nodes are missing in it, and this one has neither
-    /// started nor saved a step in it. A node that comes so late that the others went on without it follows their
-    /// decision.
+    /// Whether nodes begin an attempt now, as far as this one can know: the same nodes began it, some of them are missing,
+    /// and this one has neither started nor saved a step in it. A node that comes so late that the others went on without
+    /// it follows their decision.
     async fn may_begin(
         &self,
         records: &[LaunchRecord],
@@ -184,7 +187,9 @@ impl<'a> Launches<'a> {
     ) -> Result<bool> {
         let mut own_spans = self.spans.iter().filter(|span| span.launch == *launch);
         let was_part = own_spans.any(|span| span.attempt >= attempt);
-        let is_start = |record: &LaunchRecord| record.attempt == attempt && record.at_start;
+        let is_start = |record: &LaunchRecord| {
+            record.attempt == attempt && record.begun_by.as_ref() == Some(place.nodes())
+        };
         if was_part || !records.iter().any(is_start) {
             return Ok(false);
         }
@@ -239,7 +244,7 @@ impl<'a> Launches<'a> {
             if let Some(attempt) = attempt_of(&records, launch, over.map(|id| id.attempt)) {
                 return Ok(attempt);
             }
-            if let Some(attempt) = self.create(launch, over, highest.max(local), false).await? {
+            if let Some(attempt) = self.create(launch, over, highest.max(local), None).await? {
                 return Ok(attempt);
             }
         }
@@ -253,7 +258,7 @@ impl<'a> Launches<'a> {
         launch: &LaunchName,
         over: Option<StepId>,
         used: Option<Attempt>,
-        at_start: bool,
+        begun_by: Option<NodeSet>,
     ) -> Result<Option<Attempt>> {
         let attempt = used.map_or(Ok(Attempt::FIRST), Attempt::next)?;
         let record = LaunchRecord {
@@ -262,7 +267,7 @@ impl<'a> Launches<'a> {
             attempt,
             launch: launch.clone(),
             went_back_over: over,
-            at_start,
+            begun_by,
         };
         let key = self.remote.keys.launch(attempt);
         match self.remote.create_record(&key, &record).await {

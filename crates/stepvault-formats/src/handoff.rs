@@ -3,6 +3,7 @@
 //! The plan is computed from facts alone and changes nothing. Its order is the order of execution: files in the way
 //! are moved aside, the whole step is put in place, then the pointers are written.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use stepvault_core::timestamp::Timestamp;
@@ -27,6 +28,9 @@ pub struct Restored<'a> {
     /// Whether the trainer resumes from this step even if the directory holds a newer one: the user selected it, or the
     /// nodes agreed on it. Otherwise the trainer keeps a newer complete step that was never sealed.
     pub overrides_newer: bool,
+    /// Steps that the search for a valid step has skipped. The trainer must not resume from what the directory has of
+    /// them.
+    pub skipped: &'a BTreeSet<u64>,
     /// The framework, if the user named it.
     pub profile: Option<&'a Profile>,
 }
@@ -81,7 +85,7 @@ pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile
         .filter(|above| !looks_at(profile, first) && looks_at(profile, &above.path_of(first)))
         .unwrap_or(here);
     let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
-    view.plan(&step, restored.overrides_newer, (profile, why), files)
+    view.plan(&step, restored, (profile, why), files)
 }
 
 /// Frameworks name their steps relative to different directories: `checkpoints/checkpoint_3`, `step-3`. So the
@@ -128,7 +132,7 @@ impl View {
     fn plan(
         &self,
         step: &[String],
-        overrides_newer: bool,
+        restored: &Restored<'_>,
         (profile, why): (&Profile, Vec<String>),
         files: &dyn OpenFile,
     ) -> Option<HandoffPlan> {
@@ -137,17 +141,17 @@ impl View {
             prefix: &self.prefix,
         };
         let found = self.find(profile, &files);
-        let newer = if overrides_newer {
+        let newer = if restored.overrides_newer {
             None
         } else {
-            newer_complete(profile, &found, &self.tree, step)
+            newer_complete(profile, &found, &self.tree, (step, restored.skipped))
         };
         let paths = newer.map_or(step, |newer| newer.members.as_slice());
         let goes_on_from = newer.map_or(step.first()?, |newer| &newer.path).as_str();
         let pointers = pointer_after_restore(profile, &self.tree, &self.root, paths);
         let mut aside = moved_aside_before_restore(profile, &self.tree, &files, goes_on_from);
         aside.extend(no_pointers(&pointers, &self.tree, &found));
-        aside.extend(abandoned(profile, &found, goes_on_from, overrides_newer));
+        aside.extend(abandoned(profile, &found, goes_on_from, restored));
         let kept: Vec<&str> = step.iter().chain(paths).map(String::as_str).collect();
         Some(HandoffPlan {
             framework: profile.name.clone(),
@@ -230,7 +234,7 @@ fn newer_complete<'a>(
     profile: &Profile,
     found: &'a Found,
     tree: &Tree,
-    step: &[String],
+    (step, skipped): (&[String], &BTreeSet<u64>),
 ) -> Option<&'a FoundStep> {
     match profile.resume.by {
         ResumeBy::Pointer | ResumeBy::HighestNumber | ResumeBy::NewestMtime | ResumeBy::MetadataTimestamp => {
@@ -254,25 +258,34 @@ fn newer_complete<'a>(
         .steps
         .iter()
         .filter(|other| other.is_complete() && other.resumable && !is_own(other))
-        .filter(|other| other.step.is_none() || other.step > number)
+        .filter(|other| {
+            other
+                .step
+                .is_none_or(|other| Some(other) > number && !skipped.contains(&other))
+        })
         .filter(|other| Some(other.written_at) > written)
         .max_by_key(|other| other.written_at)
 }
 
-/// Returns the paths of the numbered steps that the run has left behind, whatever the framework resumes by: those that
-/// are not complete, and if the step overrides newer ones, all later ones. The trainer could take one of them for its newest
-/// step, refuse to write over it, or mix its next save of that step with the files of an earlier launch.
-fn abandoned(profile: &Profile, found: &Found, goes_on_from: &str, overrides_newer: bool) -> Vec<String> {
+/// Returns the paths of the later steps that the run has left behind, whatever the framework resumes by: those that are
+/// not complete or were skipped, and if the step overrides newer ones, all of them. The trainer could take one of them for
+/// its newest step, refuse to write over it, or mix its next save of that step with the files of an earlier launch.
+fn abandoned(profile: &Profile, found: &Found, goes_on_from: &str, restored: &Restored<'_>) -> Vec<String> {
     let own = found.steps.iter().find(|step| step.path == goes_on_from);
     let number = own.and_then(|own| own.step);
-    let is_later = |step: &FoundStep| overrides_newer && number.is_some() && step.step > number;
+    let is_left = |step: &FoundStep| {
+        let was_skipped = step.step.is_some_and(|step| restored.skipped.contains(&step));
+        !step.is_complete() || was_skipped || restored.overrides_newer && number.is_some()
+    };
+    // Those before are no later save's, and none that the trainer prefers. On most nodes of several they lack the proof.
+    let is_later = |step: &FoundStep| step.step.is_some() && (number.is_none() || step.step >= number);
     // The generic profile takes every name with a number for a step.
     let is_named_alike =
         |step: &FoundStep| profile.name != GENERIC || shape(&step.path) == shape(goes_on_from);
     found
         .steps
         .iter()
-        .filter(|step| step.step.is_some() && (!step.is_complete() || is_later(step)) && is_named_alike(step))
+        .filter(|step| is_later(step) && is_left(step) && is_named_alike(step))
         .flat_map(|step| step.members.iter().cloned())
         .collect()
 }

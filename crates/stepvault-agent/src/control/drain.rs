@@ -27,7 +27,12 @@ pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result
         None if !stop.is_requested() => Some(now + configured),
         asked_for => asked_for,
     };
-    stop.request(StopReason::Control, deadline);
+    let reason = if request.trainer_ended {
+        StopReason::TrainerGone
+    } else {
+        StopReason::Control
+    };
+    stop.request(reason, deadline);
     if !request.wait {
         let requested = stop.requested().and_then(|request| request.deadline);
         let end = requested.unwrap_or(now + configured);

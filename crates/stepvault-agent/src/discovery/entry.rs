@@ -75,6 +75,8 @@ pub(super) struct Entry {
     trouble: Option<String>,
     /// Why it is not sealed although it is finished, as far as known.
     unsealed: Option<String>,
+    /// Whether it has all its files, and nothing but silence is waited for.
+    is_waiting: bool,
 }
 
 impl Entry {
@@ -86,6 +88,7 @@ impl Entry {
         sealed: &[SealedStep],
     ) -> EntryOutcome {
         let step = candidate.step;
+        self.is_waiting = false;
         if self.pause.until().is_some() {
             return EntryOutcome::Nothing;
         }
@@ -138,6 +141,7 @@ impl Entry {
         if must_be_quiet
             && let Some(not_yet) = not_quiet(candidate.quiet_time, tree.newest_mtime(), sighting, now)
         {
+            self.is_waiting = true;
             return self.not_yet(not_yet.why, Some(not_yet.wait));
         }
         let reasons = (candidate.damage)();
@@ -332,6 +336,11 @@ impl Entry {
     /// Returns why it is not sealed although it is finished, as far as known; `None` for any other entry.
     pub(super) fn unsealed(&self) -> Option<&str> {
         self.unsealed.as_deref()
+    }
+
+    /// Returns why it is not sealed yet if it has all its files and nothing but silence is waited for.
+    pub(super) fn waiting(&self) -> Option<&str> {
+        self.trouble.as_deref().filter(|_| self.is_waiting)
     }
 
     /// Returns why it is not sealed yet; `None` when it was handled.

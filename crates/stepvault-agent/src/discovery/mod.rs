@@ -298,6 +298,11 @@ impl Discovery {
         self.entries_with(Entry::unsealed)
     }
 
+    /// Returns the steps that have all their files and are not quiet yet, with the cause.
+    pub(crate) fn waiting(&self) -> Vec<(PathBuf, String)> {
+        self.entries_with(Entry::waiting)
+    }
+
     /// Returns the entries that were neither sealed nor skipped, with the cause.
     pub(crate) fn unfinished(&self) -> Vec<(PathBuf, String)> {
         self.entries_with(Entry::trouble)

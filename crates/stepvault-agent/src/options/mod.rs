@@ -174,6 +174,8 @@ pub struct AgentOptions {
     pub restart_loop: Option<RestartLoopRule>,
     /// Whether to seal and upload what exists, apply retention, and end.
     pub once: bool,
+    /// Whether the trainer has ended with all of its processes: no quiet time is waited for then.
+    pub trainer_ended: bool,
 }
 
 impl AgentOptions {
@@ -224,6 +226,7 @@ impl AgentOptions {
             memory_budget_bytes: config.upload.memory_budget_bytes,
             restart_loop: Some(config.restart.restart_loop),
             once,
+            trainer_ended: false,
         };
         options.check()?;
         Ok(options)

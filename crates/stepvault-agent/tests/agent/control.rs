@@ -296,6 +296,7 @@ async fn waiting_always_ends_with_what_is_known() {
         let request = DrainRequest {
             deadline_seconds: Some(1),
             wait: true,
+            ..DrainRequest::default()
         };
         client.drain(&request, PATIENCE).await.unwrap()
     };
@@ -366,6 +367,7 @@ async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended(
     let request = DrainRequest {
         deadline_seconds: Some(50),
         wait: true,
+        ..DrainRequest::default()
     };
     let answer = client.drain(&request, PATIENCE).await.unwrap();
     assert_eq!((answer.ended, answer.durable), (true, Some(true)));

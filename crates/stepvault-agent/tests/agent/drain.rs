@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use stepvault_agent::control::DrainRequest;
+use stepvault_core::config::Completion;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
@@ -74,4 +76,67 @@ async fn an_idle_service_ends_at_once() {
     let begun = Instant::now();
     assert!(service.stop().is_durable());
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_save_that_ended_just_before_the_signal_is_sealed_when_it_is_quiet() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
+    options.drain_deadline = Duration::from_secs(20);
+    let service = node.start(options);
+    node.until("the vault", || node.vault_directory().join("lock").exists())
+        .await;
+    node.save_small(7, 0);
+    let report = service.stop();
+    assert!(report.is_durable(), "{report:?}");
+    assert_eq!(report.uploaded.total, 1);
+}
+
+#[tokio::test]
+async fn a_save_that_is_not_quiet_by_the_deadline_is_named_at_once_and_is_not_durable() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    let service = node.start(options);
+    node.until("the vault", || node.vault_directory().join("lock").exists())
+        .await;
+    node.save_small(7, 0);
+    let begun = Instant::now();
+    let report = service.stop();
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(!report.is_durable() && !report.is_safe_here());
+    assert_eq!(report.unsealed.len(), 1, "{report:?}");
+    let left = &report.unsealed[0];
+    assert!(left.path.ends_with("step_7"), "{left:?}");
+    assert!(left.reason.contains("must be unchanged for 3600 s"), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_says_that_the_trainer_has_ended_waits_for_no_quiet_time() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    let (service, client) = node.start_controlled(options).await;
+    node.save_small(7, 0);
+    let request = DrainRequest {
+        wait: true,
+        trainer_ended: true,
+        ..DrainRequest::default()
+    };
+    let answer = client.drain(&request, Duration::from_secs(30)).await.unwrap();
+    assert_eq!((answer.ended, answer.durable), (true, Some(true)), "{answer:?}");
+    assert_eq!(service.ended().unwrap().uploaded.total, 1);
+}
+
+#[tokio::test]
+async fn a_single_round_after_the_trainers_end_waits_for_no_quiet_time() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    options.trainer_ended = true;
+    node.save_small(7, 0);
+    let report = node.once(options);
+    assert!(report.is_durable(), "{report:?}");
+    assert_eq!(report.uploaded.total, 1);
 }

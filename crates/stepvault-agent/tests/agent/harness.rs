@@ -212,6 +212,7 @@ impl Node {
             memory_budget_bytes: 64 << 20,
             restart_loop: Some(RestartLoopRule::default()),
             once: false,
+            trainer_ended: false,
         }
     }
 

@@ -242,7 +242,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             attempt: Attempt::new(2).unwrap(),
             launch,
             went_back_over: Some(id),
-            at_start: true,
+            begun_by: NodeSet::counted(2).ok(),
         })
         .unwrap(),
         encode(&StartHistory::of(vec![start])).unwrap(),

@@ -1,5 +1,6 @@
 //! Resuming from a step in the trainer's own directory: the necessary preparation, as shell commands.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use stepvault_core::Result;
@@ -55,6 +56,7 @@ pub(super) fn resume_on_disk(
         tree: &tree,
         paths: &entry.step.members,
         overrides_newer: true,
+        skipped: &BTreeSet::new(),
         profile,
     };
     let planned = plan(&restored, profiles, &files);

@@ -999,3 +999,43 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
     std::fs::write(last.join("rank_0.distcp"), "of the third start").unwrap();
     cluster.rigs[0].push_as(later).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_node_that_joins_does_not_follow_what_fewer_nodes_decided_before() {
+    let mut cluster = Cluster::new(2).await;
+    // Two nodes start from scratch, and save.
+    let (left, right) = tokio::join!(Box::pin(cluster.restore(0)), Box::pin(cluster.restore(1)));
+    for started in [left, right] {
+        assert_eq!(started.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+    }
+    // A third one joins the launch, and is the first to start again.
+    let mut third = Rig::new();
+    third.remotes.clone_from(&cluster.rigs[0].remotes);
+    third.stores.clone_from(&cluster.rigs[0].stores);
+    cluster.rigs.push(third);
+    let late = |rank| {
+        let cluster = &cluster;
+        async move {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            cluster.restore(rank).await
+        }
+    };
+    let (first, second, third) =
+        tokio::join!(Box::pin(late(0)), Box::pin(late(1)), Box::pin(cluster.restore(2)));
+    for report in [first, second, third] {
+        assert_eq!(report.unwrap().plan.id, id(1, 100));
+    }
+}
+
+#[tokio::test]
+async fn a_restore_beside_the_trainer_decides_nothing_for_the_nodes() {
+    let cluster = with_a_newer_sealed_step().await;
+    let beside = cluster.restore_beside(0).await.unwrap();
+    assert_eq!(beside.plan.id, id(1, 100));
+    for report in cluster.restore_both().await {
+        assert_eq!(report.plan.id, id(1, 200));
+    }
+}

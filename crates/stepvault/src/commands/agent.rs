@@ -22,8 +22,8 @@ use crate::progress::{Progress, Style};
 /// Watch for finished steps, seal and upload them, and apply retention on every tier
 ///
 /// Serves every configured run, or the one that --run names. On SIGTERM or SIGINT the agent seals complete steps,
-/// uploads the steps closest to durable first, exits within the drain deadline, and reports the steps that are not
-/// durable; a second signal ends it at once. SIGUSR1, the notices of EC2 and Compute Engine, and the drain file
+/// including those that become quiet within the drain deadline, uploads the steps closest to durable first, exits
+/// within the deadline, and reports the steps that are not durable; a second signal ends it at once. SIGUSR1, the notices of EC2 and Compute Engine, and the drain file
 /// announce that the machine is going away: the agent then also seals steps that finish until shortly before the
 /// deadline.
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub(crate) struct AgentArguments {
     /// Process pending work once and exit, for cron
     #[arg(long)]
     once: bool,
+    /// With --once: the trainer has ended with all its processes, so no quiet time is waited for
+    #[arg(long, requires = "once")]
+    trainer_ended: bool,
 }
 
 /// Maximum number of skipped entries to print, the latest.
@@ -52,7 +55,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     let style = Style::of_service(&session.output);
     let progress = Progress::start(&config.remotes, style, &session.output);
     let remotes = open_remotes(&config, &progress.observer()).await?;
-    let options = AgentOptions::from_config(
+    let mut options = AgentOptions::from_config(
         &config,
         settings.writer()?,
         attempt(None)?,
@@ -60,6 +63,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
         arguments.once,
     )?
     .with_other_runs_of(&settings.config);
+    options.trainer_ended = arguments.trainer_ended;
     options.refuse_read_only_mounts().await?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));

@@ -28,6 +28,9 @@ pub(crate) struct DrainArguments {
     /// Wait until the agent has exited
     #[arg(long)]
     wait: bool,
+    /// The trainer has ended with all its processes, so no quiet time is waited for
+    #[arg(long)]
+    trainer_ended: bool,
 }
 
 /// How long the agent may take to exit after its deadline.
@@ -45,6 +48,7 @@ pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result
     let request = DrainRequest {
         deadline_seconds: arguments.deadline.map(seconds),
         wait: arguments.wait,
+        trainer_ended: arguments.trainer_ended,
     };
     let within = match (arguments.wait, arguments.deadline) {
         (false, _) => Duration::ZERO,

@@ -94,8 +94,8 @@ struct Agreement<'a> {
 /// Returns what the nodes of this launch have agreed on, or makes them agree now. Returns `None` where no agreement is
 /// needed: a single node, no launch, or an explicitly requested step.
 ///
-/// A restore from which the trainer resumes begins a new attempt with the other nodes; any other restore follows the
-/// attempt that the launch has.
+/// A restore from which the trainer resumes begins a new attempt with the other nodes; any other restore follows what
+/// they decided last, and records nothing.
 ///
 /// # Errors
 /// When the remote on which the nodes agree is unreachable.
@@ -106,13 +106,7 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
     let Together { writer, since, .. } = agreement.together;
     let mut launches = Launches::open(context.vault.as_ref(), agreement.remote).await?;
     if !request.resumes {
-        let attempt = launches.join(agreement.launch, *since).await?;
-        let decided = agreement
-            .decide_in(attempt, &HeldParts::default(), &launches)
-            .await?;
-        return decided
-            .map(Some)
-            .ok_or_else(|| agreement.no_agreement(MAX_ROUNDS));
+        return agreement.follow(&launches).await.map(Some);
     }
     let mut attempt = launches.begin(agreement.launch, &writer.place, *since).await?;
     for _ in 0..MAX_BEGINNINGS {
@@ -195,6 +189,28 @@ impl<'a> Agreement<'a> {
         })
     }
 
+    /// Returns the durable step that the nodes decided on last, else the newest durable one.
+    async fn follow(&self, launches: &Launches<'_>) -> Result<Agreed> {
+        let damaged = damaged_steps(self.remote).await?;
+        let mut latest = None;
+        if let Some(attempt) = launches.known(self.launch).await? {
+            for round in 0..MAX_ROUNDS {
+                let Some(resume) = self.recorded(ResumePoint { attempt, round }).await? else {
+                    break;
+                };
+                latest = Some(resume);
+            }
+        }
+        match latest.filter(|resume| resume.availability == Availability::Durable) {
+            Some(Resume { step: Some(id), .. }) if !damaged.contains(&id) => Ok(Agreed {
+                step: Some(id),
+                availability: Availability::Durable,
+                skipped: Vec::new(),
+            }),
+            _ => self.newest_durable(&damaged).await,
+        }
+    }
+
     /// Decides together with the other nodes of `attempt`. Returns `None` when they have begun a later attempt.
     async fn decide_in(
         &self,
@@ -211,14 +227,16 @@ impl<'a> Agreement<'a> {
                 // A decision counts once all nodes are in the attempt: until then the ones that made it may have
                 // started again.
                 let silent = self.silent_nodes(attempt).await?;
-                let is_formed = !self.request.resumes || silent.is_empty();
+                let is_formed = silent.is_empty();
                 let is_late = Instant::now() >= forming_until;
                 let recorded = self.recorded(point).await?;
+                if (recorded.is_some() || !is_formed)
+                    && launches.has_begun_after(self.launch, attempt).await?
+                {
+                    return Ok(None);
+                }
                 if let Some(resume) = recorded.filter(|_| is_formed || is_late) {
                     break resume;
-                }
-                if !is_formed && launches.has_begun_after(self.launch, attempt).await? {
-                    return Ok(None);
                 }
                 if is_late && !is_formed {
                     self.warn_of_silent(&silent);
@@ -250,7 +268,7 @@ impl<'a> Agreement<'a> {
     /// Whether this node decides as soon as all have reported. The others follow it, or decide if it is silent.
     fn decides_first(&self) -> bool {
         let place = &self.together.writer.place;
-        !self.request.resumes || place.nodes().iter().next() == Some(place.node())
+        place.nodes().iter().next() == Some(place.node())
     }
 
     fn no_agreement(&self, times: u32) -> Error {

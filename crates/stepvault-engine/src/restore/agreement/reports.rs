@@ -119,9 +119,6 @@ impl Agreement<'_> {
     /// Decides between the newest durable step and a newer one of which the nodes hold all parts.
     pub(super) async fn decide(&self, attempt: Attempt, damaged: &BTreeSet<StepId>) -> Result<Agreed> {
         let durable = self.newest_durable(damaged).await?;
-        if !self.request.resumes {
-            return Ok(durable);
-        }
         let wants_own = matches!(self.request.parts, Parts::Of(_));
         for (id, holders) in self.holders(attempt).await?.into_iter().rev() {
             if Some(id) <= durable.step {

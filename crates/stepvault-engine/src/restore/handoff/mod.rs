@@ -6,6 +6,7 @@
 mod directory;
 mod range_reader;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub(super) struct Handoff {
     /// The step's paths in it.
     layout: Layout,
     overrides_newer: bool,
+    /// The numbers of the steps that were skipped.
+    skipped: BTreeSet<u64>,
     vault: Option<Vault>,
     resolved: Arc<ResolvedStep>,
 }
@@ -106,6 +109,7 @@ impl Handoff {
             },
             directory: plan.directory.clone(),
             overrides_newer: request.step.is_some(),
+            skipped: plan.skipped.iter().map(|skipped| skipped.step).collect(),
             vault: context.vault.clone(),
             resolved: Arc::clone(&plan.step),
         };
@@ -176,6 +180,7 @@ impl Handoff {
             tree: &tree,
             paths: &self.layout.paths,
             overrides_newer: self.overrides_newer,
+            skipped: &self.skipped,
             profile: self.profile()?,
         };
         let mut plan = plan(&restored, &self.options.profiles, &files).ok_or_else(|| {

@@ -12,12 +12,23 @@ fn planned(directory: &str, memory: &Memory, name: &str, overrides_newer: bool) 
 }
 
 fn planned_paths(directory: &str, memory: &Memory, paths: &[&str], overrides_newer: bool) -> HandoffPlan {
+    planned_over(directory, memory, paths, (overrides_newer, &[]))
+}
+
+/// Returns the plan after a search that has skipped some steps.
+fn planned_over(
+    directory: &str,
+    memory: &Memory,
+    paths: &[&str],
+    (overrides_newer, skipped): (bool, &[u64]),
+) -> HandoffPlan {
     let profiles = ProfileSet::default();
     let restored = Restored {
         directory: &format!("/data/{directory}"),
         tree: &memory.tree(),
         paths: &paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>(),
         overrides_newer,
+        skipped: &skipped.iter().copied().collect(),
         profile: None,
     };
     plan(&restored, &profiles, memory).unwrap()
@@ -196,6 +207,34 @@ fn steps_that_the_run_has_left_are_moved_aside_whatever_the_trainer_resumes_by()
             assert!(found.aside.iter().any(|path| path == torn), "{:?}", found.aside);
         }
     }
+}
+
+/// A node that is alone now holds `.metadata` and its own shard of a step whose other shards are lost.
+#[test]
+fn a_step_that_was_skipped_is_neither_kept_nor_left_in_place() {
+    for directory in ["mine", "checkpoint"] {
+        let memory = Memory::new(&[
+            "step-15/__0_0.distcp",
+            "step-15/.metadata",
+            "step-20/__0_0.distcp",
+            "step-20/.metadata",
+        ]);
+        let plan = planned_over(directory, &memory, &["step-15"], (false, &[20]));
+        assert_eq!((plan.kept, &plan.aside[..]), (None, &["step-20".to_owned()][..]));
+    }
+}
+
+/// On every node but the first, no step has the proof.
+#[test]
+fn what_is_older_than_the_step_stays() {
+    let memory = Memory::new(&[
+        "step_5/__1_0.distcp",
+        "step_10/__1_0.distcp",
+        "step_15/__1_0.distcp",
+        "step_15/.metadata",
+        "step_20/__1_0.distcp",
+    ]);
+    assert_eq!(planned("mine", &memory, "step_15", true).aside, ["step_20"]);
 }
 
 #[test]
