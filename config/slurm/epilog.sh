@@ -61,11 +61,11 @@ finish() {
   as_owner "$place" timeout --foreground --kill-after=2m 2h sh -c '
     cd "$1" || exit 1
     if [ -f launch ]; then . ./launch; fi
-    stepvault agent --once --config stepvault.toml || exit
+    stepvault agent --once --trainer-ended --config stepvault.toml || exit
     # The directory may also hold vaults that the configuration does not name, from a manual push or a changed
     # configuration.
     find . -name vault.json -type f | while IFS= read -r marker; do
-      stepvault agent --once --config stepvault.toml --local "${marker%/vault.json}" </dev/null || exit
+      stepvault agent --once --trainer-ended --config stepvault.toml --local "${marker%/vault.json}" </dev/null || exit
     done
   ' sh "$place"
   code=$?

@@ -160,8 +160,12 @@ impl<'a> Launches<'a> {
         for _ in 0..TRIES {
             let local = self.highest_locally().await?;
             let (records, highest) = self.given_attempts().await?;
-            let joined = match attempt_of(&records, launch, None) {
-                Some(attempt) if self.may_begin(&records, launch, attempt, place).await? => Some(attempt),
+            // One that follows a step back is of nodes that are training already.
+            let starts = records
+                .iter()
+                .filter(|record| record.launch == *launch && record.begun_by.is_some());
+            let joined = match starts.max_by_key(|record| record.attempt) {
+                Some(start) if self.may_begin(start, place).await? => Some(start.attempt),
                 _ => {
                     let begun_by = Some(place.nodes().clone());
                     self.create(launch, None, highest.max(local), begun_by).await?
@@ -175,25 +179,16 @@ impl<'a> Launches<'a> {
         Err(no_attempt(launch))
     }
 
-    /// Whether nodes begin an attempt now, as far as this one can know: the same nodes began it, some of them are missing,
-    /// and this one has neither started nor saved a step in it. A node that comes so late that the others went on without
-    /// it follows their decision.
-    async fn may_begin(
-        &self,
-        records: &[LaunchRecord],
-        launch: &LaunchName,
-        attempt: Attempt,
-        place: &NodePlace,
-    ) -> Result<bool> {
-        let mut own_spans = self.spans.iter().filter(|span| span.launch == *launch);
-        let was_part = own_spans.any(|span| span.attempt >= attempt);
-        let is_start = |record: &LaunchRecord| {
-            record.attempt == attempt && record.begun_by.as_ref() == Some(place.nodes())
-        };
-        if was_part || !records.iter().any(is_start) {
+    /// Whether nodes begin the attempt of `start` now, as far as this one can know: the same nodes began it, some of them
+    /// are missing, and this one has neither started nor saved a step in it. A node that comes so late that the others
+    /// went on without it follows their decision.
+    async fn may_begin(&self, start: &LaunchRecord, place: &NodePlace) -> Result<bool> {
+        let mut own_spans = self.spans.iter().filter(|span| span.launch == start.launch);
+        let was_part = own_spans.any(|span| span.attempt >= start.attempt);
+        if was_part || start.begun_by.as_ref() != Some(place.nodes()) {
             return Ok(false);
         }
-        let started = starting_nodes(self.remote, attempt).await?;
+        let started = starting_nodes(self.remote, start.attempt).await?;
         Ok(!started.contains(place.node()) && started.len() < place.nodes().count())
     }
 
@@ -202,7 +197,9 @@ impl<'a> Launches<'a> {
         let mut later = self.launch_attempts().await?;
         later.retain(|given| *given > attempt);
         let records = self.latest_records(&later).await?;
-        Ok(attempt_of(&records, launch, Some(attempt)).is_some())
+        // A launch that went back without a restart has a later attempt too.
+        let has_begun = |record: &LaunchRecord| record.launch == *launch && record.begun_by.is_some();
+        Ok(records.iter().any(has_begun))
     }
 
     /// Returns when this node first tried to join `launch`: now, if it has not before.

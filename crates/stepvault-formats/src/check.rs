@@ -9,6 +9,9 @@ use crate::structure::finding::Finding;
 use crate::structure::{dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr};
 use crate::tree::{OpenFile, Tree};
 
+/// Maximum size of all files together that may be of unknown formats where the others prove a save finished: texts.
+const MAX_UNPROVED_BYTES: u64 = 64 << 10;
+
 /// A structural check to run. Directories and files are paths of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
@@ -55,6 +58,11 @@ impl StepCheck {
             return Some(false);
         }
         (self.bytes > 0 && self.unknown_bytes < self.bytes.div_ceil(2)).then_some(true)
+    }
+
+    /// Returns whether the formats of the files prove that they were written to their ends, but for a few small ones.
+    pub fn is_proved(&self) -> bool {
+        self.broken().next().is_none() && self.bytes > 0 && self.unknown_bytes <= MAX_UNPROVED_BYTES
     }
 
     /// Returns the broken rules: path and reason.

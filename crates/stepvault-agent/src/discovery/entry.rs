@@ -6,6 +6,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
+use stepvault_formats::check::StepCheck;
 use stepvault_formats::find::{FoundStep, QuietRule};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
@@ -17,6 +18,8 @@ use crate::pause::{LONGEST, Pause};
 
 /// How often a handled entry whose own directory is unchanged is scanned again.
 const HANDLED_SCAN_INTERVAL: Duration = Duration::from_mins(1);
+/// How long a step must be unchanged whose files are proved whole by their formats.
+const BRIEF_QUIET_TIME: Duration = Duration::from_secs(2);
 /// How soon an entry that changed during its scan is scanned again.
 const CHANGING_PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,8 +54,8 @@ pub(super) struct Candidate<'a> {
     pub(super) step: &'a FoundStep,
     /// How long it must be unchanged.
     pub(super) quiet_time: Duration,
-    /// Returns the damage in it, as text.
-    pub(super) damage: &'a dyn Fn() -> Vec<String>,
+    /// Checks the structure of its files.
+    pub(super) structure: &'a dyn Fn() -> StepCheck,
 }
 
 /// The stored state of an entry.
@@ -66,6 +69,8 @@ pub(super) struct Entry {
     surveyed: Option<Instant>,
     /// Whether it was compared with the steps in the vault.
     compared: bool,
+    /// A fingerprint of it, and whether its formats prove that state whole.
+    proved: Option<(Sha256Digest, bool)>,
     /// Its fingerprint when it was found damaged.
     broken: Option<Sha256Digest>,
     /// Why it was skipped, if that was reported.
@@ -133,18 +138,25 @@ impl Entry {
         if self.broken == Some(sighting.fingerprint) {
             return EntryOutcome::Nothing;
         }
-        let must_be_quiet = match step.quiet_rule {
-            QuietRule::Always => true,
-            QuietRule::OnceSealed => self.was_handled,
-            QuietRule::Never => false,
+        let quiet_time = match step.quiet_rule {
+            QuietRule::Briefly if !self.was_handled && self.is_proved(candidate, sighting.fingerprint) => {
+                Some(candidate.quiet_time.min(BRIEF_QUIET_TIME))
+            }
+            QuietRule::Always | QuietRule::Briefly => Some(candidate.quiet_time),
+            QuietRule::OnceSealed => self.was_handled.then_some(candidate.quiet_time),
+            QuietRule::Never => None,
         };
-        if must_be_quiet
-            && let Some(not_yet) = not_quiet(candidate.quiet_time, tree.newest_mtime(), sighting, now)
+        if let Some(quiet_time) = quiet_time
+            && let Some(not_yet) = not_quiet(quiet_time, tree.newest_mtime(), sighting, now)
         {
             self.is_waiting = true;
             return self.not_yet(not_yet.why, Some(not_yet.wait));
         }
-        let reasons = (candidate.damage)();
+        let check = (candidate.structure)();
+        let reasons: Vec<String> = check
+            .broken()
+            .map(|(path, why)| format!("{path}: {why}"))
+            .collect();
         if reasons.is_empty() {
             return self.ready(&tree, sighting);
         }
@@ -155,6 +167,16 @@ impl Entry {
             "its files are all there, but it is damaged: {}",
             reasons.join("; ")
         ))
+    }
+
+    /// Whether the formats of the files prove this state of the step whole. Checked once for each state.
+    fn is_proved(&mut self, candidate: &Candidate<'_>, fingerprint: Sha256Digest) -> bool {
+        if let Some((_, is_proved)) = self.proved.filter(|(known, _)| *known == fingerprint) {
+            return is_proved;
+        }
+        let is_proved = (candidate.structure)().is_proved();
+        self.proved = Some((fingerprint, is_proved));
+        is_proved
     }
 
     fn ready(&mut self, tree: &Tree, sighting: Sighting) -> EntryOutcome {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
-use stepvault_formats::check::check_extent;
+use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
 use stepvault_formats::profile::Profile;
 use stepvault_formats::tree::{OpenFile, Tree};
@@ -199,9 +199,9 @@ impl ScanFacts<'_> {
             origin: &origin,
             step,
             quiet_time: self.quiet_time,
-            damage: &|| match self.profile.names {
-                Some(_) => Vec::new(),
-                None => damage_of(self.extent, step, self.tree, self.files),
+            structure: &|| match self.profile.names {
+                Some(_) => StepCheck::default(),
+                None => check_extent(self.extent, step, self.tree, self.files),
             },
         };
         match entry.check(&candidate, now, sealed) {

@@ -62,3 +62,47 @@ async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
         assert_eq!(files_below(&copy), saved[&step], "{step}");
     }
 }
+
+/// Writes a step as Hugging Face's Trainer does, its state last.
+fn write_trainer_step(node: &Node, step: u64) -> std::path::PathBuf {
+    let path = node.outputs().join(format!("checkpoint-{step}"));
+    std::fs::create_dir_all(&path).unwrap();
+    let header = br#"{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    let mut weights = u64::try_from(header.len()).unwrap().to_le_bytes().to_vec();
+    weights.extend_from_slice(header);
+    weights.extend_from_slice(&step.to_le_bytes()[..4]);
+    std::fs::write(path.join("model.safetensors"), weights).unwrap();
+    std::fs::write(
+        path.join("trainer_state.json"),
+        format!("{{\"global_step\": {step}}}"),
+    )
+    .unwrap();
+    path
+}
+
+/// A trainer that saves and deletes faster than the quiet time would leave nothing to be sealed.
+#[tokio::test]
+async fn a_step_that_its_formats_prove_whole_need_not_be_quiet_for_long() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    let service = node.start(options);
+    write_trainer_step(&node, 10);
+    // Nothing proves yet that its save is over.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(node.recorder.lines_with("sealed: ").is_empty());
+    // The trainer goes on to a later step, which has the same files.
+    write_trainer_step(&node, 20);
+    node.until_durable("disk", 10).await;
+    node.until_durable("disk", 20).await;
+    // One file is cut off: the next one has to be quiet for as long as any other.
+    let torn = write_trainer_step(&node, 30);
+    let weights = std::fs::read(torn.join("model.safetensors")).unwrap();
+    std::fs::write(torn.join("model.safetensors"), &weights[..weights.len() - 1]).unwrap();
+    // And one has files of an unknown format.
+    let unknown = write_trainer_step(&node, 40);
+    std::fs::write(unknown.join("optimizer.bin"), vec![7; 100_000]).unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let report = service.stop();
+    assert_eq!(report.sealed.total, 2, "{report:?}");
+}

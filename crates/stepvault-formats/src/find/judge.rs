@@ -1,5 +1,7 @@
 //! Decides whether one step is complete, from the rule of its series and from its surroundings.
 
+use std::collections::BTreeSet;
+
 use stepvault_core::timestamp::Timestamp;
 
 use super::ranks::ranks_of;
@@ -7,7 +9,7 @@ use super::units::{Unit, UnitFile};
 use super::{Completeness, Extent, FindOptions, QuietRule, areal};
 use crate::pointer::PointerFound;
 use crate::profile::template::{Values, last_component, parent_prefix};
-use crate::profile::{PathGlob, Profile, Proof, UnitRule};
+use crate::profile::{GENERIC, PathGlob, Profile, Proof, UnitRule};
 use crate::temporary::is_unfinished_file;
 use crate::tree::Tree;
 
@@ -26,6 +28,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) had: &'a [Option<&'a str>],
     /// The number of ranks of the previous complete step.
     pub(super) earlier_ranks: Option<u32>,
+    /// The previous complete step.
+    pub(super) before: Option<&'a Unit<'a>>,
     /// Steps of the same series with higher numbers.
     pub(super) later: &'a [Unit<'a>],
 }
@@ -258,9 +262,38 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
     };
     if is_proved {
         QuietRule::OnceSealed
+    } else if is_judged_by_files(unit, around)
+        && (unit.is_files() || is_followed(unit, around) || is_like_before(unit, around))
+    {
+        QuietRule::Briefly
     } else {
         QuietRule::Always
     }
+}
+
+/// Whether the profile knows the files of the framework's steps, and all of them are here.
+fn is_judged_by_files(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
+    let is_known = around.profile.name != GENERIC && around.profile.names.is_none();
+    let has_all = unit.is_files() || !unit.series.complete.required.is_empty();
+    is_known && has_all && !around.options.extent.is_part()
+}
+
+/// Whether a later step was written since: a trainer ends one save before it begins the next.
+fn is_followed(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
+    let written = unit.newest();
+    around.later.iter().any(|later| later.newest() > written)
+}
+
+fn is_like_before(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
+    let names = |unit: &Unit<'_>| {
+        unit.files
+            .iter()
+            .map(|file| unit.name_of(file))
+            .collect::<BTreeSet<_>>()
+    };
+    around
+        .before
+        .is_some_and(|before| names(before).is_subset(&names(unit)))
 }
 
 /// Checks that the pointer of each member names the step or a newer one.

@@ -64,6 +64,9 @@ pub enum Completeness {
 pub enum QuietRule {
     /// Always: nothing else proves that its save is over.
     Always,
+    /// Briefly, if the formats of its files prove each of them whole: the step is one file, or the run has since gone on to
+    /// a later step, or it has all files that the complete step before it has.
+    Briefly,
     /// Once an earlier state of it was sealed: what proved that one does not apply to later changes.
     OnceSealed,
     /// Never: its proof applies to each of its states.
@@ -156,6 +159,7 @@ pub fn find_steps(
         // A directory may hold thousands of steps, so no step is compared with all others.
         let mut had: Vec<Option<&str>> = vec![None; as_before.len()];
         let mut earlier_ranks = None;
+        let mut before = None;
         for (index, unit) in series.iter().enumerate() {
             let later = series.get(index..).unwrap_or_default();
             let first_later = later.partition_point(|other| other.step <= unit.step);
@@ -167,6 +171,7 @@ pub fn find_steps(
                 options,
                 had: &had,
                 earlier_ranks,
+                before,
                 later: later.get(first_later..).unwrap_or_default(),
             };
             let (complete, ranks) = judge(unit, &surroundings);
@@ -178,6 +183,7 @@ pub fn find_steps(
                     }
                 }
                 earlier_ranks = ranks.or(earlier_ranks);
+                before = Some(unit);
             }
             steps.push(found_step(unit, complete, ranks, quiet_rule));
         }

@@ -51,6 +51,23 @@ impl Unit<'_> {
         self.files.iter().any(|file| glob.is_match(&file.inside))
     }
 
+    /// Whether all of its paths are files.
+    pub(crate) fn is_files(&self) -> bool {
+        let is_file = |member: &Member| {
+            let name = last_component(&member.path);
+            self.files.iter().any(|file| file.inside == name)
+        };
+        self.members.iter().all(is_file)
+    }
+
+    /// Returns the name of a file without the number of the step, for comparison with other steps.
+    pub(crate) fn name_of(&self, file: &UnitFile) -> String {
+        match self.step {
+            Some(step) => file.inside.replace(&step.to_string(), "#"),
+            None => file.inside.clone(),
+        }
+    }
+
     pub(crate) fn newest(&self) -> Option<Timestamp> {
         self.files.iter().map(|file| file.mtime).max()
     }
