@@ -55,6 +55,8 @@ pub(crate) struct Discovery {
     found: Found,
     /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
+    /// Number of steps that vanished while nothing but their quiet time was waited for.
+    vanished_unquiet: u32,
     /// When the directory may be scanned again.
     not_before: Option<Instant>,
 }
@@ -211,6 +213,7 @@ impl Discovery {
             survey: SurveyTree::default(),
             found: Found::default(),
             ranks: None,
+            vanished_unquiet: 0,
             not_before: None,
         }))
     }

@@ -23,6 +23,8 @@ use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
 /// Scanning takes at most one part in this many of the time.
 const SHARE_OF_TIME: u32 = 20;
+/// One step that vanished may be an accident.
+const VANISHED_TOLD_AFTER: u32 = 2;
 
 impl Discovery {
     /// Scans the directory. `sealed` returns the steps in the vault, and is called when there is a new entry, which may
@@ -36,6 +38,14 @@ impl Discovery {
         let begun = Instant::now();
         if let Err(error) = self.scan_into(now, sealed, &mut report) {
             report.fault = Some(error);
+        }
+        if self.vanished_unquiet >= VANISHED_TOLD_AFTER && report.advice.is_none() {
+            report.advice = Some(format!(
+                "the trainer deletes its steps before they are sealed: {} vanished before they had been unchanged for {} s; let \
+                 it keep more steps, set a shorter quiet-time, or announce each step with 'stepvault announce'",
+                self.vanished_unquiet,
+                self.quiet_time.as_secs()
+            ));
         }
         self.not_before = match self.scan_mode {
             ScanMode::Continuous => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
@@ -149,6 +159,9 @@ impl Discovery {
     fn forget_vanished(&mut self, report: &mut ScanReport) {
         self.entries.retain(|key, entry| {
             let stays = self.survey.get(key).is_some();
+            if !stays && entry.waiting().is_some() {
+                self.vanished_unquiet = self.vanished_unquiet.saturating_add(1);
+            }
             if !stays && let Some(why) = entry.trouble() {
                 let reason = format!("it vanished before it was sealed ({why})");
                 report.skipped.push((self.directory.join(key), reason));

@@ -106,3 +106,22 @@ async fn a_step_that_its_formats_prove_whole_need_not_be_quiet_for_long() {
     let report = service.stop();
     assert_eq!(report.sealed.total, 2, "{report:?}");
 }
+
+#[tokio::test]
+async fn a_trainer_that_deletes_its_steps_before_they_are_sealed_is_warned_of() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    options.poll_interval = Duration::from_millis(50);
+    let service = node.start(options);
+    let about = "the trainer deletes its steps before they are sealed";
+    for step in 1..=2 {
+        assert!(node.recorder.lines_with(about).is_empty());
+        let path = node.save_small(step, 0);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        std::fs::remove_dir_all(path).unwrap();
+    }
+    node.until_heard("2 vanished before they had been unchanged for 3600 s")
+        .await;
+    service.stop();
+}
