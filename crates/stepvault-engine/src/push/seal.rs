@@ -365,16 +365,18 @@ async fn determine_earlier(
 }
 
 /// Refuses files of two starts of a job of several nodes in one directory: what an interrupted save left, and a later
-/// save of the same step. The time at which the kernel last changed a file's inode cannot be set, so copied times do not
-/// matter. A directory whose name does not contain the step may be rewritten in part each time.
+/// save of the same step. A file is of an earlier start if the kernel has not changed its inode since this one began: a copy
+/// cannot set that time. A hard link into a vault changes it too, so that a file is of this start only by its modification
+/// time. A directory whose name does not contain the step may be rewritten in part each time.
 async fn refuse_mixed_starts(
     vault: &Vault,
     request: &CheckpointToSeal,
     (source, name, step): (&Path, &str, Step),
     tree: &Tree,
 ) -> Result<()> {
-    let changed = || tree.files.iter().map(|file| (file.ctime, &file.path));
-    let (Some((oldest, old)), Some((newest, new))) = (changed().min(), changed().max()) else {
+    let oldest = tree.files.iter().map(|file| (file.ctime, &file.path)).min();
+    let newest = tree.files.iter().map(|file| (file.mtime, &file.path)).max();
+    let (Some((oldest, old)), Some((newest, new))) = (oldest, newest) else {
         return Ok(());
     };
     if !request.writer.place.nodes().is_several() || step_of(name).ok() != Some(step) {

@@ -957,6 +957,12 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
     let cluster = Cluster::new(2).await;
     // Times that a copy keeps say nothing.
     let written = 1000;
+    let linked = cluster.rigs[0].write_step(
+        50,
+        &[("rank_0.distcp", 3000), ("rank_1.distcp", 3000)],
+        1,
+        written,
+    );
     let torn = cluster.rigs[0].write_step(100, &[("rank_0.distcp", 3000)], 1, written);
     tokio::time::sleep(Duration::from_millis(30)).await;
     let since = SystemClock.now();
@@ -979,6 +985,16 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
             .contains("rank_0.distcp was written before this start"),
         "{error}"
     );
+    // Another node, or a seal that was interrupted, has linked one of the files of an older step.
+    std::fs::hard_link(
+        linked.join("rank_1.distcp"),
+        cluster.rigs[0].outputs().join("link"),
+    )
+    .unwrap();
+    cluster.rigs[0]
+        .push_as(of_second_start(&linked, None))
+        .await
+        .unwrap();
     // All of it is written again.
     std::fs::write(torn.join("rank_0.distcp"), "of the second start").unwrap();
     cluster.rigs[0]

@@ -6,7 +6,9 @@
 
 use std::io;
 
-use super::{gguf, json, npy, npz, pickle_file, safetensors, torch_legacy, torch_zip, yaml};
+use super::{
+    gguf, hdf5, json, msgpack, npy, npz, pickle_file, safetensors, tar, torch_legacy, torch_zip, yaml, zip,
+};
 use crate::soundness::{Fault, Soundness, judged};
 use crate::source::ReadAt;
 
@@ -30,6 +32,14 @@ pub enum FileKind {
     Npz,
     /// A model for llama.cpp.
     Gguf,
+    /// A ZIP archive of anything, as `.keras`.
+    Zip,
+    /// HDF5.
+    Hdf5,
+    /// `MessagePack`.
+    Msgpack,
+    /// A tar archive.
+    Tar,
     /// JSON.
     Json,
     /// YAML.
@@ -54,6 +64,10 @@ impl FileKind {
             Self::Npy => ".npy",
             Self::Npz => ".npz",
             Self::Gguf => "GGUF",
+            Self::Zip => "ZIP",
+            Self::Hdf5 => "HDF5",
+            Self::Msgpack => "MessagePack",
+            Self::Tar => "tar",
             Self::Json => "JSON",
             Self::Yaml => "YAML",
             Self::OcdbtManifest => "OCDBT manifest",
@@ -140,6 +154,10 @@ fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
         FileKind::Npy => npy::check(source),
         FileKind::Npz => npz::check(source),
         FileKind::Gguf => gguf::check(source),
+        FileKind::Zip => zip::read(source).map(drop),
+        FileKind::Hdf5 => hdf5::check(source),
+        FileKind::Msgpack => msgpack::check(source),
+        FileKind::Tar => tar::check(source),
         FileKind::Json => json::check(source),
         FileKind::Yaml => yaml::check(source),
         FileKind::Empty => Ok(()),
@@ -163,6 +181,9 @@ fn said_by_name(path: &str) -> Name {
         "gguf" => Name::Always(FileKind::Gguf),
         "npy" => Name::Always(FileKind::Npy),
         "npz" => Name::Always(FileKind::Npz),
+        "keras" | "zip" => Name::Always(FileKind::Zip),
+        "h5" | "hdf5" => Name::Always(FileKind::Hdf5),
+        "msgpack" => Name::Always(FileKind::Msgpack),
         "json" | "zarray" | "zgroup" | "zattrs" | "zmetadata" => Name::Always(FileKind::Json),
         "yaml" | "yml" => Name::Always(FileKind::Yaml),
         "ocdbt" if stem == "manifest" => Name::Always(FileKind::OcdbtManifest),
@@ -173,6 +194,7 @@ fn said_by_name(path: &str) -> Name {
         "distcp" => Name::Never,
         "pt" | "pth" => Name::Torch,
         "tar" if matches!(stem.rsplit_once('.'), Some((_, "pth" | "pt"))) => Name::Torch,
+        "tar" => Name::Always(FileKind::Tar),
         "bin" if is_torch_bin(stem) => Name::Torch,
         "ckpt" | "pkl" | "pickle" => Name::PerhapsTorch,
         _ if ["_METADATA", "_CHECKPOINT_METADATA", "_sharding"].contains(&name) => {
@@ -213,6 +235,7 @@ fn said_by_head(head: &[u8]) -> Option<FileKind> {
         [b'G', b'G', b'U', b'F', ..] => Some(FileKind::Gguf),
         _ if head.starts_with(LEGACY) => Some(FileKind::TorchLegacy),
         _ if head.starts_with(b"\x93NUMPY") => Some(FileKind::Npy),
+        _ if head.starts_with(hdf5::SIGNATURE) => Some(FileKind::Hdf5),
         [0x80, 2..=5, ..] => Some(FileKind::Pickle),
         _ if begins_as_safetensors(head) => Some(FileKind::Safetensors),
         _ => None,
@@ -259,6 +282,10 @@ mod tests {
             ("model.Q4_K.gguf", FileKind::Gguf),
             ("x.npy", FileKind::Npy),
             ("x.npz", FileKind::Npz),
+            ("model.keras", FileKind::Zip),
+            ("model.weights.h5", FileKind::Hdf5),
+            ("checkpoint.msgpack", FileKind::Msgpack),
+            ("files.tar", FileKind::Tar),
             ("trainer_state.json", FileKind::Json),
             ("default/.zarray", FileKind::Json),
             ("default/_METADATA", FileKind::Json),

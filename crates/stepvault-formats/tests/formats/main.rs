@@ -23,4 +23,5 @@ mod steps;
 mod support;
 mod tf_bundle;
 mod torch;
+mod whole_files;
 mod zarr;

@@ -9,7 +9,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use super::counters::TierCounters;
 use crate::output::human;
 
-const KNOWN: &str = "{prefix} {bar:30} {done} of {all} {rate} {remaining} left {msg}";
+const KNOWN: &str = "{prefix} {bar:30} {done} of {all} {rate} {remaining}{msg}";
+/// How long a rate is measured before the remaining time is estimated from it.
+const MEASURED_FOR: Duration = Duration::from_secs(5);
 const UNKNOWN: &str = "{prefix} {spinner} {done} {rate} {msg}";
 
 /// One bar for each tier that transfers bytes.
@@ -89,7 +91,7 @@ fn style(template: &str) -> ProgressStyle {
         .with_key("rate", number(|state| human::per_second(whole(state.per_sec()))))
         .with_key(
             "remaining",
-            number(|state| human::duration(Duration::from_secs(state.eta().as_secs()))),
+            number(|state| remaining(state.elapsed(), state.per_sec(), state.eta())),
         )
         .progress_chars("=> ")
 }
@@ -101,6 +103,17 @@ fn number(
     move |state, out| {
         let _ = out.write_str(&format(state));
     }
+}
+
+/// Returns the text of the estimated time that remains; none before a rate was measured for a while.
+fn remaining(elapsed: Duration, bytes_per_second: f64, estimate: Duration) -> String {
+    if elapsed < MEASURED_FOR || bytes_per_second < 1.0 {
+        return String::new();
+    }
+    format!(
+        "{} left ",
+        human::duration(Duration::from_secs(estimate.as_secs()))
+    )
 }
 
 #[expect(
@@ -123,6 +136,14 @@ fn files(counters: &TierCounters) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_time_is_estimated_before_a_rate_is_known() {
+        let minute = Duration::from_mins(1);
+        assert_eq!(remaining(Duration::from_secs(4), 1e6, minute), "");
+        assert_eq!(remaining(minute, 0.0, Duration::from_secs(u64::MAX)), "");
+        assert_eq!(remaining(Duration::from_secs(6), 1e6, minute), "1m left ");
+    }
 
     #[test]
     fn the_templates_are_valid() {

@@ -8,7 +8,7 @@ use crate::place::read;
 const SOURCE: &str = "crates/stepvault-formats/src";
 
 /// The formats, with the module that checks each.
-const FORMATS: [(&str, &str); 20] = [
+const FORMATS: [(&str, &str); 22] = [
     ("safetensors", "structure/safetensors/mod.rs"),
     ("torch.save, zip", "structure/torch_zip.rs"),
     ("torch.save, legacy", "structure/torch_legacy.rs"),
@@ -24,6 +24,8 @@ const FORMATS: [(&str, &str); 20] = [
     ("npy", "structure/npy/mod.rs"),
     ("npz", "structure/npz.rs"),
     ("GGUF", "structure/gguf/mod.rs"),
+    ("HDF5 (Keras)", "structure/hdf5.rs"),
+    ("tar", "structure/tar.rs"),
     ("TensorFlow bundle", "structure/tf_bundle/mod.rs"),
     ("Sharded Hugging Face weights", "structure/hf_index/mod.rs"),
     ("JSON", "structure/json.rs"),
