@@ -35,11 +35,11 @@ as_owner() {
     env -i PATH="$PATH" HOME="${home:-/}" "$@"
 }
 
-# Returns whether Slurm has job $1 on this node, or cannot tell.
+# Returns whether Slurm has job $1 on this node, or cannot tell. $2 is one more state that counts, after a comma.
 is_here() {
   local jobs
   jobs=$(squeue --noheader --nodelist="${SLURMD_NODENAME:-$(hostname -s)}" --format=%A \
-    --states=CONFIGURING,RUNNING,SUSPENDED,STOPPED,RESIZING,SIGNALING,STAGE_OUT,COMPLETING) || return 0
+    --states="CONFIGURING,RUNNING,SUSPENDED,STOPPED,RESIZING,SIGNALING,STAGE_OUT${2:-}") || return 0
   grep -qwx "$1" <<<"${jobs// /}"
 }
 
@@ -48,10 +48,16 @@ is_here() {
 finish() {
   local place=$1 code
   exec 9>"$place.lock"
-  flock --nonblock 9 || return 0
+  if ! flock --nonblock 9; then
+    # `reclaim` may only be looking whether the job is still here. Meanwhile the job may have started again.
+    flock --wait 60 9 || return 0
+    if [ ! -d "$place" ] || is_here "${place##*/}"; then
+      return
+    fi
+  fi
   echo "$BASHPID" >"$place.pid"
   # A job that comes to this node from now on ends this process: its prolog looks for the lock.
-  if [ "${2:-}" = left ] && is_here "${place##*/}"; then
+  if [ "${2:-}" = left ] && is_here "${place##*/}" ,COMPLETING; then
     rm -f -- "$place.pid"
     return
   fi
@@ -87,7 +93,7 @@ reclaim() {
   scontrol ping >/dev/null 2>&1 || return 0
   for place in "$scratch"/*/; do
     place=${place%/}
-    if [[ ${place##*/} =~ ^[0-9]+$ ]] && [ -f "$place/stepvault.toml" ] && ! is_here "${place##*/}"; then
+    if [[ ${place##*/} =~ ^[0-9]+$ ]] && [ -f "$place/stepvault.toml" ] && ! is_here "${place##*/}" ,COMPLETING; then
       finish_outside --wait "$place" left
     fi
   done
@@ -98,7 +104,7 @@ reclaim() {
 finish_outside() {
   local wait=$1 place=$2
   if [ -d /run/systemd/system ]; then
-    systemd-run --quiet --collect "$wait" --unit="stepvault-epilog-${place##*/}" --property=MemoryMax=512M \
+    systemd-run --quiet --collect "$wait" --unit="stepvault-${3:-epilog}-${place##*/}" --property=MemoryMax=512M \
       "$0" finish "${@:2}" && return
     # The unit exists, or ended with an error.
     [ "$wait" = --wait ] && return

@@ -60,7 +60,7 @@ pub fn end(process: &Process, grace: Duration) -> bool {
     let number = process.id.to_string();
     // While the group has members, the kernel gives its number to no other process.
     let leads = field(&number, GROUP).as_ref() == Some(&number);
-    let is_gone = || !is_running(process) && !(leads && group_is_running(process.id));
+    let is_gone = || !(is_running(process) || leads && group_is_running(process.id));
     for (signal, time) in [(Signal::TERM, grace), (Signal::KILL, KILLED_WITHIN)] {
         let sent = if leads {
             kill_process_group(id, signal)

@@ -94,9 +94,9 @@ pub async fn push(
         writer: request.writer.clone(),
         launch_since: request.launch_since,
     };
-    let mut placed = seal_checkpoint(vault, remotes, request, observer).await?;
-    let newly_sealed = matches!(placed, Placed::Sealed { new: true, .. });
-    let outcomes = match &mut placed {
+    let mut outcome = seal_checkpoint(vault, remotes, request, observer).await?;
+    let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
+    let outcomes = match &mut outcome {
         Placed::Sealed { step, .. } => {
             let mut uploading = Uploading {
                 vault,
@@ -110,10 +110,10 @@ pub async fn push(
         }
         Placed::DurableEverywhere { id, .. } => prove_everywhere(remotes, *id, observer).await,
     };
-    let (id, name, file_count, data_bytes) = placed.summary();
+    let (id, name, file_count, data_bytes) = outcome.summary();
     Ok(PushReport {
         id,
-        provisional: placed.is_provisional(),
+        provisional: outcome.is_provisional(),
         name,
         source,
         file_count,

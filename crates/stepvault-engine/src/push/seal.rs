@@ -163,43 +163,19 @@ pub async fn seal_checkpoint(
         step,
         tree: &tree,
     };
-    for remote in remotes {
-        // The same fault would also fail queries and uploads, so it is reported here.
-        if let Err(error) = remote.begin(vault).await {
-            observer.on_event(&Event::Warning {
-                message: &format!("{}: cannot prepare the remote: {error}", remote.name()),
-            });
-        }
-    }
+    begin_remotes(vault, remotes, observer).await;
     let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
     let (vault_copy, run) = (vault.clone(), request.run.clone());
     let sealed = blocking(move || vault_copy.steps(&run)).await?;
-    let mut known = if is_in_order {
-        ask_remotes(remotes, &checkpoint, &request.writer, observer).await
-    } else {
-        KnownSteps {
-            missing_somewhere: true,
-            ..KnownSteps::default()
-        }
-    };
-    known.add(known_locally(&sealed.steps, &checkpoint));
     let identity = CheckpointIdentity::of_tree(&tree);
-    if request.attempt.is_none()
-        && !known.has_content(step)
-        && let Some(seen) = seen_checkpoint(vault, &request.run, step, &identity).await?
-    {
-        if known.is_removed(seen) {
-            return Err(stale(&source, seen));
-        }
-        if !known.steps.iter().any(|entry| entry.id == seen) {
-            // It never became durable, or no remote answers.
-            known.add(vec![KnownStep {
-                id: seen,
-                written_at: Some(tree.newest_mtime()),
-                same_content: true,
-            }]);
-        }
-    }
+    let known = known_steps(
+        (vault, remotes),
+        &request,
+        (&checkpoint, &identity),
+        (&sealed.steps, is_in_order),
+        observer,
+    )
+    .await?;
     let not_before = request.not_before;
     let query = AttemptQuery {
         vault,
@@ -264,6 +240,59 @@ pub async fn seal_checkpoint(
         step: Box::new(step),
         new: true,
     })
+}
+
+/// Prepares each remote, and warns of those that cannot be.
+async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
+    for remote in remotes {
+        // The same fault would also fail queries and uploads, so it is reported here.
+        if let Err(error) = remote.begin(vault).await {
+            observer.on_event(&Event::Warning {
+                message: &format!("{}: cannot prepare the remote: {error}", remote.name()),
+            });
+        }
+    }
+}
+
+/// Collects the steps that the remotes, the vault, and its record of earlier checkpoints know. The remotes are only asked
+/// if earlier steps are in order.
+///
+/// # Errors
+/// [`ErrorKind::Refused`] when the checkpoint was sealed before and retention has removed it.
+async fn known_steps(
+    (vault, remotes): (&Vault, &[RunRemote]),
+    request: &CheckpointToSeal,
+    (checkpoint, identity): (&ScannedCheckpoint<'_>, &CheckpointIdentity),
+    (sealed, is_in_order): (&[SealedStep], bool),
+    observer: &Arc<dyn Observer>,
+) -> Result<KnownSteps> {
+    let mut known = if is_in_order {
+        ask_remotes(remotes, checkpoint, &request.writer, observer).await
+    } else {
+        KnownSteps {
+            missing_somewhere: true,
+            ..KnownSteps::default()
+        }
+    };
+    known.add(known_locally(sealed, checkpoint));
+    if request.attempt.is_some() || known.has_content(checkpoint.step) {
+        return Ok(known);
+    }
+    let Some(seen) = seen_checkpoint(vault, &request.run, checkpoint.step, identity).await? else {
+        return Ok(known);
+    };
+    if known.is_removed(seen) {
+        return Err(stale(checkpoint.source, seen));
+    }
+    if !known.steps.iter().any(|entry| entry.id == seen) {
+        // It never became durable, or no remote answers.
+        known.add(vec![KnownStep {
+            id: seen,
+            written_at: Some(checkpoint.tree.newest_mtime()),
+            same_content: true,
+        }]);
+    }
+    Ok(known)
 }
 
 /// Records a sealed step for the time after retention has removed it. A failure does not fail the seal.
