@@ -61,6 +61,10 @@ finish() {
     rm -f -- "$place.pid"
     return
   fi
+  if rmdir -- "$place" 2>/dev/null; then
+    rm -f -- "$place.pid" "$place.lock"
+    return
+  fi
   # The job left its identity in a file of variables, which only a process of the job's user may source. All processes
   # stay in one process group and hold the lock, so that the prolog can kill them and detect their end.
   # shellcheck disable=SC2016 # $1 is the inner shell's
@@ -93,7 +97,11 @@ reclaim() {
   scontrol ping >/dev/null 2>&1 || return 0
   for place in "$scratch"/*/; do
     place=${place%/}
-    if [[ ${place##*/} =~ ^[0-9]+$ ]] && [ -f "$place/stepvault.toml" ] && ! is_here "${place##*/}" ,COMPLETING; then
+    if [[ ! ${place##*/} =~ ^[0-9]+$ ]] || is_here "${place##*/}" ,COMPLETING; then
+      continue
+    fi
+    # What a job left, or a directory that it never used.
+    if [ -f "$place/stepvault.toml" ] || [ -z "$(ls -A "$place")" ]; then
       finish_outside --wait "$place" left
     fi
   done

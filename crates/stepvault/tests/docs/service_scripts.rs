@@ -206,6 +206,7 @@ fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_the
     std::fs::create_dir(place.path().join("remote")).unwrap();
     std::fs::create_dir_all(place.path().join("jobs/8")).unwrap();
     std::fs::write(place.path().join("jobs/8/weights"), "nobody explains it").unwrap();
+    std::fs::create_dir(place.path().join("jobs/9")).unwrap();
     let programs = |jobs: &str| {
         let squeue = format!("#!/bin/sh\n{jobs}\n");
         // In place of systemd, where it runs.
@@ -226,8 +227,9 @@ fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_the
         );
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     };
-    programs("echo '   7'");
+    programs("echo '   7'; echo 9");
     assert!(job.exists(), "the job is on this node");
+    assert!(place.path().join("jobs/9").exists(), "so is this one");
     programs("exit 1");
     assert!(job.exists(), "Slurm does not say");
     // The job comes to the node between the two questions.
@@ -235,6 +237,7 @@ fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_the
     assert!(job.exists(), "the job is on this node by now");
     programs("echo 70");
     assert!(!job.exists(), "nobody needs it");
+    assert!(!place.path().join("jobs/9").exists(), "nobody has used it");
     assert!(place.path().join("remote").read_dir().unwrap().count() > 0);
     assert!(place.path().join("jobs/8/weights").exists());
 }
