@@ -41,7 +41,8 @@ use trainer::{Ended, Trainer};
 ///
 /// Restores the newest valid step as 'restore --into' does, starts CMD, serves the configured runs as 'agent' does
 /// while CMD runs, forwards signals to it, uploads the remaining steps when it ends, and exits with its exit code (128
-/// plus the signal number if a signal killed it).
+/// plus the signal number if a signal killed it). A step that is not durable by then is named on stderr, and does not
+/// change the exit code: 'stepvault status' and the next start tell of it.
 ///
 /// If no checkpoint exists yet, the trainer starts from scratch. If checkpoints exist but none can be restored, the
 /// trainer is not started. A step from which the trainer crashed several times in a row is skipped in favour of the
