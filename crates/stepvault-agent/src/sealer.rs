@@ -127,9 +127,9 @@ impl Sealer {
             // A long seal must not shorten the other steps' quiet time.
             give_up += begun.elapsed();
             // A step that nothing but its quiet time proves is waited for, if the drain's deadline allows it.
-            let quiet_by = asked
-                .is_some()
-                .then(|| *quiet_by.get_or_insert_with(|| Instant::now() + until_quiet));
+            if asked.is_some() {
+                quiet_by.get_or_insert_with(|| Instant::now() + until_quiet);
+            }
             let waits_for_quiet_time = scan_again
                 .zip(quiet_by)
                 .is_some_and(|(time, quiet_by)| time <= quiet_by && self.has_time_until(time));

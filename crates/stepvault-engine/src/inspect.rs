@@ -173,8 +173,8 @@ impl InspectedStep {
 
     /// Returns its faults as text: completeness first, then each damaged file.
     pub fn reasons(&self) -> Vec<String> {
-        let broken = self.check.broken().map(|(path, why)| format!("{path}: {why}"));
-        self.step.reasons().iter().cloned().chain(broken).collect()
+        let completeness = self.step.reasons().iter().cloned();
+        completeness.chain(self.check.damage()).collect()
     }
 }
 

@@ -65,6 +65,13 @@ impl StepCheck {
         self.broken().next().is_none() && self.bytes > 0 && self.unknown_bytes <= MAX_UNPROVED_BYTES
     }
 
+    /// Returns the broken rules as text; empty if there are none.
+    pub fn damage(&self) -> Vec<String> {
+        self.broken()
+            .map(|(path, why)| format!("{path}: {why}"))
+            .collect()
+    }
+
     /// Returns the broken rules: path and reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
         self.findings

@@ -6,12 +6,12 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
+use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
 use stepvault_local::survey::SurveyFiles;
 
-use super::scan::damage_of;
 use super::{Discovery, Origin, Ready, selection};
 use crate::announcements::Announcement;
 use stepvault_local::clock::SystemClock;
@@ -45,7 +45,7 @@ impl Discovery {
         let mut faults: Vec<String> = found.reasons().to_vec();
         if faults.is_empty() {
             faults = match SurveyFiles::open(&self.directory) {
-                Ok(files) => damage_of(self.extent, found, &self.survey, &files),
+                Ok(files) => check_extent(self.extent, found, &self.survey, &files).damage(),
                 Err(error) => vec![error.to_string()],
             };
         }

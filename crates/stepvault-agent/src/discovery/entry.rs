@@ -152,11 +152,7 @@ impl Entry {
             self.is_waiting = true;
             return self.not_yet(not_yet.why, Some(not_yet.wait));
         }
-        let check = (candidate.structure)();
-        let reasons: Vec<String> = check
-            .broken()
-            .map(|(path, why)| format!("{path}: {why}"))
-            .collect();
+        let reasons = (candidate.structure)().damage();
         if reasons.is_empty() {
             return self.ready(&tree, sighting);
         }

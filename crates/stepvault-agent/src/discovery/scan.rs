@@ -41,9 +41,9 @@ impl Discovery {
         }
         if self.vanished_unquiet >= VANISHED_TOLD_AFTER && report.advice.is_none() {
             report.advice = Some(format!(
-                "the trainer deletes its steps before they are sealed: {} vanished before they had been unchanged for {} s; let \
-                 it keep more steps, set a shorter quiet-time, or announce each step with 'stepvault announce'",
-                self.vanished_unquiet,
+                "the trainer deletes its steps before they are sealed: at least {VANISHED_TOLD_AFTER} vanished before they had \
+                 been unchanged for {} s; let it keep more steps, set a shorter quiet-time, or announce each step with \
+                 'stepvault announce'",
                 self.quiet_time.as_secs()
             ));
         }
@@ -169,14 +169,6 @@ impl Discovery {
             stays
         });
     }
-}
-
-/// Returns the damage in a complete step, as text; empty if there is none. A damaged step is not sealed until it
-/// changes. Called once for each state of a step: it reads headers, and checksums if a format has some.
-pub(super) fn damage_of(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> Vec<String> {
-    let check = check_extent(extent, step, tree, files);
-    let broken = check.broken();
-    broken.map(|(path, why)| format!("{path}: {why}")).collect()
 }
 
 /// The findings of one scan.

@@ -58,8 +58,7 @@ pub fn check_source(
         faults: inspection
             .steps
             .iter()
-            .flat_map(|step| step.check.broken())
-            .map(|(path, why)| format!("{path}: {why}"))
+            .flat_map(|step| step.check.damage())
             .collect(),
     }
 }

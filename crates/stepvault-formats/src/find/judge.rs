@@ -8,7 +8,7 @@ use super::ranks::ranks_of;
 use super::units::{Unit, UnitFile};
 use super::{Completeness, Extent, FindOptions, QuietRule, areal};
 use crate::pointer::PointerFound;
-use crate::profile::template::{Values, last_component, parent_prefix};
+use crate::profile::template::{Values, parent_prefix};
 use crate::profile::{GENERIC, PathGlob, Profile, Proof, UnitRule};
 use crate::temporary::is_unfinished_file;
 use crate::tree::Tree;
@@ -89,10 +89,7 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
             file.inside
         ));
     }
-    let members_are_files = unit.members.iter().any(|member| {
-        let name = last_component(&member.path);
-        unit.files.iter().any(|file| file.inside == name)
-    });
+    let members_are_files = unit.members.iter().any(|member| unit.is_file(member));
     if members_are_files && let Some(file) = unit.files.iter().find(|file| file.size_bytes == 0) {
         reasons.push(format!("{} is empty (0 bytes)", file.inside));
     }

@@ -53,11 +53,13 @@ impl Unit<'_> {
 
     /// Whether all of its paths are files.
     pub(crate) fn is_files(&self) -> bool {
-        let is_file = |member: &Member| {
-            let name = last_component(&member.path);
-            self.files.iter().any(|file| file.inside == name)
-        };
-        self.members.iter().all(is_file)
+        self.members.iter().all(|member| self.is_file(member))
+    }
+
+    /// Returns whether this path of the step is a file.
+    pub(crate) fn is_file(&self, member: &Member) -> bool {
+        let name = last_component(&member.path);
+        self.files.iter().any(|file| file.inside == name)
     }
 
     /// Returns the name of a file without the number of the step, for comparison with other steps.

@@ -93,12 +93,7 @@ impl Agreement<'_> {
         let (mut missing, mut seen) = (None, Vec::new());
         while self.recorded(next).await?.is_none() {
             if visible_steps(self.remote).await?.contains_key(&id) {
-                let durable = Agreed {
-                    step: Some(id),
-                    availability: Availability::Durable,
-                    skipped: Vec::new(),
-                };
-                self.record(next, &durable).await?;
+                self.record(next, &Agreed::on(id, Availability::Durable)).await?;
                 return Ok(());
             }
             if Instant::now() >= report_at {

@@ -59,6 +59,15 @@ pub(super) struct Agreed {
 }
 
 impl Agreed {
+    /// A step for which this node skipped no other.
+    fn on(id: StepId, availability: Availability) -> Self {
+        Self {
+            step: Some(id),
+            availability,
+            skipped: Vec::new(),
+        }
+    }
+
     /// Narrows a request to the agreed step.
     ///
     /// # Errors
@@ -202,11 +211,9 @@ impl<'a> Agreement<'a> {
             }
         }
         match latest.filter(|resume| resume.availability == Availability::Durable) {
-            Some(Resume { step: Some(id), .. }) if !damaged.contains(&id) => Ok(Agreed {
-                step: Some(id),
-                availability: Availability::Durable,
-                skipped: Vec::new(),
-            }),
+            Some(Resume { step: Some(id), .. }) if !damaged.contains(&id) => {
+                Ok(Agreed::on(id, Availability::Durable))
+            }
             _ => self.newest_durable(&damaged).await,
         }
     }

@@ -137,11 +137,7 @@ impl Agreement<'_> {
                     .then_some(Availability::WhenUploaded)
             };
             if let Some(availability) = availability {
-                return Ok(Agreed {
-                    step: Some(id),
-                    availability,
-                    skipped: Vec::new(),
-                });
+                return Ok(Agreed::on(id, availability));
             }
         }
         Ok(durable)
