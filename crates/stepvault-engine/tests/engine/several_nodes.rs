@@ -893,8 +893,8 @@ async fn what_is_older_than_a_launch_goes_to_the_one_before() {
     assert_eq!(report.id, id(2, 300));
 }
 
-#[tokio::test]
-async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch() {
+/// Two nodes in their second launch, after retention has removed step 100 everywhere but in the trainers' directories.
+async fn after_retention() -> Cluster {
     let mut cluster = Cluster::new(2).await;
     for (step, written) in [(100, 1000), (200, 2000)] {
         for rank in [0, 1] {
@@ -905,6 +905,12 @@ async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch()
     assert_eq!(evicted.removed, [id(1, 100)]);
     cluster.rigs[0].prune(1).await.unwrap();
     "second".clone_into(&mut cluster.launch);
+    cluster
+}
+
+#[tokio::test]
+async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch() {
+    let cluster = after_retention().await;
     // The directory is still there, and the agent of this launch takes all that it finds for its own.
     let left = cluster.rigs[1].outputs().join("step_100");
     let request = |cluster: &Cluster| CheckpointToSeal {
@@ -924,15 +930,7 @@ async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch()
 
 #[tokio::test]
 async fn a_removed_save_that_was_sealed_during_an_outage_is_discarded_when_the_remote_answers() {
-    let mut cluster = Cluster::new(2).await;
-    for (step, written) in [(100, 1000), (200, 2000)] {
-        for rank in [0, 1] {
-            cluster.save(rank, step, written).await;
-        }
-    }
-    cluster.rigs[1].evict(1).await;
-    cluster.rigs[0].prune(1).await.unwrap();
-    "second".clone_into(&mut cluster.launch);
+    let mut cluster = after_retention().await;
     let there = std::mem::take(&mut cluster.rigs[1].remotes);
     cluster.rigs[1].add_one_that_is_away("disk").await;
     let late = CheckpointToSeal {
