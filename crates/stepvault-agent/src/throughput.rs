@@ -27,7 +27,9 @@ struct Meter {
     busy: usize,
     busy_since: Option<Instant>,
     busy_before: Duration,
-    moved: VecDeque<(Duration, u64)>,
+    /// Bytes that were sent; negative where a repeated request started again.
+    moved: VecDeque<(Duration, i64)>,
+    in_flight_bytes: i64,
 }
 
 impl Meter {
@@ -49,7 +51,7 @@ impl Meter {
         }
     }
 
-    fn moved(&mut self, now: Instant, bytes: u64) {
+    fn moved(&mut self, now: Instant, bytes: i64) {
         let clock = self.clock(now);
         match self.moved.back_mut() {
             Some((time, sum)) if clock.saturating_sub(*time) < GRAIN => *sum = sum.saturating_add(bytes),
@@ -65,12 +67,8 @@ impl Meter {
         let clock = self.clock(now);
         let window = clock.min(WINDOW);
         let oldest = clock.saturating_sub(window);
-        let moved: u64 = self
-            .moved
-            .iter()
-            .filter(|(time, _)| *time >= oldest)
-            .map(|(_, bytes)| *bytes)
-            .sum();
+        let recent = self.moved.iter().filter(|(time, _)| *time >= oldest);
+        let moved = u64::try_from(recent.map(|(_, bytes)| *bytes).sum::<i64>()).unwrap_or(0);
         if moved == 0 || window < SHORTEST {
             return None;
         }
@@ -108,6 +106,11 @@ impl Throughput {
         }
     }
 
+    /// Returns the bytes of parts that were sent and are not acknowledged yet.
+    pub(crate) fn in_flight_bytes(&self, remote: &RemoteName) -> u64 {
+        self.with(remote, |meter| u64::try_from(meter.in_flight_bytes).unwrap_or(0))
+    }
+
     /// Returns the remote's recent bytes per second of upload time; `None` if nothing was sent.
     pub(crate) fn bytes_per_second(&self, remote: &RemoteName) -> Option<u64> {
         self.with(remote, |meter| meter.bytes_per_second(Instant::now()))
@@ -123,13 +126,30 @@ pub(crate) struct MeteringObserver {
 
 impl Observer for MeteringObserver {
     fn on_event(&self, event: &Event<'_>) {
-        if let Event::BytesMoved {
-            tier: Tier::Remote(remote),
-            bytes,
-        } = event
-        {
-            self.throughput
-                .with(remote, |meter| meter.moved(Instant::now(), *bytes));
+        match event {
+            Event::BytesMoved {
+                tier: Tier::Remote(remote),
+                bytes,
+            } => {
+                let bytes = i64::try_from(*bytes).unwrap_or(i64::MAX);
+                self.throughput
+                    .with(remote, |meter| meter.moved(Instant::now(), bytes));
+            }
+            Event::BytesInFlight {
+                tier: Tier::Remote(remote),
+                change_bytes,
+            } => self.throughput.with(remote, |meter| {
+                meter.in_flight_bytes += change_bytes;
+                meter.moved(Instant::now(), *change_bytes);
+            }),
+            // They took the link's time all the same.
+            Event::BytesGivenUp {
+                tier: Tier::Remote(remote),
+                bytes,
+            } => self
+                .throughput
+                .with(remote, |meter| meter.in_flight_bytes -= bytes.cast_signed()),
+            _ => {}
         }
         self.inner.on_event(event);
     }

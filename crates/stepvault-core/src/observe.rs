@@ -83,6 +83,21 @@ pub enum Event<'a> {
         /// Bytes since the last such event.
         bytes: u64,
     },
+    /// Bytes of a file part were sent that the store has not acknowledged. What was reported is taken back in the moment
+    /// in which `BytesMoved` reports the acknowledged part.
+    BytesInFlight {
+        /// The tier.
+        tier: &'a Tier,
+        /// The difference to the last such event.
+        change_bytes: i64,
+    },
+    /// A file part of which bytes were in flight has failed or was cancelled.
+    BytesGivenUp {
+        /// The tier.
+        tier: &'a Tier,
+        /// Its bytes in flight.
+        bytes: u64,
+    },
     /// The store copied bytes from an earlier step, so that they were not sent.
     BytesCopied {
         /// The tier.

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -17,11 +17,15 @@ pub const BLOCK_BYTES: usize = 256 << 10;
 /// A block is passed to the HTTP client in slices of this size, so that progress is visible within it.
 const SLICE_BYTES: usize = 32 << 10;
 
+/// Change of the sent bytes from which on it is reported.
+const REPORTED_CHANGE_BYTES: u64 = 256 << 10;
+
 /// Bytes in blocks. Cheap to clone; a block is freed when no clone and no connection holds it any more.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
     blocks: Arc<[Bytes]>,
     size_bytes: u64,
+    sending: Option<Arc<Sending>>,
 }
 
 impl Payload {
@@ -33,6 +37,13 @@ impl Payload {
     /// Returns the blocks in order, none of them empty.
     pub fn blocks(&self) -> &[Bytes] {
         &self.blocks
+    }
+
+    /// Reports to `sending` how much of it the requests take.
+    #[must_use]
+    pub fn reporting_to(self, sending: &Arc<Sending>) -> Self {
+        let sending = Some(Arc::clone(sending));
+        Self { sending, ..self }
     }
 
     /// Returns the body of one request.
@@ -58,7 +69,59 @@ impl From<Vec<Bytes>> for Payload {
         Self {
             size_bytes: blocks.iter().map(|block| block.len() as u64).sum(),
             blocks: blocks.into(),
+            sending: None,
         }
+    }
+}
+
+/// Reports the bytes of one payload that its newest request has passed to the connection, until the payload is
+/// acknowledged or given up.
+pub struct Sending {
+    state: Mutex<SendingState>,
+    on_change: Box<dyn Fn(i64) + Send + Sync>,
+}
+
+#[derive(Debug, Default)]
+struct SendingState {
+    reported_bytes: u64,
+    has_ended: bool,
+}
+
+impl Sending {
+    /// Calls `on_change` with the change in bytes since its last call, at most once in 256 KiB.
+    pub fn new(on_change: impl Fn(i64) + Send + Sync + 'static) -> Self {
+        Self {
+            state: Mutex::default(),
+            on_change: Box::new(on_change),
+        }
+    }
+
+    /// Returns the sum of the reported changes. A connection that still holds the payload reports nothing any more.
+    pub fn end(&self) -> u64 {
+        let mut state = self.state();
+        state.has_ended = true;
+        std::mem::take(&mut state.reported_bytes)
+    }
+
+    fn advance_to(&self, sent_bytes: u64) {
+        let mut state = self.state();
+        if state.has_ended || sent_bytes.abs_diff(state.reported_bytes) < REPORTED_CHANGE_BYTES {
+            return;
+        }
+        let before = std::mem::replace(&mut state.reported_bytes, sent_bytes);
+        (self.on_change)(sent_bytes.cast_signed().wrapping_sub(before.cast_signed()));
+    }
+
+    fn state(&self) -> MutexGuard<'_, SendingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Sending {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Sending")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,6 +160,9 @@ impl Body for PayloadBody {
         }
         let slice = this.rest.split_to(this.rest.len().min(SLICE_BYTES));
         this.remaining_bytes -= slice.len() as u64;
+        if let Some(sending) = &this.payload.sending {
+            sending.advance_to(this.payload.size_bytes - this.remaining_bytes);
+        }
         Poll::Ready(Some(Ok(Frame::data(slice))))
     }
 
@@ -140,6 +206,28 @@ mod tests {
             assert!(body.is_end_stream());
             body.rewind();
         }
+    }
+
+    #[test]
+    fn reports_what_the_newest_request_has_taken_and_nothing_after_the_end() {
+        let in_flight = Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let counted = Arc::clone(&in_flight);
+        let sending = Arc::new(Sending::new(move |change| {
+            counted.fetch_add(change, std::sync::atomic::Ordering::Relaxed);
+        }));
+        let taken = || in_flight.load(std::sync::atomic::Ordering::Relaxed);
+        let payload = Payload::from(vec![Bytes::from(vec![7; BLOCK_BYTES]); 3]).reporting_to(&sending);
+        let mut body = payload.clone().into_body();
+        slices(&mut body);
+        assert_eq!(taken(), 3 * BLOCK_BYTES as i64);
+        // A repeated request starts again.
+        body.rewind();
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut body).poll_frame(&mut context);
+        assert_eq!(taken(), SLICE_BYTES as i64);
+        assert_eq!(sending.end(), SLICE_BYTES as u64);
+        slices(&mut body);
+        assert_eq!(taken(), SLICE_BYTES as i64, "an abandoned connection");
     }
 
     #[test]

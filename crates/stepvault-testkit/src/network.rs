@@ -10,6 +10,10 @@ use tokio::time::Instant;
 
 use crate::serve::ServerHandle;
 
+/// Receive buffer and segment size of the connections to clients, so that bytes wait at their sender as they do before
+/// a slow link: loopback itself would take some 5 MB of each connection at once.
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+const SEGMENT_BYTES: u32 = 1460;
 /// Bytes read from a socket at once.
 const PIECE_BYTES: usize = 16 << 10;
 
@@ -137,6 +141,12 @@ impl Network {
 }
 
 async fn serve(listener: TcpListener, server: SocketAddr, state: Arc<Mutex<State>>) {
+    // Accepted connections inherit both.
+    let socket = socket2::SockRef::from(&listener);
+    socket
+        .set_recv_buffer_size(RECEIVE_BUFFER_BYTES)
+        .and_then(|()| socket.set_tcp_mss(SEGMENT_BYTES))
+        .expect("a small receive buffer and small segments");
     loop {
         let Ok((client, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::Result;
-use stepvault_core::drain::{RemotePlan, Waiting, plan};
+use stepvault_core::drain::{RemotePlan, Waiting, parts_at_once, plan};
+use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
@@ -91,6 +92,56 @@ impl DrainPlanner {
             }
             tokio::time::sleep(INTERVAL).await;
         }
+    }
+}
+
+/// How many parts of a step are sent at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartsAtOnce {
+    /// Length of the step's largest part.
+    part_bytes: u64,
+    pub(crate) count: usize,
+}
+
+impl DrainPlanner {
+    /// Returns how many parts of the step to send at once: `at_most`, unless few of them would be whole at the deadline.
+    pub(crate) fn parts_at_once(&self, step: &SealedStep, at_most: usize) -> PartsAtOnce {
+        let files = step.record().own_files().into_iter();
+        let largest = files.map(|file| file.size_bytes).max().unwrap_or_default();
+        let part_bytes = FileParts::of(largest).map_or(largest, FileParts::part_size_bytes);
+        let mut parts = PartsAtOnce {
+            part_bytes: part_bytes.min(largest),
+            count: at_most,
+        };
+        parts.count = self.fewer(parts).unwrap_or(at_most);
+        parts
+    }
+
+    fn fewer(&self, parts: PartsAtOnce) -> Option<usize> {
+        let left = self.drain.time_left().until_the_end?;
+        let rate = self.throughput.bytes_per_second(&self.remote)?;
+        let count = parts_at_once(parts.part_bytes, rate, left, parts.count);
+        (count < parts.count).then_some(count)
+    }
+
+    /// Returns when fewer parts should be sent at once, and those under way would not be finished in half of the time
+    /// left: what was sent of them is lost then, and the parts that take their place are finished.
+    pub(crate) async fn until_fewer_at_once(self, parts: PartsAtOnce) {
+        self.drain.urgent().await;
+        loop {
+            if self.fewer(parts).is_some() && !self.are_finished_soon(parts) {
+                return;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    fn are_finished_soon(&self, parts: PartsAtOnce) -> bool {
+        let under_way = parts.part_bytes.saturating_mul(parts.count as u64);
+        let unsent = under_way.saturating_sub(self.throughput.in_flight_bytes(&self.remote));
+        let rate = self.throughput.bytes_per_second(&self.remote).unwrap_or_default();
+        let left = self.drain.time_left().until_the_end.unwrap_or_default();
+        u128::from(unsent) * 1000 <= u128::from(rate) * left.as_millis() / 2
     }
 }
 

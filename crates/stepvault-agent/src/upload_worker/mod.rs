@@ -109,11 +109,13 @@ impl UploadWorker {
     async fn upload_unless_preempted(&mut self, index: usize, step: &SealedStep) {
         let here = self.runs[index].on_remote(step.id());
         let (in_use, in_vault) = (self.vault.in_use.clone(), here.step());
-        let preempted = self
-            .planner(self.excluded(true))
-            .until_preempted(here.run.clone(), here.id);
+        let planner = self.planner(self.excluded(true));
+        let parts = planner.parts_at_once(step, self.runs[index].remote.settings.max_concurrent_requests);
+        let narrowed = planner.clone().until_fewer_at_once(parts);
+        let preempted = planner.until_preempted(here.run.clone(), here.id);
         let why = tokio::select! {
-            () = self.upload(index, step) => return,
+            () = self.upload(index, step, parts.count) => return,
+            () = narrowed => "upload continues with fewer parts at once, so that they are whole at the deadline",
             () = preempted => "upload preempted by another step",
             () = in_use.is_given_up(&in_vault) => "upload stopped: the vault gives the step up for lack of space",
         };
@@ -121,7 +123,7 @@ impl UploadWorker {
         tracing::info!(run = %here.run, id = %here.id, remote = %here.remote, "{why}");
     }
 
-    async fn upload(&mut self, index: usize, step: &SealedStep) {
+    async fn upload(&mut self, index: usize, step: &SealedStep, parts_at_once: usize) {
         let id = step.id();
         let here = self.runs[index].on_remote(id);
         let Some(in_use) = self.vault.in_use.for_upload(here.step()) else {
@@ -132,7 +134,7 @@ impl UploadWorker {
         };
         self.reporter.status.upload_began(&here);
         let _busy = self.throughput.busy(&here.remote);
-        let uploaded = self.try_upload(index, step).await;
+        let uploaded = self.try_upload(index, step, parts_at_once).await;
         drop(in_use);
         match uploaded {
             Ok(Uploaded::Incomplete { missing }) => self.lacks_parts(index, &here, &missing),
@@ -161,6 +163,7 @@ impl UploadWorker {
         &mut self,
         index: usize,
         step: &SealedStep,
+        parts_at_once: usize,
     ) -> std::result::Result<Uploaded, UploadFailure> {
         let run = &mut self.runs[index];
         // Read before the remote answers: an outage that begins meanwhile is handled with the next step.
@@ -175,7 +178,7 @@ impl UploadWorker {
         if run.missing_parts.next_check(step.id()).is_some() {
             return Ok(session.commit_if_complete(step).await?);
         }
-        Ok(session.upload(step).await?)
+        Ok(session.with_parts_at_once(parts_at_once).upload(step).await?)
     }
 
     /// Returns the run's session with the remote: opened for the first step, and verified again after an outage.

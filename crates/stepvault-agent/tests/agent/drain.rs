@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use stepvault_agent::control::DrainRequest;
 use stepvault_core::config::Completion;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::network::Network;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, id};
@@ -65,6 +67,32 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
     server.faults().clear();
     let report = node.once(options);
     assert!(report.is_durable() && report.uploaded.total == 1);
+}
+
+#[tokio::test]
+async fn over_a_slow_link_parts_are_whole_at_the_deadline() {
+    const PART_BYTES: u64 = 8 << 20;
+    let (node, server) = (Node::new(), StrictS3::start());
+    let address = server.endpoint().trim_start_matches("http://").parse().unwrap();
+    let network = Network::to(address);
+    let through = format!("http://{}", network.address());
+    let slow = |settings: &mut RemoteSettings| {
+        settings.endpoint = Some(through);
+        settings.max_concurrent_requests = 16;
+    };
+    let remote = node.s3_remote_with("s3", &server, 60, slow).await;
+    let mut options = node.options(vec![remote]);
+    options.drain_deadline = Duration::from_secs(12);
+    let service = node.start(options);
+    network.limit(Some(2 << 20), None);
+    node.save("step_1", &[("model.safetensors", 16 * PART_BYTES as usize)], 5);
+    node.until_requested(&server, "model.safetensors").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let report = service.stop();
+    // Of what the link carries in that time, 16 parts at once would finish none.
+    assert_eq!(report.not_durable.len(), 1, "{report:?}");
+    let sent = 16 * PART_BYTES - report.not_durable[0].missing_bytes;
+    assert!(sent >= PART_BYTES, "{sent}");
 }
 
 #[tokio::test]

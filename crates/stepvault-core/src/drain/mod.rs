@@ -8,7 +8,7 @@
 mod plan;
 mod record;
 
-pub use plan::{Chance, PlannedStep, RemotePlan, TimeLeft, Waiting, plan};
+pub use plan::{Chance, PlannedStep, RemotePlan, TimeLeft, Waiting, parts_at_once, plan};
 pub use record::{DrainRecord, LeftStep, MAX_LEFT_STEPS};
 
 #[cfg(test)]

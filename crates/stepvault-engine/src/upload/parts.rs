@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stepvault_core::digest::{FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::observe::Event;
+use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
-use stepvault_remote::payload::Payload;
+use stepvault_remote::payload::{Payload, Sending};
 use stepvault_remote::store::{Created, PartReceipt};
 use tokio::sync::OnceCell;
 
@@ -81,7 +81,7 @@ impl UploadSession {
             let indexes = upload.missing_parts().into_iter();
             indexes.map(move |index| Arc::clone(upload).send_part(index))
         });
-        run_bounded(missing, self.remote.settings.max_concurrent_requests).await
+        run_bounded(missing, self.parts_at_once).await
     }
 }
 
@@ -236,6 +236,7 @@ impl FileUpload {
             })
             .await?;
         let (body, digest) = self.read_part(index).await?;
+        let in_flight = self.in_flight();
         let copied = self.copy_part(upload, index, &digest).await;
         let is_copy = copied.is_some();
         let receipt = if let Some(receipt) = copied {
@@ -243,8 +244,8 @@ impl FileUpload {
             drop(body);
             receipt
         } else {
-            self.send_bytes(upload, index, body.into_payload(), &digest)
-                .await?
+            let body = body.into_payload().reporting_to(&in_flight.sending);
+            self.send_bytes(upload, index, body, &digest).await?
         };
         self.journal.append(&JournalRecord::PartDone {
             path: self.file.path.clone(),
@@ -252,6 +253,7 @@ impl FileUpload {
             tag: receipt.tag.clone(),
             digest,
         })?;
+        in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, is_copy);
         {
             let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,7 +326,8 @@ impl FileUpload {
             Ok(read)
         })
         .await?;
-        let body = body.into_payload();
+        let in_flight = self.in_flight();
+        let body = body.into_payload().reporting_to(&in_flight.sending);
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
         if self.copy_whole(&file_digest, &parts).await? {
@@ -362,8 +365,30 @@ impl FileUpload {
             let created = self.session.remote.store.create(&self.key, body, &digest).await?;
             self.prove_created(created, &file_digest, &parts).await?;
         }
+        in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, false);
         self.record_done(&parts)
+    }
+
+    fn in_flight(&self) -> InFlight {
+        let (observer, tier) = (
+            Arc::clone(&self.session.observer),
+            self.session.remote.tier.clone(),
+        );
+        let report = {
+            let (observer, tier) = (Arc::clone(&observer), tier.clone());
+            move |change_bytes| {
+                observer.on_event(&Event::BytesInFlight {
+                    tier: &tier,
+                    change_bytes,
+                });
+            }
+        };
+        InFlight {
+            sending: Arc::new(Sending::new(report)),
+            observer,
+            tier,
+        }
     }
 
     async fn complete(&self, upload: &str) -> Result<()> {
@@ -467,6 +492,33 @@ impl FileUpload {
             path: &self.file.path,
         });
         Ok(())
+    }
+}
+
+/// A part that is being sent. Dropped before it is acknowledged, it reports that its bytes are given up.
+struct InFlight {
+    sending: Arc<Sending>,
+    observer: Arc<dyn Observer>,
+    tier: Tier,
+}
+
+impl InFlight {
+    fn acknowledged(&self) {
+        let change_bytes = self.sending.end().cast_signed().wrapping_neg();
+        self.observer.on_event(&Event::BytesInFlight {
+            tier: &self.tier,
+            change_bytes,
+        });
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let bytes = self.sending.end();
+        if bytes > 0 {
+            let tier = &self.tier;
+            self.observer.on_event(&Event::BytesGivenUp { tier, bytes });
+        }
     }
 }
 

@@ -32,6 +32,8 @@ pub struct UploadSession {
     pub(super) observer: Arc<dyn Observer>,
     /// Bytes that the store has copied in this session and that were not sent.
     pub(super) copied_bytes: Arc<AtomicU64>,
+    /// Maximum number of file parts that are sent at once.
+    pub(super) parts_at_once: usize,
 }
 
 impl UploadSession {
@@ -55,6 +57,7 @@ impl UploadSession {
             });
         }
         Ok(Self {
+            parts_at_once: remote.settings.max_concurrent_requests,
             remote,
             vault,
             marker,
@@ -73,6 +76,15 @@ impl UploadSession {
     /// [`Unreachable`](stepvault_core::ErrorKind::Unreachable) when the vault's marker is missing.
     pub async fn recognise(&self) -> Result<()> {
         self.remote.ensure_marker(&self.vault).await.map(drop)
+    }
+
+    /// Sends at most this many file parts at once.
+    #[must_use]
+    pub fn with_parts_at_once(self, parts_at_once: usize) -> Self {
+        Self {
+            parts_at_once,
+            ..self
+        }
     }
 
     /// Returns the bytes that the store has copied from earlier steps since this session began and that were not

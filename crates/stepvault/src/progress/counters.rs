@@ -1,6 +1,6 @@
 //! Transfer counters of one tier.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stepvault_core::observe::Tier;
@@ -14,6 +14,8 @@ pub(super) struct TierCounters {
     pub(super) tier: Tier,
     pub(super) total_bytes: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
+    /// Bytes that were sent and are not acknowledged yet.
+    pub(super) in_flight_bytes: AtomicI64,
     pub(super) copied_bytes: AtomicU64,
     pub(super) reused_bytes: AtomicU64,
     pub(super) total_files: AtomicU64,
@@ -32,6 +34,7 @@ impl TierCounters {
             tier,
             total_bytes: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
+            in_flight_bytes: AtomicI64::new(0),
             copied_bytes: AtomicU64::new(0),
             reused_bytes: AtomicU64::new(0),
             total_files: AtomicU64::new(0),
@@ -81,9 +84,19 @@ impl TierCounters {
         self.transfers.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the bytes that need no further transfer.
+    /// Returns the bytes that were moved, with those that are not acknowledged yet.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        let in_flight = self.in_flight_bytes.load(Ordering::Relaxed);
+        let moved = self.moved_bytes.load(Ordering::Relaxed);
+        moved.saturating_add_signed(in_flight)
+    }
+
+    /// Returns the bytes that were sent or need no transfer; at most the total.
     pub(super) fn done_bytes(&self) -> u64 {
-        self.moved_bytes.load(Ordering::Relaxed) + self.spared_bytes()
+        let total = self.total_bytes.load(Ordering::Relaxed);
+        let acknowledged = self.moved_bytes.load(Ordering::Relaxed) + self.spared_bytes();
+        // For a moment a part counts as acknowledged and as in flight.
+        (self.sent_bytes() + self.spared_bytes()).min(total.max(acknowledged))
     }
 
     /// Returns the bytes that were already present or that the store copied.

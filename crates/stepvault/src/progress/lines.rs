@@ -53,7 +53,7 @@ impl Lines {
         self.last.resize(tiers.len(), none);
         let mut lines = Vec::new();
         for (counters, last) in tiers.iter().zip(&mut self.last) {
-            let moved_bytes = counters.moved_bytes.load(Ordering::Relaxed);
+            let moved_bytes = counters.sent_bytes();
             let transfer = counters.transfer();
             if transfer != last.transfer {
                 (last.transfer, last.intervals) = (transfer, 0);

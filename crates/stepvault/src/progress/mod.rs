@@ -226,6 +226,13 @@ impl Observer for Watcher {
         }
         match event {
             Event::BytesMoved { tier, bytes } => self.add(tier, |counters| &counters.moved_bytes, *bytes),
+            Event::BytesInFlight { tier, change_bytes } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters
+                        .in_flight_bytes
+                        .fetch_add(*change_bytes, Ordering::Relaxed);
+                }
+            }
             Event::BytesCopied { tier, bytes } => self.add(tier, |counters| &counters.copied_bytes, *bytes),
             Event::BytesReused { tier, bytes } => self.add(tier, |counters| &counters.reused_bytes, *bytes),
             Event::FileDone { tier, .. } => self.add(tier, |counters| &counters.done_files, 1),
