@@ -501,6 +501,7 @@ impl Sealer {
             run: run.run.clone(),
             source: ready.origin.source.clone(),
             members: ready.origin.members.clone(),
+            origin: ready.origin.recorded.clone(),
             name: Some(ready.origin.name.clone()),
             step: Some(ready.step),
             attempt: self.attempt,

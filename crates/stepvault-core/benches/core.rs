@@ -59,6 +59,7 @@ fn manifest(step: u64, files: u32) -> PartManifest {
             .collect(),
         symlinks: Vec::new(),
         members: Vec::new(),
+        origin: stepvault_core::step_origin::StepOrigin::default(),
     }
 }
 

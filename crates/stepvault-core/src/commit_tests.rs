@@ -56,6 +56,7 @@ fn manifest_of(node: &str, sizes_bytes: &[u64]) -> PartManifest {
         }],
         symlinks: Vec::new(),
         members: Vec::new(),
+        origin: crate::step_origin::StepOrigin::default(),
     }
 }
 

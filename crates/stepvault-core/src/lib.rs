@@ -61,6 +61,7 @@ pub mod retired;
 pub mod room;
 pub mod shares;
 pub mod starts;
+pub mod step_origin;
 pub mod store_facts;
 pub mod timestamp;
 pub mod words;

@@ -15,6 +15,7 @@ use crate::keys::check_step_name;
 use crate::links::check_links;
 use crate::members;
 use crate::path::RelativePath;
+use crate::step_origin::StepOrigin;
 use crate::timestamp::Timestamp;
 
 /// Maximum number of entries in one node's part of a step. The manifest must also fit into a record, which paths of
@@ -45,6 +46,9 @@ pub struct PartManifest {
     pub name: String,
     /// The node whose files these are.
     pub node: NodeName,
+    /// Where its trainer keeps it, and what wrote it. Omitted when nothing of that is known.
+    #[serde(default, skip_serializing_if = "StepOrigin::is_unknown")]
+    pub origin: StepOrigin,
     /// The run.
     pub run: RunName,
     /// Directory or single file.

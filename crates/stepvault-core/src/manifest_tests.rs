@@ -59,6 +59,7 @@ fn manifest() -> PartManifest {
         ],
         symlinks: vec![link("a/l", "../y"), link("z", "a")],
         members: Vec::new(),
+        origin: StepOrigin::default(),
     }
 }
 

@@ -197,6 +197,7 @@ mod tests {
             directories: directories(&["a"]),
             symlinks: Vec::new(),
             members: Vec::new(),
+            origin: crate::step_origin::StepOrigin::default(),
         };
         let plain = String::from_utf8(encode(&manifest).unwrap()).unwrap();
         assert!(!plain.contains("members"), "{plain}");

@@ -128,6 +128,7 @@ mod tests {
             directories: Vec::new(),
             symlinks: Vec::new(),
             members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
         }
     }
 

@@ -72,6 +72,14 @@ pub async fn knows_launches(vault: &Vault, run: &RunName) -> bool {
     !matches!((beginnings, spans), (Ok(beginnings), Ok(spans)) if beginnings.is_empty() && spans.is_empty())
 }
 
+/// Returns whether this node has been part of an attempt of the run, with other nodes.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(crate) async fn has_begun_before(vault: &Vault, run: &RunName) -> Result<bool> {
+    Ok(!read_spans(vault, run).await?.is_empty())
+}
+
 /// Records when this node began to take part in `launch`, before its trainer starts: a single round of the agent later
 /// tells by it which launch wrote a checkpoint.
 ///

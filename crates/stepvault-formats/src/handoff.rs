@@ -8,12 +8,14 @@ use std::io;
 
 use stepvault_core::timestamp::Timestamp;
 
+use crate::check::check_step;
 use crate::detect::{Detection, detect};
-use crate::find::{FindOptions, Found, FoundStep, find_steps};
+use crate::find::{Completeness, FindOptions, Found, FoundStep, find_steps};
 use crate::pointer::{PointerContent, PointerWrite, pointer_after_restore};
-use crate::profile::{GENERIC, Profile, ProfileSet, ResumeBy};
+use crate::profile::{GENERIC, Profile, ProfileSet, ResumeBy, last_component};
 use crate::resume::{looks_at, moved_aside_before_restore, resume_text};
 use crate::source::ReadAt;
+use crate::step_name::looks_like_a_step;
 use crate::tree::{Entry, EntryKind, OpenFile, Tree};
 
 /// A step in the directory where its trainer looks for it. All paths are relative to that directory.
@@ -73,8 +75,8 @@ pub struct PlannedPointer {
 /// Plans the handoff of a restored step to its trainer. The same facts always give the same plan.
 pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile) -> Option<HandoffPlan> {
     let first = restored.paths.first()?;
-    let here = View::here(restored);
-    let above = View::above(restored);
+    let here = View::of(restored.directory, restored.tree);
+    let above = View::above(restored.directory, restored.tree);
     let (profile, why) = if let Some(profile) = restored.profile {
         (profile, Vec::new())
     } else {
@@ -88,6 +90,40 @@ pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile
     view.plan(&step, restored, (profile, why), files)
 }
 
+/// A directory in which a trainer is about to start although no step of its run exists on any tier.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstStart<'a> {
+    /// The directory's own path, absolute, as the trainer sees it.
+    pub directory: &'a str,
+    /// All contents of the directory.
+    pub tree: &'a Tree,
+    /// Whether the trainer must resume from none of its steps, the whole ones included.
+    pub from_scratch: bool,
+    /// The framework, if the user named it.
+    pub profile: Option<&'a Profile>,
+}
+
+/// Returns the paths, relative to the directory, that the trainer must not find when it starts: steps that are not
+/// complete or whose files are damaged, all steps if it starts from scratch, and the pointers to them. The same facts
+/// always give the same paths.
+pub fn in_the_way_of_a_first_start(
+    start: &FirstStart<'_>,
+    profiles: &ProfileSet,
+    files: &dyn OpenFile,
+) -> Vec<String> {
+    let here = View::of(start.directory, start.tree);
+    let above = View::above(start.directory, start.tree);
+    let Some(profile) = start
+        .profile
+        .or_else(|| Some(detect_in(&here, above.as_ref(), profiles, files)?.profile))
+    else {
+        return Vec::new();
+    };
+    let views = std::iter::once(here).chain(above);
+    let mut aside = views.map(|view| view.in_the_way(profile, files, start.from_scratch));
+    aside.find(|paths| !paths.is_empty()).unwrap_or_default()
+}
+
 /// Frameworks name their steps relative to different directories: `checkpoints/checkpoint_3`, `step-3`. So the
 /// directory of the steps is viewed as itself and as part of its parent, of which nothing else is known.
 struct View {
@@ -98,16 +134,16 @@ struct View {
 }
 
 impl View {
-    fn here(restored: &Restored<'_>) -> Self {
+    fn of(directory: &str, tree: &Tree) -> Self {
         Self {
-            root: restored.directory.to_owned(),
+            root: directory.to_owned(),
             prefix: String::new(),
-            tree: restored.tree.clone(),
+            tree: tree.clone(),
         }
     }
 
-    fn above(restored: &Restored<'_>) -> Option<Self> {
-        let (root, name) = restored.directory.trim_end_matches('/').rsplit_once('/')?;
+    fn above(directory: &str, tree: &Tree) -> Option<Self> {
+        let (root, name) = directory.trim_end_matches('/').rsplit_once('/')?;
         let prefix = format!("{name}/");
         let own = Entry {
             kind: EntryKind::Directory,
@@ -116,7 +152,7 @@ impl View {
         (!name.is_empty()).then(|| Self {
             root: if root.is_empty() { "/" } else { root }.to_owned(),
             prefix,
-            tree: restored.tree.clone().under(name, own),
+            tree: tree.clone().under(name, own),
         })
     }
 
@@ -140,7 +176,7 @@ impl View {
             files,
             prefix: &self.prefix,
         };
-        let found = self.find(profile, &files);
+        let found = self.find(profile, &files, step);
         let newer = if restored.overrides_newer {
             None
         } else {
@@ -170,14 +206,51 @@ impl View {
         })
     }
 
-    fn find(&self, profile: &Profile, files: &dyn OpenFile) -> Found {
+    /// Finds the steps of the directory. One whose files are damaged is not complete, whatever its names say; those
+    /// before `step`, the restored one, are not read: the trainer does not prefer them.
+    fn find(&self, profile: &Profile, files: &dyn OpenFile, step: &[String]) -> Found {
         // Nobody writes here while a step is restored, so the last write is finished.
         let now = self.tree.files().map(|(_, entry)| entry.mtime).max();
         let options = FindOptions {
             quiet_seconds: 0,
             ..FindOptions::default()
         };
-        find_steps(profile, &self.tree, files, now.unwrap_or_default(), &options)
+        let mut found = find_steps(profile, &self.tree, files, now.unwrap_or_default(), &options);
+        let is_own = |other: &FoundStep| other.members.iter().any(|member| step.contains(member));
+        let own = found.steps.iter().find(|other| is_own(other));
+        let number = own.and_then(|own| own.step);
+        for other in &mut found.steps {
+            let is_earlier = number.is_some() && other.step.is_some() && other.step < number;
+            if is_earlier || is_own(other) || !other.is_complete() {
+                continue;
+            }
+            let reasons = check_step(other, &self.tree, files).damage();
+            if !reasons.is_empty() {
+                other.complete = Completeness::NotYet { reasons };
+            }
+        }
+        found
+    }
+
+    fn in_the_way(&self, profile: &Profile, files: &dyn OpenFile, from_scratch: bool) -> Vec<String> {
+        let files = Below {
+            files,
+            prefix: &self.prefix,
+        };
+        let found = self.find(profile, &files, &[]);
+        let is_step =
+            |step: &FoundStep| profile.name != GENERIC || looks_like_a_step(last_component(&step.path));
+        let steps = found.steps.iter().filter(|step| is_step(step));
+        let steps: Vec<&FoundStep> = steps.filter(|step| from_scratch || !step.is_complete()).collect();
+        let is_gone = |target: &String| steps.iter().any(|step| step.path == *target);
+        let pointers = found.pointers.iter();
+        let pointers = pointers.filter(|pointer| pointer.target.as_ref().is_some_and(is_gone));
+        let members = steps.iter().flat_map(|step| step.members.iter().cloned());
+        let aside = members
+            .chain(pointers.map(|pointer| pointer.path.clone()))
+            .collect();
+        let aside = outermost(aside, &[]);
+        aside.iter().filter_map(|path| self.inside(path)).collect()
     }
 
     fn planned(&self, write: PointerWrite, found: &Found, step: &str) -> Option<PlannedPointer> {

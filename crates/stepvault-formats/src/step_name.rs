@@ -36,6 +36,9 @@ const EXTENSIONS: [&str; 13] = [
     "keras",
 ];
 
+/// Words, one of which a step's name contains if neither a framework nor a pattern identifies it.
+const NAMING_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
+
 /// One piece of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Piece<'a> {
@@ -43,6 +46,12 @@ enum Piece<'a> {
     Number(&'a str),
     /// A number with a decimal point: a metric, never a step.
     Fraction,
+}
+
+/// Whether a name with a number is likely to be a step's: it contains a word for a step, or is nothing but the number.
+pub fn looks_like_a_step(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    NAMING_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns the step in a name, or `None` when the name has none or several numbers qualify.

@@ -42,6 +42,7 @@ fn request(source: &Path, step: u64) -> SealRequest {
         writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").expect("a node")),
         source: source.to_owned(),
         members: Vec::new(),
+        origin: stepvault_core::step_origin::StepOrigin::default(),
         name: format!("step_{step}"),
         metrics: BTreeMap::new(),
         links: LinkPolicy::Auto,

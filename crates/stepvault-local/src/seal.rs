@@ -12,6 +12,7 @@ use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
 use stepvault_core::nodes::{NodeSet, Writer};
 use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -47,6 +48,8 @@ pub struct SealRequest {
     /// The paths below `source` that make up the step, in the order in which a restore must create them. Empty when the
     /// step is all of `source`.
     pub members: Vec<RelativePath>,
+    /// Where its trainer keeps it, and what wrote it.
+    pub origin: StepOrigin,
     /// The name that the step's directory or file has, or will have, where the trainer looks for it.
     pub name: String,
     /// Metrics by name; finite numbers.
@@ -265,6 +268,7 @@ fn record_of(
         directories: tree.directories.clone(),
         symlinks: tree.symlinks.clone(),
         members: request.members.clone(),
+        origin: request.origin.clone(),
     })
 }
 

@@ -17,6 +17,7 @@ use stepvault_core::members;
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::shares::{own_share, tree_sha256};
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -132,6 +133,9 @@ pub struct SealRecord {
     /// The nodes whose parts make up the step. Omitted when it is this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodeSet>,
+    /// Where its trainer keeps it, and what wrote it. Omitted when nothing of that is known.
+    #[serde(default, skip_serializing_if = "StepOrigin::is_unknown")]
+    pub origin: StepOrigin,
     /// The run.
     pub run: RunName,
     /// Directory or single file.
@@ -233,6 +237,7 @@ impl SealRecord {
             directories: self.directories.clone(),
             symlinks: self.symlinks.clone(),
             members: self.members.clone(),
+            origin: self.origin.clone(),
         }
     }
 

@@ -68,6 +68,7 @@ fn record() -> SealRecord {
         directories: vec![directory(None), directory(Some("a")), directory(Some("empty"))],
         symlinks: vec![link("a/l", "../y"), link("z", "a")],
         members: Vec::new(),
+        origin: StepOrigin::default(),
     }
 }
 

@@ -51,6 +51,7 @@ fn request() -> SealRequest {
         writer: Writer::alone(NodeName::new("node-0").unwrap()),
         source: PathBuf::from("/run/step_1"),
         members: Vec::new(),
+        origin: StepOrigin::default(),
         name: "step_1".to_owned(),
         metrics: BTreeMap::new(),
         links: LinkPolicy::Auto,

@@ -20,6 +20,7 @@ use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, Found};
@@ -78,6 +79,8 @@ pub(crate) struct Origin {
     /// Its paths below that, for a multi-path step.
     pub(crate) members: Vec<RelativePath>,
     pub(crate) name: String,
+    /// What is recorded of it with the step.
+    pub(crate) recorded: StepOrigin,
 }
 
 impl Origin {
@@ -87,6 +90,7 @@ impl Origin {
             source: source.to_owned(),
             members: Vec::new(),
             name: name.to_owned(),
+            recorded: StepOrigin::default(),
         }
     }
 

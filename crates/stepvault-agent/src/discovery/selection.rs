@@ -5,13 +5,12 @@ use std::path::Path;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{GENERIC, PathGlob, Profile, last_component};
+use stepvault_formats::step_name::looks_like_a_step;
 
 use super::Origin;
-
-/// Words, one of which a step's name must contain if neither a framework nor a pattern identifies it.
-const STEP_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
 
 /// Which steps are selected.
 #[derive(Debug)]
@@ -121,11 +120,6 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Opt
     left_out
 }
 
-fn looks_like_a_step(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    STEP_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
-}
-
 /// Returns the identity and source that a step is sealed with, or why it cannot be sealed. A multi-path step has no
 /// name of its own: it is named after the framework, the series and its number, and keeps its paths relative to the
 /// watched directory.
@@ -136,11 +130,10 @@ pub(super) fn identity(
 ) -> Result<(Step, Origin), String> {
     let number = step.step.ok_or("its name contains no step number")?;
     let number = Step::new(number).map_err(|error| error.to_string())?;
+    let recorded = recorded_origin(profile, step)?;
     if let [path] = step.members.as_slice() {
-        return Ok((
-            number,
-            Origin::of_path(&directory.join(path), last_component(path)),
-        ));
+        let origin = Origin::of_path(&directory.join(path), last_component(path));
+        return Ok((number, Origin { recorded, ..origin }));
     }
     let members = step.members.iter().map(RelativePath::new);
     let origin = Origin {
@@ -149,8 +142,25 @@ pub(super) fn identity(
             .collect::<stepvault_core::Result<_>>()
             .map_err(|error| error.to_string())?,
         name: format!("{}-{}-{}", profile.name, step.series, number.number()),
+        recorded,
     };
     Ok((number, origin))
+}
+
+/// Returns what a restore needs to know of a step that the profile has found. A profile made from the run's own pattern
+/// says nothing about the trainer.
+fn recorded_origin(profile: &Profile, step: &FoundStep) -> Result<StepOrigin, String> {
+    let directory = match step.members.as_slice() {
+        [path] => path.rsplit_once('/').map(|(directory, _)| directory),
+        _ => None,
+    };
+    let directory = directory.map(RelativePath::new).transpose();
+    let is_framework = profile.names.is_none() && profile.name != GENERIC;
+    Ok(StepOrigin {
+        directory: directory.map_err(|error| error.to_string())?,
+        profile: is_framework.then(|| profile.name.clone()),
+        series: is_framework.then(|| step.series.clone()),
+    })
 }
 
 /// Returns how the files of a profile's steps may be linked or copied.

@@ -163,6 +163,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             link("last", "a/../x"),
         ],
         members: Vec::new(),
+        origin: stepvault_core::step_origin::StepOrigin::default(),
     };
     let several = PartManifest {
         symlinks: Vec::new(),

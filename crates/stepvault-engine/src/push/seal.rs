@@ -10,6 +10,7 @@ use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
@@ -39,6 +40,8 @@ pub struct CheckpointToSeal {
     pub source: PathBuf,
     /// The paths below `source` that make up the checkpoint; empty when it is all of `source`.
     pub members: Vec<RelativePath>,
+    /// Where its trainer keeps it, and what wrote it.
+    pub origin: StepOrigin,
     /// The name to store it under; `None` for the name of `source`.
     pub name: Option<String>,
     /// Its step; `None` to parse it from the name.
@@ -348,6 +351,7 @@ async fn seal_as(
             writer: request.writer,
             source: from,
             members: request.members,
+            origin: request.origin,
             name,
             metrics,
             links: request.links,

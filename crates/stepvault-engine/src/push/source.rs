@@ -4,10 +4,11 @@ use std::path::Path;
 
 use stepvault_core::clock::Clock;
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_formats::find::{Extent, FindOptions};
-use stepvault_formats::profile::{Profile, ProfileSet};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 
-use crate::inspect::{InspectRequest, inspect};
+use crate::inspect::{InspectRequest, Inspection, inspect};
 
 /// Facts about a checkpoint, known before it is sealed.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub struct SourceCheck {
     pub is_overwritten_in_place: bool,
     /// The damage found in its files, each with a path.
     pub faults: Vec<String>,
+    /// What identified it; without its directory.
+    pub origin: StepOrigin,
 }
 
 impl SourceCheck {
@@ -60,5 +63,18 @@ pub fn check_source(
             .iter()
             .flat_map(|step| step.check.damage())
             .collect(),
+        origin: origin(&inspection),
+    }
+}
+
+fn origin(inspection: &Inspection) -> StepOrigin {
+    let [step] = inspection.steps.as_slice() else {
+        return StepOrigin::default();
+    };
+    let is_framework = inspection.framework != GENERIC;
+    StepOrigin {
+        directory: None,
+        profile: is_framework.then(|| inspection.framework.clone()),
+        series: is_framework.then(|| step.step.series.clone()),
     }
 }

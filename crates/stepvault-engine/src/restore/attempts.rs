@@ -10,7 +10,7 @@ use stepvault_local::vault::Vault;
 
 use super::{RestoreContext, RestorePlan, RestoreRequest, Together};
 use crate::blocking::blocking;
-use crate::launches::record_beginning;
+use crate::launches::{has_begun_before, record_beginning};
 use crate::push::{Placer, determine_attempts, provisional_steps};
 use crate::resumptions::Resumptions;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint};
@@ -83,6 +83,17 @@ async fn determine(
         return Ok(());
     }
     Ok(())
+}
+
+/// Whether the trainer must start from scratch if there is no step to resume from. What several nodes each have in a
+/// directory of their own after an earlier start was never whole on all of them, and some of them could resume from it.
+pub(super) async fn starts_from_scratch(context: &RestoreContext, request: &RestoreRequest) -> Result<bool> {
+    let (Some(vault), Some(together), true) = (&context.vault, &request.together, request.resumes) else {
+        return Ok(false);
+    };
+    let writer = &together.writer;
+    let have_own = writer.place.nodes().is_several() && !writer.shared;
+    Ok(have_own && has_begun_before(vault, &request.run).await?)
 }
 
 /// Records in the context's vault when this node began to take part in its launch. A failure does not fail the restore.

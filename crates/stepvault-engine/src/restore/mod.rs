@@ -104,11 +104,15 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
     if let Some(vault) = &context.vault {
         remember_remotes(vault, &context.remotes).await;
     }
+    let from_scratch = attempts::starts_from_scratch(context, request).await?;
     attempts::record_launch(context, request).await;
     attempts::determine_provisional_attempts(context, request).await;
     let agreed = agreement::agree(context, request).await?;
     let step = agreed.as_ref().and_then(|agreed| agreed.step);
-    let restored = search_and_execute(context, &narrowed(request, agreed.as_ref())?).await;
+    let restored = match narrowed(request, agreed.as_ref()) {
+        Ok(request) => search_and_execute(context, &request).await,
+        Err(error) => Err(error),
+    };
     match (restored, step) {
         (Ok(mut report), _) => {
             report.plan.add_skipped(agreed);
@@ -120,6 +124,10 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
             Err(error.hint(
                 "restart the job on all nodes: they had agreed on this step, and will agree on the previous one",
             ))
+        }
+        (Err(error), None) if error.kind() == ErrorKind::NotFound && request.resumes_from_newest() => {
+            handoff::clear_first_start(context, request, from_scratch).await;
+            Err(error)
         }
         (Err(error), _) => Err(error),
     }

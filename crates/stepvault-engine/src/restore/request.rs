@@ -42,6 +42,11 @@ pub struct RestoreRequest {
 }
 
 impl RestoreRequest {
+    /// Whether the trainer resumes from the newest step, whichever that is.
+    pub(super) fn resumes_from_newest(&self) -> bool {
+        self.resumes && self.step.is_none() && self.attempt.is_none()
+    }
+
     /// Requests the newest valid step, whole, at a path where nothing exists yet, for a node that restores alone.
     pub const fn newest(run: RunName, target: Target) -> Self {
         Self {
@@ -64,7 +69,7 @@ impl RestoreRequest {
 /// Where to put a restored step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// In this directory, under the step's own name; a multi-path step at the trainer's original paths.
+    /// In this directory, at the paths that the step had below the trainer's watched directory.
     Into(PathBuf),
     /// At this path, as one directory or file.
     As(PathBuf),
@@ -73,12 +78,8 @@ pub enum Target {
 impl Target {
     /// Returns where a step is, or will be.
     pub(super) fn location(&self, resolved: &ResolvedStep) -> Result<Location> {
-        let path = match self {
-            Self::Into(directory) if resolved.members.is_empty() => directory.join(&resolved.name),
-            Self::Into(directory) => directory.clone(),
-            Self::As(path) => path.clone(),
-        };
-        let path = std::path::absolute(&path).map_err(|error| {
+        let (Self::Into(path) | Self::As(path)) = self;
+        let path = std::path::absolute(path).map_err(|error| {
             Error::new(ErrorKind::Usage, "not a path")
                 .on(path.display())
                 .caused_by(error)
@@ -87,6 +88,14 @@ impl Target {
             let members = resolved.members.iter();
             return Ok(Location {
                 paths: members.map(|member| path.join(member)).collect(),
+                directory: path,
+            });
+        }
+        if let Self::Into(_) = self {
+            let inner = resolved.origin.directory.as_ref();
+            let inner = inner.map_or_else(|| path.clone(), |inner| path.join(inner));
+            return Ok(Location {
+                paths: vec![inner.join(&resolved.name)],
                 directory: path,
             });
         }

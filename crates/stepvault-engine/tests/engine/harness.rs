@@ -197,6 +197,7 @@ impl Rig {
             run: run_name(),
             source: source.to_owned(),
             members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
             name: None,
             step: None,
             attempt: None,

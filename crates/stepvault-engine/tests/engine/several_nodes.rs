@@ -1,6 +1,7 @@
 //! Steps that several nodes write together.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
@@ -16,7 +17,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::catalog::read_commit;
 use stepvault_engine::push::{CheckpointToSeal, PushReport};
 use stepvault_engine::restore::{
-    Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
+    HandoffOptions, Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
 };
 use stepvault_engine::upload::Uploaded;
 use stepvault_local::clock::SystemClock;
@@ -1039,6 +1040,36 @@ async fn a_node_that_joins_does_not_follow_what_fewer_nodes_decided_before() {
         tokio::join!(Box::pin(late(0)), Box::pin(late(1)), Box::pin(cluster.restore(2)));
     for report in [first, second, third] {
         assert_eq!(report.unwrap().plan.id, id(1, 100));
+    }
+}
+
+#[tokio::test]
+async fn what_one_node_has_of_an_earlier_start_is_moved_aside_where_nothing_is_whole_on_all() {
+    let mut cluster = Cluster::new(2).await;
+    let request = |cluster: &Cluster, rank: usize| RestoreRequest {
+        target: Target::Into(cluster.rigs[rank].outputs()),
+        handoff: Some(HandoffOptions {
+            profiles: Arc::default(),
+            profile: None,
+            write: true,
+        }),
+        ..cluster.restore_request(rank)
+    };
+    for launch in ["first", "second"] {
+        launch.clone_into(&mut cluster.launch);
+        // Before the first start they are the user's own, of whatever run.
+        cluster.rigs[0].write_step(10, &[("weights.dat", 300)], 1, 100);
+        let requests = [request(&cluster, 0), request(&cluster, 1)];
+        let contexts = [cluster.rigs[0].context(), cluster.rigs[1].context()];
+        let (left, right) = tokio::join!(
+            restore(&contexts[0], &requests[0]),
+            restore(&contexts[1], &requests[1])
+        );
+        for error in [left.unwrap_err(), right.unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        }
+        let left = names(&cluster.rigs[0].outputs());
+        assert_eq!(left.is_empty(), launch == "second", "{launch}: {left:?}");
     }
 }
 

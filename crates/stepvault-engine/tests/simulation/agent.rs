@@ -14,6 +14,7 @@ use stepvault_core::observe::Observer;
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
+use stepvault_engine::launches::knows_launches;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::prune::{LocalPrune, prune_local};
@@ -65,6 +66,8 @@ pub struct Agent {
     pub observer: Arc<dyn Observer>,
     pub tally: Arc<Mutex<Tally>>,
     pub bug: Option<Bug>,
+    /// Whether it is the single round of a job's epilog.
+    pub is_epilog: bool,
 }
 
 /// The pause before the first retry of a failed upload; it doubles with each retry.
@@ -148,6 +151,7 @@ impl Agent {
             run: self.remotes[0].keys.run().clone(),
             source,
             members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
             name: None,
             step: announced,
             attempt: None,
@@ -193,10 +197,12 @@ impl Agent {
             if state.known.get(&source) == Some(&found) {
                 continue;
             }
+            let run = self.remotes[0].keys.run();
+            let in_launch = !there_at_first || self.is_epilog && !knows_launches(vault, run).await;
             let placed = seal_checkpoint(
                 vault,
                 &self.remotes,
-                self.request(source.clone(), !there_at_first, announced),
+                self.request(source.clone(), in_launch, announced),
                 &self.observer,
             )
             .await;

@@ -30,10 +30,7 @@ impl World {
         here.step += 10;
         here.saves += 1;
         let (launch, step, save) = (here.launch, here.step, here.saves);
-        let sites: Vec<usize> = (0..self.sites.len())
-            .filter(|index| self.sites[*index].team.is_some_and(|(of, _)| of == team))
-            .collect();
-        for site in sites {
+        for site in self.sites_of(team) {
             let part = PartOfSave {
                 site,
                 launch,
@@ -71,25 +68,53 @@ impl World {
         here.shared.wake.notify_one();
     }
 
-    /// The job starts again on all nodes: each asks what to resume from, and its agent starts with it.
+    /// The job starts again on all nodes, sometimes after its epilog.
     pub async fn restart_team(&mut self, team: usize, lost: Option<usize>) {
         self.teams[team].launch += 1;
         let launch = self.teams[team].launch;
-        let sites: Vec<usize> = (0..self.sites.len())
-            .filter(|index| self.sites[*index].team.is_some_and(|(of, _)| of == team))
-            .collect();
+        let sites = self.sites_of(team);
         self.trace.note(
             "job",
             format_args!("launch {launch} of team {team}, lost: {lost:?}"),
         );
-        for site in &sites {
-            let machine = Arc::clone(&self.sites[*site].machine);
+        self.end_processes(team).await;
+        if self.numbers.u32(0..3) > 0 {
+            self.start_team(team, lost).await;
+            return;
+        }
+        // It uploads what the nodes have for as long as the next start leaves it.
+        self.tally.lock().unwrap().epilogs += 1;
+        self.teams[team].epilog = Some(UnderWay::new(&self.teams[team].asking));
+        for site in sites.into_iter().filter(|site| Some(*site) != lost) {
+            self.start_agent_as(site, true);
+        }
+        self.after(100..120_000, Later::TeamStart { team, lost });
+    }
+
+    /// Ends all processes of a team. Events that were planned for them are void.
+    async fn end_processes(&mut self, team: usize) {
+        self.later
+            .retain(|(_, deed)| !matches!(deed, Later::TeamStart { team: other, .. } if *other == team));
+        self.teams[team].epilog = None;
+        for site in self.sites_of(team) {
+            let machine = Arc::clone(&self.sites[site].machine);
             machine.cut_power().await;
             machine.thaw();
-            // Events that were planned for the previous processes are void.
             self.later
-                .retain(|(_, deed)| !matches!(deed, Later::Restart { site: other, .. } if other == site));
+                .retain(|(_, deed)| !matches!(deed, Later::Restart { site: other, .. } if *other == site));
         }
+    }
+
+    fn sites_of(&self, team: usize) -> Vec<usize> {
+        (0..self.sites.len())
+            .filter(|index| self.sites[*index].team.is_some_and(|(of, _)| of == team))
+            .collect()
+    }
+
+    /// All nodes ask what to resume from, and their agents start with them.
+    pub async fn start_team(&mut self, team: usize, lost: Option<usize>) {
+        self.end_processes(team).await;
+        let launch = self.teams[team].launch;
         if let Some(lost) = lost {
             let directory = &self.sites[lost].directory;
             std::fs::remove_dir_all(directory).unwrap();
@@ -98,7 +123,7 @@ impl World {
         let run = self.teams[team].run;
         let newest = self.judge.lock().unwrap().visible(0, run).into_keys().next_back();
         self.teams[team].step = newest.map_or(0, |id| id.step.number());
-        for site in sites {
+        for site in self.sites_of(team) {
             self.restore_together(site, launch);
             self.start_agent(site);
         }

@@ -60,6 +60,8 @@ pub struct Team {
     pub saves: u64,
     /// The number of nodes that do not know yet what to resume from.
     pub asking: Arc<AtomicUsize>,
+    /// While the job's epilog runs on its nodes: nobody trains.
+    pub epilog: Option<UnderWay>,
 }
 
 /// An event at a later time.
@@ -75,6 +77,7 @@ pub enum Later {
     Gc { store: usize, run: usize },
     SavePart(PartOfSave),
     TeamRestart { team: usize, lost: Option<usize> },
+    TeamStart { team: usize, lost: Option<usize> },
 }
 
 /// One node's part of a save, which it writes later than the others.
@@ -112,6 +115,8 @@ pub struct Tally {
     pub foreign_jobs: usize,
     /// The number of filesystems that were unmounted.
     pub unmounted: usize,
+    /// The number of jobs at whose end an epilog ran.
+    pub epilogs: usize,
 }
 
 impl Tally {
@@ -130,6 +135,7 @@ impl Tally {
         self.overwritten += other.overwritten;
         self.foreign_jobs += other.foreign_jobs;
         self.unmounted += other.unmounted;
+        self.epilogs += other.epilogs;
     }
 }
 
@@ -165,6 +171,7 @@ pub struct World {
 }
 
 /// Counts an operation while it is under way, however it ends.
+#[derive(Debug)]
 pub struct UnderWay(Arc<AtomicUsize>);
 
 impl UnderWay {
@@ -284,6 +291,7 @@ impl World {
             step: 0,
             saves: 0,
             asking: Arc::default(),
+            epilog: None,
         });
         for rank in 0..size {
             self.add_site(run, &format!("node-{rank}"), Some((team, rank)));
@@ -361,12 +369,18 @@ impl World {
     }
 
     pub fn start_agent(&mut self, index: usize) {
+        self.start_agent_as(index, false);
+    }
+
+    /// Starts an agent; `is_epilog` for the single round of a job's epilog.
+    pub fn start_agent_as(&mut self, index: usize, is_epilog: bool) {
         let machine = Arc::clone(&self.sites[index].machine);
         let who = self.process(&machine, Role::Agent);
         let remotes = self.remotes(&machine, &who, self.sites[index].run);
         let (writer, launch_since) = (self.writer(index), self.clock(&machine));
         let site = &mut self.sites[index];
-        site.runs = true;
+        // Nobody trains during an epilog.
+        site.runs = !is_epilog;
         site.shared.failed.lock().unwrap().clear();
         // The trainer that announced it is gone.
         *site.shared.announced.lock().unwrap() = None;
@@ -385,6 +399,7 @@ impl World {
             observer: Arc::clone(&self.observer),
             tally: Arc::clone(&self.tally),
             bug: self.bug,
+            is_epilog,
         };
         machine.run(agent.work());
     }
@@ -510,7 +525,9 @@ impl World {
     pub async fn carry_out(&mut self, deed: Later) {
         match deed {
             // A new disk remembers no store: it would start anew.
-            Later::Restart { lost: true, .. } | Later::TeamRestart { lost: Some(_), .. }
+            Later::Restart { lost: true, .. }
+            | Later::TeamRestart { lost: Some(_), .. }
+            | Later::TeamStart { lost: Some(_), .. }
                 if !self.is_all_mounted() =>
             {
                 self.after(30_000..120_000, deed);
@@ -556,6 +573,7 @@ impl World {
             Later::Gc { store, run } => self.gc_from_elsewhere(run, store),
             Later::SavePart(part) => self.save_part(&part),
             Later::TeamRestart { team, lost } => self.restart_team(team, lost).await,
+            Later::TeamStart { team, lost } => self.start_team(team, lost).await,
         }
     }
 

@@ -92,6 +92,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             target: "../x".to_owned(),
         }],
         members: Vec::new(),
+        origin: stepvault_core::step_origin::StepOrigin::default(),
     };
     let shared = SealRecord {
         nodes: Some(NodeSet::counted(2).unwrap()),

@@ -87,6 +87,7 @@ fn seals_and_evicts_for_ever() {
             ),
             source: source.clone(),
             members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
             name,
             metrics: std::collections::BTreeMap::new(),
             links: if step % 2 == 0 {

@@ -63,6 +63,7 @@ impl Place {
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
             source: self.at("run").join(name),
             members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
             name: name.to_owned(),
             metrics: BTreeMap::new(),
             links: LinkPolicy::Auto,
@@ -157,6 +158,7 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
         directories: tree.directories,
         symlinks: tree.symlinks,
         members: Vec::new(),
+        origin: stepvault_core::step_origin::StepOrigin::default(),
     }
 }
 

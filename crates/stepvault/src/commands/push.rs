@@ -11,6 +11,8 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::nodes::listed;
+use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::ExclusiveRun;
@@ -129,10 +131,15 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     } else {
         checked.links(tiers.links)
     };
+    let origin = StepOrigin {
+        directory: directory_below(settings.run()?.watch.as_deref(), &arguments.source),
+        ..checked.origin.clone()
+    };
     let request = CheckpointToSeal {
         run: tiers.run_name().clone(),
         source: arguments.source,
         members: Vec::new(),
+        origin,
         name: None,
         step: arguments.step,
         attempt: attempt(arguments.attempt)?,
@@ -169,6 +176,15 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         began.elapsed().as_secs_f64(),
     ))?;
     Ok(code)
+}
+
+/// Returns the directory that holds the checkpoint, below the watched one; `None` when that is the watched directory
+/// itself, or none that contains it is watched.
+fn directory_below(watched: Option<&Path>, source: &Path) -> Option<RelativePath> {
+    let source = std::path::absolute(source).ok()?;
+    let watched = std::path::absolute(watched?).ok()?;
+    let below = source.parent()?.strip_prefix(watched).ok()?;
+    RelativePath::new(below.to_str()?).ok()
 }
 
 /// Checks the checkpoint by profile and by the structure of its files.

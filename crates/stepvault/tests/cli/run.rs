@@ -110,6 +110,24 @@ fn a_first_start_begins_anew_and_quiet_is_silent() {
 }
 
 #[test]
+fn a_first_start_finds_no_step_that_is_not_whole() {
+    let place = place("");
+    place.write("out/step_1/__0_0.distcp", "cut off before .metadata was written");
+    place.write("out/step_2/model.bin", "weights");
+    let outcome = run(&place, &[], "ls out").expect_code(0);
+    assert_eq!(outcome.stdout, "step_2\n", "{}", outcome.stderr);
+    outcome.expect_stderr(&[
+        "out/step_1 is moved to ",
+        ": it is not whole, and there is no step to restore",
+    ]);
+    assert!(
+        place
+            .path(".stepvault/moved-aside/0001-step_1/__0_0.distcp")
+            .exists()
+    );
+}
+
+#[test]
 fn without_a_configuration_a_directory_is_enough() {
     let place = Place::new();
     std::fs::create_dir(place.path("out")).unwrap();

@@ -172,6 +172,7 @@ impl World {
                 writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
                 source: ready.origin.source.clone(),
                 members: ready.origin.members.clone(),
+                origin: ready.origin.recorded.clone(),
                 name: ready.origin.name.clone(),
                 metrics: BTreeMap::new(),
                 links: ready.links,

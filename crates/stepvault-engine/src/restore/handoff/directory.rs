@@ -55,6 +55,18 @@ pub(super) fn tree_with_step(
     vault: Option<&Vault>,
     resolved: &ResolvedStep,
 ) -> Result<Tree> {
+    let present = present_tree(directory, vault)?;
+    let mut entries: BTreeMap<String, Entry> = present
+        .entries()
+        .filter(|(path, _)| !layout.holds(path))
+        .map(|(path, entry)| (path.to_owned(), entry.clone()))
+        .collect();
+    entries.extend(step_entries(layout, resolved));
+    Ok(Tree::new(entries))
+}
+
+/// Returns the directory's content without stepvault's own files.
+pub(super) fn present_tree(directory: &Path, vault: Option<&Vault>) -> Result<Tree> {
     let present = match survey(directory) {
         Ok(tree) => tree,
         Err(error) if error.kind() == ErrorKind::NotFound => Tree::default(),
@@ -65,13 +77,12 @@ pub(super) fn tree_with_step(
         path.split('/').next().is_some_and(is_own_name)
             || vault.is_some_and(|vault| is_at_or_below(path, vault))
     };
-    let mut entries: BTreeMap<String, Entry> = present
-        .entries()
-        .filter(|(path, _)| !layout.holds(path) && !is_own(path))
-        .map(|(path, entry)| (path.to_owned(), entry.clone()))
-        .collect();
-    entries.extend(step_entries(layout, resolved));
-    Ok(Tree::new(entries))
+    let entries = present.entries().filter(|(path, _)| !is_own(path));
+    Ok(Tree::new(
+        entries
+            .map(|(path, entry)| (path.to_owned(), entry.clone()))
+            .collect(),
+    ))
 }
 
 fn step_entries(layout: &Layout, resolved: &ResolvedStep) -> Vec<(String, Entry)> {

@@ -7,13 +7,16 @@ mod directory;
 mod range_reader;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::manifest::Shape;
+use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::handoff::{HandoffPlan, PlannedPointer, Restored, plan};
+use stepvault_formats::handoff::{
+    FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, plan,
+};
 use stepvault_formats::pointer::PointerContent;
 use stepvault_formats::profile::{Profile, ProfileSet};
 use stepvault_formats::tree::OpenFile;
@@ -27,7 +30,7 @@ use super::resolve::ResolvedStep;
 use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::profiles::named;
-use directory::{Layout, OverlayFiles, StagedFiles, tree_with_step};
+use directory::{Layout, OverlayFiles, StagedFiles, present_tree, tree_with_step};
 use range_reader::RangeReader;
 
 /// How the trainer is made to resume from a restored step.
@@ -113,7 +116,7 @@ impl Handoff {
             vault: context.vault.clone(),
             resolved: Arc::clone(&plan.step),
         };
-        handoff.profile()?;
+        handoff.requested_profile()?;
         Ok(Some(handoff))
     }
 
@@ -142,7 +145,7 @@ impl Handoff {
         // Planned under the lock: another restore may have changed the directory until now.
         let plan = self.plan(staging.map(|staging| self.staged_files(staging)).transpose()?)?;
         let moved_aside = match &directory {
-            Some(directory) => self.move_aside(directory, &plan)?,
+            Some(directory) => move_aside(directory, &self.directory, &plan.aside)?,
             None => Vec::new(),
         };
         Ok(prepared(self, directory, plan, moved_aside))
@@ -158,9 +161,18 @@ impl Handoff {
         }))
     }
 
-    fn profile(&self) -> Result<Option<&Profile>> {
+    fn requested_profile(&self) -> Result<Option<&Profile>> {
         let name = self.options.profile.as_deref();
         name.map(|name| named(&self.options.profiles, name)).transpose()
+    }
+
+    /// Returns the profile that was asked for, else the one that found the step when it was sealed. On a new node the
+    /// directory shows too little to detect one.
+    fn profile(&self) -> Result<Option<&Profile>> {
+        let recorded = self.resolved.origin.profile.as_deref();
+        Ok(self
+            .requested_profile()?
+            .or_else(|| self.options.profiles.get(recorded?)))
     }
 
     /// Plans the handoff. `step_files` opens the step's files by their paths inside it while it is not in place.
@@ -195,19 +207,6 @@ impl Handoff {
         Ok(plan)
     }
 
-    fn move_aside(&self, directory: &HandoffDirectory, plan: &HandoffPlan) -> Result<Vec<MovedAside>> {
-        let mut moved = Vec::new();
-        for path in &plan.aside {
-            if let Some(to) = directory.move_aside(&RelativePath::new(path)?)? {
-                moved.push(MovedAside {
-                    from: self.directory.join(path),
-                    to,
-                });
-            }
-        }
-        Ok(moved)
-    }
-
     /// Returns the pointers' mode: readable by everyone who may read the step.
     fn pointer_mode(&self) -> u32 {
         let mut directories = self.resolved.directories.iter();
@@ -215,6 +214,80 @@ impl Handoff {
         let of_file = || self.resolved.files.first().map_or(0o600, |file| file.mode);
         (root.map_or_else(of_file, |entry| entry.mode) & 0o666) | 0o600
     }
+}
+
+/// Moves out of the trainer's sight what it must not resume from, when there is no step to restore: steps that are not
+/// whole, and `from_scratch` all steps. A directory that cannot be read causes a warning.
+pub(super) async fn clear_first_start(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    from_scratch: bool,
+) {
+    let (Some(options), Target::Into(directory)) = (&request.handoff, &request.target) else {
+        return;
+    };
+    if !options.write || !directory.is_dir() {
+        return;
+    }
+    let (options, directory, vault) = (options.clone(), directory.clone(), context.vault.clone());
+    let moved = blocking(move || move_what_is_in_the_way(&options, &directory, vault.as_ref(), from_scratch));
+    let warn = |message: &str| context.observer.on_event(&Event::Warning { message });
+    match moved.await {
+        Ok(moved) => {
+            let why = if from_scratch {
+                "no step is whole on all nodes"
+            } else {
+                "it is not whole, and there is no step to restore"
+            };
+            for MovedAside { from, to } in moved {
+                warn(&format!("{} is moved to {}: {why}", from.display(), to.display()));
+            }
+        }
+        Err(error) => warn(&format!(
+            "the trainer may find steps that are not whole: {}",
+            error.text_with_hint()
+        )),
+    }
+}
+
+fn move_what_is_in_the_way(
+    options: &HandoffOptions,
+    directory: &Path,
+    vault: Option<&Vault>,
+    from_scratch: bool,
+) -> Result<Vec<MovedAside>> {
+    let path = std::path::absolute(directory).map_err(|error| {
+        Error::new(ErrorKind::Usage, "not a path")
+            .on(directory.display())
+            .caused_by(error)
+    })?;
+    let profile = options.profile.as_deref();
+    let start = FirstStart {
+        directory: &path.to_string_lossy(),
+        tree: &present_tree(directory, vault)?,
+        from_scratch,
+        profile: profile.map(|name| named(&options.profiles, name)).transpose()?,
+    };
+    let files = SurveyFiles::open(directory)?;
+    let aside = in_the_way_of_a_first_start(&start, &options.profiles, &files);
+    if aside.is_empty() {
+        return Ok(Vec::new());
+    }
+    let open = HandoffDirectory::open(directory, vault)?;
+    let moved = move_aside(&open, directory, &aside)?;
+    open.finish()?;
+    Ok(moved)
+}
+
+fn move_aside(open: &HandoffDirectory, directory: &Path, paths: &[String]) -> Result<Vec<MovedAside>> {
+    let mut moved = Vec::new();
+    for path in paths {
+        if let Some(to) = open.move_aside(&RelativePath::new(path.as_str())?)? {
+            let from = directory.join(path);
+            moved.push(MovedAside { from, to });
+        }
+    }
+    Ok(moved)
 }
 
 impl PreparedHandoff {

@@ -30,6 +30,12 @@ pub(super) fn merge(
         .last()
         .map(|manifest| (manifest.name.clone(), manifest.shape));
     let all = || manifests.iter();
+    let known = |manifest: &&&PartManifest| !manifest.origin.is_unknown();
+    let origin = manifests
+        .iter()
+        .find(known)
+        .map(|manifest| manifest.origin.clone());
+    let origin = origin.unwrap_or_default();
     let files = of_all(
         all().flat_map(|manifest| &manifest.files),
         |file| Some(&file.path),
@@ -68,6 +74,7 @@ pub(super) fn merge(
         directories,
         symlinks,
         members,
+        origin,
         sources,
         identity,
     })

@@ -12,6 +12,7 @@ use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, S
 use stepvault_core::members::MemberSet;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::{Candidate, Faults};
@@ -52,6 +53,8 @@ pub(super) struct ResolvedStep {
     /// The paths that the trainer keeps side by side, in the order in which they are to appear; empty if the step is,
     /// or is to be, one directory or file.
     pub(super) members: Vec<RelativePath>,
+    /// Where its trainer keeps it, and what wrote it.
+    pub(super) origin: StepOrigin,
     /// Tiers in the order in which they are read.
     pub(super) sources: Vec<Source>,
     /// Identifies what will be at the target: an interrupted restore of the same continues.
@@ -90,6 +93,7 @@ impl ResolvedStep {
             directories: self.directories.iter().filter(leads).cloned().collect(),
             symlinks: symlinks.filter(|link| set.holds(&link.path)).cloned().collect(),
             members: members.to_vec(),
+            origin: self.origin.clone(),
             sources: self.sources.clone(),
             identity: self.identity.clone(),
         }

@@ -54,6 +54,7 @@ fn part(node: &str, bytes: &[u8], target: &str) -> PartManifest {
         directories: vec![directory(None)],
         symlinks: vec![link("latest", target)],
         members: Vec::new(),
+        origin: StepOrigin::default(),
     }
 }
 
@@ -99,6 +100,7 @@ fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
             .map(|name| link(name, "x"))
             .to_vec(),
         members: ["actor/4", "critic/4"].map(path).to_vec(),
+        origin: StepOrigin::default(),
         sources: Vec::new(),
         identity: String::new(),
     };

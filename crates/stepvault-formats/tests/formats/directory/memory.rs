@@ -27,6 +27,13 @@ impl Memory {
         memory
     }
 
+    /// Makes a file, or all below a directory, unreadable, as another user's are: their formats tell nothing.
+    pub(crate) fn hide(mut self, hidden: &str) -> Self {
+        self.contents
+            .retain(|path, _| path != hidden && !path.starts_with(&format!("{hidden}/")));
+        self
+    }
+
     /// Writes `path`, `path = content`, `path -> target`, `path/` (a directory), `path =` (an empty file), `old >> new`
     /// (a rename) or `- path` (a removal), at the next second.
     pub(crate) fn write(&mut self, line: &str) {

@@ -1,6 +1,6 @@
 //! The plan of what a restore does for the trainer.
 
-use stepvault_formats::handoff::{HandoffPlan, Restored, plan};
+use stepvault_formats::handoff::{FirstStart, HandoffPlan, Restored, in_the_way_of_a_first_start, plan};
 use stepvault_formats::pointer::PointerContent;
 use stepvault_formats::profile::ProfileSet;
 
@@ -135,7 +135,8 @@ fn what_is_no_pointer_is_not_written_over() {
 #[test]
 fn a_newer_complete_step_is_gone_on_from() {
     let complete = |memory: &mut Memory, step: u32| {
-        for file in ["model.safetensors", "trainer_state.json"] {
+        let weights = "model.safetensors = \u{2}\0\0\0\0\0\0\0{}";
+        for file in [weights, "trainer_state.json = {}"] {
             memory.write(&format!("checkpoint-{step}/{file}"));
         }
     };
@@ -164,6 +165,56 @@ fn a_newer_complete_step_is_gone_on_from() {
     );
 }
 
+/// Otherwise a trainer that takes the highest number would crash on it at every start.
+#[test]
+fn a_newer_step_with_a_damaged_file_is_not_gone_on_from() {
+    let memory = Memory::new(&[
+        "checkpoint-10/model.safetensors",
+        "checkpoint-10/trainer_state.json",
+        "checkpoint-20/model.safetensors = cut off",
+        "checkpoint-20/trainer_state.json = {}",
+    ]);
+    let plan = newest("run", &memory, "checkpoint-10");
+    assert_eq!(
+        (plan.kept, &plan.aside[..]),
+        (None, &["checkpoint-20".to_owned()][..])
+    );
+}
+
+#[test]
+fn a_first_start_is_not_given_what_is_not_whole() {
+    let in_the_way = |memory: &Memory, from_scratch| {
+        let tree = memory.tree();
+        let start = FirstStart {
+            directory: "/data/run",
+            tree: &tree,
+            from_scratch,
+            profile: None,
+        };
+        in_the_way_of_a_first_start(&start, &ProfileSet::default(), memory)
+    };
+    let memory = Memory::new(&[
+        "global_step5/mp_rank_00_model_states.pt",
+        "global_step9/mp_rank_00_model_states.pt = cut off",
+        "latest = global_step9",
+        "corpus_2024/shard_7.bin = c",
+    ])
+    .hide("global_step5");
+    assert_eq!(in_the_way(&memory, false), ["global_step9", "latest"]);
+    assert_eq!(
+        in_the_way(&memory, true),
+        ["global_step5", "global_step9", "latest"]
+    );
+    // Unknown names are the user's own, but for those that look like a step's.
+    let generic = Memory::new(&[
+        "ckpt_5.npy = cut off",
+        "tokens_7.npy = cut off",
+        "ckpt_9.dat = any",
+    ]);
+    assert_eq!(in_the_way(&generic, false), ["ckpt_5.npy"]);
+    assert_eq!(in_the_way(&Memory::default(), true), [""; 0]);
+}
+
 /// Otherwise each start would begin with the torn step, or mix the next save of its number with its files (S4).
 #[test]
 fn steps_that_the_run_has_left_are_moved_aside_whatever_the_trainer_resumes_by() {
@@ -187,7 +238,7 @@ fn steps_that_the_run_has_left_are_moved_aside_whatever_the_trainer_resumes_by()
             "ckpt_30.pt",
         ),
     ] {
-        let memory = Memory::new(files);
+        let memory = Memory::new(files).hide(newer);
         let selected = planned("mine", &memory, step, true);
         assert_eq!(selected.kept, None);
         assert!(
@@ -249,7 +300,8 @@ fn pointers_name_the_kept_step() {
         "global_step5/mp_rank_00_model_states.pt",
         "global_step9/mp_rank_00_model_states.pt",
         "latest = global_step7",
-    ]);
+    ])
+    .hide("global_step9");
     let plan = newest("run", &memory, "global_step5");
     assert_eq!(plan.kept.as_deref(), Some("global_step9"));
     assert_eq!(

@@ -57,6 +57,7 @@ impl Node {
             run: self.tiers.run_name().clone(),
             source: written.path.clone(),
             members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
             name: None,
             step: None,
             attempt: None,

@@ -188,6 +188,7 @@ mod tests {
                 }],
                 symlinks: Vec::new(),
                 members: Vec::new(),
+                origin: stepvault_core::step_origin::StepOrigin::default(),
             };
             let bytes = encode(&manifest).unwrap();
             objects.push((format!("{PREFIX}{data}"), stored(body)));
