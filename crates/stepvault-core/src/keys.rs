@@ -28,6 +28,8 @@ pub enum KeyKind {
     Launch(Attempt),
     /// A node's record of the parts that it has sealed, in an attempt.
     Staged(Attempt, NodeName),
+    /// A node's record that it follows the decision of an attempt.
+    Follower(Attempt, NodeName),
     /// The step from which the nodes of an attempt resume.
     Resume(ResumePoint),
     /// A step that nodes agreed on and that one of them found damaged.
@@ -148,6 +150,16 @@ impl RunKeys {
     /// Returns the key of the record with which a node starts in an attempt, of the parts that it has sealed.
     pub fn staged(&self, attempt: Attempt, node: &NodeName) -> String {
         self.record(&format!("staged/a{attempt}/{node}.json"))
+    }
+
+    /// Returns the prefix of the records of the nodes that follow the decision of an attempt.
+    pub fn followers_prefix(&self, attempt: Attempt) -> String {
+        self.record(&format!("followers/a{attempt}/"))
+    }
+
+    /// Returns the key of the record with which a node follows the decision of an attempt.
+    pub fn follower(&self, attempt: Attempt, node: &NodeName) -> String {
+        self.record(&format!("followers/a{attempt}/{node}.json"))
     }
 
     /// Returns the key of the decision on the step from which the nodes of an attempt resume.
@@ -351,9 +363,13 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
                 NodeName::new(node).ok()?,
             ))
         }
-        "staged" => {
+        "staged" | "followers" => {
             let (attempt, node) = stem.split_once('/')?;
-            Some(KeyKind::Staged(attempt_of(attempt)?, NodeName::new(node).ok()?))
+            let (attempt, node) = (attempt_of(attempt)?, NodeName::new(node).ok()?);
+            Some(match directory {
+                "staged" => KeyKind::Staged(attempt, node),
+                _ => KeyKind::Follower(attempt, node),
+            })
         }
         "leases" => match stem.split_once('/')? {
             (_, holder) if holder.contains('/') => None,
@@ -441,6 +457,10 @@ mod tests {
             (
                 keys.staged(id().attempt, &node),
                 KeyKind::Staged(id().attempt, node.clone()),
+            ),
+            (
+                keys.follower(id().attempt, &node),
+                KeyKind::Follower(id().attempt, node.clone()),
             ),
             (keys.launch(id().attempt), KeyKind::Launch(id().attempt)),
             (keys.resume(point), KeyKind::Resume(point)),

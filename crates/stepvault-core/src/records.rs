@@ -86,6 +86,21 @@ pub struct StagedPart {
     pub node: NodeName,
 }
 
+/// Says that a node has read the decision on the step from which the nodes of an attempt resume, and is about to follow
+/// it: once all nodes have, no restart of one of them has left the others behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Follower {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The launch's attempt.
+    pub attempt: Attempt,
+    /// The node.
+    pub node: NodeName,
+}
+
 /// A step that nodes had agreed on and that one of them found damaged: the next agreement skips it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -278,6 +293,7 @@ macro_rules! plain_record {
 }
 
 plain_record!(StagedParts, "record of staged parts");
+plain_record!(Follower, "record of a node that follows a decision");
 plain_record!(DamagedStep, "damaged record");
 plain_record!(Resume, "resume record");
 plain_record!(Pin, "pin");

@@ -199,6 +199,18 @@ pub(crate) async fn starting_nodes(remote: &RunRemote, attempt: Attempt) -> Resu
     Ok(listed.into_iter().map(|(node, _)| node).collect())
 }
 
+/// Returns the nodes that follow the decision of an attempt.
+pub(crate) async fn following_nodes(remote: &RunRemote, attempt: Attempt) -> Result<BTreeSet<NodeName>> {
+    let select = |kind| match kind {
+        KeyKind::Follower(_, node) => Some(node),
+        _ => None,
+    };
+    let listed = remote
+        .list_kind(&remote.keys.followers_prefix(attempt), select)
+        .await?;
+    Ok(listed.into_iter().map(|(node, _)| node).collect())
+}
+
 /// Returns the part manifests of `nodes` for a step that has no commit yet to check them against.
 pub(crate) async fn read_found_parts(
     remote: &RunRemote,

@@ -427,9 +427,11 @@ impl Known {
                 }
             }
             // Needed until a later launch has committed something.
-            Some(KeyKind::Staged(attempt, _) | KeyKind::Resume(ResumePoint { attempt, .. })) => {
-                orphan_if(self.newest().is_some_and(|newest| newest.attempt > attempt))
-            }
+            Some(
+                KeyKind::Staged(attempt, _)
+                | KeyKind::Follower(attempt, _)
+                | KeyKind::Resume(ResumePoint { attempt, .. }),
+            ) => orphan_if(self.newest().is_some_and(|newest| newest.attempt > attempt)),
             Some(KeyKind::Damaged(id)) => orphan_if(!self.committed.contains(&id)),
             // The claim of a committed step identifies its data; it is deleted with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,

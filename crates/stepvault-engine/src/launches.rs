@@ -155,7 +155,7 @@ impl<'a> Launches<'a> {
     /// differently on each node (torchrun counts none that follows a change of membership), and this needs no count.
     ///
     /// A node that a restart replaced while its nodes were still gathering may join the attempt that the others have
-    /// just left; [`Self::has_begun_after`] tells it so.
+    /// just left; [`Self::has_begun_after`] tells it so. Attempts up to `after` are not joined.
     ///
     /// # Errors
     /// When the remote is unreachable.
@@ -164,6 +164,7 @@ impl<'a> Launches<'a> {
         launch: &LaunchName,
         place: &NodePlace,
         now: Timestamp,
+        after: Option<Attempt>,
     ) -> Result<Attempt> {
         for _ in 0..TRIES {
             let local = self.highest_locally().await?;
@@ -171,7 +172,8 @@ impl<'a> Launches<'a> {
             // One that follows a step back is of nodes that are training already.
             let starts = records
                 .iter()
-                .filter(|record| record.launch == *launch && record.begun_by.is_some());
+                .filter(|record| record.launch == *launch && record.begun_by.is_some())
+                .filter(|record| Some(record.attempt) > after);
             let joined = match starts.max_by_key(|record| record.attempt) {
                 Some(start) if self.may_begin(start, place).await? => Some(start.attempt),
                 _ => {
@@ -198,6 +200,11 @@ impl<'a> Launches<'a> {
         }
         let started = starting_nodes(self.remote, start.attempt).await?;
         Ok(!started.contains(place.node()) && started.len() < place.nodes().count())
+    }
+
+    /// Returns whether this node has been part of an attempt of `launch`.
+    pub(crate) fn was_part_of(&self, launch: &LaunchName) -> bool {
+        self.spans.iter().any(|span| span.launch == *launch)
     }
 
     /// Returns whether nodes of `launch` have begun an attempt after this one.

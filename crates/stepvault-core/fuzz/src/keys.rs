@@ -24,6 +24,7 @@ fn check_one(keys: &RunKeys, key: &str) {
         KeyKind::Claim(id) => keys.claim(id),
         KeyKind::Launch(attempt) => keys.launch(attempt),
         KeyKind::Staged(attempt, node) => keys.staged(attempt, &node),
+        KeyKind::Follower(attempt, node) => keys.follower(attempt, &node),
         KeyKind::Resume(point) => keys.resume(point),
         KeyKind::Damaged(id) => keys.damaged(id),
         KeyKind::Pin(id) => keys.pin(id),

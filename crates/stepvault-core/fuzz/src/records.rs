@@ -12,8 +12,8 @@ use stepvault_core::launch::{LaunchName, LaunchRecord};
 use stepvault_core::manifest::Shape;
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::records::{
-    Availability, Claim, DamagedStep, GcRecord, Lease, Pin, Resume, StagedPart, StagedParts, Tombstone,
-    VaultMarker,
+    Availability, Claim, DamagedStep, Follower, GcRecord, Lease, Pin, Resume, StagedPart, StagedParts,
+    Tombstone, VaultMarker,
 };
 use stepvault_core::starts::{End, Ending, Process, Start, StartHistory, Who, merged};
 use stepvault_core::timestamp::Timestamp;
@@ -48,6 +48,7 @@ fn check_each(bytes: &[u8]) {
     let _ = read::<VaultMarker>(bytes);
     let _ = read::<Pin>(bytes);
     let _ = read::<StagedParts>(bytes);
+    let _ = read::<Follower>(bytes);
     let _ = read::<DamagedStep>(bytes);
     let _ = read::<Resume>(bytes);
     let _ = read::<Lease>(bytes);

@@ -113,8 +113,14 @@ impl UploadSession {
                 .because("its attempt is provisional")
                 .hint("wait until a remote is reachable: the agent or the next push then determines it"));
         }
-        if self.confirm_committed(sealed).await? {
-            return Ok(Uploaded::AlreadyDurable);
+        match self.confirm_committed(sealed).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(Uploaded::AlreadyDurable),
+            Err(error) => {
+                // Of a removed step, some objects may be gone before its commit.
+                ensure_not_removed(&self.remote, id).await?;
+                return Err(error);
+            }
         }
         ensure_not_removed(&self.remote, id).await?;
         self.claim(sealed).await?;

@@ -246,6 +246,7 @@ impl World {
                 | KeyKind::Pin(_)
                 | KeyKind::Launch(_)
                 | KeyKind::Staged(..)
+                | KeyKind::Follower(..)
                 | KeyKind::Resume(_)
                 | KeyKind::Damaged(_)
                 | KeyKind::Commit(_),

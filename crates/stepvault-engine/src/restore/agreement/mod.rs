@@ -13,18 +13,19 @@ mod reports;
 use std::collections::BTreeSet;
 
 use stepvault_core::codec::FORMAT;
-use stepvault_core::ids::{Attempt, StepId};
+use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::{KeyKind, ResumePoint};
 use stepvault_core::launch::LaunchName;
-use stepvault_core::nodes::Writer;
+use stepvault_core::nodes::{Writer, listed};
 use stepvault_core::observe::Event;
-use stepvault_core::records::{Availability, DamagedStep, Resume};
+use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Duration, Instant};
 
 use super::plan::{Scope, Search, SkippedStep};
 use super::{Parts, RestoreContext, RestoreRequest};
+use crate::catalog::{following_nodes, starting_nodes};
 use crate::launches::Launches;
 use crate::run_remote::RunRemote;
 use reports::HeldParts;
@@ -90,6 +91,15 @@ impl Agreed {
     }
 }
 
+/// What becomes of an attempt in which some nodes do not report themselves in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MissingNodes {
+    /// The others decide.
+    AreLeftBehind,
+    /// Nothing is decided: they may be training already.
+    AreNeeded,
+}
+
 /// An agreement in progress.
 struct Agreement<'a> {
     context: &'a RestoreContext,
@@ -117,15 +127,27 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
     if !request.resumes {
         return agreement.follow(&launches).await.map(Some);
     }
-    let mut attempt = launches.begin(agreement.launch, &writer.place, *since).await?;
+    // One that comes to a launch for the first time is late, and follows what the others decided without it.
+    let was_part = launches.was_part_of(agreement.launch);
+    let mut outdated = None;
     for _ in 0..MAX_BEGINNINGS {
+        let attempt = launches
+            .begin(agreement.launch, &writer.place, *since, outdated)
+            .await?;
+        if was_part && agreement.is_outdated(attempt).await? {
+            outdated = Some(attempt);
+            continue;
+        }
         let held = agreement.held_parts().await?;
         agreement.report(attempt, &held, 0).await?;
-        if let Some(agreed) = agreement.decide_in(attempt, &held, &launches).await? {
+        let missing = match outdated {
+            None => MissingNodes::AreLeftBehind,
+            Some(_) => MissingNodes::AreNeeded,
+        };
+        if let Some(agreed) = agreement.decide_in(attempt, &held, &launches, missing).await? {
             return Ok(Some(agreed));
         }
         // The other nodes were in this attempt before, and have started again.
-        attempt = launches.begin(agreement.launch, &writer.place, *since).await?;
     }
     Err(agreement.no_agreement(MAX_BEGINNINGS))
 }
@@ -201,15 +223,10 @@ impl<'a> Agreement<'a> {
     /// Returns the durable step that the nodes decided on last, else the newest durable one.
     async fn follow(&self, launches: &Launches<'_>) -> Result<Agreed> {
         let damaged = damaged_steps(self.remote).await?;
-        let mut latest = None;
-        if let Some(attempt) = launches.known(self.launch).await? {
-            for round in 0..MAX_ROUNDS {
-                let Some(resume) = self.recorded(ResumePoint { attempt, round }).await? else {
-                    break;
-                };
-                latest = Some(resume);
-            }
-        }
+        let latest = match launches.known(self.launch).await? {
+            Some(attempt) => self.latest_decision(attempt).await?,
+            None => None,
+        };
         match latest.filter(|resume| resume.availability == Availability::Durable) {
             Some(Resume { step: Some(id), .. }) if !damaged.contains(&id) => {
                 Ok(Agreed::on(id, Availability::Durable))
@@ -218,12 +235,24 @@ impl<'a> Agreement<'a> {
         }
     }
 
+    async fn latest_decision(&self, attempt: Attempt) -> Result<Option<Resume>> {
+        let mut latest = None;
+        for round in 0..MAX_ROUNDS {
+            let Some(resume) = self.recorded(ResumePoint { attempt, round }).await? else {
+                break;
+            };
+            latest = Some(resume);
+        }
+        Ok(latest)
+    }
+
     /// Decides together with the other nodes of `attempt`. Returns `None` when they have begun a later attempt.
     async fn decide_in(
         &self,
         attempt: Attempt,
         held: &HeldParts,
         launches: &Launches<'_>,
+        missing: MissingNodes,
     ) -> Result<Option<Agreed>> {
         let damaged = damaged_steps(self.remote).await?;
         let forming_until = Instant::now() + self.together.patience;
@@ -245,6 +274,9 @@ impl<'a> Agreement<'a> {
                 if let Some(resume) = recorded.filter(|_| is_formed || is_late) {
                     break resume;
                 }
+                if is_late && !is_formed && missing == MissingNodes::AreNeeded {
+                    return Err(self.others_went_on(&silent));
+                }
                 if is_late && !is_formed {
                     self.warn_of_silent(&silent);
                 }
@@ -261,7 +293,8 @@ impl<'a> Agreement<'a> {
                 (_, Some(id)) if damaged.contains(&id) => {}
                 (Availability::WhenUploaded, Some(id)) => self.complete(point, id, held, &damaged).await?,
                 (availability, step) => {
-                    return Ok(Some(Agreed {
+                    let is_followed = self.follow_together(attempt, launches, missing).await?;
+                    return Ok(is_followed.then_some(Agreed {
                         step,
                         availability,
                         skipped,
@@ -270,6 +303,70 @@ impl<'a> Agreement<'a> {
             }
         }
         Err(self.no_agreement(MAX_ROUNDS))
+    }
+
+    /// Says that this node follows the decision of `attempt`, and waits until all nodes that have reported themselves in it
+    /// say so too. Returns `false` when they have begun a later attempt: a node that reported itself and was restarted
+    /// since does not follow.
+    async fn follow_together(
+        &self,
+        attempt: Attempt,
+        launches: &Launches<'_>,
+        missing: MissingNodes,
+    ) -> Result<bool> {
+        let node = self.together.writer.place.node();
+        let follower = Follower {
+            format: FORMAT,
+            run: self.request.run.clone(),
+            attempt,
+            node: node.clone(),
+        };
+        let key = self.remote.keys.follower(attempt, node);
+        self.remote.replace_record(&key, &follower).await?;
+        let until = Instant::now() + self.together.patience;
+        loop {
+            let started = starting_nodes(self.remote, attempt).await?;
+            let following = following_nodes(self.remote, attempt).await?;
+            let silent: Vec<NodeName> = started.difference(&following).cloned().collect();
+            if silent.is_empty() {
+                return Ok(true);
+            }
+            if launches.has_begun_after(self.launch, attempt).await? {
+                return Ok(false);
+            }
+            if Instant::now() >= until {
+                if missing == MissingNodes::AreNeeded {
+                    return Err(self.others_went_on(&silent));
+                }
+                self.warn_of_silent(&silent);
+                return Ok(true);
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Whether the other nodes decided in `attempt` before this node came, and a newer step has become durable since, as
+    /// when this node brought the last parts of it. To one that was part of the launch before, they may train from the
+    /// decided step, or have started again to resume from the newer one.
+    async fn is_outdated(&self, attempt: Attempt) -> Result<bool> {
+        let Some(decided) = self.latest_decision(attempt).await? else {
+            return Ok(false);
+        };
+        let damaged = damaged_steps(self.remote).await?;
+        Ok(self.newest_durable(&damaged).await?.step > decided.step)
+    }
+
+    fn others_went_on(&self, silent: &[NodeName]) -> Error {
+        Error::new(ErrorKind::Unreachable, "cannot agree with the other nodes on a step")
+            .on(format!("run '{}'", self.request.run))
+            .because(format!(
+                "they decided without this node, a newer step has become durable since, and {} did not start again \
+                 within {} s",
+                listed(silent),
+                self.together.patience.as_secs()
+            ))
+            .hint("restart the job on all nodes: they will agree on the newer step")
+            .lasting()
     }
 
     /// Whether this node decides as soon as all have reported. The others follow it, or decide if it is silent.
