@@ -148,7 +148,8 @@ async fn gc_leased(
         }
     }
     let raced = |key: &str| {
-        step_of(remote, key).is_some_and(|id| late.contains_key(&id) && !known.committed.contains(&id))
+        let is_new = |id| !known.committed.contains(&id) && !known.refused.contains(&id);
+        step_of(remote, key).is_some_and(|id| late.contains_key(&id) && is_new(id))
     };
     report.removed.retain(|key| !raced(key));
     remote.delete(report.removed.clone()).await?;
@@ -260,6 +261,8 @@ struct Known {
     referenced: BTreeSet<String>,
     /// Steps that a writer has claimed: objects below their labels are stepvault's.
     claimed: BTreeSet<StepId>,
+    /// Removed steps that were committed after their removal, and of which records are missing.
+    refused: BTreeSet<StepId>,
     /// Committed steps with files that the store does not list under their keys.
     unlisted: BTreeSet<StepId>,
     live_leases: BTreeSet<String>,
@@ -282,6 +285,7 @@ impl Known {
             claimed: removed.tombstoned.clone(),
             removed,
             referenced: BTreeSet::new(),
+            refused: BTreeSet::new(),
             unlisted: BTreeSet::new(),
             live_leases: BTreeSet::new(),
         };
@@ -291,6 +295,13 @@ impl Known {
             let manifests = match read_manifests(remote, &commit).await {
                 Ok(manifests) => manifests,
                 Err(error) if is_outage(&error) => return Err(error),
+                // A gc had deleted some of its objects when its writer committed, which found the tombstone and
+                // acknowledged nothing (S9).
+                Err(_) if known.removed.contains(id) => {
+                    known.refused.insert(id);
+                    known.claimed.insert(id);
+                    continue;
+                }
                 Err(error) => return Err(refused(&error)),
             };
             known.committed.insert(id);
@@ -406,6 +417,7 @@ impl Known {
         }
         match remote.keys.classify(&object.key) {
             None => Judgement::Foreign,
+            Some(KeyKind::Commit(id)) if self.refused.contains(&id) => Judgement::Orphan,
             Some(
                 KeyKind::Marker
                 | KeyKind::GcRecord

@@ -39,6 +39,7 @@ fn known() -> Known {
         committed: BTreeSet::from([id(1, 100), id(2, 50)]),
         referenced: BTreeSet::from(["run/000000000100.a1/step_100/x".to_owned()]),
         claimed: BTreeSet::from([id(1, 100), id(1, 200), id(1, 10), id(2, 50)]),
+        refused: BTreeSet::new(),
         unlisted: BTreeSet::from([id(2, 50)]),
         removed: RemovedSteps {
             tombstoned: BTreeSet::from([id(1, 10)]),

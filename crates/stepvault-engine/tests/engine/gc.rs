@@ -1,11 +1,13 @@
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::codec::{FORMAT, encode};
+use stepvault_core::records::Tombstone;
 use stepvault_engine::gc::run_gc;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Rig, asked, cut_when, id, snapshot, text};
+use crate::harness::{Rig, asked, cut_when, id, run_name, snapshot, text};
 
 const NOW: Duration = Duration::ZERO;
 const DAY: Duration = Duration::from_secs(86_400);
@@ -114,6 +116,45 @@ async fn nothing_goes_of_a_step_whose_files_are_not_all_listed() {
     }
     // The record of the gc itself.
     assert_eq!(server.objects().keys().len(), before + 1);
+}
+
+/// Its writer found the tombstone and acknowledged nothing.
+#[tokio::test]
+async fn a_step_that_was_committed_after_gc_had_begun_to_delete_it_is_deleted_to_its_end() {
+    let mut rig = Rig::with_directory().await;
+    for step in [100, 200] {
+        rig.push_durably(&rig.write_step(step, &[("a", 100)], step, 1_000))
+            .await;
+    }
+    let tombstone = Tombstone {
+        format: FORMAT,
+        run: run_name(),
+        id: id(1, 200),
+        name: "step_200".to_owned(),
+        by_gc: true,
+    };
+    let records = "grpo/checkpoints/.stepvault";
+    let key = format!("{records}/tombstones/000000000200.a1.json");
+    rig.write_object(&key, &encode(&tombstone).unwrap());
+    let file = std::fs::File::options()
+        .append(true)
+        .open(rig.remote_root().join(key))
+        .unwrap();
+    file.set_modified(std::time::SystemTime::now() - DAY).unwrap();
+    let part = format!("{records}/parts/000000000200.a1/node-0.json");
+    std::fs::remove_file(rig.remote_root().join(part)).unwrap();
+    rig.gc_now().await;
+    let second = rig.gc_now().await;
+    assert!(
+        second
+            .removed
+            .iter()
+            .any(|key| key.ends_with("commits/000000000200.a1.json")),
+        "{second:?}"
+    );
+    assert!(!rig.data_of(200).exists());
+    rig.lose_node();
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
