@@ -10,7 +10,9 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::detect::{Detection, detect};
-use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::find::{
+    Completeness, Extent, FindOptions, Found, FoundStep, QuietRule, RunBelow, find_steps, runs_below,
+};
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::tree::Tree;
 use stepvault_local::survey::{SurveyFiles, survey};
@@ -50,6 +52,8 @@ pub struct Inspection {
     pub steps: Vec<InspectedStep>,
     /// Everything else that was found; its steps are in [`Self::steps`].
     pub found: Found,
+    /// The subdirectories with steps, if the directory itself has none.
+    pub below: Vec<RunBelow>,
 }
 
 /// Whether a directory contains a step to resume from.
@@ -85,20 +89,61 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .map(|(tree, files)| find_in(tree, files, chosen, request, now))
         .transpose()?;
     let Some(tree) = inside else {
-        return above.map(UncheckedSteps::checked).ok_or_else(|| {
-            Error::new(ErrorKind::Usage, WHAT)
+        let Some(mut file) = above else {
+            return Err(Error::new(ErrorKind::Usage, WHAT)
                 .on(path.display())
                 .because("its last component is not a name")
-                .hint("give the directory that holds the checkpoints")
-        });
+                .hint("give the directory that holds the checkpoints"));
+        };
+        if file.found.steps.is_empty() {
+            file.found.steps = file_as_step(&file.tree);
+        }
+        return Ok(file.checked());
     };
     let inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    let below = if inside.found.steps.is_empty() {
+        runs_below(
+            &inside.tree,
+            &inside.files,
+            request.profiles,
+            now,
+            &request.options,
+        )
+    } else {
+        Vec::new()
+    };
     let is_itself_a_step = |above: &UncheckedSteps| {
         let tells = above.framework != GENERIC || inside.found.steps.is_empty();
         // A step further down is itself a step, seen from too far above.
         tells && above.found.steps.iter().any(|step| !step.path.contains('/'))
     };
-    Ok(above.filter(is_itself_a_step).unwrap_or(inside).checked())
+    if let Some(above) = above.filter(is_itself_a_step) {
+        return Ok(above.checked());
+    }
+    Ok(Inspection {
+        below,
+        ..inside.checked()
+    })
+}
+
+/// Returns the one file of a tree as a step, whatever its name is: it was asked for.
+fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
+    let file = tree.files().map(|(path, entry)| FoundStep {
+        path: path.to_owned(),
+        members: vec![path.to_owned()],
+        series: "file".to_owned(),
+        step: None,
+        complete: Completeness::Complete {
+            proof: "it is one file".to_owned(),
+        },
+        quiet_rule: QuietRule::Always,
+        ranks: None,
+        bytes: tree.file_size_bytes(path).unwrap_or_default(),
+        files: 1,
+        written_at: entry.mtime,
+        resumable: true,
+    });
+    file.take(1).collect()
 }
 
 /// Returns the entry at `path` with its content, in a tree of the parent directory that contains nothing else.
@@ -161,6 +206,7 @@ impl UncheckedSteps {
             framework: self.framework,
             why: self.why,
             found: self.found,
+            below: Vec::new(),
         }
     }
 }
@@ -205,6 +251,14 @@ impl Inspection {
                 best
             }
         })
+    }
+
+    /// Returns the step with the highest number among those that are complete and proved sound.
+    pub fn newest_sound(&self) -> Option<&InspectedStep> {
+        let is_sound = |entry: &&InspectedStep| entry.is_valid() && entry.check.is_sound() == Some(true);
+        self.counted()
+            .filter(is_sound)
+            .max_by_key(|entry| entry.step.step)
     }
 
     /// Returns the steps that count: those with temporary names do not, and those that a trainer cannot resume from

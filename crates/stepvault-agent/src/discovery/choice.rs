@@ -38,6 +38,11 @@ impl Choice {
         self.profile.as_ref()
     }
 
+    /// Returns the profiles to choose from while the choice is open.
+    pub(super) fn others(&self) -> Option<&ProfileSet> {
+        self.others.as_deref()
+    }
+
     /// Returns whether the content of a directory need not be scanned. While the choice is open, every path is
     /// evidence.
     pub(super) fn ignores(&self, path: &str) -> bool {

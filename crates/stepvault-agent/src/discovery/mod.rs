@@ -54,6 +54,8 @@ pub(crate) struct Discovery {
     /// The last survey, and what was found in it.
     survey: SurveyTree,
     found: Found,
+    /// Advice about steps in a subdirectory that the profile does not look into.
+    subdirectories: Option<String>,
     /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
     /// Number of steps that vanished while nothing but their quiet time was waited for.
@@ -216,6 +218,7 @@ impl Discovery {
             extent,
             survey: SurveyTree::default(),
             found: Found::default(),
+            subdirectories: None,
             ranks: None,
             vanished_unquiet: 0,
             not_before: None,

@@ -8,7 +8,7 @@ use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_formats::check::{StepCheck, check_extent};
-use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps, runs_below};
 use stepvault_formats::profile::Profile;
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::sealed::SealedStep;
@@ -23,6 +23,10 @@ use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
 /// Scanning takes at most one part in this many of the time.
 const SHARE_OF_TIME: u32 = 20;
+/// From this size on, a file in a directory without steps is mentioned: it may be a checkpoint.
+const UNEXPLAINED_BYTES: u64 = 16 << 20;
+/// Not while it may still be written.
+const UNEXPLAINED_AFTER: Duration = Duration::from_mins(1);
 /// One step that vanished may be an accident.
 const VANISHED_TOLD_AFTER: u32 = 2;
 
@@ -74,6 +78,7 @@ impl Discovery {
             report.news = self.choice.detect(&tree, &files);
             self.found = self.find(&tree, &files);
             self.choice.settle(&self.found);
+            self.subdirectories = self.advice_on_subdirectories(&tree, &files);
             self.survey = tree;
         }
         self.forget_vanished(report);
@@ -84,6 +89,11 @@ impl Discovery {
         let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
         self.entries.retain(|key, _| paths.contains(key.as_str()));
         report.advice = selected.advice;
+        if selected.steps.is_empty() {
+            let subdirectories = self.subdirectories.clone();
+            let advice = subdirectories.or_else(|| report.advice.take());
+            report.advice = advice.or_else(|| self.advice_on_large_files(now));
+        }
         // Only those that may be sealed are compared with the vault, whose records take long to read.
         let is_new = |step: &&FoundStep| {
             step.is_complete()
@@ -153,6 +163,44 @@ impl Discovery {
         profile.map_or_else(Found::default, |profile| {
             find_steps(profile, tree, files, END_OF_TIME, &options)
         })
+    }
+
+    /// Returns advice if the steps are in a subdirectory that the profile does not look into.
+    fn advice_on_subdirectories(&self, tree: &Tree, files: &dyn OpenFile) -> Option<String> {
+        let profiles = self.choice.others()?;
+        let profile = self.choice.profile()?;
+        if !self.selection.of(profile, &self.found).steps.is_empty() {
+            return None;
+        }
+        let runs = runs_below(tree, files, profiles, END_OF_TIME, &FindOptions::default());
+        let first = runs.first()?;
+        let more = match runs.len() {
+            1 => String::new(),
+            count => format!(", as do {} other directories", count - 1),
+        };
+        Some(format!(
+            "nothing is sealed: {} holds steps of {}{more}; watch that directory, each in a run of its own",
+            self.directory.join(&first.directory).display(),
+            first.profile
+        ))
+    }
+
+    /// Returns advice if a large file is written no more and belongs to no step.
+    fn advice_on_large_files(&self, now: Timestamp) -> Option<String> {
+        let is_large = |path: &str| {
+            let size_bytes = self.survey.file_size_bytes(path);
+            size_bytes.is_some_and(|bytes| bytes >= UNEXPLAINED_BYTES)
+        };
+        let least_age_seconds = self.quiet_time.max(UNEXPLAINED_AFTER).as_secs();
+        let large = self.survey.files().filter(|(path, entry)| {
+            is_large(path) && entry.mtime <= now && now.seconds_since(entry.mtime) >= least_age_seconds
+        });
+        let (path, _) = large.max_by_key(|(_, entry)| entry.mtime)?;
+        Some(format!(
+            "nothing is sealed: {} is large, and no name on its path shows a step; if it is a checkpoint, write the step's \
+             number into its name, set 'pattern', or announce it with 'stepvault announce'",
+            self.directory.join(path).display()
+        ))
     }
 
     /// Forgets the entries that are gone, and reports those that were never sealed.

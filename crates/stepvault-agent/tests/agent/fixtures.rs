@@ -177,6 +177,36 @@ async fn files_that_a_framework_may_overwrite_are_never_linked() {
     );
 }
 
+#[tokio::test]
+async fn a_directory_in_which_nothing_is_taken_is_warned_of_with_the_reason() {
+    let node = Node::new();
+    unpack(&node, "hf-trainer-1rank");
+    let steps = node.place.path().join("steps");
+    std::fs::rename(node.outputs(), &steps).unwrap();
+    std::fs::create_dir(node.outputs()).unwrap();
+    std::fs::rename(&steps, node.outputs().join("trial_0")).unwrap();
+    let options = automatic(&node).await;
+    assert_eq!(node.once(options.clone()).sealed.total, 0);
+    let advice = node
+        .recorder
+        .lines_with("outputs/trial_0 holds steps of hf-trainer; watch that directory");
+    assert_eq!(advice.len(), 1, "{:?}", node.recorder.lines_with(""));
+
+    std::fs::remove_dir_all(node.outputs().join("trial_0")).unwrap();
+    node.save("latest", &[("model.dat", 17 << 20)], 3600);
+    assert_eq!(node.once(options.clone()).sealed.total, 0);
+    let advice = node
+        .recorder
+        .lines_with("outputs/latest/model.dat is large, and no name on its path shows a step");
+    assert_eq!(advice.len(), 1, "{:?}", node.recorder.lines_with(""));
+
+    // One that is still written may become a step.
+    std::fs::remove_dir_all(node.outputs().join("latest")).unwrap();
+    node.save("unnamed", &[("model.dat", 17 << 20)], 0);
+    assert_eq!(node.once(options).sealed.total, 0);
+    assert!(node.recorder.lines_with("outputs/unnamed").is_empty());
+}
+
 /// Weights that the trainer cannot go on from are a series of their own, taken when they are asked for.
 #[tokio::test]
 async fn a_series_is_taken_when_it_is_named() {

@@ -1,6 +1,7 @@
 //! Finds the steps of a directory with a profile, and which of them are complete.
 
 mod areal;
+mod below;
 mod extent;
 mod judge;
 mod ranks;
@@ -11,6 +12,7 @@ use stepvault_core::timestamp::Timestamp;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::Profile;
 use crate::tree::{OpenFile, Tree};
+pub use below::{RunBelow, runs_below};
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
 use units::{Collected, Unit, collect};

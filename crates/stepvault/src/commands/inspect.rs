@@ -9,7 +9,7 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
-use stepvault_formats::find::FindOptions;
+use stepvault_formats::find::{FindOptions, RunBelow};
 use stepvault_formats::pointer::PointerFound;
 use stepvault_local::clock::SystemClock;
 
@@ -51,11 +51,23 @@ pub(super) struct InspectDocument {
     /// Every step, in the order of their numbers.
     steps: Vec<StepDocument>,
     #[serde(skip)]
-    newest_valid: Option<String>,
+    conclusion: Option<String>,
     /// The pointer that the trainer reads to find the step to resume from; null if there is none.
     pointer: Option<PointerDocument>,
     /// Paths with a name that the framework uses only while it writes.
     temporary: Vec<String>,
+    /// The subdirectories with steps of a framework, if PATH itself has none; at most three levels deep.
+    subdirectories: Vec<SubdirectoryDocument>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct SubdirectoryDocument {
+    /// Its path, relative to PATH.
+    path: String,
+    /// The name of the profile.
+    framework: String,
+    /// The path of its newest complete step, relative to the subdirectory; null if none is complete.
+    newest_complete: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -131,15 +143,39 @@ fn document(path: &Path, inspection: &Inspection) -> InspectDocument {
         framework: inspection.framework.clone(),
         why: inspection.why.clone(),
         steps: inspection.steps.iter().map(StepDocument::of).collect(),
-        newest_valid: inspection.newest_valid().map(|entry| {
-            let path = &entry.step.path;
-            match entry.step.step {
-                Some(number) => format!("step {number} ({path})"),
-                None => path.clone(),
-            }
-        }),
+        conclusion: conclusion(inspection),
         pointer: inspection.found.pointer().map(PointerDocument::of),
         temporary: inspection.found.temporary.clone(),
+        subdirectories: inspection.below.iter().map(SubdirectoryDocument::of).collect(),
+    }
+}
+
+/// Returns the sentence about the step to resume from; `None` when there is none.
+fn conclusion(inspection: &Inspection) -> Option<String> {
+    let named = |entry: &InspectedStep| match entry.step.step {
+        Some(number) => format!("step {number} ({})", entry.step.path),
+        None => entry.step.path.clone(),
+    };
+    let newest = inspection.newest_valid()?;
+    let sound = inspection.newest_sound().map(named);
+    let sound = sound.map(|sound| format!("{sound} is the newest complete and sound step"));
+    if newest.check.is_sound() == Some(true) {
+        return sound;
+    }
+    let unknown = format!(
+        "{} is the newest complete step, and whether it is sound is unknown",
+        named(newest)
+    );
+    Some(sound.map_or_else(|| unknown.clone(), |sound| format!("{unknown}; {sound}")))
+}
+
+impl SubdirectoryDocument {
+    fn of(run: &RunBelow) -> Self {
+        Self {
+            path: run.directory.clone(),
+            framework: run.profile.clone(),
+            newest_complete: run.newest.as_ref().map(|step| step.path.clone()),
+        }
     }
 }
 
@@ -179,7 +215,15 @@ impl Report for InspectDocument {
             self.why.join("; ")
         );
         if self.steps.is_empty() {
-            return format!("{head}\nno step found");
+            let below = self.subdirectories.iter().map(|run| {
+                let newest = run.newest_complete.as_ref();
+                let newest = newest.map_or_else(
+                    || "no complete step".to_owned(),
+                    |step| format!("{step} is its newest complete step"),
+                );
+                format!("\n{}: {}, {newest}", run.path, run.framework)
+            });
+            return format!("{head}\nno step found{}", below.collect::<String>());
         }
         let mut steps = table::table(
             &["step", "path", "complete", "sound", "size", "files", "ranks"],
@@ -219,9 +263,9 @@ impl Report for InspectDocument {
             };
             format!("\n{} says {}{dangling}", pointer.path, pointer.says)
         });
-        let newest = self.newest_valid.as_ref().map_or_else(
+        let newest = self.conclusion.as_ref().map_or_else(
             || "\nno step is complete and sound".to_owned(),
-            |newest| format!("\n{newest} is the newest complete and sound step"),
+            |newest| format!("\n{newest}"),
         );
         format!(
             "{head}\n{}{}{pointer}{newest}",
@@ -256,9 +300,10 @@ mod tests {
                 step(5, true, &[]),
                 step(10, false, &["trainer_state.json does not exist yet"]),
             ],
-            newest_valid: Some("step 5 (checkpoint-5)".to_owned()),
+            conclusion: Some("step 5 (checkpoint-5) is the newest complete and sound step".to_owned()),
             pointer: None,
             temporary: Vec::new(),
+            subdirectories: Vec::new(),
         };
         let text = document.human();
         let lines: Vec<&str> = text.lines().collect();

@@ -39,7 +39,7 @@ use document::{planned, restored};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["into", "exact"]))]
 pub(crate) struct RestoreArguments {
-    /// Directory to restore the step into, under its own name
+    /// Directory of the trainer's steps; the step gets its own name, in the subdirectory that it had
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     /// Path to restore the step as

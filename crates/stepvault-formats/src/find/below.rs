@@ -1,0 +1,103 @@
+//! Finds runs in the subdirectories of a directory that holds no step itself.
+
+use std::collections::VecDeque;
+use std::io;
+
+use stepvault_core::timestamp::Timestamp;
+
+use super::{FindOptions, FoundStep, find_steps};
+use crate::detect::detect;
+use crate::profile::{GENERIC, ProfileSet};
+use crate::source::ReadAt;
+use crate::tree::{OpenFile, Tree};
+
+/// How many levels below the directory are searched.
+const MAX_DEPTH: usize = 3;
+/// Maximum number of subdirectories that are searched.
+const MAX_DIRECTORIES: usize = 64;
+
+/// A subdirectory with steps of a framework.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunBelow {
+    /// Its path.
+    pub directory: String,
+    /// The name of the framework's profile.
+    pub profile: String,
+    /// The newest of its complete steps, with paths relative to the subdirectory; `None` when none is complete.
+    pub newest: Option<FoundStep>,
+}
+
+/// Returns the outermost subdirectories that hold steps of a known framework, in the order of their depths and names. At
+/// most 64 subdirectories are searched, three levels deep.
+pub fn runs_below(
+    tree: &Tree,
+    files: &dyn OpenFile,
+    profiles: &ProfileSet,
+    now: Timestamp,
+    options: &FindOptions,
+) -> Vec<RunBelow> {
+    let mut runs = Vec::new();
+    let mut searched = 0;
+    let mut queue = VecDeque::from([(String::new(), 0)]);
+    while let Some((parent, depth)) = queue.pop_front() {
+        for (name, _) in tree.children(&parent) {
+            let directory = if parent.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{parent}/{name}")
+            };
+            if !tree.is_directory(&directory) || name.starts_with('.') {
+                continue;
+            }
+            searched += 1;
+            if searched > MAX_DIRECTORIES {
+                return runs;
+            }
+            match run_in(&directory, tree, files, profiles, now, options) {
+                Some(run) => runs.push(run),
+                None if depth + 1 < MAX_DEPTH => queue.push_back((directory, depth + 1)),
+                None => {}
+            }
+        }
+    }
+    runs
+}
+
+fn run_in(
+    directory: &str,
+    tree: &Tree,
+    files: &dyn OpenFile,
+    profiles: &ProfileSet,
+    now: Timestamp,
+    options: &FindOptions,
+) -> Option<RunBelow> {
+    let inside = tree.below(directory);
+    let files = Inside { files, directory };
+    let profile = detect(&inside, &files, profiles)?.profile;
+    if profile.name == GENERIC {
+        return None;
+    }
+    let found = find_steps(profile, &inside, &files, now, options);
+    let complete = found
+        .steps
+        .iter()
+        .filter(|step| step.is_complete() && step.resumable);
+    let newest = complete.max_by_key(|step| (step.step, step.written_at)).cloned();
+    (!found.steps.is_empty()).then(|| RunBelow {
+        directory: directory.to_owned(),
+        profile: profile.name.clone(),
+        newest,
+    })
+}
+
+/// Opens the files of a subdirectory.
+struct Inside<'a> {
+    files: &'a dyn OpenFile,
+    directory: &'a str,
+}
+
+impl OpenFile for Inside<'_> {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        self.files.open(&format!("{}/{path}", self.directory))
+    }
+}
