@@ -215,19 +215,19 @@ mod tests {
         let sending = Arc::new(Sending::new(move |change| {
             counted.fetch_add(change, std::sync::atomic::Ordering::Relaxed);
         }));
-        let taken = || in_flight.load(std::sync::atomic::Ordering::Relaxed);
+        let taken = || usize::try_from(in_flight.load(std::sync::atomic::Ordering::Relaxed)).unwrap();
         let payload = Payload::from(vec![Bytes::from(vec![7; BLOCK_BYTES]); 3]).reporting_to(&sending);
         let mut body = payload.clone().into_body();
         slices(&mut body);
-        assert_eq!(taken(), 3 * BLOCK_BYTES as i64);
+        assert_eq!(taken(), 3 * BLOCK_BYTES);
         // A repeated request starts again.
         body.rewind();
         let mut context = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut body).poll_frame(&mut context);
-        assert_eq!(taken(), SLICE_BYTES as i64);
+        assert_eq!(taken(), SLICE_BYTES);
         assert_eq!(sending.end(), SLICE_BYTES as u64);
         slices(&mut body);
-        assert_eq!(taken(), SLICE_BYTES as i64, "an abandoned connection");
+        assert_eq!(taken(), SLICE_BYTES, "an abandoned connection");
     }
 
     #[test]
