@@ -130,7 +130,7 @@ pub(super) fn identity(
 ) -> Result<(Step, Origin), String> {
     let number = step.step.ok_or("its name contains no step number")?;
     let number = Step::new(number).map_err(|error| error.to_string())?;
-    let recorded = recorded_origin(profile, step)?;
+    let recorded = recorded_origin(profile, directory, step)?;
     if let [path] = step.members.as_slice() {
         let origin = Origin::of_path(&directory.join(path), last_component(path));
         return Ok((number, Origin { recorded, ..origin }));
@@ -149,15 +149,18 @@ pub(super) fn identity(
 
 /// Returns what a restore needs to know of a step that the profile has found. A profile made from the run's own pattern
 /// says nothing about the trainer.
-fn recorded_origin(profile: &Profile, step: &FoundStep) -> Result<StepOrigin, String> {
+fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Result<StepOrigin, String> {
     let directory = match step.members.as_slice() {
         [path] => path.rsplit_once('/').map(|(directory, _)| directory),
         _ => None,
     };
     let directory = directory.map(RelativePath::new).transpose();
     let is_framework = profile.names.is_none() && profile.name != GENERIC;
+    let directory = directory.map_err(|error| error.to_string())?;
+    let name = watched.file_name().and_then(|name| name.to_str());
     Ok(StepOrigin {
-        directory: directory.map_err(|error| error.to_string())?,
+        watched: name.map(str::to_owned).filter(|_| directory.is_some()),
+        directory,
         profile: is_framework.then(|| profile.name.clone()),
         series: is_framework.then(|| step.series.clone()),
     })

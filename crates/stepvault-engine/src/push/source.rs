@@ -74,6 +74,7 @@ fn origin(inspection: &Inspection) -> StepOrigin {
     let is_framework = inspection.framework != GENERIC;
     StepOrigin {
         directory: None,
+        watched: None,
         profile: is_framework.then(|| inspection.framework.clone()),
         series: is_framework.then(|| step.step.series.clone()),
     }

@@ -92,10 +92,9 @@ impl Target {
             });
         }
         if let Self::Into(_) = self {
-            let inner = resolved.origin.directory.as_ref();
-            let inner = inner.map_or_else(|| path.clone(), |inner| path.join(inner));
+            let own = resolved.origin.directory_in(&path);
             return Ok(Location {
-                paths: vec![inner.join(&resolved.name)],
+                paths: vec![own.join(&resolved.name)],
                 directory: path,
             });
         }

@@ -12,7 +12,6 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::nodes::listed;
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::ExclusiveRun;
@@ -131,10 +130,10 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     } else {
         checked.links(tiers.links)
     };
-    let origin = StepOrigin {
-        directory: directory_below(settings.run()?.watch.as_deref(), &arguments.source),
-        ..checked.origin.clone()
-    };
+    let mut origin = checked.origin.clone();
+    if let Some((watched, directory)) = place_below(settings.run()?.watch.as_deref(), &arguments.source) {
+        (origin.watched, origin.directory) = (Some(watched), Some(directory));
+    }
     let request = CheckpointToSeal {
         run: tiers.run_name().clone(),
         source: arguments.source,
@@ -178,13 +177,14 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     Ok(code)
 }
 
-/// Returns the directory that holds the checkpoint, below the watched one; `None` when that is the watched directory
-/// itself, or none that contains it is watched.
-fn directory_below(watched: Option<&Path>, source: &Path) -> Option<RelativePath> {
+/// Returns the name of the watched directory, and the directory below it that holds the checkpoint; `None` when that is
+/// the watched directory itself, or none that contains it is watched.
+fn place_below(watched: Option<&Path>, source: &Path) -> Option<(String, RelativePath)> {
     let source = std::path::absolute(source).ok()?;
     let watched = std::path::absolute(watched?).ok()?;
-    let below = source.parent()?.strip_prefix(watched).ok()?;
-    RelativePath::new(below.to_str()?).ok()
+    let below = source.parent()?.strip_prefix(&watched).ok()?;
+    let directory = RelativePath::new(below.to_str()?).ok()?;
+    Some((watched.file_name()?.to_str()?.to_owned(), directory))
 }
 
 /// Checks the checkpoint by profile and by the structure of its files.

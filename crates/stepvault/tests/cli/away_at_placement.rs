@@ -193,14 +193,14 @@ fn overwrite(path: &Path, weights: &str) {
 fn an_announced_file_that_is_overwritten_in_place_keeps_its_bytes_in_the_vault() {
     let nodes = Nodes::new();
     let _agent = start_agent(&nodes, AWAY);
-    let file = nodes.place.path("out/checkpoint.pt");
+    let file = nodes.place.path("out/checkpoint.dat");
     for (step, weights) in [("5", "a"), ("10", "b"), ("15", "c")] {
         overwrite(&file, weights);
         let announced = nodes.place.document(
             0,
             &[
                 "announce",
-                "out/checkpoint.pt",
+                "out/checkpoint.dat",
                 "--step",
                 step,
                 "--wait-for",
@@ -211,7 +211,7 @@ fn an_announced_file_that_is_overwritten_in_place_keeps_its_bytes_in_the_vault()
     }
     overwrite(&file, "d");
     for (step, weights) in [(5, "a"), (10, "b"), (15, "c")] {
-        let kept = format!("vault/runs/demo%2Fa/steps/{step:012}.a1/data/checkpoint.pt");
+        let kept = format!("vault/runs/demo%2Fa/steps/{step:012}.a1/data/checkpoint.dat");
         let bytes = nodes.place.read(&kept);
         assert!(
             bytes == weights.repeat(700),
