@@ -100,8 +100,8 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         }
         return Ok(file.checked());
     };
-    let inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
-    let below = if inside.found.steps.is_empty() {
+    let mut inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    let below = if inside.framework == GENERIC || inside.found.steps.is_empty() {
         runs_below(
             &inside.tree,
             &inside.files,
@@ -112,6 +112,11 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     } else {
         Vec::new()
     };
+    // A directory with a number in its name, such as `trial_0`, is no step if it holds the steps of a framework.
+    inside.found.steps.retain(|step| {
+        let is_in_step = |run: &RunBelow| Path::new(&run.directory).starts_with(&step.path);
+        !below.iter().any(is_in_step)
+    });
     let is_itself_a_step = |above: &UncheckedSteps| {
         let tells = above.framework != GENERIC || inside.found.steps.is_empty();
         // A step further down is itself a step, seen from too far above.
