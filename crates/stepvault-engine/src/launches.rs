@@ -80,6 +80,20 @@ pub(crate) async fn has_begun_before(vault: &Vault, run: &RunName) -> Result<boo
     Ok(!read_spans(vault, run).await?.is_empty())
 }
 
+/// Returns when this node began to take part in `launch`, as recorded by [`record_beginning`].
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(crate) async fn recorded_beginning(
+    vault: &Vault,
+    run: &RunName,
+    launch: &LaunchName,
+) -> Result<Option<Timestamp>> {
+    let beginnings: Vec<Beginning> = read_list(vault, run, BEGINNINGS_NOTE).await?;
+    let own = beginnings.iter().find(|known| known.launch == *launch);
+    Ok(own.map(|known| known.since))
+}
+
 /// Records when this node began to take part in `launch`, before its trainer starts: a single round of the agent later
 /// tells by it which launch wrote a checkpoint.
 ///

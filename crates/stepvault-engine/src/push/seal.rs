@@ -26,6 +26,7 @@ use super::known_steps::{ScannedCheckpoint, known_locally};
 use super::provisional::{determine_attempts, provisional_steps, written_at};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
+use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
@@ -415,10 +416,16 @@ async fn refuse_mixed_starts(
     if !request.writer.place.nodes().is_several() || step_of(name).ok() != Some(step) {
         return Ok(());
     }
-    let restored = Resumptions::open(vault, &request.run).await?.before(newest);
-    let began = restored.map_or(request.launch_since, |restored| {
-        restored.since.max(request.launch_since)
+    // The agent may have started later than its launch, in the middle of a save.
+    let recorded = match &request.writer.launch {
+        Some(launch) => recorded_beginning(vault, &request.run, launch).await?,
+        None => None,
+    };
+    let launch_since = recorded.map_or(request.launch_since, |recorded| {
+        recorded.min(request.launch_since)
     });
+    let restored = Resumptions::open(vault, &request.run).await?.before(newest);
+    let began = restored.map_or(launch_since, |restored| restored.since.max(launch_since));
     if oldest >= began || newest < began {
         return Ok(());
     }

@@ -15,6 +15,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::records::Tombstone;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::catalog::read_commit;
+use stepvault_engine::launches::record_beginning;
 use stepvault_engine::push::{CheckpointToSeal, PushReport};
 use stepvault_engine::restore::{
     HandoffOptions, Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
@@ -947,6 +948,28 @@ async fn a_removed_save_that_was_sealed_during_an_outage_is_discarded_when_the_r
         !steps.iter().any(|step| step.id().step == id(1, 100).step),
         "{steps:?}"
     );
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_during_a_save_does_not_refuse_it() {
+    let cluster = Cluster::new(2).await;
+    let launch = LaunchName::new(cluster.launch.as_str()).unwrap();
+    let vault = &cluster.rigs[0].vault;
+    record_beginning(vault, &run_name(), &launch, SystemClock.now())
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let source = cluster.rigs[0].write_step(100, &[("rank_0.distcp", 3000)], 1, 1000);
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let launch_since = SystemClock.now();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    std::fs::write(source.join("rank_1.distcp"), "of the same start").unwrap();
+    let request = CheckpointToSeal {
+        launch_since,
+        in_launch: true,
+        ..cluster.request(0, &source)
+    };
+    cluster.rigs[0].push_as(request).await.unwrap();
 }
 
 #[tokio::test]
