@@ -177,37 +177,26 @@ pub(crate) async fn read_manifests_of(
 
 /// Returns the nodes whose parts of a step exist: one LIST.
 pub async fn present_parts(remote: &RunRemote, id: StepId) -> Result<BTreeSet<NodeName>> {
-    let select = |kind| match kind {
-        KeyKind::Part(_, node) => Some(node),
-        _ => None,
-    };
-    let listed = remote
-        .list_kind(&remote.keys.step_parts_prefix(id), select)
-        .await?;
-    Ok(listed.into_iter().map(|(node, _)| node).collect())
+    nodes_below(remote, &remote.keys.step_parts_prefix(id)).await
 }
 
 /// Returns the nodes that have reported that they start in an attempt: one LIST.
 pub(crate) async fn starting_nodes(remote: &RunRemote, attempt: Attempt) -> Result<BTreeSet<NodeName>> {
-    let select = |kind| match kind {
-        KeyKind::Staged(_, node) => Some(node),
-        _ => None,
-    };
-    let listed = remote
-        .list_kind(&remote.keys.staged_prefix(attempt), select)
-        .await?;
-    Ok(listed.into_iter().map(|(node, _)| node).collect())
+    nodes_below(remote, &remote.keys.staged_prefix(attempt)).await
 }
 
-/// Returns the nodes that follow the decision of an attempt.
+/// Returns the nodes that follow the decision of an attempt: one LIST.
 pub(crate) async fn following_nodes(remote: &RunRemote, attempt: Attempt) -> Result<BTreeSet<NodeName>> {
+    nodes_below(remote, &remote.keys.followers_prefix(attempt)).await
+}
+
+/// Returns the nodes that have a record of their own below a prefix.
+async fn nodes_below(remote: &RunRemote, prefix: &str) -> Result<BTreeSet<NodeName>> {
     let select = |kind| match kind {
-        KeyKind::Follower(_, node) => Some(node),
+        KeyKind::Part(_, node) | KeyKind::Staged(_, node) | KeyKind::Follower(_, node) => Some(node),
         _ => None,
     };
-    let listed = remote
-        .list_kind(&remote.keys.followers_prefix(attempt), select)
-        .await?;
+    let listed = remote.list_kind(prefix, select).await?;
     Ok(listed.into_iter().map(|(node, _)| node).collect())
 }
 

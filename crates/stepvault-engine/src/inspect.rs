@@ -85,7 +85,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
     // The path may itself be a step, which only its parent directory can show.
     let above = entry_in_parent(path, inside.clone().unwrap_or_default())?;
-    let above = above
+    let mut above = above
         .map(|(tree, files)| find_in(tree, files, chosen, request, now))
         .transpose()?;
     let Some(tree) = inside else {
@@ -101,6 +101,9 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         return Ok(file.checked());
     };
     let mut inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    if let Some(above) = above.take_if(|above| above.shows_step_of(&inside)) {
+        return Ok(above.checked());
+    }
     let below = if inside.framework == GENERIC || inside.found.steps.is_empty() {
         runs_below(
             &inside.tree,
@@ -117,12 +120,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         let is_in_step = |run: &RunBelow| Path::new(&run.directory).starts_with(&step.path);
         !below.iter().any(is_in_step)
     });
-    let is_itself_a_step = |above: &UncheckedSteps| {
-        let tells = above.framework != GENERIC || inside.found.steps.is_empty();
-        // A step further down is itself a step, seen from too far above.
-        tells && above.found.steps.iter().any(|step| !step.path.contains('/'))
-    };
-    if let Some(above) = above.filter(is_itself_a_step) {
+    if let Some(above) = above.filter(|above| above.shows_step_of(&inside)) {
         return Ok(above.checked());
     }
     Ok(Inspection {
@@ -200,6 +198,14 @@ fn find_in(
 }
 
 impl UncheckedSteps {
+    /// Whether these findings, in the parent directory, show that the directory with the findings `inside` is itself a
+    /// step.
+    fn shows_step_of(&self, inside: &Self) -> bool {
+        let tells = self.framework != GENERIC || inside.found.steps.is_empty();
+        // A step further down is itself a step, seen from too far above.
+        tells && self.found.steps.iter().any(|step| !step.path.contains('/'))
+    }
+
     fn checked(mut self) -> Inspection {
         let steps = std::mem::take(&mut self.found.steps);
         let checked = steps.into_iter().map(|step| InspectedStep {

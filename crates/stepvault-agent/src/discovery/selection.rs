@@ -155,14 +155,16 @@ fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Resul
         _ => None,
     };
     let directory = directory.map(RelativePath::new).transpose();
-    let is_framework = profile.names.is_none() && profile.name != GENERIC;
     let directory = directory.map_err(|error| error.to_string())?;
     let name = watched.file_name().and_then(|name| name.to_str());
+    let found_by = match profile.names {
+        Some(_) => StepOrigin::default(),
+        None => step.origin(&profile.name),
+    };
     Ok(StepOrigin {
         watched: name.map(str::to_owned).filter(|_| directory.is_some()),
         directory,
-        profile: is_framework.then(|| profile.name.clone()),
-        series: is_framework.then(|| step.series.clone()),
+        ..found_by
     })
 }
 

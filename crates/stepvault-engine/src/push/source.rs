@@ -6,7 +6,7 @@ use stepvault_core::clock::Clock;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_formats::find::{Extent, FindOptions};
-use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
+use stepvault_formats::profile::{Profile, ProfileSet};
 
 use crate::inspect::{InspectRequest, Inspection, inspect};
 
@@ -68,14 +68,8 @@ pub fn check_source(
 }
 
 fn origin(inspection: &Inspection) -> StepOrigin {
-    let [step] = inspection.steps.as_slice() else {
-        return StepOrigin::default();
-    };
-    let is_framework = inspection.framework != GENERIC;
-    StepOrigin {
-        directory: None,
-        watched: None,
-        profile: is_framework.then(|| inspection.framework.clone()),
-        series: is_framework.then(|| step.step.series.clone()),
+    match inspection.steps.as_slice() {
+        [only] => only.step.origin(&inspection.framework),
+        _ => StepOrigin::default(),
     }
 }

@@ -7,10 +7,11 @@ mod judge;
 mod ranks;
 pub(crate) mod units;
 
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 
 use crate::pointer::{PointerFound, read_pointers};
-use crate::profile::Profile;
+use crate::profile::{GENERIC, Profile};
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
 pub use extent::Extent;
@@ -106,6 +107,16 @@ impl FoundStep {
     /// Returns whether it is complete.
     pub fn is_complete(&self) -> bool {
         matches!(self.complete, Completeness::Complete { .. })
+    }
+
+    /// Returns what is recorded of the profile that found it; nothing for the generic one.
+    pub fn origin(&self, profile: &str) -> StepOrigin {
+        let is_framework = profile != GENERIC;
+        StepOrigin {
+            profile: is_framework.then(|| profile.to_owned()),
+            series: is_framework.then(|| self.series.clone()),
+            ..StepOrigin::default()
+        }
     }
 
     /// Returns the reasons why it is not complete; empty when it is.

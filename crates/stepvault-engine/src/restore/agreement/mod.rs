@@ -274,11 +274,8 @@ impl<'a> Agreement<'a> {
                 if let Some(resume) = recorded.filter(|_| is_formed || is_late) {
                     break resume;
                 }
-                if is_late && !is_formed && missing == MissingNodes::AreNeeded {
-                    return Err(self.others_went_on(&silent));
-                }
                 if is_late && !is_formed {
-                    self.warn_of_silent(&silent);
+                    self.go_on_without(&silent, missing)?;
                 }
                 if is_late || is_formed && (round > 0 || self.decides_first()) {
                     let agreed = self.decide(attempt, &damaged).await?;
@@ -335,10 +332,7 @@ impl<'a> Agreement<'a> {
                 return Ok(false);
             }
             if Instant::now() >= until {
-                if missing == MissingNodes::AreNeeded {
-                    return Err(self.others_went_on(&silent));
-                }
-                self.warn_of_silent(&silent);
+                self.go_on_without(&silent, missing)?;
                 return Ok(true);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -356,8 +350,16 @@ impl<'a> Agreement<'a> {
         Ok(self.newest_durable(&damaged).await?.step > decided.step)
     }
 
-    fn others_went_on(&self, silent: &[NodeName]) -> Error {
-        Error::new(ErrorKind::Unreachable, "cannot agree with the other nodes on a step")
+    /// Leaves silent nodes behind with a warning.
+    ///
+    /// # Errors
+    /// When they are needed.
+    fn go_on_without(&self, silent: &[NodeName], missing: MissingNodes) -> Result<()> {
+        if missing == MissingNodes::AreLeftBehind {
+            self.warn_of_silent(silent);
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Unreachable, "cannot agree with the other nodes on a step")
             .on(format!("run '{}'", self.request.run))
             .because(format!(
                 "they decided without this node, a newer step has become durable since, and {} did not start again \
@@ -366,7 +368,8 @@ impl<'a> Agreement<'a> {
                 self.together.patience.as_secs()
             ))
             .hint("restart the job on all nodes: they will agree on the newer step")
-            .lasting()
+            .lasting();
+        Err(error)
     }
 
     /// Whether this node decides as soon as all have reported. The others follow it, or decide if it is silent.
