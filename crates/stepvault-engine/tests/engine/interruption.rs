@@ -2,11 +2,12 @@ use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_engine::verify::{Depth, check_remote};
+use stepvault_local::journal::read_state;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::{StrictS3, StrictS3Options};
 
-use crate::harness::{Rig, asked, cut_when, id, snapshot, text};
+use crate::harness::{Rig, asked, cut_when, id, run_name, snapshot, text};
 
 const FILES: &[(&str, usize)] = &[("big.bin", 80 << 20), ("small.json", 100)];
 
@@ -122,12 +123,7 @@ async fn an_unreachable_remote_ends_in_time_and_leaves_the_step_staged() {
     assert!(report.newly_sealed);
     let error = report.remotes[0].result.as_ref().expect_err("unreachable");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert!(
-        rig.vault
-            .step(&crate::harness::run_name(), id(1, 100))
-            .unwrap()
-            .is_some()
-    );
+    assert!(rig.vault.step(&run_name(), id(1, 100)).unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,11 +248,7 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     drop(placed);
     // Through the hard link, or not at all where the file system made a true copy.
     std::fs::write(source.join("big.bin"), crate::harness::bytes(99, 80 << 20)).unwrap();
-    let sealed = rig
-        .vault
-        .step(&crate::harness::run_name(), id(1, 100))
-        .unwrap()
-        .unwrap();
+    let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
     let session = rig.upload_session().await;
     if let Err(error) = session.upload(&sealed).await {
         assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
@@ -319,21 +311,23 @@ async fn a_record_whose_body_breaks_off_is_read_again() {
     assert!(health.is_sound(), "{health:?}");
 }
 
-/// An upload whose small file is done and whose big one hangs.
+/// An upload whose small file is done, and recorded as done, and whose big one hangs.
 async fn cut_after_the_small_file(server: &StrictS3) -> (Rig, std::path::PathBuf) {
     let rig = Rig::with_patient_s3(server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     server
         .faults()
         .inject("PUT", "big.bin", u64::MAX, FaultAction::Hang);
-    let small_is_there = || {
-        server
-            .objects()
-            .keys()
-            .iter()
-            .any(|key| key.ends_with("small.json"))
+    // The object exists before its answer has arrived and is recorded.
+    let remote = &rig.remotes[0].settings.name;
+    let small_is_recorded = || {
+        let state = read_state(&rig.vault, &run_name(), id(1, 100), remote);
+        state.is_ok_and(|state| {
+            let mut files = state.files.iter();
+            files.any(|(path, progress)| path.as_str() == "small.json" && progress.done.is_some())
+        })
     };
-    cut_when(server.faults(), rig.push(&source), small_is_there).await;
+    cut_when(server.faults(), rig.push(&source), small_is_recorded).await;
     server.faults().clear();
     server.faults().clear_requests();
     (rig, source)

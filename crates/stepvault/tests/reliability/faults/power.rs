@@ -4,7 +4,8 @@
 //! What a command reported as sealed, or durable, exists after the cut to the last byte, and no reader sees a torn
 //! step.
 //!
-//! The control is the same binary without any sync: the same checks must detect the difference.
+//! The control is the same binary without any sync: the same checks must detect the difference, in at least half of the
+//! runs. The small tier repeats the control until it is detected once: a single run may lose nothing by chance.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,6 +22,10 @@ use crate::faults::settings::{Settings, not_run, settings};
 use crate::faults::tally::Tally;
 use crate::faults::tracer::{Fault, Plan, Scope, trace};
 use crate::faults::world::{SMALL, Store, World, acknowledged_steps};
+
+/// Maximum number of runs of the small tier's control. Nearly every run is detected (see docs/reference/faults.md), so
+/// this many undetected ones are no coincidence.
+const MAX_SHORT_CONTROLS: usize = 10;
 
 /// The tier on the disk that loses power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,8 +171,10 @@ fn many(kind: &'static str, tier: Tier, settings: Settings, before: Before) -> R
             Before::NeverSynced => "Power cuts without syncs (control)",
         };
         let mut tally = Tally::new(section, &what, settings.seed);
+        let is_short_control = before == Before::NeverSynced && !settings.full;
         let runs = match before {
             Before::Killed => settings.power_cuts,
+            Before::NeverSynced if is_short_control => settings.controls.max(MAX_SHORT_CONTROLS),
             Before::SyncFailed | Before::NeverSynced => settings.controls,
         };
         for run in 0..runs {
@@ -183,6 +190,9 @@ fn many(kind: &'static str, tier: Tier, settings: Settings, before: Before) -> R
             }
             remove(&elsewhere);
             remove(&image.mounted.join("work"));
+            if is_short_control && tally.harms() > 0 {
+                break;
+            }
         }
         Ok(tally)
     })
@@ -203,10 +213,15 @@ fn cuts(kind: &'static str, tier: Tier) {
     }
     let mut control = many(kind, tier, settings, Before::NeverSynced).unwrap();
     let caught = control.harms();
-    control.note = format!("{caught} of {} caught, at least half must be", control.runs);
+    let needed = if settings.full {
+        control.runs.div_ceil(2)
+    } else {
+        1
+    };
+    control.note = format!("{caught} of {} caught, at least {needed} must be", control.runs);
     control.report();
     assert!(
-        2 * caught >= control.runs,
+        caught >= needed,
         "syncs that do nothing were caught in {caught} of {} runs",
         control.runs
     );
