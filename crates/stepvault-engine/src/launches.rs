@@ -20,7 +20,7 @@ use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
 use crate::catalog::{claimed_ids, committed_ids, removed_steps, starting_nodes};
-use crate::notes::{read_list, write_list};
+use crate::notes::{read_list, sync_list, write_list};
 use crate::run_remote::RunRemote;
 
 /// Number of launch records that are read: older launches have no running nodes.
@@ -107,6 +107,7 @@ pub async fn record_beginning(
 ) -> Result<Timestamp> {
     let mut beginnings: Vec<Beginning> = read_list(vault, run, BEGINNINGS_NOTE).await?;
     if let Some(known) = beginnings.iter().find(|known| known.launch == *launch) {
+        sync_list(vault, run, BEGINNINGS_NOTE).await?;
         return Ok(known.since.min(now));
     }
     beginnings.push(Beginning {

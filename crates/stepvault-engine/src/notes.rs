@@ -35,6 +35,12 @@ pub(crate) async fn write_list<T: Serialize>(
     blocking(move || vault.write_note(&run, note, &bytes)).await
 }
 
+/// Makes a list durable that was found to hold what would be added to it.
+pub(crate) async fn sync_list(vault: &Vault, run: &RunName, note: &'static str) -> Result<()> {
+    let (vault, run) = (vault.clone(), run.clone());
+    blocking(move || vault.sync_note(&run, note)).await
+}
+
 /// Returns the bytes of a note.
 pub(crate) fn encode<T: Serialize + ?Sized>(note: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(note)

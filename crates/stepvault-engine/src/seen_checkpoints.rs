@@ -15,7 +15,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 
-use crate::notes::{read_list, write_list};
+use crate::notes::{read_list, sync_list, write_list};
 
 /// Number of checkpoints that a vault records, the latest ones.
 const KEPT: usize = 1024;
@@ -73,7 +73,7 @@ pub(crate) async fn record_checkpoint(
     let seen = SeenCheckpoint { id, checkpoint };
     let mut list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
     if list.contains(&seen) {
-        return Ok(());
+        return sync_list(vault, run, NOTE).await;
     }
     // The attempt of a provisional step may have changed since.
     list.retain(|known| known.id.step != id.step || known.checkpoint != seen.checkpoint);

@@ -33,6 +33,11 @@ impl Vault {
         durable::replace(&path, bytes)
     }
 
+    /// Makes a note durable that was found: the process that wrote it may have been killed before its name was on disk.
+    pub fn sync_note(&self, run: &RunName, key: &str) -> Result<()> {
+        durable::fsync_name_found(&self.note_path(run, key)?)
+    }
+
     /// Returns the keys of a run's notes, sorted.
     pub fn note_keys(&self, run: &RunName) -> Result<Vec<String>> {
         let paths = entries(&self.run_directory(run).join("notes"))?.into_iter();

@@ -1,5 +1,6 @@
 //! A node whose fellow nodes are late, or never come.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stepvault_agent::{AgentOptions, AgentRemote};
@@ -25,9 +26,9 @@ fn options(node: &Node, rank: usize, remote: &AgentRemote, incomplete_after: Dur
 }
 
 /// What a rank of a node writes.
-fn save(node: &Node, rank: usize, step: u64, age_seconds: u64) {
+fn save(node: &Node, rank: usize, step: u64, age_seconds: u64) -> PathBuf {
     let file = format!("rank_{rank}.pt");
-    node.save(&format!("step_{step}"), &[(&file, 1000)], age_seconds);
+    node.save(&format!("step_{step}"), &[(&file, 1000)], age_seconds)
 }
 
 #[tokio::test]
@@ -72,6 +73,26 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     let report = near.once(options(&near, 0, &remote, short));
     assert!(report.is_durable(), "{:?}", report.not_durable);
     assert_eq!(report.sealed.total, 0);
+}
+
+#[tokio::test]
+async fn a_directory_with_files_of_two_starts_is_warned_of_and_counts_as_not_durable() {
+    let node = Node::new();
+    let remote = node.directory_remote("disk").await;
+    let half = save(&node, 0, 100, 9);
+    let torn = node.outputs().join("tmp_step_100");
+    std::fs::rename(&half, &torn).unwrap();
+    let service = node.start(options(&node, 0, &remote, Duration::from_mins(30)));
+    save(&node, 0, 50, 9);
+    node.until_heard("sealed: step 50").await;
+    std::fs::write(torn.join("rank_4.pt"), "of this start").unwrap();
+    std::fs::rename(&torn, &half).unwrap();
+    node.until_heard("warning: grpo/checkpoints: refusing to seal a checkpoint of two starts")
+        .await;
+    let report = service.stop();
+    let names: Vec<_> = report.unsealed.iter().map(|unsealed| &unsealed.path).collect();
+    assert_eq!(names, [&half], "{report:?}");
+    assert!(!report.is_safe_here());
 }
 
 #[tokio::test]

@@ -207,12 +207,17 @@ pub async fn seal_checkpoint(
     let id = match placement {
         Placement::Known(id) => {
             if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
+                // The process that sealed it may have been killed before it recorded it.
+                if !step.record().is_provisional() {
+                    record_sealed(vault, &request.run, id, identity, observer).await;
+                }
                 return Ok(Placed::Sealed {
                     step: Box::new(step),
                     new: false,
                 });
             }
             if !known.missing_somewhere {
+                record_sealed(vault, &request.run, id, identity, observer).await;
                 let (file_count, data_bytes) = (tree.files.len() as u64, tree.data_bytes());
                 return Ok(Placed::DurableEverywhere {
                     id,
@@ -402,6 +407,9 @@ async fn determine_earlier(
 /// save of the same step. A file is of an earlier start if the kernel has not changed its inode since this one began: a copy
 /// cannot set that time. A hard link into a vault changes it too, so that a file is of this start only by its modification
 /// time. A directory whose name does not contain the step may be rewritten in part each time.
+///
+/// An agent that starts in the middle of a save, with a vault that knows of no earlier beginning of the launch, cannot
+/// tell that save from files of two starts, and refuses it too.
 async fn refuse_mixed_starts(
     vault: &Vault,
     request: &CheckpointToSeal,
@@ -430,12 +438,12 @@ async fn refuse_mixed_starts(
         return Ok(());
     }
     Err(
-        Error::new(ErrorKind::Refused, "refusing to seal a checkpoint of two starts")
+        Error::new(ErrorKind::Usage, "refusing to seal a checkpoint of two starts")
             .on(source.display())
             .because(format!(
                 "{old} was written before this start of the trainer, and {new} after it"
             ))
-            .hint("remove the directory, or push it with another name and --step if it is whole"),
+            .hint("remove the directory; or, if it is whole, rename it and push it with --step"),
     )
 }
 

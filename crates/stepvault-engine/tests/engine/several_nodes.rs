@@ -930,6 +930,36 @@ async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch()
     assert_eq!(report.id, id(2, 100));
 }
 
+/// A process that is killed when it has sealed a step may not have recorded it.
+#[tokio::test]
+async fn a_save_whose_record_was_lost_is_recorded_when_it_is_found_again() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+    }
+    assert!(
+        cluster.rigs[1]
+            .vault
+            .remove_note(&run_name(), "seen-checkpoints")
+            .unwrap()
+    );
+    for (step, written) in [(100, 1000), (200, 2000)] {
+        for rank in [0, 1] {
+            cluster.save(rank, step, written).await;
+        }
+    }
+    cluster.rigs[1].evict(1).await;
+    cluster.rigs[0].prune(1).await.unwrap();
+    "second".clone_into(&mut cluster.launch);
+    let left = cluster.rigs[1].outputs().join("step_100");
+    let request = CheckpointToSeal {
+        in_launch: true,
+        ..cluster.request(1, &left)
+    };
+    let error = cluster.rigs[1].push_as(request).await.unwrap_err();
+    assert!(error.to_string().contains("was removed by retention"), "{error}");
+}
+
 #[tokio::test]
 async fn a_removed_save_that_was_sealed_during_an_outage_is_discarded_when_the_remote_answers() {
     let mut cluster = after_retention().await;
@@ -998,7 +1028,7 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
         .push_as(of_second_start(&torn, None))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
     assert!(
         error
             .to_string()
