@@ -38,6 +38,8 @@ pub struct RunRemote {
     pub tier: Tier,
     /// Cleared once the store has refused to copy for a permanent cause: copying is then not tried again.
     pub may_copy: Arc<AtomicBool>,
+    /// The same for parts of files alone.
+    pub may_copy_parts: Arc<AtomicBool>,
 }
 
 impl RunRemote {
@@ -53,6 +55,7 @@ impl RunRemote {
             settings,
             tier,
             may_copy: Arc::new(AtomicBool::new(true)),
+            may_copy_parts: Arc::new(AtomicBool::new(true)),
         }
     }
 

@@ -74,6 +74,12 @@ fn wrong_digest(body: &[u8]) -> PartDigest {
     }
 }
 
+/// Returns whether a store refused a request with a wrong digest. Stores have several codes for it; what is wrong with the
+/// request otherwise, the next one shows, which differs in its digest alone.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Failed) && !error.is_transient()
+}
+
 fn proves(head: &ObjectHead, digest: &PartDigest) -> bool {
     head.info.size_bytes == digest.size_bytes
         && head
@@ -183,9 +189,7 @@ impl<'a> Probe<'a> {
         {
             Ok(_) => Ok(false),
             // Some servers reject the request but store the bytes.
-            Err(error) if error.kind() == ErrorKind::Damaged => {
-                Ok(self.store.head(&self.wrong).await?.is_none())
-            }
+            Err(error) if is_refusal(&error) => Ok(self.store.head(&self.wrong).await?.is_none()),
             Err(error) => Err(error),
         }
     }
@@ -210,7 +214,7 @@ impl<'a> Probe<'a> {
             .await
         {
             Ok(_) => false,
-            Err(error) if error.kind() == ErrorKind::Damaged => true,
+            Err(error) if is_refusal(&error) => true,
             Err(error) => return Err(error),
         };
         let receipt = self.send_part(&self.parts, upload, BODY).await?;

@@ -9,6 +9,7 @@ use stepvault_core::{ErrorKind, Result};
 use stepvault_local::source::SourceFile;
 use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
 
+use super::copy_sources::CopyOf;
 use super::parts::{FileUpload, OtherWriters};
 use crate::blocking::blocking;
 use crate::local_digest::{digest_parts, digest_range};
@@ -25,7 +26,8 @@ impl FileUpload {
         let source = self
             .copies
             .source_of_part(self.layout.size_bytes(), index, digest)
-            .filter(|_| store.capabilities().copies_parts)?;
+            .filter(|_| store.capabilities().copies_parts)
+            .filter(|_| self.session.remote.may_copy_parts.load(Ordering::Relaxed))?;
         let start = self.layout.range(index).start;
         match store
             .copy_part(source, &self.key, upload, index, start, digest)
@@ -33,7 +35,7 @@ impl FileUpload {
         {
             Ok(receipt) => Some(receipt),
             Err(error) => {
-                self.copies.failed(&self.session, source, &error);
+                self.copies.failed(&self.session, (CopyOf::Part, source), &error);
                 None
             }
         }
@@ -47,7 +49,7 @@ impl FileUpload {
         let created = match self.session.remote.store.copy(source, &self.key).await {
             Ok(created) => created,
             Err(error) => {
-                self.copies.failed(&self.session, source, &error);
+                self.copies.failed(&self.session, (CopyOf::File, source), &error);
                 return Ok(false);
             }
         };
@@ -67,7 +69,7 @@ impl FileUpload {
             Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
             Err(error) if !self.is_own_object(written).await? => Err(self.key_taken(&error)),
             Err(error) => {
-                self.copies.failed(&self.session, source, &error);
+                self.copies.failed(&self.session, (CopyOf::File, source), &error);
                 self.session.remote.delete(vec![self.key.clone()]).await?;
                 Ok(false)
             }

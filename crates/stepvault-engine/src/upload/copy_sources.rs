@@ -29,6 +29,13 @@ pub(super) struct CopySources {
     stopped: AtomicBool,
 }
 
+/// What the store was asked to copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyOf {
+    File,
+    Part,
+}
+
 impl UploadSession {
     /// Finds the data of a step that the remote already has. A failure only costs bytes.
     pub(super) async fn copy_sources(&self, record: &SealRecord) -> CopySources {
@@ -117,7 +124,7 @@ impl CopySources {
     }
 
     /// Handles a failed copy from `source`: decides what is retried, and warns if a user has to act.
-    pub(super) fn failed(&self, session: &UploadSession, source: &str, error: &Error) {
+    pub(super) fn failed(&self, session: &UploadSession, (of, source): (CopyOf, &str), error: &Error) {
         let remote = session.remote.name();
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::Damaged => {
@@ -138,7 +145,12 @@ impl CopySources {
                     tracing::debug!(%remote, source, %error, "sent instead of copied");
                 }
             }
-            // These errors would recur for every file and step.
+            // These errors would recur for every part, or every file and step.
+            ErrorKind::Failed if of == CopyOf::Part && !error.is_transient() => {
+                if session.remote.may_copy_parts.swap(false, Ordering::Relaxed) {
+                    tracing::info!(%remote, %error, "the store does not copy parts: changed files are sent again");
+                }
+            }
             ErrorKind::Failed | ErrorKind::Denied | ErrorKind::Usage if !error.is_transient() => {
                 self.stop();
                 if session.remote.may_copy.swap(false, Ordering::Relaxed) {

@@ -333,6 +333,22 @@ async fn a_store_without_copies_is_sent_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn where_parts_cannot_be_copied_whole_files_still_are() {
+    let (server, mut rig) = over_s3(StrictS3Options::default()).await;
+    pushed(&rig, 100, &first()).await;
+    let refusal = FaultAction::refuse(411, "MissingContentLength");
+    server
+        .faults()
+        .inject("PUT", "x-id=UploadPartCopy", u64::MAX, refusal);
+    assert_eq!(pushed(&rig, 200, &second()).await.1, 3_000);
+    let before = asked(server.faults(), "PUT", "x-id=UploadPartCopy");
+    assert!(before >= 1);
+    assert_eq!(pushed(&rig, 300, &second()).await.1, 3_017);
+    assert_eq!(asked(server.faults(), "PUT", "x-id=UploadPartCopy"), before);
+    assert_restores(&mut rig, 300, &second()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gcs_server_without_rewrites_is_sent_everything() {
     let (server, mut rig) = over_gcs().await;
     pushed(&rig, 100, &first()).await;

@@ -76,6 +76,10 @@ impl HttpConnector for Watched {
     fn call(&self, mut request: HttpRequest) -> HttpConnectorFuture {
         let stall_timeout = self.stall_timeout;
         let progress = Arc::new(Progress::default());
+        // Without this, a write without a body, such as a copy, has no length, and some servers require one.
+        if matches!(request.method(), "PUT" | "POST") && request.body().content_length() == Some(0) {
+            request.headers_mut().insert("content-length", "0");
+        }
         let body = std::mem::replace(request.body_mut(), SdkBody::taken());
         let mut take_back = None;
         *request.body_mut() = if body.content_length() == Some(0) {

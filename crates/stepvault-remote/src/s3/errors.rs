@@ -124,6 +124,24 @@ impl Fault {
             || matches!(self.status, 405 | 501)
     }
 
+    /// Returns whether the store answered that it does not accept such a request.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_not_implemented()
+            || (400..500).contains(&self.status) && self.judge().0 != ErrorKind::Unreachable
+    }
+
+    /// Returns whether the store refused the form of the request, and not what it refers to.
+    pub(crate) fn is_of_form(&self) -> bool {
+        let codes = [
+            "InvalidDigest",
+            "InvalidRequest",
+            "InvalidArgument",
+            "MalformedXML",
+            "NotImplemented",
+        ];
+        codes.contains(&self.code.as_str())
+    }
+
     /// Returns the obstacle to using the bucket.
     pub(super) fn obstacle(&self) -> Obstacle {
         match self.transport {
@@ -209,7 +227,11 @@ impl Fault {
         if let Some(transport) = self.transport {
             return transport.judge();
         }
-        by_code(&self.code).unwrap_or_else(|| by_status(self.status))
+        match by_code(&self.code) {
+            Some(verdict) => verdict,
+            None if self.status == 400 && !self.code.is_empty() => (ErrorKind::Failed, "", ""),
+            None => by_status(self.status),
+        }
     }
 }
 

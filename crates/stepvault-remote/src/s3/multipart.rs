@@ -1,6 +1,9 @@
 //! Multipart objects: begin, send parts, complete or abort.
 
+use std::sync::atomic::Ordering;
+
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
+use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
 use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType, CompletedMultipartUpload, CompletedPart};
 use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -11,6 +14,11 @@ use super::store::S3Store;
 use super::write::{byte_stream, stored_sha256};
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
+
+/// At the completion of an upload, the store is given the checksums of the whole and of each part.
+pub(super) const ALL_CHECKS: u8 = 0;
+/// It is given no checksum at all. Between the two, it is given those of the parts alone.
+const NO_CHECKS: u8 = 2;
 
 /// Expected properties of the whole object.
 pub(super) struct Whole {
@@ -110,7 +118,8 @@ impl S3Store {
         self.complete_parts(key, upload, completed, &whole).await
     }
 
-    /// Completes an upload from its parts in order.
+    /// Completes an upload from its parts in order. A store that refuses the form of the checksums is asked without them,
+    /// from then on: those that it returns are compared, and if it returns none, the object is read back.
     pub(super) async fn complete_parts(
         &self,
         key: &str,
@@ -120,37 +129,79 @@ impl S3Store {
     ) -> Result<Created> {
         let what = "cannot complete the upload";
         let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-        let date = AnswerDate::default();
+        let mut checks = self.completion_checks.load(Ordering::Relaxed);
+        let mut refusal: Option<Fault> = None;
+        loop {
+            let date = AnswerDate::default();
+            let request = self.completion(key, upload, &parts, whole, checks).await?;
+            let fault = match request.customize().interceptor(date.clone()).send().await {
+                Ok(output) => {
+                    self.completion_checks.fetch_max(checks, Ordering::Relaxed);
+                    let checksum = self.check_completed(what, key, &output, whole, count)?;
+                    return Ok(Created::Written(ObjectHead {
+                        info: ObjectInfo {
+                            key: key.to_owned(),
+                            size_bytes: whole.size_bytes,
+                            modified: date.get(),
+                            version: output.e_tag,
+                        },
+                        checksum,
+                    }));
+                }
+                Err(error) => self.fault(&error),
+            };
+            if fault.is_precondition_failed() {
+                return Ok(Created::Exists);
+            }
+            let is_final = checks == NO_CHECKS || whole.composite.is_none() || !fault.is_of_form();
+            // The refusal of the request with all checksums says most.
+            let first = refusal.take().unwrap_or(fault);
+            if is_final {
+                return Err(first.into_error(what, &self.name(key)));
+            }
+            refusal = Some(first);
+            checks += 1;
+        }
+    }
+
+    /// Returns the request that completes an upload, with as many `checks` as the store accepts.
+    async fn completion(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[CompletedPart],
+        whole: &Whole,
+        checks: u8,
+    ) -> Result<CompleteMultipartUploadFluentBuilder> {
+        let bare = |part: &CompletedPart| {
+            CompletedPart::builder()
+                .set_part_number(part.part_number())
+                .set_e_tag(part.e_tag().map(str::to_owned))
+                .build()
+        };
+        let composite = whole.composite.filter(|_| checks == ALL_CHECKS);
+        let sent = if checks == NO_CHECKS {
+            parts.iter().map(bare).collect()
+        } else {
+            parts.to_vec()
+        };
         let client = self.client().await?;
-        let request = client
+        Ok(client
             .complete_multipart_upload()
             .bucket(&self.bucket)
             .key(self.full_key(key))
             .upload_id(upload)
-            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build())
+            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(sent)).build())
             .if_none_match("*")
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
-            .set_checksum_type(whole.composite.map(|_| ChecksumType::Composite))
-            .set_checksum_sha256(
+            .set_checksum_type(
                 whole
                     .composite
-                    .map(|digest| format!("{}-{count}", digest.to_base64())),
+                    .filter(|_| checks < NO_CHECKS)
+                    .map(|_| ChecksumType::Composite),
             )
-            .set_expected_bucket_owner(self.owner.clone());
-        let answer = request.customize().interceptor(date.clone()).send().await;
-        let Some(output) = self.unless(what, key, answer, Fault::is_precondition_failed)? else {
-            return Ok(Created::Exists);
-        };
-        let checksum = self.check_completed(what, key, &output, whole, count)?;
-        Ok(Created::Written(ObjectHead {
-            info: ObjectInfo {
-                key: key.to_owned(),
-                size_bytes: whole.size_bytes,
-                modified: date.get(),
-                version: output.e_tag,
-            },
-            checksum,
-        }))
+            .set_checksum_sha256(composite.map(|digest| format!("{}-{}", digest.to_base64(), parts.len())))
+            .set_expected_bucket_owner(self.owner.clone()))
     }
 
     fn check_completed(

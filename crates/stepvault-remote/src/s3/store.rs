@@ -1,7 +1,7 @@
 //! The S3 store: maps each method to its request.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use async_trait::async_trait;
 use aws_sdk_s3::Client;
@@ -17,6 +17,7 @@ use super::attributes::Attributes;
 use super::client::{Clients, StaticKeys};
 use super::copy::Source;
 use super::errors::Fault;
+use super::multipart::ALL_CHECKS;
 use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
@@ -34,6 +35,8 @@ pub(crate) struct S3Store {
     pub(super) attributes: Attributes,
     pub(super) lists_pending_uploads: AtomicBool,
     pub(super) deletes_in_batches: AtomicBool,
+    /// Which checksums the store accepts at the completion of an upload.
+    pub(super) completion_checks: AtomicU8,
 }
 
 impl S3Store {
@@ -51,6 +54,7 @@ impl S3Store {
             attributes: Attributes::of(settings),
             lists_pending_uploads: AtomicBool::new(true),
             deletes_in_batches: AtomicBool::new(true),
+            completion_checks: AtomicU8::new(ALL_CHECKS),
         })
     }
 

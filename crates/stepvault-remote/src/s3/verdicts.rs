@@ -77,7 +77,7 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
         ),
         "PreconditionFailed" => (Conflict, "a precondition failed", ""),
         "ConditionalRequestConflict" => (Conflict, "another write to the same key is under way", ""),
-        "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => (
+        "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => (
             Damaged,
             "the bytes that arrived do not match their checksum",
             "if it happens again, check this machine's memory and network",
@@ -117,7 +117,7 @@ pub(super) fn by_status(status: u16) -> Verdict {
             "the bucket is in another region",
             "set region for this remote",
         ),
-        // Answers to HEAD have no body and therefore no code.
+        // Answers to HEAD have no body and therefore no code; a code that is not known stands for itself.
         400 => (
             ErrorKind::Failed,
             "",
@@ -130,6 +130,12 @@ pub(super) fn by_status(status: u16) -> Verdict {
         ),
         404 => (ErrorKind::NotFound, "", ""),
         409 | 412 => (ErrorKind::Conflict, "", ""),
+        413 => (
+            ErrorKind::Failed,
+            "the request is larger than the server accepts",
+            "raise the limit on the size of a body, of the server or of a proxy before it (nginx: client_max_body_size, \
+             1 MiB by default), to 128 MiB",
+        ),
         416 => (
             ErrorKind::Damaged,
             "the object is shorter than the requested range",

@@ -128,7 +128,8 @@ impl S3Store {
         Ok(())
     }
 
-    /// Returns false when the store does not support multi-object delete; nothing is deleted then.
+    /// Returns false when the store refuses multi-object delete; nothing is deleted then. Some stores want a checksum that
+    /// others do not know, and what single deletes are refused for is then their error.
     async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
         let what = "cannot delete objects";
         let invalid = |error| {
@@ -153,7 +154,7 @@ impl S3Store {
             .delete(delete)
             .set_expected_bucket_owner(self.owner.clone());
         let answer = request.send().await;
-        let Some(output) = self.unless(what, "", answer, Fault::is_not_implemented)? else {
+        let Some(output) = self.unless(what, "", answer, Fault::is_refused)? else {
             self.deletes_in_batches.store(false, Ordering::Relaxed);
             return Ok(false);
         };

@@ -41,6 +41,22 @@ async fn an_honest_store_is_trusted() {
 }
 
 #[tokio::test]
+async fn whatever_code_a_wrong_checksum_is_refused_with_it_is_refused() {
+    for (status, code) in [
+        (400, "InvalidDigest"),
+        (400, "InvalidRequest"),
+        (422, "Unprocessable"),
+    ] {
+        let strict = Strict::start();
+        for key in ["-wrong", "-parts?partNumber"] {
+            strict.inject("PUT", key, 1, FaultAction::refuse(status, code));
+        }
+        let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+        assert_eq!(trust, HONEST, "{code}");
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_takes_any_checksum_is_found_out() {
     let trust = probed(StrictS3Options {
         accept_wrong_checksums: true,

@@ -6,6 +6,8 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::store::StoredChecksum;
 use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3Options;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{BUCKET, File, Strict, bytes, create, listed, read, shown};
 
@@ -183,6 +185,77 @@ async fn stores_without_batch_deletes_or_upload_listings_still_work() {
     assert!(store.capabilities().lists_pending_uploads);
     assert_eq!(store.pending_uploads("").await.unwrap(), vec![]);
     assert!(!store.capabilities().lists_pending_uploads);
+}
+
+/// Stores that want another checksum with a list of keys than the one that is sent.
+#[tokio::test]
+async fn stores_that_refuse_a_batch_for_its_form_are_asked_for_each_key() {
+    for (status, code) in [(400, "MissingContentMD5"), (400, "InvalidDigest"), (411, "")] {
+        let strict = Strict::start();
+        let store = strict.open().await;
+        strict.inject("POST", "?delete", u64::MAX, FaultAction::refuse(status, code));
+        let keys: Vec<String> = (0..20).map(|number| format!("d/{number}")).collect();
+        for key in &keys {
+            create(&*store, key, &bytes(1, 1)).await.unwrap();
+        }
+        store.delete(&keys).await.unwrap();
+        assert_eq!(
+            listed(&*store, "d/").await.unwrap(),
+            Vec::<String>::new(),
+            "{code}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_the_form_of_the_checksums_at_completion_is_asked_without_them() {
+    for (code, refused) in [("InvalidDigest", 1), ("MalformedXML", 2)] {
+        let strict = Strict::start_with(StrictS3Options {
+            accept_wrong_checksums: true,
+            ..StrictS3Options::default()
+        });
+        let store = strict.open().await;
+        let file = File::new((8 << 20) + 1, 2);
+        strict.inject("POST", "uploadId", refused, FaultAction::refuse(400, code));
+        for key in ["first", "second"] {
+            file.upload(&*store, key).await.unwrap();
+            let head = store.head(key).await.unwrap().unwrap();
+            assert_eq!(
+                head.checksum.proves(&file.digest, &file.part_digests()),
+                Some(true)
+            );
+        }
+        let completions = strict.server.faults().requests();
+        let completions = completions.iter().filter(|one| one.path.contains("uploadId"));
+        let posts = completions.filter(|one| one.method == "POST").count() as u64;
+        assert_eq!(posts, refused + 2, "what is refused is not sent again");
+    }
+}
+
+/// Some servers answer 411 to a write without a body whose length is not stated.
+#[tokio::test]
+async fn a_write_without_a_body_states_its_length() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let answered = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let answer = b"HTTP/1.1 501 Not Implemented\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+        String::from_utf8(head).unwrap().to_lowercase()
+    });
+    let mut strict = Strict::start();
+    strict.settings.endpoint = Some(endpoint);
+    let store = strict.open_bare().await;
+    let digest = PartDigest::of(&bytes(5_000, 1));
+    let copied = store.copy_part("from", "to", "upload", 0, 0, &digest).await;
+    assert_eq!(copied.unwrap_err().kind(), ErrorKind::Failed);
+    let head = answered.await.unwrap();
+    assert!(head.starts_with("put "), "{head}");
+    assert_eq!(head.matches("content-length: 0\r\n").count(), 1, "{head}");
 }
 
 #[tokio::test]
