@@ -126,7 +126,13 @@ impl Report for ListDocument {
         let drains = drains.concat();
         let rows = self.rows();
         if rows.is_empty() {
-            return format!("no tier holds a step of '{}'{drains}", self.run);
+            let run = &self.run;
+            if self.failed.is_empty() {
+                return format!("no tier holds a step of '{run}'{drains}");
+            }
+            let failed: Vec<&str> = self.failed.iter().map(|failed| failed.tier.as_str()).collect();
+            let failed = failed.join(", ");
+            return format!("no step of '{run}' was found, but {failed} could not be listed{drains}");
         }
         let mut steps = table::table(
             &[
@@ -211,6 +217,7 @@ mod tests {
     use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
     use stepvault_core::ids::{NodeName, RunName, StepId};
     use stepvault_core::timestamp::Timestamp;
+    use stepvault_core::{Error, ErrorKind};
 
     use super::*;
 
@@ -288,6 +295,19 @@ mod tests {
     fn an_empty_run_says_so() {
         let document = document(Vec::new(), Vec::new());
         assert_eq!(document.human(), "no tier holds a step of 'demo'");
+        let failed = vec![(
+            "gs".to_owned(),
+            Error::new(ErrorKind::Unreachable, "cannot list objects"),
+        )];
+        let partial = ListDocument {
+            failed: FailedTier::all(&failed),
+            ..document
+        };
+        assert_eq!(
+            partial.human(),
+            "no step of 'demo' was found, but gs could not be listed"
+        );
+        let document = self::document(Vec::new(), Vec::new());
         assert!(
             crate::output::json::document(&document)
                 .unwrap()
