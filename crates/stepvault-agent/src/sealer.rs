@@ -233,6 +233,9 @@ impl Sealer {
             if self.is_trainer_gone() {
                 discovery.end_quiet_time();
             }
+            if is_last || self.once || self.is_trainer_gone() {
+                discovery.accept_missing_files();
+            }
             if is_last && !self.reporter.status.has_final_scan(&run) {
                 // There may be no time left after a pause.
                 discovery.allow_immediate_scan();
@@ -261,12 +264,19 @@ impl Sealer {
                 Some(error) => self.reporter.warn_once(&about, &format!("{run}: {error}")),
                 None => self.reporter.resolved(&about),
             }
+            for info in look.infos {
+                self.reporter.info(&format!("{run}: {info}"));
+            }
             if let Some(news) = look.news {
                 self.reporter.info(&format!("{run}: {news}"));
             }
             if let Some(advice) = look.advice {
                 self.reporter
                     .warn_once(&format!("series {run}"), &format!("{run}: {advice}"));
+            }
+            for (path, text) in look.warnings {
+                let about = format!("files of {}", path.display());
+                self.reporter.warn_once(&about, &format!("{run}: {text}"));
             }
             for (path, reason) in look.skipped {
                 tracing::info!(path = %path.display(), reason, "skipped");
@@ -412,7 +422,8 @@ impl Sealer {
                 self.on_sealed(index, ready, placed);
             }
             Err(error) => {
-                let known = discovery.filter(|discovery| discovery.knows(ready));
+                // Links are retried by themselves: the entry has lost its files.
+                let known = discovery.filter(|discovery| ready.early.is_none() && discovery.knows(ready));
                 self.on_failure(index, known, ready, error);
             }
         }
@@ -560,6 +571,11 @@ impl Sealer {
             AfterFailedSeal::NoSpace => {
                 // The free space changes constantly; only the shortage itself is new.
                 self.reporter.warn_of_cause(&about, "no space", &text);
+                if ready.early.is_some() {
+                    // They take the space of the files that the trainer has deleted.
+                    self.runs[index].retries.forget(&ready.path);
+                    return;
+                }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
                 self.signals.request_bytes(ready.bytes);
             }

@@ -17,7 +17,7 @@ use crate::agent_status::AgentStatus;
 use crate::announcements::Announcements;
 use crate::assembly::{Shared, Tasks};
 use crate::control::{Control, ControlState, wait_permits};
-use crate::discovery::{Discovery, ScanMode};
+use crate::discovery::{Discovery, EarlyPlace, ScanMode};
 use crate::drain::{DrainState, Excluded, announce_plans, report_earlier_drains, write_drain_records};
 use crate::final_report::{UndurableContents, final_report};
 use crate::metrics::{CountingObserver, Metrics};
@@ -107,7 +107,7 @@ async fn serve_vault(
     } else {
         ScanMode::Continuous
     };
-    let discoveries = options
+    let mut discoveries = options
         .runs
         .iter()
         .map(|run| Discovery::new(run, &options.profiles, scan_mode, options.extent_of(run)))
@@ -124,6 +124,13 @@ async fn serve_vault(
         () = drain.uploads_end() => return Err(stopped_before_it_began(options)),
     };
     let vault = watch.vault();
+    for discovery in discoveries.iter_mut().flatten() {
+        discovery.link_early(EarlyPlace {
+            vault: vault.clone(),
+            links: options.links,
+            low_bytes: options.local_limits.free_space_low_bytes,
+        });
+    }
     let (status, throughput) = (Arc::new(AgentStatus::default()), Arc::new(Throughput::default()));
     let started_at = SystemClock.now();
     let runs: Arc<[ServedRun]> = served_runs(options, vault).into();

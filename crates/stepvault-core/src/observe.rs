@@ -112,6 +112,18 @@ pub enum Event<'a> {
         /// The number of bytes.
         bytes: u64,
     },
+    /// Data of a tier is about to be read and checked; `BytesMoved` follows.
+    ReadingStarted {
+        /// The tier.
+        tier: &'a Tier,
+        /// Bytes to read.
+        bytes: u64,
+    },
+    /// All of it was read.
+    ReadingFinished {
+        /// The tier.
+        tier: &'a Tier,
+    },
     /// A file is done.
     FileDone {
         /// The tier.

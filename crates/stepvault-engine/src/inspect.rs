@@ -3,18 +3,21 @@
 //!
 //! Needs no vault, remote or configuration.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stepvault_core::clock::Clock;
+use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::check::{StepCheck, check_extent};
+use stepvault_formats::deep::{DeepCheck, read_step};
 use stepvault_formats::detect::{Detection, detect};
 use stepvault_formats::find::{
     Completeness, Extent, FindOptions, Found, FoundStep, QuietRule, RunBelow, find_steps, runs_below,
 };
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::tree::Tree;
+use stepvault_formats::warnings::warnings;
 use stepvault_local::survey::{SurveyFiles, survey};
 
 use crate::profiles::named;
@@ -30,6 +33,8 @@ pub struct InspectRequest<'a> {
     pub profile: Option<&'a str>,
     /// Rules for steps whose completeness nothing proves.
     pub options: FindOptions,
+    /// Reads all data and compares checksums, and reports the progress to this observer; `None` reads headers alone.
+    pub deep: Option<&'a dyn Observer>,
 }
 
 /// A step and the result of its checks.
@@ -39,11 +44,15 @@ pub struct InspectedStep {
     pub step: FoundStep,
     /// The result of checking its files.
     pub check: StepCheck,
+    /// The result of reading its data, if that was requested.
+    pub deep: Option<DeepCheck>,
 }
 
 /// The result of an inspection.
 #[derive(Debug)]
 pub struct Inspection {
+    /// The directory to which its paths are relative, if it is not the one that was asked for.
+    pub directory: Option<PathBuf>,
     /// The name of the profile.
     pub framework: String,
     /// The evidence for this profile.
@@ -54,6 +63,8 @@ pub struct Inspection {
     pub found: Found,
     /// The subdirectories with steps, if the directory itself has none.
     pub below: Vec<RunBelow>,
+    /// What a user should know besides.
+    pub warnings: Vec<String>,
 }
 
 /// Whether a directory contains a step to resume from.
@@ -83,6 +94,13 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
     let now = clock.now();
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
+    // Only the directory above shows the other half of a pair.
+    if let Some(trial) = areal_trial(path) {
+        return Ok(Inspection {
+            directory: Some(trial.clone()),
+            ..find_in(survey(&trial)?, SurveyFiles::open(&trial)?, chosen, request, now)?.checked(request)
+        });
+    }
     // The path may itself be a step, which only its parent directory can show.
     let above = entry_in_parent(path, inside.clone().unwrap_or_default())?;
     let mut above = above
@@ -98,11 +116,11 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         if file.found.steps.is_empty() {
             file.found.steps = file_as_step(&file.tree);
         }
-        return Ok(file.checked());
+        return Ok(file.checked(request));
     };
     let mut inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
     if let Some(above) = above.take_if(|above| above.shows_step_of(&inside)) {
-        return Ok(above.checked());
+        return Ok(above.checked(request));
     }
     let below = if inside.framework == GENERIC || inside.found.steps.is_empty() {
         runs_below(
@@ -121,12 +139,29 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         !below.iter().any(is_in_step)
     });
     if let Some(above) = above.filter(|above| above.shows_step_of(&inside)) {
-        return Ok(above.checked());
+        return Ok(above.checked(request));
     }
     Ok(Inspection {
         below,
-        ..inside.checked()
+        ..inside.checked(request)
     })
+}
+
+/// Returns the directory of `AReaL`'s trial if the path is one half of its pair, or a model's directory with one half:
+/// `{trial}/{model}/recover_checkpoint` and `{trial}/recover_info`.
+fn areal_trial(path: &Path) -> Option<PathBuf> {
+    let path = path.canonicalize().ok()?;
+    let above = path.parent()?;
+    let candidate = if path.ends_with("recover_checkpoint") {
+        above.parent()?
+    } else if path.ends_with("recover_info") || path.join("recover_checkpoint").is_dir() {
+        above
+    } else {
+        return None;
+    };
+    let has_pair = candidate.join("recover_info/step_info.json").is_file();
+    // A directory above the models is the trial itself.
+    (has_pair && !path.join("recover_info").is_dir()).then(|| candidate.to_owned())
 }
 
 /// Returns the one file of a tree as a step, whatever its name is: it was asked for.
@@ -206,19 +241,48 @@ impl UncheckedSteps {
         tells && self.found.steps.iter().any(|step| !step.path.contains('/'))
     }
 
-    fn checked(mut self) -> Inspection {
+    fn checked(mut self, request: &InspectRequest<'_>) -> Inspection {
+        let warnings = warnings(&self.found, &self.tree, &self.files);
         let steps = std::mem::take(&mut self.found.steps);
-        let checked = steps.into_iter().map(|step| InspectedStep {
-            check: check_extent(self.extent, &step, &self.tree, &self.files),
-            step,
-        });
+        let all_bytes = steps.iter().map(|step| step.bytes).fold(0, u64::saturating_add);
+        if let Some(observer) = request.deep {
+            observer.on_event(&Event::ReadingStarted {
+                tier: &Tier::Local,
+                bytes: all_bytes,
+            });
+        }
+        let checked = steps
+            .into_iter()
+            .map(|step| self.check(step, request.deep))
+            .collect();
+        if let Some(observer) = request.deep {
+            observer.on_event(&Event::ReadingFinished { tier: &Tier::Local });
+        }
         Inspection {
-            steps: checked.collect(),
+            directory: None,
+            steps: checked,
             framework: self.framework,
             why: self.why,
             found: self.found,
             below: Vec::new(),
+            warnings,
         }
+    }
+
+    fn check(&self, step: FoundStep, observer: Option<&dyn Observer>) -> InspectedStep {
+        let mut check = check_extent(self.extent, &step, &self.tree, &self.files);
+        let deep = observer.map(|observer| {
+            read_step(&step, &self.tree, &self.files, &|bytes| {
+                observer.on_event(&Event::BytesMoved {
+                    tier: &Tier::Local,
+                    bytes,
+                });
+            })
+        });
+        if let Some(deep) = &deep {
+            check.findings.extend(deep.findings.iter().cloned());
+        }
+        InspectedStep { step, check, deep }
     }
 }
 

@@ -30,6 +30,7 @@
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod check;
+pub mod deep;
 pub mod detect;
 pub mod find;
 pub mod handoff;
@@ -46,3 +47,4 @@ pub mod structure;
 pub mod temporary;
 mod text_file;
 pub mod tree;
+pub mod warnings;

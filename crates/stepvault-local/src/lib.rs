@@ -36,6 +36,7 @@ pub mod compare;
 mod compare_trees;
 pub mod condition;
 pub mod durable;
+pub mod early_links;
 pub mod errors;
 pub mod evict;
 pub mod handoff;

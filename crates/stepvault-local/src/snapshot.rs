@@ -26,13 +26,18 @@ pub(crate) struct Snapshot<'a> {
     source: Beneath,
     target_path: &'a Path,
     target: Beneath,
-    /// Methods that have not failed yet.
-    reflink: bool,
-    hard_link: bool,
+    methods: Methods,
     /// Bytes still to come, checked against the free space when the first file needs a copy.
     remaining_bytes: u64,
     space_checked: bool,
     parents: Option<Parents>,
+}
+
+/// Methods that are allowed and have not failed yet.
+struct Methods {
+    reflink: bool,
+    hard_link: bool,
+    copy: bool,
 }
 
 /// The two directories of the last file, cached because the next file is mostly in the same one.
@@ -51,12 +56,21 @@ impl<'a> Snapshot<'a> {
             source: Beneath::open_following(source).map_err(|error| fault(source, error))?,
             target_path: target,
             target: Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?,
-            reflink: policy != LinkPolicy::Copy,
-            hard_link: policy == LinkPolicy::Auto,
+            methods: Methods {
+                reflink: policy != LinkPolicy::Copy,
+                hard_link: policy == LinkPolicy::Auto,
+                copy: true,
+            },
             remaining_bytes: tree.files.iter().map(room_bytes).fold(0, u64::saturating_add),
             space_checked: false,
             parents: None,
         })
+    }
+
+    /// Makes it fail for a file that would have to be copied.
+    pub(crate) fn without_copies(mut self) -> Self {
+        self.methods.copy = false;
+        self
     }
 
     /// Creates the directories that contain `path`. They arrive in path order.
@@ -112,22 +126,22 @@ impl<'a> Snapshot<'a> {
 
     fn take_into(&mut self, file: &TreeFile, name: &str, parents: &Parents) -> Result<SnapshotMethod> {
         let place = self.source_path.join(&file.path);
-        if self.reflink {
+        if self.methods.reflink {
             let source = open_source(parents.source.as_fd(), file, &place)?;
             let target = create_target(parents.target.as_fd(), name, &place)?;
             match rustix::fs::ioctl_ficlone(&target, &source) {
                 Ok(()) => return finish_target(&target, file, &place).map(|()| SnapshotMethod::Reflink),
                 Err(error) if is_space(error) => return Err(errors::io(WHAT, &place, error)),
                 // Another filesystem, or one without reflinks: the next file would fail as well.
-                Err(_) => self.reflink = false,
+                Err(_) => self.methods.reflink = false,
             }
-            if !self.hard_link {
+            if !self.methods.hard_link {
                 return self.copy(&source, &target, file, &place);
             }
             rustix::fs::unlinkat(&parents.target, name, AtFlags::empty())
                 .map_err(|error| errors::io(WHAT, &place, error))?;
         }
-        if self.hard_link {
+        if self.methods.hard_link {
             let linked = rustix::fs::linkat(
                 &parents.source,
                 name_of(&file.path),
@@ -141,7 +155,7 @@ impl<'a> Snapshot<'a> {
                 // This file has reached its maximum number of links.
                 Err(Errno::MLINK) => {}
                 // Another filesystem, or files of another user, which the kernel does not let us link.
-                Err(_) => self.hard_link = false,
+                Err(_) => self.methods.hard_link = false,
             }
         }
         let source = open_source(parents.source.as_fd(), file, &place)?;
@@ -156,6 +170,11 @@ impl<'a> Snapshot<'a> {
         file: &TreeFile,
         place: &Path,
     ) -> Result<SnapshotMethod> {
+        if !self.methods.copy {
+            return Err(Error::new(ErrorKind::Usage, WHAT)
+                .on(place.display())
+                .because("it can be neither a reflink nor a hard link"));
+        }
         if !self.space_checked {
             self.check_space(target, place)?;
         }

@@ -125,6 +125,7 @@ fn ready(path: &Path, key: String, step: Step, origin: Origin, links: LinkPolicy
         newest: tree.newest_mtime(),
         bytes: tree.data_bytes(),
         links,
+        early: None,
     })
 }
 

@@ -8,6 +8,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
 use stepvault_formats::check::StepCheck;
 use stepvault_formats::find::{FoundStep, QuietRule};
+use stepvault_formats::warnings::lacks;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 use tokio::time::Instant;
@@ -56,6 +57,10 @@ pub(super) struct Candidate<'a> {
     pub(super) quiet_time: Duration,
     /// Checks the structure of its files.
     pub(super) structure: &'a dyn Fn() -> StepCheck,
+    /// Returns the files that all earlier steps have and it lacks, if nothing but its files proves it whole.
+    pub(super) missing: &'a dyn Fn(&Tree) -> Vec<String>,
+    /// How long it must be unchanged if it lacks some.
+    pub(super) patience: Duration,
 }
 
 /// The stored state of an entry.
@@ -82,6 +87,8 @@ pub(super) struct Entry {
     unsealed: Option<String>,
     /// Whether it has all its files, and nothing but silence is waited for.
     is_waiting: bool,
+    /// What it lacks of the files that all earlier steps have.
+    lacks: Option<String>,
 }
 
 impl Entry {
@@ -94,6 +101,7 @@ impl Entry {
     ) -> EntryOutcome {
         let step = candidate.step;
         self.is_waiting = false;
+        self.lacks = None;
         if self.pause.until().is_some() {
             return EntryOutcome::Nothing;
         }
@@ -151,6 +159,15 @@ impl Entry {
         {
             self.is_waiting = true;
             return self.not_yet(not_yet.why, Some(not_yet.wait));
+        }
+        let missing = (candidate.missing)(&tree);
+        if !missing.is_empty() {
+            let lacks = self.lacks.insert(format!("it {}", lacks(&missing))).clone();
+            let left = candidate.patience.saturating_sub(sighting.since.elapsed());
+            if !left.is_zero() {
+                self.is_waiting = true;
+                return self.not_yet(lacks, Some(left));
+            }
         }
         let reasons = (candidate.structure)().damage();
         if reasons.is_empty() {
@@ -354,6 +371,21 @@ impl Entry {
     /// Returns why it is not sealed although it is finished, as far as known; `None` for any other entry.
     pub(super) fn unsealed(&self) -> Option<&str> {
         self.unsealed.as_deref()
+    }
+
+    /// Whether it has all its files, no earlier state of it was sealed, and nothing but silence is waited for.
+    pub(super) fn is_waiting_at_first(&self) -> bool {
+        self.is_waiting && !self.was_handled && self.lacks.is_none()
+    }
+
+    /// Records why its links are not sealed although the trainer deletes it.
+    pub(super) fn not_whole(&mut self, reason: String) {
+        self.trouble = Some(reason);
+    }
+
+    /// Returns what it lacks of the files that all earlier steps have.
+    pub(super) fn lacks(&self) -> Option<&str> {
+        self.lacks.as_deref()
     }
 
     /// Returns why it is not sealed yet if it has all its files and nothing but silence is waited for.

@@ -2,7 +2,9 @@
 
 mod announced;
 mod choice;
+mod early;
 mod entry;
+mod missing_files;
 mod prunable;
 mod quiet;
 mod scan;
@@ -26,13 +28,17 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, Found};
 use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
 use stepvault_formats::tree::Tree as SurveyTree;
+use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::tree::{Tree, scan_members};
 use tokio::time::Instant;
 
 use crate::options::AgentRun;
 pub(crate) use announced::ready_alone;
 use choice::Choice;
+pub(crate) use early::EarlyPlace;
+use early::EarlySteps;
 use entry::Entry;
+use missing_files::SealedFiles;
 use selection::Selection;
 pub(crate) use wake::Wake;
 
@@ -58,6 +64,12 @@ pub(crate) struct Discovery {
     subdirectories: Option<String>,
     /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
+    /// Steps that are linked while their quiet time passes.
+    early: EarlySteps,
+    /// The files of the sealed steps.
+    sealed_files: SealedFiles,
+    /// Whether a step that lacks files of all earlier ones is sealed as soon as any other.
+    accepts_missing_files: bool,
     /// Number of steps that vanished while nothing but their quiet time was waited for.
     vanished_unquiet: u32,
     /// When the directory may be scanned again.
@@ -117,6 +129,8 @@ pub(crate) struct Ready {
     pub(crate) bytes: u64,
     /// How its framework allows files to be linked or copied.
     pub(crate) links: LinkPolicy,
+    /// The links that it is sealed from, if the trainer has deleted its own files.
+    pub(crate) early: Option<Arc<EarlyLinks>>,
 }
 
 impl Ready {
@@ -156,6 +170,10 @@ pub(crate) struct ScanReport {
     pub(crate) ready: Vec<Ready>,
     /// Entries skipped permanently since the last scan, with the cause.
     pub(crate) skipped: Vec<(PathBuf, String)>,
+    /// What a user should know of a step, with its path.
+    pub(crate) warnings: Vec<(PathBuf, String)>,
+    /// What happened to steps.
+    pub(crate) infos: Vec<String>,
     /// New facts about the directory as a whole.
     pub(crate) news: Option<String>,
     /// A recommended change of its configuration.
@@ -220,6 +238,9 @@ impl Discovery {
             found: Found::default(),
             subdirectories: None,
             ranks: None,
+            early: EarlySteps::default(),
+            sealed_files: SealedFiles::default(),
+            accepts_missing_files: false,
             vanished_unquiet: 0,
             not_before: None,
         }))
@@ -254,6 +275,18 @@ impl Discovery {
         self.allow_immediate_scan();
     }
 
+    /// Links steps into the vault while their quiet time passes.
+    pub(crate) fn link_early(&mut self, place: EarlyPlace) {
+        if self.scan_mode == ScanMode::Continuous {
+            self.early.enable(place);
+        }
+    }
+
+    /// Waits no longer for files that all earlier steps have: there will be no later time to seal a step.
+    pub(crate) fn accept_missing_files(&mut self) {
+        self.accepts_missing_files = true;
+    }
+
     /// Makes the next scan list the directory, however recent the last listing is.
     pub(crate) fn allow_immediate_scan(&mut self) {
         self.not_before = None;
@@ -261,6 +294,7 @@ impl Discovery {
 
     /// Records that the entry was handled: it is ignored until it is modified.
     pub(crate) fn handled(&mut self, ready: &Ready) {
+        self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.handled(ready.fingerprint, ready.newest);
         }
@@ -268,6 +302,7 @@ impl Discovery {
 
     /// Records that the entry cannot be sealed as it is: it is ignored until it is modified, and counts as not durable.
     pub(crate) fn skipped(&mut self, ready: &Ready, reason: String) {
+        self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.skipped(ready.fingerprint, ready.newest, reason);
         }

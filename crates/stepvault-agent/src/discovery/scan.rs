@@ -4,18 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use stepvault_core::ErrorKind;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{ErrorKind, Result};
 use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps, runs_below};
-use stepvault_formats::profile::Profile;
+use stepvault_formats::profile::{GENERIC, Profile};
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::{Below, SurveyFiles, survey_again};
 use tokio::time::Instant;
 
 use super::entry::{Candidate, Entry, EntryOutcome};
+use super::missing_files::{SealedFiles, patience, warning};
 use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 
 /// Quiet time is measured here, by this machine's clock and by observation: the profile's own rule is evaluated as if
@@ -65,7 +66,7 @@ impl Discovery {
         now: Timestamp,
         sealed: impl FnOnce() -> Vec<SealedStep>,
         report: &mut ScanReport,
-    ) -> Result<()> {
+    ) -> stepvault_core::Result<()> {
         let tree = self.list()?;
         // It contains nothing that could be opened, and may not even exist.
         if tree.entries().next().is_none() {
@@ -101,7 +102,9 @@ impl Discovery {
                 && self.entries.get(&step.path).is_none_or(Entry::is_new)
         };
         let sealed = if selected.steps.iter().any(is_new) {
-            sealed()
+            let sealed = sealed();
+            self.sealed_files = SealedFiles::of(&sealed);
+            sealed
         } else {
             Vec::new()
         };
@@ -112,21 +115,41 @@ impl Discovery {
             files: &files,
             quiet_time: self.quiet_time,
             extent: self.extent,
+            found: &self.found,
+            sealed_files: &self.sealed_files,
+            patience: if self.accepts_missing_files {
+                Duration::ZERO
+            } else {
+                patience(self.quiet_time)
+            },
         };
+        // Of other steps nothing ever proves that a save was over.
+        let may_be_proved = profile.name != GENERIC && profile.names.is_none() && !self.extent.is_part();
+        let mut waiting = Vec::new();
         for step in &selected.steps {
+            // What the trainer is deleting is sealed from its links.
+            if report.ready.iter().any(|ready| ready.key == step.path) {
+                continue;
+            }
             let entry = self.entries.entry(step.path.clone());
             let entry = entry.or_insert_with(Entry::just_surveyed);
             if let Some(ready) = facts.check(step, entry, now, &sealed, report) {
                 self.ranks = step.ranks.or(self.ranks);
                 report.ready.push(ready);
+            } else if entry.is_waiting_at_first() && may_be_proved {
+                waiting.push(*step);
             }
+        }
+        let links = selection::links_of(profile);
+        for step in waiting {
+            self.early.link(&self.directory, step, links);
         }
         only_newest_of_each_number(&mut self.entries, report);
         Ok(())
     }
 
     /// Lists the directory. A handled entry whose own metadata is unchanged is not listed again for a while.
-    pub(super) fn list(&mut self) -> Result<Tree> {
+    pub(super) fn list(&mut self) -> stepvault_core::Result<Tree> {
         let settled: BTreeSet<String> = self
             .entries
             .iter()
@@ -205,6 +228,7 @@ impl Discovery {
 
     /// Forgets the entries that are gone, and reports those that were never sealed.
     fn forget_vanished(&mut self, report: &mut ScanReport) {
+        self.seal_deleted(report);
         self.entries.retain(|key, entry| {
             let stays = self.survey.get(key).is_some();
             if !stays && entry.waiting().is_some() {
@@ -227,6 +251,10 @@ struct ScanFacts<'a> {
     files: &'a SurveyFiles,
     quiet_time: Duration,
     extent: Extent,
+    found: &'a Found,
+    sealed_files: &'a SealedFiles,
+    /// How long a step must be unchanged that lacks files of all earlier ones.
+    patience: Duration,
 }
 
 impl ScanFacts<'_> {
@@ -256,8 +284,18 @@ impl ScanFacts<'_> {
                 Some(_) => StepCheck::default(),
                 None => check_extent(self.extent, step, self.tree, self.files),
             },
+            missing: &|tree| match (self.found.missing.get(&step.path), step.step) {
+                (Some(missing), Some(number)) => {
+                    self.sealed_files.missing(&origin, number, tree, missing.as_ref())
+                }
+                _ => Vec::new(),
+            },
+            patience: self.patience,
         };
-        match entry.check(&candidate, now, sealed) {
+        let outcome = entry.check(&candidate, now, sealed);
+        let warning = warning(entry, &outcome, &path, self.patience);
+        report.warnings.extend(warning);
+        match outcome {
             EntryOutcome::Nothing => None,
             EntryOutcome::Skipped(reason) => {
                 report.skipped.push((path, reason));
@@ -280,6 +318,7 @@ impl ScanFacts<'_> {
                 newest,
                 bytes,
                 links: selection::links_of(self.profile),
+                early: None,
             }),
         }
     }

@@ -14,6 +14,7 @@
 mod control;
 mod discovery;
 mod drain;
+mod early_links;
 mod fixtures;
 mod harness;
 mod hostile_clients;
@@ -21,6 +22,7 @@ mod hundred_drains;
 mod interruption;
 mod left_behind;
 mod metrics;
+mod missing_files;
 mod missing_nodes;
 mod notices;
 mod once;

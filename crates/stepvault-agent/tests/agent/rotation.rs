@@ -64,7 +64,7 @@ async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
 }
 
 /// Writes a step as Hugging Face's Trainer does, its state last.
-fn write_trainer_step(node: &Node, step: u64) -> std::path::PathBuf {
+pub(crate) fn write_trainer_step(node: &Node, step: u64) -> std::path::PathBuf {
     let path = node.outputs().join(format!("checkpoint-{step}"));
     std::fs::create_dir_all(&path).unwrap();
     let header = br#"{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;

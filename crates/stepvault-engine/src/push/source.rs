@@ -43,6 +43,7 @@ pub fn check_source(
     let request = InspectRequest {
         profiles,
         profile,
+        deep: None,
         options: FindOptions {
             extent,
             ..FindOptions::default()

@@ -22,6 +22,7 @@ fn measured_at(path: &Path) -> Result<Measured> {
     let request = InspectRequest {
         profiles: &profiles,
         profile: None,
+        deep: None,
         options: FindOptions::default(),
     };
     measure(path, &request, &Tomorrow)

@@ -6,6 +6,9 @@ mod extent;
 mod judge;
 mod ranks;
 pub(crate) mod units;
+mod usual;
+
+use std::collections::BTreeMap;
 
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
@@ -17,6 +20,8 @@ pub use below::{RunBelow, runs_below};
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
 use units::{Collected, Unit, collect};
+use usual::EarlierFiles;
+pub use usual::{StepNames, UsualFiles};
 
 /// The parameters of a search for steps, besides the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +145,10 @@ pub struct Found {
     pub temporary: Vec<String>,
     /// Paths that the profile excludes as steps.
     pub ignored: Vec<String>,
+    /// For each complete directory that nothing but its files proves whole, by its path: the files that all earlier
+    /// complete steps of its series have and it lacks, with `*` in place of a step's number; `None` where there is no
+    /// earlier one.
+    pub missing: BTreeMap<String, Option<Vec<String>>>,
 }
 
 impl Found {
@@ -165,6 +174,7 @@ pub fn find_steps(
     let pointers = read_pointers(profile, tree, files, &units);
     units.retain(|unit| !(unit.series.alias && is_known_copy(unit, &pointers)));
     let mut steps = Vec::new();
+    let mut missing = BTreeMap::new();
     for series in units.chunk_by(|one, other| one.series.name == other.series.name) {
         let as_before = series
             .first()
@@ -173,6 +183,7 @@ pub fn find_steps(
         let mut had: Vec<Option<&str>> = vec![None; as_before.len()];
         let mut earlier_ranks = None;
         let mut before = None;
+        let mut usual = EarlierFiles::default();
         for (index, unit) in series.iter().enumerate() {
             let later = series.get(index..).unwrap_or_default();
             let first_later = later.partition_point(|other| other.step <= unit.step);
@@ -190,6 +201,12 @@ pub fn find_steps(
             let (complete, ranks) = judge(unit, &surroundings);
             let quiet_rule = quiet_rule(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
+                if is_compared(unit, quiet_rule, options.extent) {
+                    let names = unit.files.iter().map(|file| file.inside.as_str());
+                    let names = StepNames::new(unit.step, names);
+                    missing.insert(unit.path().to_owned(), usual.lacking(unit.step, &names));
+                    usual.add(names);
+                }
                 for (glob, had) in as_before.iter().zip(&mut had) {
                     if unit.has(glob) {
                         *had = Some(unit.path());
@@ -210,7 +227,15 @@ pub fn find_steps(
         pointers,
         temporary: temporary.into_iter().map(|(path, _)| path).collect(),
         ignored,
+        missing,
     }
+}
+
+/// Whether nothing but the files of a step shows that its save is over, and other steps show which files that takes.
+fn is_compared(unit: &Unit<'_>, rule: QuietRule, extent: Extent) -> bool {
+    let is_directory = unit.members.len() == 1 && !unit.is_files();
+    let is_unproved = matches!(rule, QuietRule::Always | QuietRule::Briefly);
+    is_directory && is_unproved && unit.series.unit.is_none() && !extent.is_part()
 }
 
 /// Returns whether every file of an alias is only another name for a step's bytes.

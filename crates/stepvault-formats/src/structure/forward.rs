@@ -41,6 +41,11 @@ impl<'a> Forward<'a> {
         }
     }
 
+    /// Returns the same reader with larger pieces, for a range that is read to its end.
+    pub(crate) fn in_large_pieces(self, piece_bytes: u64) -> Self {
+        Self { piece_bytes, ..self }
+    }
+
     /// Returns the offset in the file of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.next - self.rest().len() as u64
@@ -78,7 +83,7 @@ impl Read for Forward<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.rest().is_empty() {
             let length = self.piece_bytes.min(self.end - self.next);
-            // Bounded by PIECE_BYTES, so it fits.
+            // Bounded by the size of a piece, so it fits.
             self.piece.resize(usize::try_from(length).unwrap_or(0), 0);
             self.taken = 0;
             self.source.read_exact_at(self.next, &mut self.piece)?;

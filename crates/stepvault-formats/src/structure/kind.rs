@@ -56,7 +56,7 @@ pub enum FileKind {
 
 impl FileKind {
     /// Returns its name in messages.
-    fn noun(self) -> &'static str {
+    pub(crate) fn noun(self) -> &'static str {
         match self {
             Self::Safetensors => "safetensors",
             Self::TorchZip | Self::TorchLegacy => "torch",

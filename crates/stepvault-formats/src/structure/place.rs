@@ -6,7 +6,7 @@ use crate::soundness::{Fault, read_piece};
 use crate::tree::{OpenFile, Tree};
 
 /// Returns a path below a directory of a tree; `""` is the tree's own directory.
-pub(super) fn joined(directory: &str, path: &str) -> String {
+pub(crate) fn joined(directory: &str, path: &str) -> String {
     if directory.is_empty() {
         path.to_owned()
     } else {

@@ -9,6 +9,7 @@
 #![allow(missing_docs)]
 
 mod compare;
+mod early_links;
 mod journal;
 mod killed;
 mod limits;

@@ -1,5 +1,6 @@
 //! `inspect`: identifies and validates the steps in a directory of checkpoints.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
+use stepvault_formats::deep::DeepCheck;
 use stepvault_formats::find::{FindOptions, RunBelow};
 use stepvault_formats::pointer::PointerFound;
 use stepvault_local::clock::SystemClock;
@@ -18,11 +20,12 @@ use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use crate::progress::{Progress, Style};
 
 /// Show which framework wrote a directory, which steps it holds, and whether each is complete and sound
 ///
 /// It needs no vault and no remote, and writes nothing; of a configuration it uses only the profiles. It checks the
-/// headers of files, but reads no tensors and executes no pickles.
+/// headers of files, and executes no pickles; it reads tensors only with --deep.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
     /// Directory of checkpoints, one checkpoint, or a file
@@ -37,12 +40,18 @@ pub(crate) struct InspectArguments {
     /// Time without writes after which a save counts as finished, if nothing else proves it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     quiet_time: Duration,
+    /// Read all data of every step, and compare it with the checksums that its formats carry
+    ///
+    /// ZIP archives (torch, npz, Keras), DCP files, the index of OCDBT, zarr chunks with the codec crc32c, TensorFlow's
+    /// tensors and Megatron's integrity.json have checksums; safetensors and most other formats have none.
+    #[arg(long)]
+    deep: bool,
 }
 
 /// The result of `inspect`.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct InspectDocument {
-    /// PATH.
+    /// PATH; the trial's directory if PATH is inside a trial of `AReaL`, whose steps have parts beside PATH.
     path: PathBuf,
     /// The name of the profile.
     framework: String,
@@ -58,6 +67,9 @@ pub(super) struct InspectDocument {
     temporary: Vec<String>,
     /// The subdirectories with steps of a framework, if PATH itself has none; at most three levels deep.
     subdirectories: Vec<SubdirectoryDocument>,
+    /// What a user should know besides: a pointer to nothing, a step whose content is of another number, a step that lacks
+    /// a file which all earlier ones have.
+    warnings: Vec<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -90,6 +102,16 @@ struct StepDocument {
     resumable: bool,
     /// Why it is incomplete or not sound; empty if it is both complete and sound.
     reasons: Vec<String>,
+    /// What reading all its data has shown; null without --deep.
+    deep: Option<DeepDocument>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct DeepDocument {
+    /// Bytes that match the checksums which their formats carry.
+    checksummed_bytes: u64,
+    /// Bytes that were read and that no checksum covers, by format.
+    unproved_bytes: BTreeMap<String, u64>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -111,9 +133,12 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
         profile,
         world_size,
         quiet_time,
+        deep,
     } = arguments;
     let looked_at = path.clone();
     let profiles = Settings::load(session)?.profiles()?;
+    let progress = Progress::start(&[], Style::of(&session.output), &session.output);
+    let observer = deep.then(|| progress.observer());
     let inspection = blocking(move || {
         let request = InspectRequest {
             profiles: &profiles,
@@ -123,10 +148,13 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
                 expected_world: world_size,
                 ..FindOptions::default()
             },
+            deep: observer.as_deref(),
         };
         inspect(&looked_at, &request, &SystemClock)
     })
-    .await?;
+    .await;
+    progress.finish();
+    let inspection = inspection?;
     let code = match inspection.verdict() {
         Verdict::Newest => ExitCode::Done,
         Verdict::Older => ExitCode::Partly,
@@ -139,7 +167,7 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
 
 fn document(path: &Path, inspection: &Inspection) -> InspectDocument {
     InspectDocument {
-        path: path.to_owned(),
+        path: inspection.directory.as_deref().unwrap_or(path).to_owned(),
         framework: inspection.framework.clone(),
         why: inspection.why.clone(),
         steps: inspection.steps.iter().map(StepDocument::of).collect(),
@@ -147,6 +175,7 @@ fn document(path: &Path, inspection: &Inspection) -> InspectDocument {
         pointer: inspection.found.pointer().map(PointerDocument::of),
         temporary: inspection.found.temporary.clone(),
         subdirectories: inspection.below.iter().map(SubdirectoryDocument::of).collect(),
+        warnings: inspection.warnings.clone(),
     }
 }
 
@@ -191,6 +220,33 @@ impl StepDocument {
             ranks: entry.step.ranks,
             resumable: entry.step.resumable,
             reasons: entry.reasons(),
+            deep: entry.deep.as_ref().map(DeepDocument::of),
+        }
+    }
+}
+
+impl DeepDocument {
+    fn of(deep: &DeepCheck) -> Self {
+        let unproved = deep.unproved_bytes.iter();
+        Self {
+            checksummed_bytes: deep.checksummed_bytes,
+            unproved_bytes: unproved
+                .map(|(format, bytes)| ((*format).to_owned(), *bytes))
+                .collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let proved = format!("{} match their checksums", human::bytes(self.checksummed_bytes));
+        let unproved = self.unproved_bytes.iter();
+        let unproved: Vec<String> = unproved
+            .map(|(format, bytes)| format!("{} of {format}", human::bytes(*bytes)))
+            .collect();
+        let unproved = unproved.join(", ");
+        match (self.checksummed_bytes, unproved.as_str()) {
+            (_, "") => proved,
+            (0, _) => format!("no checksum covers its data, which was only read: {unproved}"),
+            _ => format!("{proved}; only read, as no checksum covers them: {unproved}"),
         }
     }
 }
@@ -254,6 +310,14 @@ impl Report for InspectDocument {
                 _ => format!("\n{}: {reason}", step.path),
             })
         });
+        let deep = self.steps.iter().filter_map(|step| {
+            let deep = step.deep.as_ref()?;
+            Some(format!("\n{}: {}", step.path, deep.text()))
+        });
+        let warnings = self
+            .warnings
+            .iter()
+            .map(|warning| format!("\nwarning: {warning}"));
         let pointer = self.pointer.as_ref().filter(|pointer| !pointer.says.is_empty());
         let pointer = pointer.map_or_else(String::new, |pointer| {
             let dangling = if pointer.dangling {
@@ -268,9 +332,11 @@ impl Report for InspectDocument {
             |newest| format!("\n{newest}"),
         );
         format!(
-            "{head}\n{}{}{pointer}{newest}",
+            "{head}\n{}{}{}{pointer}{}{newest}",
             table::text(&steps),
-            reasons.collect::<String>()
+            reasons.collect::<String>(),
+            deep.collect::<String>(),
+            warnings.collect::<String>()
         )
     }
 }
@@ -291,6 +357,7 @@ mod tests {
             ranks: Some(2),
             resumable: true,
             reasons: reasons.iter().map(|&reason| reason.to_owned()).collect(),
+            deep: None,
         };
         let document = InspectDocument {
             path: PathBuf::from("outputs"),
@@ -304,6 +371,7 @@ mod tests {
             pointer: None,
             temporary: Vec::new(),
             subdirectories: Vec::new(),
+            warnings: Vec::new(),
         };
         let text = document.human();
         let lines: Vec<&str> = text.lines().collect();

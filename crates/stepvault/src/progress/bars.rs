@@ -22,6 +22,7 @@ pub(super) struct Bars {
 
 struct Drawn {
     bar: ProgressBar,
+    transfer: u64,
     spared_bytes: u64,
     total_bytes: u64,
 }
@@ -49,10 +50,16 @@ impl Bars {
                 bar.set_style(style(UNKNOWN));
                 Drawn {
                     bar,
+                    transfer: 0,
                     spared_bytes: 0,
                     total_bytes: 0,
                 }
             });
+            if drawn.transfer != counters.transfer() {
+                drawn.transfer = counters.transfer();
+                drawn.bar.reset_elapsed();
+                drawn.bar.reset_eta();
+            }
             if drawn.total_bytes != total_bytes {
                 if drawn.total_bytes == 0 {
                     drawn.bar.set_style(style(KNOWN));

@@ -24,6 +24,8 @@ pub(super) struct TierCounters {
     /// Number of transfers that began after a pause.
     transfer: AtomicU64,
     began: Instant,
+    /// When the transfer began, in milliseconds since `began`.
+    transfer_began: AtomicU64,
     /// Time of the last line about a retry, in milliseconds since `began`, plus one; 0 for never.
     retry_told: AtomicU64,
 }
@@ -42,6 +44,7 @@ impl TierCounters {
             transfers: AtomicU64::new(0),
             transfer: AtomicU64::new(0),
             began: Instant::now(),
+            transfer_began: AtomicU64::new(0),
             retry_told: AtomicU64::new(0),
         }
     }
@@ -61,6 +64,7 @@ impl TierCounters {
                 counter.store(0, Ordering::Relaxed);
             }
             self.transfer.fetch_add(1, Ordering::Relaxed);
+            self.transfer_began.store(self.milliseconds(), Ordering::Relaxed);
         }
         self.total_files.fetch_add(files, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -77,6 +81,15 @@ impl TierCounters {
     /// Returns the number of the transfer that the counters are about.
     pub(super) fn transfer(&self) -> u64 {
         self.transfer.load(Ordering::Relaxed)
+    }
+
+    /// Returns when the transfer that the counters are about began.
+    pub(super) fn transfer_began(&self) -> Instant {
+        self.began + Duration::from_millis(self.transfer_began.load(Ordering::Relaxed))
+    }
+
+    fn milliseconds(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Returns whether a transfer is under way.
@@ -106,9 +119,7 @@ impl TierCounters {
 
     /// Returns whether another line about retries is due; if so, resets the interval.
     pub(super) fn may_tell_of_retry(&self) -> bool {
-        let now = u64::try_from(self.began.elapsed().as_millis())
-            .unwrap_or(u64::MAX)
-            .saturating_add(1);
+        let now = self.milliseconds().saturating_add(1);
         let interval = u64::try_from(RETRY_LINE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
         let last = self.retry_told.load(Ordering::Relaxed);
         let due = last == 0 || now.saturating_sub(last) >= interval;

@@ -13,6 +13,9 @@ use crate::output::human;
 /// The interval of a transfer's first sparse line; the next ones come after twice as many each.
 const FIRST_SPARSE_INTERVAL: u32 = 4;
 
+/// How long a rate is measured before the remaining time is estimated from it.
+const MEASURED_FOR: Duration = Duration::from_secs(5);
+
 /// Keeps the counters of the last lines, to compute rates.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -56,7 +59,9 @@ impl Lines {
             let moved_bytes = counters.sent_bytes();
             let transfer = counters.transfer();
             if transfer != last.transfer {
+                // The counters began anew, and maybe not long ago.
                 (last.transfer, last.intervals) = (transfer, 0);
+                (last.at, last.moved_bytes) = (counters.transfer_began(), 0);
             }
             last.intervals = last.intervals.saturating_add(1);
             let is_due = last.intervals >= FIRST_SPARSE_INTERVAL && last.intervals.is_power_of_two();
@@ -87,14 +92,17 @@ fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String 
     if let Some(rate) = human::rate(moved_bytes, elapsed) {
         let _ = write!(text, ", {rate}");
         let left = u128::from(total.saturating_sub(done)).saturating_mul(elapsed.as_millis());
-        if let Some(left) = left.checked_div(u128::from(moved_bytes)) {
+        let left = left.checked_div(u128::from(moved_bytes));
+        if let Some(left) = left.filter(|_| elapsed >= MEASURED_FOR) {
             let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
             let _ = write!(text, ", {} left", human::duration(left));
         }
     }
     let files = counters.total_files.load(Ordering::Relaxed);
     let done_files = counters.done_files.load(Ordering::Relaxed);
-    let _ = write!(text, ", {done_files} of {}", human::count(files, "file"));
+    if files > 0 {
+        let _ = write!(text, ", {done_files} of {}", human::count(files, "file"));
+    }
     text
 }
 
@@ -265,6 +273,27 @@ mod tests {
             line(&counters, 0, Duration::ZERO),
             "local: 20.0 MiB of 30.0 MiB, 2 of 3 files"
         );
+        assert_eq!(
+            line(&counters, 2 << 20, Duration::from_secs(1)),
+            "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 2 of 3 files",
+            "nothing is estimated from a moment"
+        );
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_transfer_and_not_of_the_time_before_it() {
+        let counters = [TierCounters::new(Tier::Local)];
+        let mut lines = Lines::new(false);
+        lines.began -= Duration::from_hours(1);
+        counters[0].begin(0, 8 << 20);
+        counters[0].moved_bytes.store(4 << 20, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(20));
+        let line = lines.due(&counters).remove(0);
+        assert!(
+            line.starts_with("local: 4.0 MiB of 8.0 MiB, ") && line.contains("MiB/s"),
+            "{line}"
+        );
+        assert!(!line.contains("left"), "{line}");
     }
 
     #[test]

@@ -236,6 +236,16 @@ impl Observer for Watcher {
             Event::BytesCopied { tier, bytes } => self.add(tier, |counters| &counters.copied_bytes, *bytes),
             Event::BytesReused { tier, bytes } => self.add(tier, |counters| &counters.reused_bytes, *bytes),
             Event::FileDone { tier, .. } => self.add(tier, |counters| &counters.done_files, 1),
+            Event::ReadingStarted { tier, bytes } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.begin(0, *bytes);
+                }
+            }
+            Event::ReadingFinished { tier } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.end();
+                }
+            }
             Event::TransferStarted {
                 tier,
                 id,

@@ -26,6 +26,7 @@ mod credentials;
 mod demo;
 mod doctor;
 mod drain;
+mod early_links;
 mod estimate;
 mod exit_codes;
 mod explain;

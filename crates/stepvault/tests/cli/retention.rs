@@ -63,6 +63,36 @@ fn a_prune_removes_what_no_rule_keeps_and_no_more_than_allowed() {
     assert_eq!(steps(&place), [4]);
 }
 
+/// A run that has gone back: what it abandoned takes no place of the live line, and goes first once that is long enough.
+#[test]
+fn the_last_steps_are_those_of_the_live_line() {
+    let place = Place::new();
+    place.push_steps(&[1, 2, 3, 4, 5, 6]);
+    let push_again = |step: u64| {
+        place.checkpoint(&format!("again/step_{step}"), &format!("again {step}"));
+        place.succeed_here(&[
+            "push",
+            &format!("checkpoints/again/step_{step}"),
+            "--attempt",
+            "2",
+        ]);
+    };
+    push_again(4);
+    push_again(5);
+    let removed = || {
+        place.remove(".stepvault");
+        let document = place.document_here(0, &["prune", "--keep-last", "4"]);
+        document["tiers"][0]["removed"].clone()
+    };
+    assert_eq!(removed(), json!([{ "attempt": 1, "step": 1 }]));
+    push_again(6);
+    push_again(7);
+    let ids = [(1, 4), (1, 5), (1, 6), (1, 2), (1, 3)];
+    let ids = ids.map(|(attempt, step)| json!({ "attempt": attempt, "step": step }));
+    assert_eq!(removed(), json!(ids));
+    assert_eq!(steps(&place), [7, 6, 5, 4]);
+}
+
 #[test]
 fn without_rules_everything_stays_and_rules_that_keep_nothing_are_refused() {
     let place = Place::new();

@@ -222,6 +222,28 @@ fn a_step_that_the_trainer_never_survives_is_skipped_and_the_loop_is_named() {
     assert!(!asked_for.stderr.contains("skipped step 2"), "{asked_for:#?}");
 }
 
+/// The trainer takes the highest number in its directory, and the disk survives each of its crashes.
+#[test]
+fn a_step_that_crashes_the_trainer_is_moved_aside_where_the_disk_survives() {
+    let place = place_with_steps(&[1, 2], "");
+    let trainer = "test -e out/step_2 && exit 1; test -e out/step_1 && exit 5";
+    for _ in 0..3 {
+        run(&place, &[], trainer).expect_code(1);
+        assert!(place.path("out/step_2/model.bin").exists());
+    }
+    for _ in 0..2 {
+        let passed = run(&place, &[], trainer).expect_code(5);
+        passed.expect_stderr(&["skipped step 2 (attempt 1): restored 3 times, and the trainer crashed"]);
+        assert!(place.path("out/step_1/model.bin").exists());
+    }
+    assert!(
+        place
+            .path(".stepvault/moved-aside/0001-step_2/model.bin")
+            .exists()
+    );
+    assert!(place.remote_file("step_2", "model.bin").exists());
+}
+
 #[test]
 fn sigterm_is_passed_on_and_what_the_trainer_saves_last_is_durable() {
     let place = place("");

@@ -43,6 +43,23 @@ async fn hugging_face_goes_back_and_rotates() {
     soak(trainers::hugging_face).await;
 }
 
+/// The trainer deletes each step within a second or two of its save, and the quiet time is half a minute: every step is
+/// sealed from the links that were made while it was judged.
+#[tokio::test(start_paused = true)]
+async fn every_whole_save_of_a_hasty_trainer_is_sealed() {
+    for seed in SEEDS {
+        let mut script = Script::new(seed);
+        trainers::hasty(&mut script);
+        let world = World::new(script, &Completion::Auto(QUIET), None).watched_closely();
+        let tally = world.live().await;
+        assert_eq!(
+            (tally.sealed, tally.uploaded),
+            (20, 20),
+            "seed {seed:#x}: {tally:?}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn lightning_overwrites_last_and_deletes_the_step_before() {
     soak(trainers::lightning).await;

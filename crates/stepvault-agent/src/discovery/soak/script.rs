@@ -61,6 +61,11 @@ impl Script {
         self.wait += most.mul_f64(self.random.share());
     }
 
+    /// Adds a pause of exactly this long.
+    pub(super) fn wait(&mut self, pause: Duration) {
+        self.wait += pause;
+    }
+
     /// Returns a text that was never written before, of up to three thousand letters.
     pub(super) fn text(&mut self) -> String {
         self.writes += 1;

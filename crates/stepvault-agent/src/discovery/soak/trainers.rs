@@ -71,6 +71,43 @@ pub(super) fn hugging_face(script: &mut Script) {
     }
 }
 
+/// Saves twice a second and keeps two steps: no step exists for the briefest quiet time.
+pub(super) fn hasty(script: &mut Script) {
+    let path = |step: u64| format!("checkpoint-{step}");
+    let between = Duration::from_millis(500);
+    for save in 1..=u64::try_from(SAVES).unwrap() {
+        let step = path(save * 10);
+        script.directory(&step);
+        let text = script.text();
+        script.write(
+            &format!("{step}/model.safetensors"),
+            &safetensors(&text),
+            Duration::ZERO,
+        );
+        for name in [
+            "training_args.bin",
+            "optimizer.pt",
+            "scheduler.pt",
+            "rng_state.pth",
+        ] {
+            let text = script.text();
+            script.write(&format!("{step}/{name}"), &torch(&text), Duration::ZERO);
+        }
+        let text = script.text();
+        script.write(
+            &format!("{step}/trainer_state.json"),
+            &json(&text),
+            Duration::ZERO,
+        );
+        script.whole(&step);
+        script.finished(&step);
+        if save > 2 {
+            script.remove(&path(save * 10 - 20), Duration::from_millis(20));
+        }
+        script.wait(between);
+    }
+}
+
 /// One file for each step, whose writing may stall for long: the structure shows an incomplete archive. `last.ckpt` is
 /// a copy, overwritten in place, and `save_top_k=1` deletes the step before.
 pub(super) fn lightning(script: &mut Script) {

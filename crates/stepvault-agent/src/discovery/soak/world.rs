@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::ErrorKind;
-use stepvault_core::config::Completion;
+use stepvault_core::config::{Completion, LinkPolicy};
 use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
 use stepvault_core::manifest::Shape;
 use stepvault_core::timestamp::Timestamp;
@@ -18,7 +18,7 @@ use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use super::script::{Act, Event, Random, Script};
-use crate::discovery::{Discovery, Ready, ScanMode};
+use crate::discovery::{Discovery, EarlyPlace, Ready, ScanMode};
 use crate::options::AgentRun;
 use crate::pause::LONGEST;
 
@@ -60,9 +60,20 @@ pub(super) struct World {
     skipped: Vec<String>,
     begun: (Instant, SystemTime),
     tally: Tally,
+    poll: Duration,
+    enough: Duration,
 }
 
 impl World {
+    /// Scans as often as a kernel that reports each change, and requires every save to be sealed.
+    pub(super) fn watched_closely(self) -> Self {
+        Self {
+            poll: Duration::from_millis(100),
+            enough: Duration::ZERO,
+            ..self
+        }
+    }
+
     pub(super) fn new(script: Script, completion: &Completion, pattern: Option<&str>) -> Self {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("outputs");
@@ -72,11 +83,19 @@ impl World {
         run.pattern = pattern.map(str::to_owned);
         // In the past, so that sealing need not wait for the clock of the real files to tick.
         let begun = SystemTime::now() - Duration::from_hours(1000);
+        let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
+        let discovery = Discovery::new(&run, &Arc::default(), ScanMode::Continuous, Extent::Whole);
+        let mut discovery = discovery.unwrap().unwrap();
+        discovery.link_early(EarlyPlace {
+            vault: vault.clone(),
+            links: LinkPolicy::Auto,
+            low_bytes: None,
+        });
         Self {
-            vault: Vault::open_or_create(&place.path().join("vault")).unwrap(),
-            discovery: Discovery::new(&run, &Arc::default(), ScanMode::Continuous, Extent::Whole)
-                .unwrap()
-                .unwrap(),
+            vault,
+            discovery,
+            poll: POLL,
+            enough: ENOUGH,
             next_event: Instant::now(),
             events: script.events,
             random: script.random,
@@ -97,7 +116,7 @@ impl World {
         while end.is_none_or(|end| Instant::now() < end) {
             let event = (!self.events.is_empty()).then_some(self.next_event);
             if event.is_none() {
-                end = end.or(Some(Instant::now() + ENOUGH + POLL));
+                end = end.or(Some(Instant::now() + ENOUGH + self.poll));
             }
             let target = event.map_or(next_look, |event| event.min(next_look));
             tokio::time::advance(target.saturating_duration_since(Instant::now())).await;
@@ -117,7 +136,7 @@ impl World {
                 };
                 let stayed = version.ended.unwrap_or_else(Instant::now) - finished;
                 assert!(
-                    version.sealed || stayed < ENOUGH,
+                    version.sealed || stayed < self.enough,
                     "{path} was whole for {stayed:?} and not sealed; skipped: {:#?}",
                     self.skipped
                 );
@@ -142,7 +161,7 @@ impl World {
         if self.random.once_in(3) && !self.waiting.is_empty() {
             self.upload_one();
         }
-        let regular = Instant::now() + POLL;
+        let regular = Instant::now() + self.poll;
         let next = [look.again_at, self.discovery.next_try()]
             .into_iter()
             .flatten()

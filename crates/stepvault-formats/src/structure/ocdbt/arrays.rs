@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::budget::Budget;
-use super::node::Value;
+use super::node::{Location, Value};
 use super::store::Store;
 use crate::soundness::Fault;
 use crate::structure::zarr::{self, Description};
 
 /// The maximum size of the description of one array.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
+
+/// The length of the checksum at the end of a chunk.
+const CHECKSUM_BYTES: u64 = 4;
 
 /// An array in a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -155,6 +158,35 @@ impl Collector {
     fn entry(&mut self, name: &str) -> &mut StoredArray {
         self.by_name.entry(name.to_owned()).or_default()
     }
+}
+
+/// Collects the checksum of a chunk that ends with one.
+pub(super) fn collect_checksum(
+    arrays: &Arrays,
+    store: &mut Store<'_>,
+    key: &[u8],
+    value: Value<'_>,
+) -> Result<(), Fault> {
+    let name = String::from_utf8_lossy(key);
+    let array = array_of_chunk(&name).and_then(|array| arrays.get(array));
+    let description = array.and_then(|array| array.description.as_ref());
+    if !description.is_some_and(|description| description.has_checksum) {
+        return Ok(());
+    }
+    let Value::Stored(file, Location { offset, length_bytes }) = value else {
+        return Ok(());
+    };
+    let Some(covered_bytes) = length_bytes.checked_sub(CHECKSUM_BYTES) else {
+        return Ok(());
+    };
+    let place = Location {
+        offset: offset.saturating_add(covered_bytes),
+        length_bytes: CHECKSUM_BYTES,
+    };
+    let checksum = store.read(&file.path, place, CHECKSUM_BYTES, "the checksum of a chunk")?;
+    let path = store.path_of(&file.path);
+    store.collect_of(path, offset, covered_bytes, &checksum, &name);
+    Ok(())
 }
 
 /// Returns the array that a key describes.

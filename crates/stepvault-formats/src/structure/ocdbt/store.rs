@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::budget::Budget;
 use super::node::Location;
+use crate::deep::{Checksum, Span};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 use crate::structure::place::joined;
@@ -16,6 +17,8 @@ pub(super) struct Store<'a> {
     files: &'a dyn OpenFile,
     /// The file that was read last: nodes and values of one file follow one another.
     open: Option<(Rc<str>, Box<dyn ReadAt>)>,
+    /// The pieces with a checksum that were read, with their paths, if they are collected.
+    pub(super) checksums: Option<Vec<(String, Span)>>,
 }
 
 impl<'a> Store<'a> {
@@ -25,6 +28,7 @@ impl<'a> Store<'a> {
             directory,
             files,
             open: None,
+            checksums: None,
         }
     }
 
@@ -83,6 +87,33 @@ impl<'a> Store<'a> {
         );
         self.open = Some((Rc::clone(path), source));
         bytes
+    }
+
+    /// Collects the checksum at the end of a piece, if checksums are collected.
+    pub(super) fn collect(&mut self, path: String, offset: u64, piece: &[u8], what: &str) {
+        if let Some((covered, checksum)) = piece.split_last_chunk::<4>() {
+            self.collect_of(path, offset, covered.len() as u64, checksum, what);
+        }
+    }
+
+    /// Collects the checksum of some bytes of a file, if checksums are collected.
+    pub(super) fn collect_of(
+        &mut self,
+        path: String,
+        offset: u64,
+        length_bytes: u64,
+        checksum: &[u8],
+        what: &str,
+    ) {
+        if let (Some(checksums), Some(checksum)) = (&mut self.checksums, checksum.first_chunk()) {
+            let span = Span {
+                start: offset,
+                end: offset.saturating_add(length_bytes),
+                checksum: Checksum::Crc32c(u32::from_le_bytes(*checksum)),
+                what: what.to_owned(),
+            };
+            checksums.push((path, span));
+        }
     }
 
     /// Reads a whole file, at most `limit_bytes` long.

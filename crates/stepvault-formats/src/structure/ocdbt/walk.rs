@@ -47,6 +47,8 @@ pub(super) fn walk(
         let what = named(store, &child.file, child.location.offset);
         budget.spend(child.location.length_bytes, &what)?;
         let encoded = store.read(&child.file.path, child.location, MAX_PIECE_BYTES, &what)?;
+        let path = store.path_of(&child.file.path);
+        store.collect(path, child.location.offset, &encoded, "the index node");
         let expected = Expected {
             height,
             base: child.file.base(),

@@ -36,6 +36,8 @@ pub(super) struct Entry {
     shard: u64,
     offset: u64,
     length_bytes: u64,
+    /// The CRC-32C of its bytes.
+    checksum: Option<u32>,
     is_sliced: bool,
 }
 
@@ -53,6 +55,7 @@ impl Entry {
                 (3, Field::Number(value)) => entry.shard = value,
                 (4, Field::Number(value)) => entry.offset = value,
                 (5, Field::Number(value)) => entry.length_bytes = value,
+                (6, Field::Fixed(masked)) => entry.checksum = Some(unmasked(masked)),
                 // The pieces of a partitioned tensor have separate entries.
                 (7, Field::Bytes(_)) => entry.is_sliced = true,
                 _ => {}
@@ -78,6 +81,12 @@ impl Entry {
         }
     }
 
+    /// Returns its length and its checksum, if the checksum is that of its bytes alone: a tensor of strings has another.
+    pub(super) fn checksum(&self) -> Option<(u64, u32)> {
+        element_bytes(self.element)?;
+        Some((self.length_bytes, self.checksum?))
+    }
+
     /// Returns its data file and its end in it; `None` for one that is in pieces.
     pub(super) fn place(&self, shards: u64, name: &str) -> Result<Option<(u64, u64)>, Fault> {
         if self.is_sliced {
@@ -94,8 +103,14 @@ impl Entry {
     }
 }
 
+/// Returns the checksum that `LevelDB` and `TensorFlow` store masked.
+pub(super) fn unmasked(masked: u32) -> u32 {
+    masked.wrapping_sub(0xa282_ead8).rotate_left(15)
+}
+
 enum Field<'a> {
     Number(u64),
+    Fixed(u32),
     Bytes(&'a [u8]),
     Other,
 }
@@ -116,7 +131,7 @@ fn each_field(
                 let length_bytes = cursor.varint("length")?;
                 Field::Bytes(cursor.take(length_bytes, "bytes")?)
             }
-            5 => cursor.array::<4>("fixed number").map(|_| Field::Other)?,
+            5 => Field::Fixed(u32::from_le_bytes(cursor.array::<4>("fixed number")?)),
             _ => {
                 return Err(Fault::broken(format!(
                     "{what} is damaged: a field is of an unknown kind"

@@ -10,7 +10,7 @@
 //!
 //! # Blind spots
 //!
-//! Tensors are not read, so changed bytes in them are not detected, although each has a CRC-32C in the index. A
+//! Tensors are not read, so changed bytes in them are not detected: [`crate::deep`] compares the CRC-32C of each. A
 //! missing data file that holds no tensor is not detected.
 
 mod entry;
@@ -18,6 +18,7 @@ mod table;
 
 use entry::{Entry, Header};
 
+use crate::deep::{Checksum, Span};
 use crate::soundness::Fault;
 use crate::structure::place::in_file;
 use crate::tree::{OpenFile, Tree};
@@ -25,12 +26,56 @@ use crate::tree::{OpenFile, Tree};
 /// The ending of an index's name.
 pub const INDEX_ENDING: &str = ".index";
 
+/// A tensor that has its own place in a data file.
+struct Placed<'a> {
+    name: &'a str,
+    entry: &'a Entry,
+    path: String,
+    end: u64,
+}
+
 /// Checks the checkpoint with this prefix: a path in the tree without the ending of the index.
 ///
 /// # Errors
 /// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] when the index is compressed or too large;
 /// [`Fault::Read`] when a file cannot be read.
 pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Fault> {
+    each_tensor(tree, prefix, files, &mut |tensor| {
+        hold(tree, &tensor.path, tensor.end, tensor.name)
+    })
+}
+
+/// Returns the checksum of each tensor, with the path of its file.
+///
+/// # Errors
+/// Those of [`check`].
+pub(crate) fn checksums(
+    tree: &Tree,
+    prefix: &str,
+    files: &dyn OpenFile,
+) -> Result<Vec<(String, Span)>, Fault> {
+    let mut spans = Vec::new();
+    each_tensor(tree, prefix, files, &mut |tensor| {
+        if let Some((length_bytes, checksum)) = tensor.entry.checksum() {
+            let span = Span {
+                start: tensor.end.saturating_sub(length_bytes),
+                end: tensor.end,
+                checksum: Checksum::Crc32c(checksum),
+                what: format!("tensor {}", tensor.name),
+            };
+            spans.push((tensor.path, span));
+        }
+        Ok(())
+    })?;
+    Ok(spans)
+}
+
+fn each_tensor(
+    tree: &Tree,
+    prefix: &str,
+    files: &dyn OpenFile,
+    visit: &mut dyn FnMut(Placed<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
     let index_path = format!("{prefix}{INDEX_ENDING}");
     if !tree.is_file(&index_path) {
         return Err(Fault::broken(format!(
@@ -56,7 +101,12 @@ pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Faul
             None => Ok(()),
             Some((shard, end)) => {
                 let path = format!("{prefix}.data-{shard:05}-of-{shards:05}");
-                hold(tree, &path, end, &name)
+                visit(Placed {
+                    name: &name,
+                    entry: &entry,
+                    path,
+                    end,
+                })
             }
         }
     })

@@ -2,6 +2,7 @@
 
 use stepvault_core::digest::Crc32c;
 
+use super::entry::unmasked;
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 use crate::structure::cursor::Cursor;
@@ -126,10 +127,7 @@ fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, 
     let Some((covered, masked)) = bytes.split_last_chunk::<4>() else {
         return Err(Fault::at(at.offset, "a block has no checksum"));
     };
-    let checksum = u32::from_le_bytes(*masked)
-        .wrapping_sub(0xa282_ead8)
-        .rotate_left(15);
-    if Crc32c::of(covered).0 != checksum {
+    if Crc32c::of(covered).0 != unmasked(u32::from_le_bytes(*masked)) {
         return Err(Fault::at(
             at.offset,
             "a block does not match its checksum: its bytes have changed since they were written",

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use stepvault_core::digest::Crc32c;
 
 use super::check;
+use crate::deep::{Checksum, Span};
 use crate::structure::tests::Files;
 
 /// Returns the result of the check of a checkpoint.
@@ -90,6 +91,24 @@ fn index() -> Vec<u8> {
 #[test]
 fn a_whole_checkpoint_is_sound() {
     assert_eq!(why(&with(index())), "sound");
+}
+
+#[test]
+fn the_checksum_of_each_tensor_is_that_of_its_bytes() {
+    let mut entry = tensor(2, 0, 0, 8);
+    let masked = Crc32c::of(&[1; 8]).0.rotate_right(15).wrapping_add(0xa282_ead8);
+    let length = entry.len();
+    entry.splice(length - 4.., masked.to_le_bytes());
+    let index = table(&[(b"a", block(&[(b"", header(2)), (b"a", entry)], 0))]);
+    let files = with(index);
+    let spans = super::checksums(&files.tree(), "ckpt-7", &files).unwrap();
+    let expected = Span {
+        start: 0,
+        end: 8,
+        checksum: Checksum::Crc32c(Crc32c::of(&[1; 8]).0),
+        what: "tensor a".to_owned(),
+    };
+    assert_eq!(spans, [("ckpt-7.data-00000-of-00002".to_owned(), expected)]);
 }
 
 #[test]

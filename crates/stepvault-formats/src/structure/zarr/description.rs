@@ -52,6 +52,8 @@ pub struct Description {
     /// The bytes of an element, if its type has a known fixed length.
     element_bytes: Option<u64>,
     pub(super) container: Container,
+    /// Whether each chunk ends with a CRC-32C of the rest of it.
+    pub(crate) has_checksum: bool,
 }
 
 impl Description {
@@ -162,6 +164,7 @@ fn version_two(value: &Value) -> Result<Description, String> {
         separator,
         element_bytes,
         container,
+        has_checksum: false,
     };
     description.of_one_mind()
 }
@@ -210,6 +213,7 @@ fn version_three(value: &Value) -> Result<Description, String> {
         separator,
         element_bytes: element.as_str().and_then(version_three_bytes),
         container,
+        has_checksum: codecs.last().and_then(|codec| codec.as_str()) == Some("crc32c"),
     };
     description.of_one_mind()
 }

@@ -6,12 +6,14 @@
 //!
 //! A missing chunk stands for the fill value, so a lost chunk is detected only if the writer states that it stores
 //! every chunk ([`Presence::Required`]). The containers of uncompressed, zstd and Blosc chunks are checked; other
-//! chunks must only not be empty. Chunks carry no checksum here.
+//! chunks must only not be empty. The checksums of chunks are compared by [`crate::deep`] alone.
 
 mod chunk;
 mod description;
 
+use crate::deep::{Checksum, Span};
 use crate::soundness::Fault;
+use crate::source::ReadAt;
 use crate::structure::place::{in_file, joined, whole};
 use crate::tree::{OpenFile, Tree};
 
@@ -39,13 +41,7 @@ pub fn is_array(tree: &Tree, directory: &str) -> bool {
 /// # Errors
 /// [`Fault::Broken`] with the file in the text; [`Fault::Read`] when a file cannot be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile, presence: Presence) -> Result<(), Fault> {
-    let version = version_of(tree, directory)
-        .ok_or_else(|| Fault::broken(format!("{directory} contains neither .zarray nor zarr.json")))?;
-    let path = joined(directory, version.file());
-    let bytes = whole(tree, &path, files, MAX_DESCRIPTION_BYTES)?.unwrap_or_default();
-    let Some(description) = Description::parse(&bytes, version)
-        .map_err(|why| Fault::broken(format!("{path} does not describe an array: {why}")))?
-    else {
+    let Some(description) = describe(tree, directory, files)? else {
         return Ok(());
     };
     let inside = tree.below(directory);
@@ -64,6 +60,49 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile, presence: Prese
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the description of an array; `None` for a group.
+fn describe(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Option<Description>, Fault> {
+    let version = version_of(tree, directory)
+        .ok_or_else(|| Fault::broken(format!("{directory} contains neither .zarray nor zarr.json")))?;
+    let path = joined(directory, version.file());
+    let bytes = whole(tree, &path, files, MAX_DESCRIPTION_BYTES)?.unwrap_or_default();
+    Description::parse(&bytes, version)
+        .map_err(|why| Fault::broken(format!("{path} does not describe an array: {why}")))
+}
+
+/// Returns the paths of the chunks of an array that end with a checksum.
+///
+/// # Errors
+/// Those of [`check`].
+pub(crate) fn checksummed_chunks(
+    tree: &Tree,
+    directory: &str,
+    files: &dyn OpenFile,
+) -> Result<Vec<String>, Fault> {
+    let description = describe(tree, directory, files)?.filter(|description| description.has_checksum);
+    let Some(description) = description else {
+        return Ok(Vec::new());
+    };
+    let inside = tree.below(directory);
+    let chunks = inside.files().filter(|(key, _)| description.is_chunk(key));
+    Ok(chunks.map(|(key, _)| joined(directory, key)).collect())
+}
+
+/// Returns a chunk that ends with a checksum, without it; `None` for one that is too short.
+pub(crate) fn chunk_span(chunk: &dyn ReadAt) -> Result<Option<Span>, Fault> {
+    let Some(end) = chunk.size_bytes().checked_sub(4) else {
+        return Ok(None);
+    };
+    let mut checksum = [0; 4];
+    chunk.read_exact_at(end, &mut checksum)?;
+    Ok(Some(Span {
+        start: 0,
+        end,
+        checksum: Checksum::Crc32c(u32::from_le_bytes(checksum)),
+        what: "the chunk".to_owned(),
+    }))
 }
 
 fn version_of(tree: &Tree, directory: &str) -> Option<Version> {

@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde_json::Value;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::deep::read_step;
 use stepvault_formats::detect::detect;
 use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
 use stepvault_formats::pointer::{PointerContent, pointer_after_restore};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::resume::{Resumed, moved_aside_before_restore, resumed_by_framework};
+use stepvault_formats::warnings::warnings;
 
 use crate::directory::archive::{Fixture, manifest};
 
@@ -177,6 +179,47 @@ fn pointers_say_what_the_manifest_says() {
             }
             assert!(!pointer.dangling, "{pointer:?}");
             assert!(pointer.target.is_some(), "{pointer:?}");
+        }
+    });
+}
+
+/// Real frameworks name existing steps, write the step's own number into it, and leave no file out.
+#[test]
+fn nothing_is_warned_of_that_a_framework_has_finished() {
+    each_fixture(|fixture, profile, unpacked, profiles| {
+        let found = found(profile, unpacked, profiles);
+        let warnings = warnings(&found, &unpacked.tree, unpacked);
+        assert_eq!(warnings, Vec::<String>::new(), "{}", fixture["name"]);
+    });
+}
+
+/// Every byte of the finished steps is read, and the checksums in them hold.
+#[test]
+fn the_checksums_of_finished_steps_hold() {
+    each_fixture(|fixture, profile, unpacked, profiles| {
+        let name = text(fixture, "name");
+        for step in found(profile, unpacked, profiles).steps {
+            if !step.is_complete() || decided_by_structure(name, &step.path) {
+                continue;
+            }
+            let read = std::cell::Cell::new(0);
+            let deep = read_step(&step, &unpacked.tree, unpacked, &|bytes| {
+                read.set(read.get() + bytes);
+            });
+            assert_eq!(deep.findings, [], "{name}: {}", step.path);
+            let proved = deep.checksummed_bytes + deep.unproved_bytes.values().sum::<u64>();
+            assert_eq!(
+                (proved, read.get()),
+                (step.bytes, step.bytes),
+                "{name}: {}",
+                step.path
+            );
+            let has_checksums = ["torch", "DCP", "OCDBT"];
+            let has_some = deep
+                .unproved_bytes
+                .keys()
+                .any(|format| has_checksums.contains(format));
+            assert!(deep.checksummed_bytes > 0 || !has_some, "{name}: {deep:?}");
         }
     });
 }

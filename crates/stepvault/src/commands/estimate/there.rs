@@ -28,6 +28,7 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
         let request = InspectRequest {
             profiles: &profiles,
             profile: None,
+            deep: None,
             options: FindOptions::default(),
         };
         measure(&looked_at, &request, &SystemClock)

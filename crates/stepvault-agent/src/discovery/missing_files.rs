@@ -1,0 +1,90 @@
+//! Steps that lack a file which all earlier ones have. If nothing else proves such a step whole, its save may have been
+//! cut off between two files; or the trainer has left the file out, as some do in their last step.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use stepvault_core::manifest::Shape;
+use stepvault_formats::find::{StepNames, UsualFiles};
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::tree::Tree;
+
+use super::Origin;
+use super::entry::{Entry, EntryOutcome};
+
+/// How many quiet times such a step must be unchanged.
+const QUIET_TIMES: u32 = 10;
+
+/// The files that all sealed steps of a series have, by series.
+#[derive(Debug, Default)]
+pub(super) struct SealedFiles(BTreeMap<Option<String>, UsualFiles>);
+
+impl SealedFiles {
+    /// Returns the files of the steps in the vault. A step that this node wrote with others does not count: its
+    /// directory holds what other nodes write only after a restore.
+    pub(super) fn of(sealed: &[SealedStep]) -> Self {
+        let mut files: BTreeMap<_, UsualFiles> = BTreeMap::new();
+        for step in sealed {
+            let record = step.record();
+            if record.shape == Shape::Directory && record.members.is_empty() && record.nodes.is_none() {
+                let names = record.files.iter().map(|file| file.path.as_str());
+                let names = StepNames::new(Some(record.id.step.number()), names);
+                files.entry(record.origin.series.clone()).or_default().add(&names);
+            }
+        }
+        Self(files)
+    }
+
+    /// Returns the files that every known step of the series has and this one lacks; `in_directory` are those that all
+    /// earlier steps in the watched directory have, `None` if there is none.
+    pub(super) fn missing(
+        &self,
+        origin: &Origin,
+        number: u64,
+        tree: &Tree,
+        in_directory: Option<&Vec<String>>,
+    ) -> Vec<String> {
+        let usual = self.0.get(&origin.recorded.series);
+        match (in_directory, usual) {
+            (Some(missing), None) => missing.clone(),
+            (Some(missing), Some(usual)) => missing.iter().filter(|file| usual.has(file)).cloned().collect(),
+            (None, Some(usual)) => {
+                let names = tree.files.iter().map(|file| file.path.as_str());
+                usual
+                    .lacking(&StepNames::new(Some(number), names))
+                    .unwrap_or_default()
+            }
+            (None, None) => Vec::new(),
+        }
+    }
+}
+
+/// Returns how long a step that lacks files must be unchanged.
+pub(super) fn patience(quiet_time: Duration) -> Duration {
+    quiet_time.saturating_mul(QUIET_TIMES)
+}
+
+/// Returns the warning about a step that lacks files of all earlier ones.
+pub(super) fn warning(
+    entry: &Entry,
+    outcome: &EntryOutcome,
+    path: &Path,
+    patience: Duration,
+) -> Option<(PathBuf, String)> {
+    let lacks = entry.lacks()?;
+    let shown = path.display();
+    let text = match outcome {
+        EntryOutcome::Later(_) => format!(
+            "{shown} is not sealed yet: {lacks}, so its save may have been cut off; it is sealed if it stays unchanged \
+             for {} s, or when the agent ends; if it is whole, run 'stepvault announce {shown}'",
+            patience.as_secs()
+        ),
+        EntryOutcome::Ready { .. } => format!(
+            "{shown} is sealed although {lacks}: nothing proves that its save was cut off; keep the step before it \
+             until you know that this one can be resumed from"
+        ),
+        _ => return None,
+    };
+    Some((path.to_owned(), text))
+}

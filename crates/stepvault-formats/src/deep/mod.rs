@@ -1,0 +1,186 @@
+//! Reads all data of a step, and compares it with the checksums that its formats carry.
+//!
+//! Checksums exist in ZIP archives (torch, npz, Keras; also the pieces of a DCP file), in the nodes of OCDBT, in zarr
+//! chunks with the codec `crc32c`, in TensorFlow's tables, and in Megatron's `integrity.json`.
+//!
+//! # Blind spots
+//!
+//! Everything else is read to its end, which finds a failing disk but no changed byte: safetensors, GGUF, npy, HDF5,
+//! pickles, the values of OCDBT, compressed members of ZIP archives, archives that torch wrote without checksums, and
+//! zarr chunks of other codecs.
+
+mod plan;
+mod span;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use crate::find::FoundStep;
+use crate::structure::finding::Finding;
+use crate::structure::text::shown;
+use crate::tree::{OpenFile, Tree};
+use plan::Checksums;
+pub(crate) use span::{Checksum, Span};
+
+/// Maximum number of damaged pieces of a file that are reported individually.
+const MAX_REPORTED: usize = 4;
+
+/// The result of reading a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeepCheck {
+    /// The damaged files, and those that could not be read.
+    pub findings: Vec<Finding>,
+    /// Bytes that are those of their checksums.
+    pub checksummed_bytes: u64,
+    /// Bytes that were read and that no checksum covers, by format.
+    pub unproved_bytes: BTreeMap<&'static str, u64>,
+}
+
+/// Reads all files of a step. `on_bytes` is called with the number of bytes that were read since the last call. At most
+/// a megabyte of data is held.
+pub fn read_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile, on_bytes: &dyn Fn(u64)) -> DeepCheck {
+    let checksums = Checksums::of(step, tree, files);
+    let mut result = DeepCheck::default();
+    let members = step.members.iter().map(String::as_str);
+    let inside = step.members.iter().flat_map(|member| tree.inside(member));
+    let paths: BTreeSet<&str> = members.chain(inside.map(|(path, _)| path)).collect();
+    for path in paths.into_iter().filter(|path| tree.is_file(path)) {
+        if let Err(error) = read_file(path, &checksums, files, on_bytes, &mut result) {
+            result.findings.push(unreadable(path, &error));
+        }
+    }
+    result
+}
+
+fn read_file(
+    path: &str,
+    checksums: &Checksums,
+    files: &dyn OpenFile,
+    on_bytes: &dyn Fn(u64),
+    result: &mut DeepCheck,
+) -> io::Result<()> {
+    let source = files.open(path)?;
+    let (format, spans) = checksums.of_file(path, &*source)?;
+    let read = span::read(&*source, spans, on_bytes)?;
+    result.checksummed_bytes += read.proved_bytes;
+    if read.other_bytes > 0 {
+        *result.unproved_bytes.entry(format).or_default() += read.other_bytes;
+    }
+    let more = read.damaged.len().saturating_sub(MAX_REPORTED);
+    let damaged = read.damaged.iter().take(MAX_REPORTED).map(|(offset, what)| {
+        let what = shown(what);
+        let why = format!("{what} at byte {offset} does not match its checksum: its bytes have changed");
+        Finding::broken(path, why)
+    });
+    result.findings.extend(damaged);
+    if more > 0 {
+        let why = format!("{more} more pieces do not match their checksums");
+        result.findings.push(Finding::broken(path, why));
+    }
+    Ok(())
+}
+
+/// A disk that fails has damaged the file; a file that vanished or belongs to another user may be whole.
+fn unreadable(path: &str, error: &io::Error) -> Finding {
+    let why = format!("it cannot be read: {error}");
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Finding::unknown(path, why),
+        _ => Finding::broken(path, why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::digest::{Crc32c, Sha256Digest};
+    use stepvault_core::timestamp::Timestamp;
+
+    use super::*;
+    use crate::find::{Completeness, QuietRule};
+    use crate::structure::tests::Files;
+
+    /// Returns the damaged files, the checksummed bytes and the others.
+    fn deep(files: &Files) -> (Vec<String>, u64, u64) {
+        let tree = files.tree();
+        let step = FoundStep {
+            path: "step".to_owned(),
+            members: vec!["step".to_owned()],
+            series: "steps".to_owned(),
+            step: Some(1),
+            complete: Completeness::Complete { proof: String::new() },
+            quiet_rule: QuietRule::Always,
+            ranks: None,
+            bytes: 0,
+            files: 0,
+            written_at: Timestamp::default(),
+            resumable: true,
+        };
+        let result = read_step(&step, &tree, files, &|_| {});
+        let paths = result.findings.into_iter().map(|finding| finding.path);
+        let other_bytes = result.unproved_bytes.values().sum();
+        (paths.collect(), result.checksummed_bytes, other_bytes)
+    }
+
+    fn with(entries: &[(&str, &[u8])]) -> Files {
+        let entries = entries
+            .iter()
+            .map(|(path, bytes)| ((*path).to_owned(), bytes.to_vec()));
+        Files(entries.collect())
+    }
+
+    #[test]
+    fn a_zarr_chunk_that_ends_with_a_checksum_is_compared_with_it() {
+        let array = br#"{"zarr_format":3,"node_type":"array","shape":[8],"data_type":"uint8",
+            "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[4]}},
+            "chunk_key_encoding":{"name":"default"},"codecs":[{"name":"bytes"},{"name":"crc32c"}]}"#;
+        let mut chunk = b"data".to_vec();
+        chunk.extend(Crc32c::of(b"data").0.to_le_bytes());
+        let mut changed = chunk.clone();
+        changed[2] ^= 1;
+        let other_bytes = array.len() as u64 + 4 + 4;
+        let files = with(&[
+            ("step/w/zarr.json", array),
+            ("step/w/c/0", &chunk),
+            ("step/w/c/1", &chunk),
+        ]);
+        assert_eq!(deep(&files), (Vec::new(), 8, other_bytes));
+        let files = with(&[
+            ("step/w/zarr.json", array),
+            ("step/w/c/0", &chunk),
+            ("step/w/c/1", &changed),
+        ]);
+        assert_eq!(deep(&files), (vec!["step/w/c/1".to_owned()], 4, other_bytes));
+    }
+
+    #[test]
+    fn a_listed_digest_covers_the_whole_file() {
+        let digest = |bytes: &[u8]| Sha256Digest::of(bytes).to_string();
+        let list = format!(r#"{{"files":{{"common.pt":"{}"}}}}"#, digest(b"common"));
+        let others = [
+            ("step/metadata.json", &br#"{"sharded_backend":"torch_dist"}"#[..]),
+            ("step/integrity.json", list.as_bytes()),
+        ];
+        let other_bytes = others.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let files = with(&[others[0], others[1], ("step/common.pt", b"common")]);
+        assert_eq!(deep(&files), (Vec::new(), 6, other_bytes));
+        let files = with(&[others[0], others[1], ("step/common.pt", b"Common")]);
+        assert_eq!(deep(&files), (vec!["step/common.pt".to_owned()], 0, other_bytes));
+    }
+
+    #[test]
+    fn what_vanishes_is_unknown_and_not_damaged() {
+        let files = with(&[("step/a", b"1"), ("step/b", b"2")]);
+        let tree = files.tree();
+        let gone = with(&[("step/a", b"1")]);
+        let mut result = DeepCheck::default();
+        let none = Checksums::default();
+        for path in ["step/a", "step/b"] {
+            assert!(tree.is_file(path));
+            if let Err(error) = read_file(path, &none, &gone, &|_| {}, &mut result) {
+                result.findings.push(unreadable(path, &error));
+            }
+        }
+        let soundness = result.findings.iter().map(|finding| &finding.soundness);
+        let is_unknown = |soundness| matches!(soundness, &crate::soundness::Soundness::Unknown { .. });
+        assert_eq!(soundness.map(is_unknown).collect::<Vec<_>>(), [true]);
+    }
+}
