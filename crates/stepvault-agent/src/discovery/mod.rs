@@ -111,7 +111,8 @@ pub(crate) struct Ready {
     pub(crate) path: PathBuf,
     /// What it is sealed from, and under which name.
     pub(crate) origin: Origin,
-    pub(crate) step: Step,
+    /// Its number; the next one of the run, if neither its name nor its content tells it.
+    pub(crate) step: Option<Step>,
     pub(crate) fingerprint: Sha256Digest,
     pub(crate) newest: Timestamp,
     pub(crate) bytes: u64,
@@ -263,6 +264,7 @@ impl Discovery {
     pub(crate) fn handled(&mut self, ready: &Ready) {
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.handled(ready.fingerprint, ready.newest);
+            entry.sealed_as(ready.step);
         }
     }
 

@@ -34,3 +34,4 @@ mod source;
 mod space;
 mod starts;
 mod support;
+mod unnumbered;
