@@ -42,4 +42,5 @@ mod scenario;
 mod service_log;
 mod support;
 mod tiers;
+mod unnumbered;
 mod usage;
