@@ -514,7 +514,7 @@ impl Sealer {
             members: ready.origin.members.clone(),
             origin: ready.origin.recorded.clone(),
             name: Some(ready.origin.name.clone()),
-            step: Some(ready.step),
+            step: ready.step,
             attempt: self.attempt,
             writer: self.writer_of(index),
             launch_since: self.launch_since,

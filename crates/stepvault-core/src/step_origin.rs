@@ -17,6 +17,9 @@ pub struct StepOrigin {
     /// The name of the profile that found it. Omitted when none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Whether the trainer saves one step after another under the same name. Omitted when it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rewritten: bool,
     /// Its series in that profile. Omitted when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<String>,

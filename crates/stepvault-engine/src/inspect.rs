@@ -171,6 +171,7 @@ fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
         members: vec![path.to_owned()],
         series: "file".to_owned(),
         step: None,
+        rewritten: false,
         complete: Completeness::Complete {
             proof: "it is one file".to_owned(),
         },

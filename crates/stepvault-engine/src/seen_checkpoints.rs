@@ -97,3 +97,18 @@ pub(crate) async fn seen_checkpoint(
         .rfind(|seen| seen.id.step == step && seen.checkpoint == *checkpoint);
     Ok(seen.map(|seen| seen.id))
 }
+
+/// Returns the step as which this checkpoint was sealed or restored before, whatever its number is, and the newest of all
+/// steps that are recorded.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(crate) async fn seen_content(
+    vault: &Vault,
+    run: &RunName,
+    checkpoint: &CheckpointIdentity,
+) -> Result<(Option<StepId>, Option<StepId>)> {
+    let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
+    let seen = list.iter().rfind(|seen| seen.checkpoint == *checkpoint);
+    Ok((seen.map(|seen| seen.id), list.iter().map(|seen| seen.id).max()))
+}

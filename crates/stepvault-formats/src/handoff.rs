@@ -3,6 +3,8 @@
 //! The plan is computed from facts alone and changes nothing. Its order is the order of execution: files in the way
 //! are moved aside, the whole step is put in place, then the pointers are written.
 
+mod kept;
+
 use std::collections::BTreeSet;
 use std::io;
 
@@ -17,6 +19,7 @@ use crate::resume::{looks_at, moved_aside_before_restore, resume_text};
 use crate::source::ReadAt;
 use crate::step_name::looks_like_a_step;
 use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+pub use kept::kept_in_place;
 
 /// A step in the directory where its trainer looks for it. All paths are relative to that directory.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +77,19 @@ pub struct PlannedPointer {
 
 /// Plans the handoff of a restored step to its trainer. The same facts always give the same plan.
 pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile) -> Option<HandoffPlan> {
+    let Chosen { profile, why, view } = chosen(restored, profiles, files)?;
+    let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
+    view.plan(&step, restored, (profile, why), files)
+}
+
+/// The framework of a directory, and the view from which it sees the step.
+struct Chosen<'a> {
+    profile: &'a Profile,
+    why: Vec<String>,
+    view: View,
+}
+
+fn chosen<'a>(restored: &Restored<'a>, profiles: &'a ProfileSet, files: &dyn OpenFile) -> Option<Chosen<'a>> {
     let first = restored.paths.first()?;
     let here = View::of(restored.directory, restored.tree);
     let above = View::above(restored.directory, restored.tree);
@@ -86,8 +102,7 @@ pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile
     let view = above
         .filter(|above| !looks_at(profile, first) && looks_at(profile, &above.path_of(first)))
         .unwrap_or(here);
-    let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
-    view.plan(&step, restored, (profile, why), files)
+    Some(Chosen { profile, why, view })
 }
 
 /// A directory in which a trainer is about to start although no step of its run exists on any tier.

@@ -50,7 +50,9 @@ pub fn resumed_by_framework(profile: &Profile, tree: &Tree, files: &dyn OpenFile
         },
         ResumeBy::FixedPath => {
             let units = collect(profile, tree, files).units;
-            let unit = units.iter().find(|unit| unit.series.unit.is_some());
+            let unit = units
+                .iter()
+                .find(|unit| unit.series.unit.is_some() || unit.rewritten);
             unit.map_or(Resumed::Nothing, |unit| Resumed::Step(unit.path().to_owned()))
         }
         ResumeBy::NewestCtime | ResumeBy::Told => Resumed::Unknown,

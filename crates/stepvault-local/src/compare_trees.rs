@@ -1,4 +1,4 @@
-//! Compares the content of two directories.
+//! Compares the content of two directories, and of a checkpoint with a sealed step.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +11,10 @@ use stepvault_core::{ErrorKind, Result};
 
 use crate::beneath::Beneath;
 use crate::compare::{WHAT, names_differ};
+use crate::durable::parent_of;
 use crate::errors;
+use crate::sealed::SealedStep;
+use crate::source::SourceFile;
 use crate::tree::{self, Tree};
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -40,6 +43,44 @@ pub(crate) fn differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Optio
         }
     }
     Ok(None)
+}
+
+/// Returns whether a checkpoint at `source`, scanned as `tree`, has the names, sizes and bytes of a sealed step. Times do
+/// not count. A sealed step whose files have changed since equals nothing.
+pub fn has_bytes_of(step: &SealedStep, source: &Path, tree: &Tree) -> Result<bool> {
+    let record = step.record();
+    let files = record.files.iter().map(|file| (&file.path, file.size_bytes));
+    if record.shape != tree.shape
+        || names_differ(tree, files, &record.directories, &record.symlinks).is_some()
+    {
+        return Ok(false);
+    }
+    let root = match tree.shape {
+        Shape::File => parent_of(source),
+        Shape::Directory => source,
+    };
+    for (file, sealed) in tree.files.iter().zip(&record.files) {
+        let kept = step.file_path(&sealed.path);
+        if SourceFile::open(&kept, sealed).is_err() {
+            return Ok(false);
+        }
+        // The directory that holds the checkpoint may be reached through a link.
+        let opened = Beneath::open_following(root).and_then(|root| {
+            root.open_file(
+                file.path.as_str(),
+                OFlags::RDONLY | OFlags::NONBLOCK,
+                Mode::empty(),
+            )
+        });
+        let fault = |error| errors::io(WHAT, &root.join(&file.path), error);
+        let own = opened.map(File::from).map_err(fault)?;
+        let same = same_bytes(own, open(&step.data_root(), &sealed.path)?)
+            .map_err(|error| errors::io(WHAT, &root.join(&file.path), error))?;
+        if !same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn open(root: &Path, path: &RelativePath) -> Result<File> {

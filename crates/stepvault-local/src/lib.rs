@@ -33,7 +33,7 @@ mod beneath;
 mod cgroup;
 pub mod clock;
 pub mod compare;
-mod compare_trees;
+pub mod compare_trees;
 pub mod condition;
 pub mod durable;
 pub mod early_links;

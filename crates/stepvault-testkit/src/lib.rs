@@ -18,7 +18,7 @@
 //! - [`process`], [`users`]: the program under test, run with nothing of the machine's environment.
 //! - [`tree`], [`random`]: files and bytes, made from a seed and compared.
 //! - [`mutations`]: inputs of fuzz targets, changed at random.
-//! - [`fixture`]: the archives of real checkpoints.
+//! - [`fixture`]: the archives of real checkpoints; [`torch`]: small files of `torch.save`.
 //! - With the feature `stores`: `conformance`, the suite that every store has to pass; `stores`, the requests that tests
 //!   send; `recorder`, an observer that remembers.
 //!
@@ -53,5 +53,6 @@ pub mod s3;
 pub mod serve;
 #[cfg(feature = "stores")]
 pub mod stores;
+pub mod torch;
 pub mod tree;
 pub mod users;

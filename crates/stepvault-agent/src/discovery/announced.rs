@@ -54,8 +54,11 @@ impl Discovery {
             selection::identity(profile, &self.directory, found),
             announcement.step,
         ) {
-            (Ok((step, origin)), given) => (given.unwrap_or(step), origin),
-            (Err(_), Some(given)) => (given, Origin::of_path(&announcement.path, name_of(announcement)?)),
+            (Ok((step, origin)), given) => (given.or(step), origin),
+            (Err(_), Some(given)) => (
+                Some(given),
+                Origin::of_path(&announcement.path, name_of(announcement)?),
+            ),
             (Err(why), None) => return Err(unnumbered(&announcement.path, &why)),
         };
         if let Some(name) = &announcement.name {
@@ -66,7 +69,7 @@ impl Discovery {
             found.path.clone(),
             step,
             origin,
-            selection::links_of(profile),
+            selection::links_of(profile, found),
         )
         .map(Some)
     }
@@ -101,20 +104,24 @@ pub(crate) fn ready_alone(
 ) -> Result<Ready> {
     let path = &announcement.path;
     let name = name_of(announcement)?.to_owned();
-    let step = if let Some(step) = announcement.step {
-        step
-    } else {
-        let number =
-            step_name::parse(&name).ok_or_else(|| unnumbered(path, "its name contains no step number"))?;
-        Step::new(number)?
-    };
     let checked = check_source(path, profiles, profile, extent, &SystemClock);
+    let mut origin = Origin::of_path(path, &name);
+    origin.recorded.rewritten = checked.origin.rewritten;
+    let step = match announcement.step {
+        Some(step) => Some(step),
+        None if checked.origin.rewritten => checked.stated_step,
+        None => {
+            let number = step_name::parse(&name);
+            let number = number.ok_or_else(|| unnumbered(path, "its name contains no step number"))?;
+            Some(Step::new(number)?)
+        }
+    };
     refuse_faults(path, true, &checked.faults)?;
     let links = checked.links(LinkPolicy::Auto);
-    ready(path, key, step, Origin::of_path(path, &name), links)
+    ready(path, key, step, origin, links)
 }
 
-fn ready(path: &Path, key: String, step: Step, origin: Origin, links: LinkPolicy) -> Result<Ready> {
+fn ready(path: &Path, key: String, step: Option<Step>, origin: Origin, links: LinkPolicy) -> Result<Ready> {
     let tree = origin.scan()?;
     Ok(Ready {
         key,

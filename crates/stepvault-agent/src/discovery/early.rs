@@ -74,7 +74,7 @@ impl Discovery {
             fingerprint: tree.fingerprint(),
             newest: tree.newest_mtime(),
             bytes: tree.data_bytes(),
-            links: selection::links_of(profile),
+            links: selection::links_of(profile, step),
             early: Some(Arc::clone(links)),
         })
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
+use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
 use stepvault_formats::check::StepCheck;
@@ -70,6 +71,8 @@ pub(super) struct Entry {
     handled: Option<(Sha256Digest, Timestamp)>,
     /// Whether it was ever handled.
     was_handled: bool,
+    /// The number that the content stated that was sealed last.
+    last_number: Option<Step>,
     /// When it was last listed.
     surveyed: Option<Instant>,
     /// Whether it was compared with the steps in the vault.
@@ -105,8 +108,10 @@ impl Entry {
         if self.pause.until().is_some() {
             return EntryOutcome::Nothing;
         }
+        // Any other file at a path that is rewritten is another step, whatever its time is.
+        let is_rewritten = step.rewritten && step.files == step.members.len() as u64;
         // Unchanged, or it has only lost files since: see `is_handled`.
-        if self.handled.is_some_and(|(_, newest)| step.written_at <= newest) {
+        if !is_rewritten && self.handled.is_some_and(|(_, newest)| step.written_at <= newest) {
             return EntryOutcome::Nothing;
         }
         if !step.is_complete() {
@@ -136,10 +141,10 @@ impl Entry {
             );
         }
         let name = candidate.origin.name.as_str();
-        if let Some(sight) = self.known_at_first(name, &tree, sealed) {
+        if let Some(sight) = self.known_at_first(name, &tree, sealed, is_rewritten) {
             return sight;
         }
-        if self.is_handled(&tree) {
+        if self.is_handled(&tree, is_rewritten) {
             return EntryOutcome::Nothing;
         }
         let sighting = self.sighted(tree.fingerprint());
@@ -147,7 +152,9 @@ impl Entry {
             return EntryOutcome::Nothing;
         }
         let quiet_time = match step.quiet_rule {
-            QuietRule::Briefly if !self.was_handled && self.is_proved(candidate, sighting.fingerprint) => {
+            QuietRule::Briefly
+                if (!self.was_handled || is_rewritten) && self.is_proved(candidate, sighting.fingerprint) =>
+            {
                 Some(candidate.quiet_time.min(BRIEF_QUIET_TIME))
             }
             QuietRule::Always | QuietRule::Briefly => Some(candidate.quiet_time),
@@ -293,7 +300,13 @@ impl Entry {
     }
 
     /// Compares an entry that is seen for the first time with the steps in the vault.
-    fn known_at_first(&mut self, name: &str, tree: &Tree, sealed: &[SealedStep]) -> Option<EntryOutcome> {
+    fn known_at_first(
+        &mut self,
+        name: &str,
+        tree: &Tree,
+        sealed: &[SealedStep],
+        is_rewritten: bool,
+    ) -> Option<EntryOutcome> {
         if std::mem::replace(&mut self.compared, true) {
             return None;
         }
@@ -306,7 +319,7 @@ impl Entry {
                 self.handled(tree.fingerprint(), newest);
                 return Some(EntryOutcome::Nothing);
             }
-            if newest <= step.record().written_at {
+            if !is_rewritten && newest <= step.record().written_at {
                 not_newer_than = Some(step.id());
             }
         }
@@ -321,7 +334,7 @@ impl Entry {
     ///
     /// A trainer that deletes an old step file by file, or leaves some of its files behind, has not saved it again:
     /// mistaken for a new save, it would become the newest step of a new attempt.
-    fn is_handled(&mut self, tree: &Tree) -> bool {
+    fn is_handled(&mut self, tree: &Tree, is_rewritten: bool) -> bool {
         let Some((fingerprint, newest)) = self.handled else {
             return false;
         };
@@ -329,7 +342,7 @@ impl Entry {
         if now == fingerprint {
             return true;
         }
-        if tree.newest_mtime() <= newest {
+        if !is_rewritten && tree.newest_mtime() <= newest {
             self.handled = Some((now, newest));
             return true;
         }
@@ -344,6 +357,16 @@ impl Entry {
         self.trouble = None;
         self.unsealed = None;
         self.pause.clear();
+    }
+
+    /// Records the number that the content stated that was sealed now.
+    pub(super) fn sealed_as(&mut self, number: Option<Step>) {
+        self.last_number = number;
+    }
+
+    /// Whether the content that was sealed last stated its number, and this one does not.
+    pub(super) fn ends_to_state_a_number(&self, number: Option<Step>) -> bool {
+        self.last_number.is_some() && number.is_none()
     }
 
     /// Records that it cannot be sealed as it is, and ignores it until it changes.

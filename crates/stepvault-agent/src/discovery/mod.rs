@@ -123,7 +123,8 @@ pub(crate) struct Ready {
     pub(crate) path: PathBuf,
     /// What it is sealed from, and under which name.
     pub(crate) origin: Origin,
-    pub(crate) step: Step,
+    /// Its number; the next one of the run, if neither its name nor its content tells it.
+    pub(crate) step: Option<Step>,
     pub(crate) fingerprint: Sha256Digest,
     pub(crate) newest: Timestamp,
     pub(crate) bytes: u64,
@@ -297,6 +298,7 @@ impl Discovery {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.handled(ready.fingerprint, ready.newest);
+            entry.sealed_as(ready.step);
         }
     }
 

@@ -35,14 +35,15 @@ impl Discovery {
             })
         };
         let mut steps = prunable(profile, &tree, &files, &self.found);
-        steps.retain(|step| is_followed(step));
+        // A path that is rewritten is where the trainer resumes from.
+        steps.retain(|step| !step.rewritten && is_followed(step));
         steps.sort_by_key(|step| (step.written_at, step.step));
         let identified = |step: &FoundStep| {
             let (number, origin) = selection::identity(profile, &self.directory, step).ok()?;
             Some(PrunableStep {
                 path: self.directory.join(&step.path),
                 origin,
-                step: number,
+                step: number?,
                 fingerprint: handled_as(step)?,
             })
         };

@@ -96,12 +96,12 @@ impl Discovery {
             report.advice = advice.or_else(|| self.advice_on_large_files(now));
         }
         // Only those that may be sealed are compared with the vault, whose records take long to read.
-        let is_new = |step: &&FoundStep| {
+        let is_new = |step: &FoundStep| {
             step.is_complete()
-                && step.step.is_some()
+                && (step.step.is_some() || step.rewritten)
                 && self.entries.get(&step.path).is_none_or(Entry::is_new)
         };
-        let sealed = if selected.steps.iter().any(is_new) {
+        let sealed = if selected.steps.iter().any(|step| is_new(step)) {
             let sealed = sealed();
             self.sealed_files = SealedFiles::of(&sealed);
             sealed
@@ -135,13 +135,20 @@ impl Discovery {
             let entry = entry.or_insert_with(Entry::just_surveyed);
             if let Some(ready) = facts.check(step, entry, now, &sealed, report) {
                 self.ranks = step.ranks.or(self.ranks);
+                if entry.ends_to_state_a_number(ready.step) {
+                    report.news = Some(format!(
+                        "{} states no step number any more, as after the end of a training: it becomes the next step, and \
+                         the one before it stays",
+                        ready.path.display()
+                    ));
+                }
                 report.ready.push(ready);
             } else if entry.is_waiting_at_first() && may_be_proved {
-                waiting.push(*step);
+                waiting.push(step.as_ref());
             }
         }
-        let links = selection::links_of(profile);
         for step in waiting {
+            let links = selection::links_of(profile, step);
             self.early.link(&self.directory, step, links);
         }
         only_newest_of_each_number(&mut self.entries, report);
@@ -310,17 +317,25 @@ impl ScanFacts<'_> {
                 newest,
                 bytes,
             } => Some(Ready {
+                step: self.number_now(step, number),
                 key: step.path.clone(),
                 path,
                 origin,
-                step: number,
                 fingerprint,
                 newest,
                 bytes,
-                links: selection::links_of(self.profile),
+                links: selection::links_of(self.profile, step),
                 early: None,
             }),
         }
+    }
+
+    /// Returns the number of a step that is ready. The content that states it may be another than at the last search.
+    fn number_now(&self, step: &FoundStep, number: Option<Step>) -> Option<Step> {
+        if !step.rewritten || number.is_none() {
+            return number;
+        }
+        Step::new(step.stated_step(self.profile, self.tree, self.files)?).ok()
     }
 }
 
@@ -332,15 +347,18 @@ fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, report: &mu
     // Of equal numbers, the last one stays in the map.
     let newest: BTreeMap<Step, String> = ready
         .iter()
-        .map(|ready| (ready.step, ready.key.clone()))
+        .filter_map(|ready| Some((ready.step?, ready.key.clone())))
         .collect();
-    let is_older = |ready: &mut Ready| newest.get(&ready.step) != Some(&ready.key);
+    let newest_of = |step: Option<Step>| newest.get(&step?);
+    let is_older = |ready: &mut Ready| newest_of(ready.step).is_some_and(|key| *key != ready.key);
     for older in report.ready.extract_if(.., is_older) {
         if let Some(entry) = entries.get_mut(&older.key) {
             entry.handled(older.fingerprint, older.newest);
         }
-        let key = newest.get(&older.step).map_or("", String::as_str);
-        let reason = format!("{key} is also step {} and was written later", older.step.number());
+        let (Some(step), Some(key)) = (older.step, newest_of(older.step)) else {
+            continue;
+        };
+        let reason = format!("{key} is also step {} and was written later", step.number());
         report.skipped.push((older.path, reason));
     }
 }

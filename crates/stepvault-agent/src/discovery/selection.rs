@@ -1,5 +1,6 @@
 //! Selects the run's steps among those that a profile finds.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use stepvault_core::config::LinkPolicy;
@@ -22,7 +23,7 @@ pub(super) struct Selection {
 /// The steps selected from one scan.
 #[derive(Debug)]
 pub(super) struct Selected<'a> {
-    pub(super) steps: Vec<&'a FoundStep>,
+    pub(super) steps: Vec<Cow<'a, FoundStep>>,
     /// A recommended change of the configuration.
     pub(super) advice: Option<String>,
 }
@@ -35,10 +36,11 @@ impl Selection {
     }
 
     pub(super) fn of<'a>(&self, profile: &Profile, found: &'a Found) -> Selected<'a> {
-        let mut steps: Vec<&FoundStep> = found
+        let mut steps: Vec<Cow<'a, FoundStep>> = found
             .steps
             .iter()
             .filter(|step| self.is_of_series(step) && self.is_named_so(profile, step))
+            .map(Cow::Borrowed)
             .collect();
         let advice = match &self.series {
             _ if steps.is_empty() => self.advice(profile, found),
@@ -59,7 +61,7 @@ impl Selection {
         let name = last_component(&step.path);
         match &self.names {
             Some(names) => names.is_match(name),
-            None => profile.name != GENERIC || looks_like_a_step(name),
+            None => profile.name != GENERIC || step.rewritten || looks_like_a_step(name),
         }
     }
 
@@ -90,8 +92,9 @@ impl Selection {
 }
 
 /// Restricts the steps to one sequence of numbers. Of series that count different things, the first that has a step is
-/// selected; returns advice about the others.
-fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Option<String> {
+/// selected; returns advice about the others. A path that is rewritten stays, as the run's newest state: where it states
+/// another kind of number, it gets the next one.
+fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<Cow<'_, FoundStep>>) -> Option<String> {
     let counts = |step: &FoundStep| {
         let mut series = profile.series.iter();
         series
@@ -104,7 +107,7 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Opt
     let taken = first.counts.as_deref();
     let left_out = steps
         .iter()
-        .find(|step| step.is_complete() && counts(step) != taken)
+        .find(|step| step.is_complete() && !step.rewritten && counts(step) != taken)
         .map(|step| {
             format!(
                 "{} belongs to the series '{}' of {}, whose numbers count {}: to keep it too, give it its own run \
@@ -116,32 +119,46 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Opt
                 step.series
             )
         });
-    steps.retain(|step| counts(step) == taken);
+    steps.retain(|step| step.rewritten || counts(step) == taken);
+    for step in steps.iter_mut().filter(|step| counts(step) != taken) {
+        step.to_mut().step = None;
+    }
     left_out
 }
 
-/// Returns the identity and source that a step is sealed with, or why it cannot be sealed. A multi-path step has no
-/// name of its own: it is named after the framework, the series and its number, and keeps its paths relative to the
-/// watched directory.
+/// Returns the number and source that a step is sealed with, or why it cannot be sealed. Without a number it gets the
+/// next one of the run. A multi-path step has no name of its own: it is named after the framework, the series and, unless
+/// its paths are rewritten, its number, and keeps its paths relative to the watched directory.
 pub(super) fn identity(
     profile: &Profile,
     directory: &Path,
     step: &FoundStep,
-) -> Result<(Step, Origin), String> {
-    let number = step.step.ok_or("its name contains no step number")?;
-    let number = Step::new(number).map_err(|error| error.to_string())?;
+) -> Result<(Option<Step>, Origin), String> {
+    let number = step.step.map(Step::new).transpose();
+    // A file may state a number that no step can have.
+    let number = match number {
+        Err(_) if step.rewritten => None,
+        other => other.map_err(|error| error.to_string())?,
+    };
+    if number.is_none() && !step.rewritten {
+        return Err("its name contains no step number".to_owned());
+    }
     let recorded = recorded_origin(profile, directory, step)?;
     if let [path] = step.members.as_slice() {
         let origin = Origin::of_path(&directory.join(path), last_component(path));
         return Ok((number, Origin { recorded, ..origin }));
     }
     let members = step.members.iter().map(RelativePath::new);
+    let of_number = match number {
+        Some(number) if !step.rewritten => format!("-{}", number.number()),
+        _ => String::new(),
+    };
     let origin = Origin {
         source: directory.to_owned(),
         members: members
             .collect::<stepvault_core::Result<_>>()
             .map_err(|error| error.to_string())?,
-        name: format!("{}-{}-{}", profile.name, step.series, number.number()),
+        name: format!("{}-{}{of_number}", profile.name, step.series),
         recorded,
     };
     Ok((number, origin))
@@ -158,7 +175,10 @@ fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Resul
     let directory = directory.map_err(|error| error.to_string())?;
     let name = watched.file_name().and_then(|name| name.to_str());
     let found_by = match profile.names {
-        Some(_) => StepOrigin::default(),
+        Some(_) => StepOrigin {
+            rewritten: step.rewritten,
+            ..StepOrigin::default()
+        },
         None => step.origin(&profile.name),
     };
     Ok(StepOrigin {
@@ -168,9 +188,9 @@ fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Resul
     })
 }
 
-/// Returns how the files of a profile's steps may be linked or copied.
-pub(super) fn links_of(profile: &Profile) -> LinkPolicy {
-    if profile.overwrites_finished_files() {
+/// Returns how the files of a step may be linked or copied.
+pub(super) fn links_of(profile: &Profile, step: &FoundStep) -> LinkPolicy {
+    if profile.overwrites(step) {
         LinkPolicy::ReflinkOrCopy
     } else {
         LinkPolicy::Auto

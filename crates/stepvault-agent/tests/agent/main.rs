@@ -36,3 +36,4 @@ mod source;
 mod space;
 mod starts;
 mod support;
+mod unnumbered;

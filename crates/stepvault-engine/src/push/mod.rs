@@ -4,6 +4,7 @@ mod determine;
 mod held;
 mod known_steps;
 mod provisional;
+mod rewritten;
 mod seal;
 mod source;
 

@@ -22,8 +22,9 @@ use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use super::determine::{AttemptQuery, KnownSteps, Placer, ask_remotes};
-use super::known_steps::{ScannedCheckpoint, known_locally};
+use super::known_steps::ScannedCheckpoint;
 use super::provisional::{determine_attempts, provisional_steps, written_at};
+use super::rewritten::{Tiers, copied_step, known_in_vault, next_step};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::launches::recorded_beginning;
@@ -45,7 +46,7 @@ pub struct CheckpointToSeal {
     pub origin: StepOrigin,
     /// The name to store it under; `None` for the name of `source`.
     pub name: Option<String>,
-    /// Its step; `None` to parse it from the name.
+    /// Its step; `None` to parse it from the name, or to take the next number where the path is rewritten.
     pub step: Option<Step>,
     /// Its attempt; `None` to determine it.
     pub attempt: Option<Attempt>,
@@ -77,7 +78,7 @@ pub enum Placed {
         /// Whether it was sealed just now.
         new: bool,
     },
-    /// Every remote already has it, so it was not sealed.
+    /// Every remote already has it, or a remote has the step of which it is a copy, so it was not sealed.
     DurableEverywhere {
         /// Step and attempt.
         id: StepId,
@@ -151,9 +152,10 @@ pub async fn seal_checkpoint(
         Some(name) => name.clone(),
         None => name_of(&source)?,
     };
-    let step = match request.step {
-        Some(step) => step,
-        None => step_of(&name)?,
+    let named = match request.step {
+        None if request.origin.rewritten => None,
+        None => Some(step_of(&name)?),
+        given => given,
     };
     let (scanned, members) = (source.clone(), request.members.clone());
     let tree = blocking(move || scan_members(&scanned, &members)).await?;
@@ -162,24 +164,28 @@ pub async fn seal_checkpoint(
             .on(source.display())
             .because("it holds no file"));
     }
-    let checkpoint = ScannedCheckpoint {
-        source: &source,
-        step,
-        tree: &tree,
-    };
     begin_remotes(vault, remotes, observer).await;
     let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
     let (vault_copy, run) = (vault.clone(), request.run.clone());
     let sealed = blocking(move || vault_copy.steps(&run)).await?;
     let identity = CheckpointIdentity::of_tree(&tree);
-    let known = known_steps(
-        (vault, remotes),
-        &request,
-        (&checkpoint, &identity),
-        (&sealed.steps, is_in_order),
+    let tiers = Tiers {
+        vault,
+        remotes,
+        sealed: &sealed.steps,
+        is_in_order,
         observer,
-    )
-    .await?;
+    };
+    let step = match named {
+        Some(step) => step,
+        None => next_step(&tiers, &request, (&name, &tree), &identity).await?,
+    };
+    let checkpoint = ScannedCheckpoint {
+        source: &source,
+        step,
+        tree: &tree,
+    };
+    let known = known_steps(&tiers, &request, &checkpoint, &identity).await?;
     let not_before = request.not_before;
     let query = AttemptQuery {
         vault,
@@ -197,13 +203,7 @@ pub async fn seal_checkpoint(
             .map(|step| (written_at(step), step.id().attempt))
             .collect(),
     };
-    let (placement, state) = match request.attempt {
-        Some(attempt) => (
-            place_as(&known.steps, StepId::new(attempt, step))?,
-            AttemptState::Given,
-        ),
-        None => placement(&query, &known, &sealed.steps).await?,
-    };
+    let (placement, state, copied) = place_in(&tiers, &request, &query, &known, &name).await?;
     let id = match placement {
         Placement::Known(id) => {
             if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
@@ -216,7 +216,7 @@ pub async fn seal_checkpoint(
                     new: false,
                 });
             }
-            if !known.missing_somewhere {
+            if !known.missing_somewhere || copied.is_some() {
                 record_sealed(vault, &request.run, id, identity, observer).await;
                 let (file_count, data_bytes) = (tree.files.len() as u64, tree.data_bytes());
                 return Ok(Placed::DurableEverywhere {
@@ -251,6 +251,30 @@ pub async fn seal_checkpoint(
     })
 }
 
+/// Determines the identity of a checkpoint, and whether it is final. The last value is the step of another name that it is
+/// a copy of.
+async fn place_in(
+    tiers: &Tiers<'_>,
+    request: &CheckpointToSeal,
+    query: &AttemptQuery<'_>,
+    known: &KnownSteps,
+    name: &str,
+) -> Result<(Placement, AttemptState, Option<StepId>)> {
+    let checkpoint = query.checkpoint;
+    if let Some(attempt) = request.attempt {
+        let placement = place_as(&known.steps, StepId::new(attempt, checkpoint.step))?;
+        return Ok((placement, AttemptState::Given, None));
+    }
+    let (placement, state) = placement(query, known, tiers.sealed).await?;
+    let copied = if request.origin.rewritten {
+        let written_at = checkpoint.tree.newest_mtime();
+        copied_step(tiers, request, &known.steps, (placement, name), written_at).await?
+    } else {
+        None
+    };
+    Ok((copied.map_or(placement, Placement::Known), state, copied))
+}
+
 /// Prepares each remote, and warns of those that cannot be.
 async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
     for remote in remotes {
@@ -268,26 +292,25 @@ async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn 
 ///
 /// # Errors
 /// [`ErrorKind::Refused`] when the checkpoint was sealed before and retention has removed it.
-async fn known_steps(
-    (vault, remotes): (&Vault, &[RunRemote]),
+pub(super) async fn known_steps(
+    tiers: &Tiers<'_>,
     request: &CheckpointToSeal,
-    (checkpoint, identity): (&ScannedCheckpoint<'_>, &CheckpointIdentity),
-    (sealed, is_in_order): (&[SealedStep], bool),
-    observer: &Arc<dyn Observer>,
+    checkpoint: &ScannedCheckpoint<'_>,
+    identity: &CheckpointIdentity,
 ) -> Result<KnownSteps> {
-    let mut known = if is_in_order {
-        ask_remotes(remotes, checkpoint, &request.writer, observer).await
+    let mut known = if tiers.is_in_order {
+        ask_remotes(tiers.remotes, checkpoint, &request.writer, tiers.observer).await
     } else {
         KnownSteps {
             missing_somewhere: true,
             ..KnownSteps::default()
         }
     };
-    known.add(known_locally(sealed, checkpoint));
+    known.add(known_in_vault(tiers, request, checkpoint).await?);
     if request.attempt.is_some() || known.has_content(checkpoint.step) {
         return Ok(known);
     }
-    let Some(seen) = seen_checkpoint(vault, &request.run, checkpoint.step, identity).await? else {
+    let Some(seen) = seen_checkpoint(tiers.vault, &request.run, checkpoint.step, identity).await? else {
         return Ok(known);
     };
     if known.is_removed(seen) {

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use stepvault_core::clock::Clock;
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::ids::Step;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_formats::find::{Extent, FindOptions};
 use stepvault_formats::profile::{Profile, ProfileSet};
 
-use crate::inspect::{InspectRequest, Inspection, inspect};
+use crate::inspect::{InspectRequest, inspect};
 
 /// Facts about a checkpoint, known before it is sealed.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub struct SourceCheck {
     pub faults: Vec<String>,
     /// What identified it; without its directory.
     pub origin: StepOrigin,
+    /// The number that its content states, if its name has none.
+    pub stated_step: Option<Step>,
 }
 
 impl SourceCheck {
@@ -57,20 +60,23 @@ pub fn check_source(
     };
     // An unknown writer may overwrite files in place next time.
     let profile = profiles.get(&inspection.framework);
+    let only = match inspection.steps.as_slice() {
+        [only] => Some(&only.step),
+        _ => None,
+    };
+    let overwrites = |profile: &Profile| match only {
+        Some(step) => profile.overwrites(step),
+        None => profile.overwrites_finished_files(),
+    };
+    let rewritten = only.filter(|step| step.rewritten);
     SourceCheck {
-        is_overwritten_in_place: profile.is_none_or(Profile::overwrites_finished_files),
+        is_overwritten_in_place: profile.is_none_or(overwrites),
         faults: inspection
             .steps
             .iter()
             .flat_map(|step| step.check.damage())
             .collect(),
-        origin: origin(&inspection),
-    }
-}
-
-fn origin(inspection: &Inspection) -> StepOrigin {
-    match inspection.steps.as_slice() {
-        [only] => only.step.origin(&inspection.framework),
-        _ => StepOrigin::default(),
+        origin: only.map_or_else(StepOrigin::default, |step| step.origin(&inspection.framework)),
+        stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),
     }
 }

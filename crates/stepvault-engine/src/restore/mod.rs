@@ -43,7 +43,7 @@ pub use attempts::remember_resumption;
 use candidates::Faults;
 use fetch::FetchOutcome;
 pub use fetch::Fetched;
-use handoff::{Handoff, HandoffReport, PreparedHandoff};
+use handoff::{Handoff, HandoffReport, KeptInPlace, PreparedHandoff};
 pub use handoff::{HandoffOptions, MovedAside};
 pub use parts::Parts;
 pub use plan::{RestorePlan, SkippedStep};
@@ -176,7 +176,7 @@ async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) 
 
 async fn execute(context: &RestoreContext, request: &RestoreRequest, plan: RestorePlan) -> Result<Execution> {
     let handoff = Handoff::new(context, request, &plan)?;
-    let Some(missing) = publish::find_missing(&plan, request.existing).await? else {
+    let Some(missing) = publish::find_missing(&plan, request.existing, handoff.as_ref()).await? else {
         // A killed restore may have put the step in place without doing the rest.
         publish::end_replacement(context, request, &plan).await?;
         let handoff = blocking(move || {
@@ -186,6 +186,16 @@ async fn execute(context: &RestoreContext, request: &RestoreRequest, plan: Resto
         let report = report(plan, Fetched::default(), true, handoff.await?);
         return Ok(Execution::Restored(Box::new(report)));
     };
+    let mut handoff = handoff;
+    if let Some(asked) = handoff.take_if(|_| missing.displaces()) {
+        match asked.kept_in_place().await? {
+            KeptInPlace::Newer(kept) => {
+                let report = report(plan, Fetched::default(), false, Some(*kept));
+                return Ok(Execution::Restored(Box::new(report)));
+            }
+            KeptInPlace::Nothing(asked) => handoff = Some(*asked),
+        }
+    }
     let leases = fetch::take_leases(context, &missing.step).await;
     let outcome = fetch_and_publish(context, plan, missing, handoff).await;
     for lease in leases {

@@ -1,6 +1,6 @@
 //! Publishes a step: finds what is missing at the target, and puts the staged files there by one rename for each path.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::path::RelativePath;
@@ -21,27 +21,62 @@ pub(super) struct Missing {
     pub(super) step: Arc<ResolvedStep>,
     /// Whether existing files may be replaced.
     existing: Existing,
+    /// Other content at the step's paths, which is moved aside.
+    displaced: Vec<PathBuf>,
+}
+
+/// What happens to other content at a step's paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Other {
+    /// The restore fails.
+    Refused,
+    /// It is deleted once the step is in place.
+    Replaced,
+    /// It is moved aside: the trainer saves every step under this name.
+    Displaced,
+}
+
+impl Missing {
+    /// Whether other content is at the step's paths, and is to be moved aside.
+    pub(super) fn displaces(&self) -> bool {
+        !self.displaced.is_empty()
+    }
 }
 
 /// Returns the part of the step that is not in place yet, byte for byte; `None` when all of it is. Different files at
-/// its paths are refused unless they may be replaced.
+/// its paths are refused unless they may be replaced, or the handoff moves them aside.
 ///
 /// A directory that holds only files of the step is completed: with separate disks, every node's trainer has written
 /// its ranks' files there, and loses nothing when the other nodes' files are added.
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] when the target exists and differs.
-pub(super) async fn find_missing(plan: &RestorePlan, existing: Existing) -> Result<Option<Missing>> {
+pub(super) async fn find_missing(
+    plan: &RestorePlan,
+    existing: Existing,
+    handoff: Option<&Handoff>,
+) -> Result<Option<Missing>> {
     let (path, step) = (plan.path.clone(), Arc::clone(&plan.step));
+    let other = match existing {
+        Existing::Replace => Other::Replaced,
+        Existing::Refuse if handoff.is_some_and(Handoff::displaces) => Other::Displaced,
+        Existing::Refuse => Other::Refused,
+    };
     blocking(move || {
+        let mut displaced = Vec::new();
         if step.members.is_empty() {
-            let existing = replaceable(&path, &step, existing)?;
-            return Ok(existing.map(|existing| Missing { step, existing }));
+            let existing = replaceable(&path, &step, other, &mut displaced)?;
+            return Ok(existing.map(|existing| Missing {
+                step,
+                existing,
+                displaced,
+            }));
         }
-        let members = missing_members(&path, &step, existing)?;
+        let members = missing_members(&path, &step, other, &mut displaced)?;
         Ok((!members.is_empty()).then(|| Missing {
             step: Arc::new(step.only(&members)),
             existing,
+            displaced,
         }))
     })
     .await
@@ -60,7 +95,7 @@ pub(super) async fn publish(
             staging.symlink(&link.path, &link.target)?;
         }
         let handoff = handoff
-            .map(|handoff| handoff.prepare(Some(&staging)))
+            .map(|handoff| handoff.displacing(&missing.displaced).prepare(Some(&staging)))
             .transpose()?;
         staging.finish(step.shape, &step.directories, missing.existing)?;
         handoff.map(PreparedHandoff::finish).transpose()
@@ -85,7 +120,8 @@ pub(super) async fn end_replacement(
 fn missing_members(
     directory: &Path,
     resolved: &ResolvedStep,
-    existing: Existing,
+    other: Other,
+    displaced: &mut Vec<PathBuf>,
 ) -> Result<Vec<RelativePath>> {
     let mut missing = Vec::new();
     for member in &resolved.members {
@@ -94,10 +130,11 @@ fn missing_members(
             let one = resolved.only(std::slice::from_ref(member));
             let difference =
                 compare::member_differs(directory, member, &one.files, &one.directories, &one.symlinks);
-            if is_right(&path, difference, existing)? {
+            if is_right(&path, difference, other)? {
                 sync_member(directory, member)?;
                 continue;
             }
+            displaced.extend((other == Other::Displaced).then_some(path));
         }
         missing.push(member.clone());
     }
@@ -121,29 +158,43 @@ fn sync_member(directory: &Path, member: &RelativePath) -> Result<()> {
 }
 
 /// Decides whether existing files at the path may be replaced; `None` when they are already the step.
-fn replaceable(path: &Path, resolved: &ResolvedStep, existing: Existing) -> Result<Option<Existing>> {
+fn replaceable(
+    path: &Path,
+    resolved: &ResolvedStep,
+    other: Other,
+    displaced: &mut Vec<PathBuf>,
+) -> Result<Option<Existing>> {
     if std::fs::symlink_metadata(path).is_err() {
-        return Ok(Some(existing));
+        let is_replaced = other == Other::Replaced;
+        return Ok(Some(if is_replaced {
+            Existing::Replace
+        } else {
+            Existing::Refuse
+        }));
     }
     let (files, directories, symlinks) = (&resolved.files, &resolved.directories, &resolved.symlinks);
     let difference = compare::differs(path, files, directories, symlinks);
-    if existing == Existing::Refuse
+    if other != Other::Replaced
         && matches!(difference, Ok(Some(_)))
         && compare::is_part(path, files, directories, symlinks)?
     {
         return Ok(Some(Existing::Replace));
     }
-    if is_right(path, difference, existing)? {
+    if is_right(path, difference, other)? {
         return sync_path(path).map(|()| None);
+    }
+    if other == Other::Displaced {
+        displaced.push(path.to_owned());
+        return Ok(Some(Existing::Refuse));
     }
     Ok(Some(Existing::Replace))
 }
 
-/// Returns whether existing files do not differ from the step. Different ones are refused unless they may be replaced.
-fn is_right(path: &Path, difference: Result<Option<String>>, existing: Existing) -> Result<bool> {
+/// Returns whether existing files do not differ from the step. Different ones are refused unless they give way.
+fn is_right(path: &Path, difference: Result<Option<String>>, other: Other) -> Result<bool> {
     let difference = match difference {
         Ok(None) => return Ok(true),
-        _ if existing == Existing::Replace => return Ok(false),
+        _ if other != Other::Refused => return Ok(false),
         Ok(Some(difference)) => difference,
         Err(error) => error.to_string(),
     };

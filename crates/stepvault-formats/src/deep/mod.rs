@@ -113,6 +113,7 @@ mod tests {
             files: 0,
             written_at: Timestamp::default(),
             resumable: true,
+            rewritten: false,
         };
         let result = read_step(&step, &tree, files, &|_| {});
         let paths = result.findings.into_iter().map(|finding| finding.path);

@@ -234,6 +234,14 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
     let is_proved = match &unit.series.complete.proof {
         // The configuration says it of every save.
         Proof::Rename if around.profile.names.is_some() => return QuietRule::Never,
+        // Each save of the path is renamed to it; those of its other files are not known to be.
+        Proof::Rename if unit.rewritten => {
+            return if unit.series.with.is_empty() {
+                QuietRule::Never
+            } else {
+                QuietRule::Briefly
+            };
+        }
         Proof::Rename | Proof::MarkerRemoved(_) => true,
         // Nothing is newer than the marker.
         Proof::Marker(markers) => {
@@ -259,13 +267,19 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
     };
     if is_proved {
         QuietRule::OnceSealed
-    } else if is_judged_by_files(unit, around)
-        && (unit.is_files() || is_followed(unit, around) || is_like_before(unit, around))
+    } else if is_one_file_after_another(unit, around)
+        || is_judged_by_files(unit, around)
+            && (unit.is_files() || is_followed(unit, around) || is_like_before(unit, around))
     {
         QuietRule::Briefly
     } else {
         QuietRule::Always
     }
+}
+
+/// Whether nothing but files makes up the step, each of which its format can prove whole, whatever the framework is.
+fn is_one_file_after_another(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
+    unit.rewritten && unit.is_files() && around.profile.names.is_none()
 }
 
 /// Whether the profile knows the files of the framework's steps, and all of them are here.

@@ -5,6 +5,7 @@ mod below;
 mod extent;
 mod judge;
 mod ranks;
+mod stated;
 pub(crate) mod units;
 mod usual;
 
@@ -13,15 +14,21 @@ use std::collections::BTreeMap;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 
+use crate::check::check_step;
 use crate::pointer::{PointerFound, read_pointers};
+use crate::profile::template::{last_component, parent_prefix};
 use crate::profile::{GENERIC, Profile};
+use crate::step_name::looks_like_a_step;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
-use units::{Collected, Unit, collect};
+use units::{Collected, Member, Unit, collect};
 use usual::EarlierFiles;
 pub use usual::{StepNames, UsualFiles};
+
+/// How long after a step a trainer may write the same state under a name without a number, in seconds.
+pub const LONGEST_SAVE_SECONDS: u64 = 600;
 
 /// The parameters of a search for steps, besides the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +97,10 @@ pub struct FoundStep {
     pub members: Vec<String>,
     /// The series of the profile.
     pub series: String,
-    /// Its number, if it has one.
+    /// Its number: the one in its name, otherwise the one that its content states.
     pub step: Option<u64>,
+    /// Whether its path holds one step after another: its name has no number, and each new content is a step.
+    pub rewritten: bool,
     /// Whether it is complete.
     pub complete: Completeness,
     /// When it must also be quiet.
@@ -114,10 +123,19 @@ impl FoundStep {
         matches!(self.complete, Completeness::Complete { .. })
     }
 
-    /// Returns what is recorded of the profile that found it; nothing for the generic one.
+    /// Returns the number that its content states now, where its name has none.
+    pub fn stated_step(&self, profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Option<u64> {
+        let mut series = profile.series.iter();
+        let series = series.find(|series| series.name == self.series && self.rewritten)?;
+        let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
+        stated::stated_step(series, &members, tree, files)
+    }
+
+    /// Returns what is recorded of the profile that found it; only whether its path is rewritten for the generic one.
     pub fn origin(&self, profile: &str) -> StepOrigin {
         let is_framework = profile != GENERIC;
         StepOrigin {
+            rewritten: self.rewritten,
             profile: is_framework.then(|| profile.to_owned()),
             series: is_framework.then(|| self.series.clone()),
             ..StepOrigin::default()
@@ -218,6 +236,7 @@ pub fn find_steps(
             steps.push(found_step(unit, complete, ranks, quiet_rule));
         }
     }
+    leave_out_copies(profile, &mut steps, tree, files);
     steps.extend(temporary.iter().filter_map(|(path, step)| {
         let step = (*step)?;
         Some(temporary_step(tree, path, step))
@@ -240,11 +259,46 @@ fn is_compared(unit: &Unit<'_>, rule: QuietRule, extent: Extent) -> bool {
 
 /// Returns whether every file of an alias is only another name for a step's bytes.
 fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
-    unit.members.iter().all(|member| {
+    let is_own = |member: &&Member| unit.series.path.is_match(&member.path);
+    unit.members.iter().filter(is_own).all(|member| {
         pointers
             .iter()
             .any(|pointer| pointer.path == member.path && pointer.target.is_some())
     })
+}
+
+/// Leaves out the aliases that state the number of a complete and undamaged step beside them: the trainer saved the
+/// same state twice. Of an unknown trainer, nothing says that its unnumbered file is more than a copy, unless it states
+/// that it is ahead of every numbered step.
+fn leave_out_copies(profile: &Profile, steps: &mut Vec<FoundStep>, tree: &Tree, files: &dyn OpenFile) {
+    let is_alias = |step: &FoundStep| {
+        let mut series = profile.series.iter();
+        step.rewritten && series.any(|series| series.name == step.series && series.alias)
+    };
+    if !steps.iter().any(is_alias) {
+        return;
+    }
+    let numbered: Vec<FoundStep> = steps
+        .iter()
+        .filter(|step| !step.rewritten && step.is_complete() && step.resumable)
+        .filter(|step| profile.name != GENERIC || looks_like_a_step(last_component(&step.path)))
+        .cloned()
+        .collect();
+    let highest = numbered.iter().filter_map(|step| step.step).max();
+    let is_copy = |alias: &FoundStep| {
+        if profile.name == GENERIC {
+            return highest.is_some() && alias.step <= highest;
+        }
+        let beside = |step: &&FoundStep| {
+            alias.step.is_some()
+                && step.step == alias.step
+                && alias.written_at.seconds_since(step.written_at) <= LONGEST_SAVE_SECONDS
+                && parent_prefix(&step.path) == parent_prefix(&alias.path)
+        };
+        let mut others = numbered.iter().filter(beside);
+        others.any(|step| check_step(step, tree, files).damage().is_empty())
+    };
+    steps.retain(|step| !is_alias(step) || !is_copy(step));
 }
 
 fn found_step(
@@ -258,6 +312,7 @@ fn found_step(
         members: unit.members.iter().map(|member| member.path.clone()).collect(),
         series: unit.series.name.clone(),
         step: unit.step,
+        rewritten: unit.rewritten,
         complete,
         quiet_rule,
         ranks,
@@ -282,6 +337,7 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
         members: vec![path.to_owned()],
         series: "temporary".to_owned(),
         step: Some(step),
+        rewritten: false,
         complete: Completeness::NotYet {
             reasons: vec!["it has a temporary name, and a finished step is renamed".to_owned()],
         },

@@ -5,12 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepvault_core::timestamp::Timestamp;
 
 use super::areal;
+use super::stated::stated_step;
 use crate::profile::pattern::PathParts;
-use crate::profile::template::{last_component, parent_prefix};
+use crate::profile::template::{Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Profile, Series, StepKind, UnitRule};
 use crate::step_name;
 use crate::temporary::{is_temporary, is_unfinished_file};
 use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+
+/// How the names of stepvault's own directories begin: a restore stages files in one of them, and moves others aside
+/// into it.
+const OWN: &str = ".stepvault";
 
 /// A path that belongs to a step.
 #[derive(Debug, Clone)]
@@ -35,6 +40,8 @@ pub(crate) struct Unit<'a> {
     /// In the order of their ranks, then paths; never empty.
     pub(crate) members: Vec<Member>,
     pub(crate) step: Option<u64>,
+    /// Whether its path holds one step after another, so that only the content tells its number.
+    pub(crate) rewritten: bool,
     pub(crate) files: Vec<UnitFile>,
     /// Whether it contains what its series requires.
     pub(crate) fits: bool,
@@ -94,6 +101,10 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         if is_below(path, &taken) {
             continue;
         }
+        if last_component(path).starts_with(OWN) {
+            taken.insert(path.to_owned());
+            continue;
+        }
         if profile.ignores(path) {
             ignored.push(path.to_owned());
             taken.insert(path.to_owned());
@@ -109,7 +120,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         };
         let step = match choice.parts.step {
             Some(step) => Some(step),
-            None if choice.series.path.has_group("step") => None,
+            None if choice.series.rewritten || choice.series.path.has_group("step") => None,
             None => step_name::parse(last_component(path)),
         };
         if choice.series.unit.is_none() && choice.series.numbered && step.is_none() {
@@ -126,6 +137,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             series: choice.series,
             members: Vec::new(),
             step,
+            rewritten: choice.series.rewritten && step.is_none(),
             files: Vec::new(),
             fits: false,
         });
@@ -145,6 +157,11 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             None => true,
         }
     });
+    for unit in units.iter_mut().filter(|unit| unit.rewritten) {
+        add_companions(unit, tree);
+        let members: Vec<&str> = unit.members.iter().map(|member| member.path.as_str()).collect();
+        unit.step = stated_step(unit.series, &members, tree, files);
+    }
     units.sort_by(|one, other| {
         (index_of(profile, one.series), one.step, one.path()).cmp(&(
             index_of(profile, other.series),
@@ -156,6 +173,30 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         units,
         temporary: unfinished,
         ignored,
+    }
+}
+
+/// Adds the other files that belong to a step, behind those that its series names.
+fn add_companions(unit: &mut Unit<'_>, tree: &Tree) {
+    let mut companions: Vec<Member> = Vec::new();
+    for template in &unit.series.with {
+        for member in &unit.members {
+            let path = template.render(&Values::from_parts(&member.parts, None, &member.path));
+            let is_new = |path: &String| {
+                let mut known = unit.members.iter().chain(&companions);
+                tree.is_file(path) && known.all(|other| other.path != *path)
+            };
+            companions.extend(path.filter(is_new).map(|path| Member {
+                path,
+                parts: member.parts.clone(),
+            }));
+        }
+    }
+    for companion in companions {
+        if let Some(entry) = tree.get(&companion.path) {
+            unit.files.extend(files_of(tree, &companion.path, entry));
+            unit.members.push(companion);
+        }
     }
 }
 

@@ -6,12 +6,13 @@ use stepvault_core::config::{Completion, RunSettings};
 
 use super::validate::ProfileFault;
 use super::{PathGlob, Profile, Proof};
+use crate::step_name;
 
 /// The name of the profile that is used when no other matches.
 pub const GENERIC: &str = "generic";
 
 /// The files of the built-in profiles; `generic` is the last.
-const FILES: [&str; 24] = [
+const FILES: [&str; 25] = [
     include_str!("../../profiles/prime-rl.toml"),
     include_str!("../../profiles/areal.toml"),
     include_str!("../../profiles/openpi-jax.toml"),
@@ -35,6 +36,7 @@ const FILES: [&str; 24] = [
     include_str!("../../profiles/timm.toml"),
     include_str!("../../profiles/ultralytics.toml"),
     include_str!("../../profiles/fairseq.toml"),
+    include_str!("../../profiles/keras.toml"),
     include_str!("../../profiles/stepvault.toml"),
 ];
 
@@ -72,8 +74,12 @@ impl Profile {
             .clone()
             .ok_or("the profile of configured rules cannot be read")?;
         let by_default = || RunSettings::DEFAULT_PATTERN.to_owned().try_into();
-        profile.names = Some(names.map_or_else(by_default, Ok)?);
+        let names = names.map_or_else(by_default, Ok)?;
+        let has_wildcard = names.text().contains(['*', '?', '[', '{']);
+        let is_one_path = !has_wildcard && step_name::parse(names.text()).is_none();
+        profile.names = Some(names);
         for series in &mut profile.series {
+            series.rewritten |= is_one_path;
             if let Proof::Marker(files) = &proof {
                 series.complete.may_be_empty.clone_from(files);
             }

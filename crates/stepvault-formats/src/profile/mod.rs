@@ -33,11 +33,13 @@ mod validate;
 
 use serde::Deserialize;
 
+use crate::find::FoundStep;
+
 pub use builtin::{GENERIC, ProfileSet, builtin};
 pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
 pub use pointer::{Pointer, PointerKind, PointerRole};
-pub use series::{Complete, Newest, Proof, RankSet, Required, Series, StepKind, UnitRule};
+pub use series::{Complete, Newest, Proof, RankSet, Required, Series, StatedNumber, StepKind, UnitRule};
 pub use template::{Template, last_component};
 pub use validate::ProfileFault;
 
@@ -192,6 +194,15 @@ impl Profile {
     /// Returns whether finished files may be written to again, so that a second name for one would change with it.
     pub fn overwrites_finished_files(&self) -> bool {
         self.links == Links::CopyOrReflink
+    }
+
+    /// Returns whether files of this step may be written to again: it is overwritten in place, unless each of its contents
+    /// is renamed to its path.
+    pub fn overwrites(&self, step: &FoundStep) -> bool {
+        let of_step = |series: &&Series| series.name == step.series;
+        let series = self.series.iter().find(of_step);
+        let is_renamed = series.is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
+        self.overwrites_finished_files() || step.rewritten && !is_renamed
     }
 
     /// Returns whether a path is never a step, with everything below it.

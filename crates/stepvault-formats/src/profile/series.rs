@@ -3,10 +3,12 @@
 use serde::Deserialize;
 
 use super::pattern::{PathGlob, PathPattern};
+use super::template::Template;
 
 /// One series of steps that a framework writes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct Series {
     /// Its name; unique within the profile.
     pub name: String,
@@ -24,9 +26,19 @@ pub struct Series {
     /// False when the trainer cannot resume from it (weights alone).
     #[serde(default = "yes")]
     pub resumable: bool,
-    /// True when a file of this series is a step only while no other step has its bytes (`last.ckpt`).
+    /// True when a file of this series is a step only while no other step has its bytes or its number (`last.ckpt`).
     #[serde(default)]
     pub alias: bool,
+    /// True when a path without a number holds one step after another: each new content of it is a step.
+    #[serde(default)]
+    pub rewritten: bool,
+    /// Where such a step states its number; the first that is found applies. Without any, its number is the next one of
+    /// the run.
+    #[serde(default)]
+    pub number: Vec<StatedNumber>,
+    /// Other files that belong to a step, if they exist (`best.pt` beside `last.pt`).
+    #[serde(default)]
+    pub with: Vec<Template>,
     /// What its numbers count, in the plural, if they count something else than those of the previous series: such
     /// steps cannot be one run with the others (`epochs` beside `updates`).
     #[serde(default)]
@@ -40,6 +52,21 @@ pub struct Series {
 
 fn yes() -> bool {
     true
+}
+
+/// Where a step states its number.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StatedNumber {
+    /// The file, inside the step: JSON if its name says so, otherwise a file of `torch.save`. Default: the first file of
+    /// the step.
+    #[serde(default)]
+    pub file: Option<PathGlob>,
+    /// The keys that lead to the number, joined with dots; `-1` is the last element of a list.
+    pub key: String,
+    /// Keys in the same file. If they lead to anything but 0, `key` does not tell one step from the next.
+    #[serde(default)]
+    pub unless: Option<String>,
 }
 
 /// What a step is.

@@ -101,6 +101,11 @@ impl Profile {
                 when.unwrap_or_default()
             ));
         }
+        if series.rewritten && series.numbered {
+            return Err(
+                "has paths that hold one step after another, but requires a number in their names".to_owned(),
+            );
+        }
         let no_rank = |pattern: &&PathPattern| !pattern.has_group("rank");
         if let Some(pattern) = complete.ranks.iter().map(|set| &set.files).find(no_rank) {
             return Err(format!(
@@ -179,6 +184,11 @@ mod tests {
         assert_eq!(
             fault("(?<rank>[0-9]+)", "[0-9]+"),
             "the profile \"mine\" has a set of ranks whose pattern \"shard-[0-9]+[.]pt\" has no group (?<rank>…), in \
+             its series \"steps\""
+        );
+        assert_eq!(
+            fault("kind = \"directory\"", "kind = \"directory\"\nrewritten = true"),
+            "the profile \"mine\" has paths that hold one step after another, but requires a number in their names, in \
              its series \"steps\""
         );
         assert_eq!(

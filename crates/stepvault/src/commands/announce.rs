@@ -29,7 +29,7 @@ pub(crate) struct AnnounceArguments {
     /// Finished step: a directory or a single file
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// Step number; read from the name by default
+    /// Step number; by default read from the name, or from the content if the name has none
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
     /// Wait until the step is staged, uploaded or durable

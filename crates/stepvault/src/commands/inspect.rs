@@ -86,7 +86,7 @@ struct SubdirectoryDocument {
 struct StepDocument {
     /// Its path, relative to PATH.
     path: String,
-    /// The step's number; null if its name has none.
+    /// The step's number; null if neither its name nor its content states one.
     step: Option<u64>,
     /// Whether its framework finished writing it.
     complete: bool,

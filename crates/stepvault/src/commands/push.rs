@@ -39,7 +39,7 @@ pub(crate) struct PushArguments {
     /// Checkpoint: a directory or a single file
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// Step number; read from SRC's name by default
+    /// Step number; by default read from the name, or from the content if the name has none
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
     /// Attempt; determined automatically by default [env: STEPVAULT_ATTEMPT]
@@ -140,7 +140,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         members: Vec::new(),
         origin,
         name: None,
-        step: arguments.step,
+        step: arguments.step.or(checked.stated_step),
         attempt: attempt(arguments.attempt)?,
         writer: tiers.writer.clone(),
         // A manual push during a launch belongs to that launch.

@@ -43,4 +43,5 @@ mod scenario;
 mod service_log;
 mod support;
 mod tiers;
+mod unnumbered;
 mod usage;

@@ -83,7 +83,18 @@ fn steps(series: &Series) -> String {
         write!(text, ", whose numbers count {counts}").unwrap();
     }
     if series.alias {
-        text.push_str(", if no other step has its bytes");
+        text.push_str(", if no other step has its bytes or its number");
+    }
+    if series.rewritten {
+        text.push_str(", each content of which is a step");
+    }
+    let stated: Vec<_> = series.number.iter().map(|number| code(&number.key)).collect();
+    if !stated.is_empty() {
+        write!(text, ", whose number is {} in it", stated.join(", else ")).unwrap();
+    }
+    let others: Vec<_> = series.with.iter().map(|path| code(&path.to_string())).collect();
+    if !others.is_empty() {
+        write!(text, ", together with {}", others.join(", ")).unwrap();
     }
     write!(text, "; complete {}", complete(&series.complete)).unwrap();
     text

@@ -91,6 +91,21 @@ async fn one_file_is_overwritten_in_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_path_holds_one_step_after_another() {
+    soak(trainers::one_path).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_path_without_any_number_is_renamed_over() {
+    soak(trainers::renamed_path).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_and_best_are_one_step() {
+    soak(trainers::last_and_best).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn areal_overwrites_a_pair_of_directories() {
     soak(trainers::areal).await;
 }

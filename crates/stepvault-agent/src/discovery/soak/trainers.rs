@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use stepvault_testkit::torch::state;
+
 use super::QUIET;
 use super::payload::{distributed, json, safetensors, torch};
 use super::script::Script;
@@ -247,6 +249,55 @@ pub(super) fn overwritten_file(script: &mut Script) {
         script.finished(&step);
         script.write("last.pt", &bytes, long());
         rotate(script, &mut kept, last, 3, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// `torch.save` to one path, in place, after any stall: each content is a step, which goes back now and then.
+pub(super) fn one_path(script: &mut Script) {
+    let mut step = 0;
+    for _ in 0..SAVES {
+        step = if script.random.once_in(4) {
+            step / 2
+        } else {
+            step + 10
+        };
+        let bytes = state(&[("global_step", step)], &script.text());
+        script.write("checkpoint.pt", &bytes, long());
+        script.whole("checkpoint.pt");
+        script.finished("checkpoint.pt");
+        script.pause(TRAINING);
+    }
+}
+
+/// A file that states nothing, written beside its path and renamed over it.
+pub(super) fn renamed_path(script: &mut Script) {
+    for _ in 0..SAVES {
+        let bytes = torch(&script.text());
+        script.write("latest.pt.tmp", &bytes, long());
+        script.rename("latest.pt.tmp", "latest.pt");
+        script.whole("latest.pt");
+        script.finished("latest.pt");
+        script.pause(TRAINING);
+    }
+}
+
+/// `last.pt` at each epoch, and `best.pt` right after it if it improved; at the end both without the optimizer.
+pub(super) fn last_and_best(script: &mut Script) {
+    const LAST: &str = "weights/last.pt";
+    const BEST: &str = "weights/best.pt";
+    const STALL: Duration = Duration::from_millis(500);
+    script.directory("weights");
+    script.write("args.yaml", b"model: yolo", STALL);
+    for epoch in 0..20 {
+        let epoch = if epoch < 19 { epoch } else { -1 };
+        let bytes = state(&[("epoch", epoch)], &script.text());
+        script.write(LAST, &bytes, STALL);
+        if epoch <= 0 || script.random.once_in(3) {
+            script.write(BEST, &bytes, STALL);
+        }
+        script.whole_members(&[LAST, BEST]);
+        script.finished(LAST);
         script.pause(TRAINING);
     }
 }

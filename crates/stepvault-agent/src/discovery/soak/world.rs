@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use stepvault_core::ErrorKind;
 use stepvault_core::config::{Completion, LinkPolicy};
-use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
+use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
 use stepvault_core::manifest::Shape;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::find::Extent;
@@ -176,18 +176,17 @@ impl World {
         let found = ready.unchanged();
         self.race().await;
         let attempts = self.vault.steps(&run_name()).unwrap().steps;
-        let earlier = attempts
-            .iter()
-            .filter(|step| step.id().step == ready.step)
-            .count();
+        let next = || {
+            let numbers = attempts.iter().map(|step| step.id().step.number());
+            Step::new(numbers.max().unwrap_or_default() + 1).unwrap()
+        };
+        let number = ready.step.unwrap_or_else(next);
+        let earlier = attempts.iter().filter(|step| step.id().step == number).count();
         let sealed = found.and_then(|tree| {
             let request = SealRequest {
                 run: run_name(),
                 attempt: stepvault_local::seal_record::AttemptOrigin::default(),
-                id: StepId::new(
-                    Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(),
-                    ready.step,
-                ),
+                id: StepId::new(Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(), number),
                 writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
                 source: ready.origin.source.clone(),
                 members: ready.origin.members.clone(),
@@ -358,6 +357,10 @@ impl World {
     /// Returns them by their paths in the watched directory.
     fn files_of_members(&self, members: &[String]) -> Files {
         let inside = |member: &String| {
+            if self.root.join(member).is_file() {
+                let bytes = std::fs::read(self.root.join(member)).unwrap();
+                return vec![(member.clone(), bytes)];
+            }
             let files = files_of(&self.root.join(member)).into_iter();
             files
                 .map(|(path, bytes)| (format!("{member}/{path}"), bytes))

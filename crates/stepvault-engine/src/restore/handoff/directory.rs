@@ -1,6 +1,6 @@
 //! Presents a trainer's directory as it will be: its current content, plus the step that is not in place yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -65,6 +65,38 @@ pub(super) fn tree_with_step(
     Ok(Tree::new(entries))
 }
 
+/// Returns the step's paths at which the directory holds other content, by names, sizes and times.
+pub(super) fn other_content(
+    directory: &Path,
+    layout: &Layout,
+    vault: Option<&Vault>,
+    resolved: &ResolvedStep,
+) -> Result<Vec<String>> {
+    let present = present_tree(directory, vault)?;
+    let files = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
+    let wanted = step_entries(layout, resolved);
+    let is_other = |path: &&String| {
+        let of_path = |other: &str| is_at_or_below(other, path);
+        let facts = |path: &str, entry: &Entry| {
+            let size_bytes = match entry.kind {
+                EntryKind::File { size_bytes, .. } => size_bytes,
+                _ => 0,
+            };
+            (path.to_owned(), size_bytes, entry.mtime)
+        };
+        let there = present
+            .entries()
+            .filter(|(other, entry)| of_path(other) && files(entry));
+        let there: BTreeSet<_> = there.map(|(path, entry)| facts(path, entry)).collect();
+        let wanted = wanted
+            .iter()
+            .filter(|(other, entry)| of_path(other) && files(entry));
+        let wanted: BTreeSet<_> = wanted.map(|(path, entry)| facts(path, entry)).collect();
+        present.get(path).is_some() && there != wanted
+    };
+    Ok(layout.paths.iter().filter(is_other).cloned().collect())
+}
+
 /// Returns the directory's content without stepvault's own files.
 pub(super) fn present_tree(directory: &Path, vault: Option<&Vault>) -> Result<Tree> {
     let present = match survey(directory) {
@@ -74,8 +106,7 @@ pub(super) fn present_tree(directory: &Path, vault: Option<&Vault>) -> Result<Tr
     };
     let vault = vault.and_then(|vault| vault.root().strip_prefix(directory).ok()?.to_str());
     let is_own = |path: &str| {
-        path.split('/').next().is_some_and(is_own_name)
-            || vault.is_some_and(|vault| is_at_or_below(path, vault))
+        path.split('/').any(is_own_name) || vault.is_some_and(|vault| is_at_or_below(path, vault))
     };
     let entries = present.entries().filter(|(path, _)| !is_own(path));
     Ok(Tree::new(

@@ -15,11 +15,11 @@ use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::{
-    FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, plan,
+    FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, kept_in_place, plan,
 };
 use stepvault_formats::pointer::PointerContent;
 use stepvault_formats::profile::{Profile, ProfileSet};
-use stepvault_formats::tree::OpenFile;
+use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::handoff::HandoffDirectory;
 use stepvault_local::staging::Staging;
 use stepvault_local::survey::SurveyFiles;
@@ -30,7 +30,7 @@ use super::resolve::ResolvedStep;
 use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::profiles::named;
-use directory::{Layout, OverlayFiles, StagedFiles, present_tree, tree_with_step};
+use directory::{Layout, OverlayFiles, StagedFiles, other_content, present_tree, tree_with_step};
 use range_reader::RangeReader;
 
 /// How the trainer is made to resume from a restored step.
@@ -65,13 +65,25 @@ pub(super) struct Handoff {
     options: HandoffOptions,
     /// The directory in which the trainer looks for its steps.
     directory: PathBuf,
+    /// The same, as text.
+    directory_text: String,
     /// The step's paths in it.
     layout: Layout,
     overrides_newer: bool,
+    /// Paths of the step that hold other content, which is moved aside.
+    displaced: Vec<String>,
     /// The numbers of the steps that were skipped.
     skipped: BTreeSet<u64>,
     vault: Option<Vault>,
     resolved: Arc<ResolvedStep>,
+}
+
+/// What becomes of other content at a step's paths.
+pub(super) enum KeptInPlace {
+    /// It is newer than the step, and the trainer resumes from it.
+    Newer(Box<HandoffReport>),
+    /// It gives way to the step.
+    Nothing(Box<Handoff>),
 }
 
 /// A handoff of which everything is done that comes before the step is published.
@@ -111,7 +123,9 @@ impl Handoff {
                 several: !plan.step.members.is_empty(),
             },
             directory: plan.directory.clone(),
+            directory_text: plan.directory.to_string_lossy().into_owned(),
             overrides_newer: request.step.is_some(),
+            displaced: Vec::new(),
             skipped: plan.skipped.iter().map(|skipped| skipped.step).collect(),
             vault: context.vault.clone(),
             resolved: Arc::clone(&plan.step),
@@ -120,10 +134,66 @@ impl Handoff {
         Ok(Some(handoff))
     }
 
-    /// Returns what would be done, before anything is fetched.
+    /// Returns what would be done, before anything is fetched. Whether other content is at the step's paths is judged by
+    /// sizes and times.
     pub(super) async fn preview(self) -> Result<HandoffPlan> {
         let files = RangeReader::new(Arc::clone(&self.resolved));
-        blocking(move || self.plan(Some(Box::new(files)))).await
+        blocking(move || {
+            let mut handoff = self;
+            if handoff.displaces() {
+                let (directory, vault) = (&handoff.directory, handoff.vault.as_ref());
+                handoff.displaced = other_content(directory, &handoff.layout, vault, &handoff.resolved)?;
+            }
+            if !handoff.displaced.is_empty()
+                && let Some(kept) = handoff.plan_to_keep()?
+            {
+                return Ok(kept);
+            }
+            handoff.plan(Some(Box::new(files)))
+        })
+        .await
+    }
+
+    /// Decides whether the other content at the step's paths stays.
+    pub(super) async fn kept_in_place(self) -> Result<KeptInPlace> {
+        blocking(move || {
+            Ok(match self.plan_to_keep()? {
+                Some(plan) => KeptInPlace::Newer(Box::new(HandoffReport {
+                    plan,
+                    moved_aside: Vec::new(),
+                })),
+                None => KeptInPlace::Nothing(Box::new(self)),
+            })
+        })
+        .await
+    }
+
+    /// Returns the handoff to newer content at the step's own path, which the trainer resumes from.
+    fn plan_to_keep(&self) -> Result<Option<HandoffPlan>> {
+        let tree = present_tree(&self.directory, self.vault.as_ref())?;
+        let files = SurveyFiles::open(&self.directory)?;
+        let written_at = self.resolved.files.iter().map(|file| file.mtime).max();
+        let of_step = (self.resolved.id.step.number(), written_at.unwrap_or_default());
+        let restored = self.restored(&tree)?;
+        Ok(kept_in_place(&restored, of_step, &self.options.profiles, &files))
+    }
+
+    /// Whether other content at the step's paths is moved aside: the trainer saves every step under the same name.
+    pub(super) fn displaces(&self) -> bool {
+        self.options.write && self.resolved.origin.rewritten
+    }
+
+    /// Moves these paths of the step aside as well: they hold other content.
+    #[must_use]
+    pub(super) fn displacing(mut self, paths: &[PathBuf]) -> Self {
+        let inside = |path: &PathBuf| {
+            path.strip_prefix(&self.directory)
+                .ok()?
+                .to_str()
+                .map(str::to_owned)
+        };
+        self.displaced = paths.iter().filter_map(inside).collect();
+        self
     }
 
     /// Moves other checkpoints out of the way of the staged step; of one that is in place, if there is no staging
@@ -187,24 +257,30 @@ impl Handoff {
             step: step_files,
             directory: directory.transpose()?,
         };
-        let restored = Restored {
-            directory: &self.directory.to_string_lossy(),
-            tree: &tree,
-            paths: &self.layout.paths,
-            overrides_newer: self.overrides_newer,
-            skipped: &self.skipped,
-            profile: self.profile()?,
-        };
+        let restored = self.restored(&tree)?;
         let mut plan = plan(&restored, &self.options.profiles, &files).ok_or_else(|| {
             Error::new(ErrorKind::Failed, "cannot determine how the trainer resumes")
                 .on(self.directory.display())
                 .because("there is no generic profile")
         })?;
+        plan.aside.extend(self.displaced.iter().cloned());
         if !self.options.write {
             plan.aside.clear();
             plan.pointers.clear();
         }
         Ok(plan)
+    }
+
+    /// Returns the step as the plans of a handoff take it; `tree` is the directory.
+    fn restored<'a>(&'a self, tree: &'a Tree) -> Result<Restored<'a>> {
+        Ok(Restored {
+            directory: &self.directory_text,
+            tree,
+            paths: &self.layout.paths,
+            overrides_newer: self.overrides_newer,
+            skipped: &self.skipped,
+            profile: self.profile()?,
+        })
     }
 
     /// Returns the pointers' mode: readable by everyone who may read the step.

@@ -72,6 +72,18 @@ impl Memory {
         self.entries.insert(path.to_owned(), Entry { kind, mtime });
     }
 
+    /// Writes a file with these bytes, at the next second.
+    pub(crate) fn write_bytes(&mut self, path: &str, bytes: &[u8]) {
+        self.write(&format!("{path} ="));
+        self.contents.insert(path.to_owned(), bytes.to_vec());
+        if let Some(entry) = self.entries.get_mut(path) {
+            entry.kind = EntryKind::File {
+                size_bytes: bytes.len() as u64,
+                allocated_bytes: None,
+            };
+        }
+    }
+
     fn rename(&mut self, old: &str, new: &str) {
         let moved: Vec<_> = self
             .entries

@@ -351,6 +351,7 @@ fn how_to_go_on_is_said_with_the_step() {
             "timm" => "checkpoint-10.pth.tar",
             "ultralytics" => "weights/last.pt",
             "fairseq" => "checkpoint10.pt",
+            "keras" => "backup/latest.weights.h5",
             _ => "step_10",
         };
         let text = resume_text(profile, "/data/run", example);

@@ -152,18 +152,18 @@ impl Layout {
 
 /// An archive as another tool would write it: no long end records, no alignment, no descriptors after the data.
 #[derive(Default)]
-pub(super) struct Builder {
+pub(crate) struct Builder {
     pub(super) bytes: Vec<u8>,
     list: Vec<u8>,
     records: u16,
 }
 
 impl Builder {
-    pub(super) fn add(self, name: &str, data: &[u8]) -> Self {
+    pub(crate) fn add(self, name: &str, data: &[u8]) -> Self {
         self.add_as(name, data, 0, 0)
     }
 
-    pub(super) fn add_as(mut self, name: &str, data: &[u8], method: u16, flags: u16) -> Self {
+    pub(crate) fn add_as(mut self, name: &str, data: &[u8], method: u16, flags: u16) -> Self {
         let offset = u32::try_from(self.bytes.len()).unwrap();
         let length = u32::try_from(data.len()).unwrap();
         let mut common = Vec::new();
@@ -201,7 +201,7 @@ impl Builder {
         self.list.len()
     }
 
-    pub(super) fn finish(mut self, comment: &[u8]) -> Vec<u8> {
+    pub(crate) fn finish(mut self, comment: &[u8]) -> Vec<u8> {
         let start = u32::try_from(self.bytes.len()).unwrap();
         self.bytes.extend(&self.list);
         self.bytes.extend(b"PK\x05\x06\x00\x00\x00\x00");
@@ -223,7 +223,7 @@ pub(super) fn pickle_of_storage(class: &str, key: &str, elements: u32) -> Vec<u8
 }
 
 /// Returns a small file of `torch.save`, as another tool would pack it.
-pub(super) fn small_archive(pickle: &[u8]) -> Builder {
+pub(crate) fn small_archive(pickle: &[u8]) -> Builder {
     Builder::default()
         .add("model/data.pkl", pickle)
         .add("model/version", b"3\n")

@@ -1,6 +1,6 @@
 //! Formats that `torch` writes.
 
-mod archive;
+pub(crate) mod archive;
 mod dcp;
 mod deepspeed;
 mod hostile;

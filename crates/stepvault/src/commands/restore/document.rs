@@ -284,7 +284,9 @@ impl Report for RestoreDocument {
             human::bytes(self.bytes)
         );
         let path = self.place();
+        let in_its_place = self.kept.as_ref().filter(|kept| self.paths.contains(kept));
         lines.push(match (self.planned, self.already_there) {
+            _ if in_its_place.is_some() => format!("not restored, as {path} has newer content: {what}"),
             (true, _) => format!("would restore {what} from {} to {path}", sources.join(", then ")),
             (false, true) if self.paths.len() > 1 => format!("{path} already hold {what}"),
             (false, true) => format!("{path} already holds {what}"),

@@ -1,0 +1,154 @@
+//! Checkpoints that a trainer saves one after another under the same name, where neither the name nor, sometimes, the
+//! content tells their number.
+
+use std::sync::Arc;
+
+use stepvault_core::attempts::{KnownStep, Placement};
+use stepvault_core::ids::{Step, StepId};
+use stepvault_core::observe::Observer;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::find::LONGEST_SAVE_SECONDS;
+use stepvault_local::compare_trees::has_bytes_of;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::tree::Tree;
+use stepvault_local::vault::Vault;
+
+use super::known_steps::{ScannedCheckpoint, known_locally};
+use super::seal::{CheckpointToSeal, known_steps};
+use crate::blocking::blocking;
+use crate::catalog::read_commit;
+use crate::content::tree_matches_record;
+use crate::resumptions::Resumptions;
+use crate::run_remote::RunRemote;
+use crate::seen_checkpoints::{CheckpointIdentity, seen_content};
+
+/// The number of a run's first step, if nothing tells it.
+const FIRST: u64 = 1;
+/// How often the tiers are asked again when they know of a newer step than before.
+const MAX_ROUNDS: usize = 4;
+
+/// Where to look for earlier contents of the same path.
+#[derive(Clone, Copy)]
+pub(super) struct Tiers<'a> {
+    pub(super) vault: &'a Vault,
+    pub(super) remotes: &'a [RunRemote],
+    pub(super) sealed: &'a [SealedStep],
+    /// Whether the remotes may be asked: no earlier step waits for its attempt.
+    pub(super) is_in_order: bool,
+    pub(super) observer: &'a Arc<dyn Observer>,
+}
+
+/// Returns the number of a checkpoint that nothing tells: that of the step with its content, otherwise one more than the
+/// number of the newest step that any tier knows or knew.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if several nodes write the step: each could count differently.
+pub(super) async fn next_step(
+    tiers: &Tiers<'_>,
+    request: &CheckpointToSeal,
+    (name, tree): (&str, &Tree),
+    identity: &CheckpointIdentity,
+) -> Result<Step> {
+    if request.writer.place.nodes().is_several() {
+        return Err(Error::new(ErrorKind::Usage, "cannot determine the step number")
+            .on(request.source.display())
+            .because("neither its name nor its content tells it, and several nodes write the run")
+            .hint("write the step's number into the name"));
+    }
+    let has_content = |step: &&SealedStep| step.name() == name && tree_matches_record(tree, step.record());
+    if let Some(step) = tiers.sealed.iter().rfind(has_content) {
+        return Ok(step.id().step);
+    }
+    let (seen, last_seen) = seen_content(tiers.vault, &request.run, identity).await?;
+    if let Some(seen) = seen {
+        return Ok(seen.step);
+    }
+    let mut newest = tiers.sealed.iter().map(SealedStep::id).max().max(last_seen);
+    for _ in 0..MAX_ROUNDS {
+        let checkpoint = ScannedCheckpoint {
+            source: &request.source,
+            step: newest.map_or(Step::new(FIRST)?, |id| id.step),
+            tree,
+        };
+        let known = known_steps(tiers, request, &checkpoint, identity).await?;
+        if known.has_content(checkpoint.step) {
+            return Ok(checkpoint.step);
+        }
+        let found = known.steps.iter().map(|entry| entry.id).max().max(newest);
+        if found == newest {
+            break;
+        }
+        newest = found;
+    }
+    Step::new(newest.map_or(FIRST, |id| id.step.number() + 1))
+}
+
+/// Returns the steps that the vault knows. A path that is rewritten may get the same bytes again, with another time.
+pub(super) async fn known_in_vault(
+    tiers: &Tiers<'_>,
+    request: &CheckpointToSeal,
+    checkpoint: &ScannedCheckpoint<'_>,
+) -> Result<Vec<KnownStep>> {
+    let mut known = known_locally(tiers.sealed, checkpoint);
+    let is_known = known.iter().any(|entry| entry.same_content);
+    if !request.origin.rewritten || is_known {
+        return Ok(known);
+    }
+    for entry in known.iter_mut().filter(|entry| entry.id.step == checkpoint.step) {
+        let Some(step) = tiers.sealed.iter().find(|step| step.id() == entry.id).cloned() else {
+            continue;
+        };
+        let (source, tree) = (checkpoint.source.to_owned(), checkpoint.tree.clone());
+        entry.same_content = blocking(move || has_bytes_of(&step, &source, &tree)).await?;
+    }
+    Ok(known)
+}
+
+/// Returns the step of another name that has the number of a checkpoint which `placement` refuses, or for which it begins
+/// a new attempt, only because of that: the trainer saved one state under both names, one right after the other. `None` if
+/// the run went back, or the number is that of an earlier content of the same path.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(super) async fn copied_step(
+    tiers: &Tiers<'_>,
+    request: &CheckpointToSeal,
+    known: &[KnownStep],
+    (placement, name): (Placement, &str),
+    written_at: Timestamp,
+) -> Result<Option<StepId>> {
+    let newest = known.iter().map(|entry| entry.id.attempt).max();
+    let is_taken = |entry: &&KnownStep| match placement {
+        Placement::New(id) => {
+            entry.id.step == id.step && Some(entry.id.attempt) == newest && entry.id.attempt < id.attempt
+        }
+        Placement::Stale(id) => entry.id == id,
+        Placement::Known(_) => false,
+    };
+    let taken = known.iter().find(is_taken);
+    let Some((taken, taken_at)) = taken.and_then(|entry| Some((entry.id, entry.written_at?))) else {
+        return Ok(None);
+    };
+    let later = known
+        .iter()
+        .filter(|entry| entry.id.attempt == taken.attempt && entry.id.step > taken.step);
+    let went_back = later.filter_map(|entry| entry.written_at).max();
+    let resumptions = Resumptions::open(tiers.vault, &request.run).await?;
+    let resumed = resumptions.before(written_at).map(|resumed| resumed.since);
+    if went_back.is_some_and(|newest| newest < written_at)
+        || resumed.is_some_and(|since| taken_at < since)
+        || written_at.seconds_since(taken_at) > LONGEST_SAVE_SECONDS
+    {
+        return Ok(None);
+    }
+    if let Some(step) = tiers.sealed.iter().find(|step| step.id() == taken) {
+        return Ok((step.name() != name).then_some(taken));
+    }
+    for remote in tiers.remotes {
+        if let Ok(commit) = read_commit(remote, taken).await {
+            return Ok((commit.name != name).then_some(taken));
+        }
+    }
+    Ok(None)
+}
