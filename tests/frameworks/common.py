@@ -74,7 +74,9 @@ def saving(step):
 
 
 def saved(step, *paths):
-    report("saved", step=int(step), files=digests([ARGUMENTS.directory / path for path in paths]))
+    files = digests([ARGUMENTS.directory / path for path in paths])
+    assert files, f"step {step} has no files"
+    report("saved", step=int(step), files=files)
 
 
 def end(arrays):
@@ -93,18 +95,19 @@ def torch_weights(model):
     return [value.detach().cpu().contiguous().float().numpy() for value in model.state_dict().values()]
 
 
-def small_torch_model(width=64, hidden=512):
+def small_torch_model(width=64, hidden=512, dropout=0.1, shard=lambda model: None):
     """A model, its optimizer, and the function that takes one step on the batch of that number and returns the loss."""
     import torch
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(
-        torch.nn.Linear(width, hidden), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(hidden, width)
+        torch.nn.Linear(width, hidden), torch.nn.ReLU(), torch.nn.Dropout(dropout), torch.nn.Linear(hidden, width)
     )
+    shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def train_step(step, backward=None):
+    def train_step(step):
         batch = torch.randn(8, width, generator=torch.Generator().manual_seed(step))
         value = (model(batch) - batch.roll(1, dims=1)).square().mean()
         optimizer.zero_grad()

@@ -19,8 +19,8 @@ from lightning.pytorch.loggers import CSVLogger
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.model, self.optimizer, _ = common.small_torch_model()
-        self.model[2].p = 0.0  # Lightning does not save the random state
+        # Without dropout, since Lightning does not save the random state.
+        self.model, self.optimizer, _ = common.small_torch_model(dropout=0.0)
 
     def training_step(self, batch, _):
         common.pause()
@@ -57,14 +57,14 @@ if __name__ == "__main__":
         resume, logger = "last", False
         options = {"dirpath": arguments.directory, "save_last": True}
         if arguments.variant == "last":
-            options["save_top_k"] = 0
+            options = {"dirpath": arguments.directory, "filename": "last", "enable_version_counter": False}
         if not list(arguments.directory.glob("last*.ckpt")):
             resume = None
     rows = torch.randn(8 * arguments.every, 64, generator=torch.Generator().manual_seed(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8)
     module = Module()
     trainer = lightning.Trainer(
-        accelerator="cpu", max_steps=arguments.until, callbacks=[Checkpoint(**options), Resumed()], logger=logger,
+        accelerator="cpu", max_epochs=arguments.until // arguments.every, callbacks=[Checkpoint(**options), Resumed()], logger=logger,
         default_root_dir=arguments.directory, enable_progress_bar=False, enable_model_summary=False,
         log_every_n_steps=1,
     )  # fmt: skip

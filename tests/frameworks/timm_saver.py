@@ -17,12 +17,12 @@ arguments = common.arguments()
 logging.basicConfig(level=logging.WARNING)
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = timm.create_model("resnet10t", num_classes=4, in_chans=1)
+model = timm.create_model("test_resnet", num_classes=4, in_chans=1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 last = arguments.directory / "last.pth.tar"
 step = resume_checkpoint(model, str(last), optimizer=optimizer) if last.exists() else 0
 saver = CheckpointSaver(
-    model=model, optimizer=optimizer, args=argparse.Namespace(model="resnet10t"),
+    model=model, optimizer=optimizer, args=argparse.Namespace(model="test_resnet"),
     checkpoint_dir=str(arguments.directory), recovery_dir=str(arguments.directory), decreasing=True, max_history=3,
 )  # fmt: skip
 common.resume(step)

@@ -41,14 +41,17 @@ world = int(arguments.variant[4:] or 1) if arguments.variant.startswith("fsdp") 
 rank = start_ranks(world) if world else 0
 if rank:
     # The first rank reports for all of them.
-    common.report = lambda *_, **__: None
-    common.digests = lambda _: {}
-model, optimizer, train_step = common.small_torch_model()
-model[2].p = 0.0
-if world:
-    mesh = dist.init_device_mesh("cpu", (world,))
-    for layer in (model[0], model[3], model):
-        fully_shard(layer, mesh=mesh)
+    common.report = common.saved = lambda *_, **__: None
+
+
+def shard(model):
+    if world:
+        mesh = dist.init_device_mesh("cpu", (world,))
+        for layer in (model[0], model[3], model):
+            fully_shard(layer, mesh=mesh)
+
+
+model, optimizer, train_step = common.small_torch_model(dropout=0.0, shard=shard)
 newest = max(
     (int(re.search(r"_(\d+)$", str(path.parent))[1]) for path in arguments.directory.glob("step_*/.metadata")), default=0
 )
