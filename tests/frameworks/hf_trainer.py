@@ -6,6 +6,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_V
 
 import common
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -18,6 +19,13 @@ def tiny_llama():
         max_position_embeddings=64, attention_dropout=0.1, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     return LlamaForCausalLM(config)
+
+
+def tiny_tokenizer():
+    words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(61))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
 
 
 class Reporter(TrainerCallback):

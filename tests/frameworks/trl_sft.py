@@ -4,16 +4,12 @@ import hf_trainer  # first: it keeps the hub offline
 
 import common
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 arguments = common.arguments()
-words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(61))]
-tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<pad>"))
-tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+    tokenizer_object=hf_trainer.tiny_tokenizer(), pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
 )
 rows = [" ".join(f"w{(row * 7 + column * (row + 3)) % 61}" for column in range(14)) for row in range(40)]
 lora = None
