@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -89,6 +90,14 @@ def end(arrays):
 
 def pause():
     time.sleep(ARGUMENTS.seconds)
+
+
+def start_torch_group(rank=0, world=1, path=None):
+    """Starts the process group of torch.distributed, over a file instead of a port."""
+    import torch.distributed as dist
+
+    store = dist.FileStore(path or f"{tempfile.mkdtemp(prefix='frameworks.')}/store", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 
 
 def torch_weights(model):

@@ -43,7 +43,8 @@ if __name__ == "__main__":
     save, CheckpointSaver._save_checkpoint = CheckpointSaver._save_checkpoint, saving
     model = Model()
     rows = torch.randn(40, 64, generator=torch.Generator().manual_seed(1))
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8, shuffle=False)  # it does not resume the order
+    # In one order, which Composer does not resume if it is random.
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8)
     trainer = Trainer(
         model=model, train_dataloader=loader, max_duration=f"{arguments.until}ba", device="cpu", seed=1,
         optimizers=torch.optim.AdamW(model.parameters(), lr=1e-3), save_folder=str(arguments.directory),

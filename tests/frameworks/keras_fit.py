@@ -46,7 +46,8 @@ if arguments.variant == "backup":
     saver = keras.callbacks.BackupAndRestore(str(arguments.directory), delete_checkpoint=False)
 else:
     saver = keras.callbacks.ModelCheckpoint(str(arguments.directory / "model-{epoch:03d}.keras"))
-    begin = max((int(re.search(r"-(\d+)", path.name)[1]) for path in arguments.directory.glob("model-*.keras")), default=0)
+    names = [path.name for path in arguments.directory.glob("model-*.keras")]
+    begin = max((int(re.search(r"-(\d+)", name)[1]) for name in names), default=0)
     if begin:
         model = keras.models.load_model(arguments.directory / f"model-{begin:03}.keras")
 if begin >= arguments.until:

@@ -64,9 +64,9 @@ if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8)
     module = Module()
     trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=arguments.until // arguments.every, callbacks=[Checkpoint(**options), Resumed()], logger=logger,
-        default_root_dir=arguments.directory, enable_progress_bar=False, enable_model_summary=False,
-        log_every_n_steps=1,
+        accelerator="cpu", max_epochs=arguments.until // arguments.every, logger=logger, log_every_n_steps=1,
+        callbacks=[Checkpoint(**options), Resumed()], default_root_dir=arguments.directory,
+        enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, loader, ckpt_path=resume, weights_only=False)
     common.end(common.torch_weights(module))

@@ -4,7 +4,6 @@ megatron-core has no trainer; the names and the order of the files are those of 
 """
 
 import os
-import tempfile
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -44,8 +43,7 @@ def load(directory):
 
 if __name__ == "__main__":  # the writer starts processes
     arguments = common.arguments()
-    store = dist.FileStore(tempfile.mkdtemp(prefix="frameworks.") + "/store", 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    common.start_torch_group()
     parallel_state.initialize_model_parallel()
     model, optimizer, train_step = common.small_torch_model(dropout=0.0)
     tracker = arguments.directory / "latest_checkpointed_iteration.txt"

@@ -5,10 +5,8 @@ It resumes from the highest step that has metadata, as torchtitan does.
 
 import ctypes
 import os
-import re
 import signal
 import tempfile
-from datetime import timedelta
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -29,10 +27,7 @@ def start_ranks(world):
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
             rank = number
             break
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(f"{rendezvous}/store", world), rank=rank, world_size=world,
-        timeout=timedelta(seconds=60),
-    )  # fmt: skip
+    common.start_torch_group(rank, world, f"{rendezvous}/store")
     return rank
 
 
@@ -52,9 +47,8 @@ def shard(model):
 
 
 model, optimizer, train_step = common.small_torch_model(dropout=0.0, shard=shard)
-newest = max(
-    (int(re.search(r"_(\d+)$", str(path.parent))[1]) for path in arguments.directory.glob("step_*/.metadata")), default=0
-)
+found = arguments.directory.glob("step_*/.metadata")
+newest = max((int(path.parent.name.partition("_")[2]) for path in found), default=0)
 if newest:
     weights, states = get_state_dict(model, optimizer)
     loaded = {"model": weights, "optimizer": states, "step": 0}

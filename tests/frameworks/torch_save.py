@@ -12,7 +12,8 @@ def path_of(step):
 
 
 def save(step):
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "rng": torch.get_rng_state()}
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    state["rng"] = torch.get_rng_state()
     path = path_of(step)
     if arguments.variant == "renamed":
         torch.save(state, path.with_suffix(".pt.tmp"))

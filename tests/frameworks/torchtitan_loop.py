@@ -4,7 +4,6 @@ Variants: sync, async.
 """
 
 import os
-import tempfile
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
@@ -26,7 +25,7 @@ class Progress:
 
 
 arguments = common.arguments()
-dist.init_process_group("gloo", store=dist.FileStore(tempfile.mkdtemp(prefix="frameworks.") + "/store", 1), rank=0, world_size=1)
+common.start_torch_group()
 model, _, _ = common.small_torch_model(dropout=0.0)
 optimizers = default_adamw(lr=1e-3).build(model_parts=[model])
 schedulers = LRSchedulersContainer.Config(warmup_steps=2).build(optimizers=optimizers, training_steps=arguments.until)

@@ -44,7 +44,7 @@ class Trainer(DetectionTrainer):
     def save_model(self):
         common.saving(self.epoch + 1)
         result = super().save_model()
-        common.saved(self.epoch + 1, "weights/last.pt")
+        common.saved(self.epoch + 1, "weights/last.pt", "weights/best.pt")
         return result
 
 

@@ -4,7 +4,6 @@ verl's trainers need Ray and a GPU; the loop here is our own.
 """
 
 import os
-import tempfile
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
@@ -39,8 +38,7 @@ class Engine:
 
 
 arguments = common.arguments()
-store = dist.FileStore(tempfile.mkdtemp(prefix="frameworks.") + "/store", 1)
-dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+common.start_torch_group()
 model = hf_trainer.tiny_llama()
 model.train()
 fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
