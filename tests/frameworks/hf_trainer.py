@@ -11,12 +11,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 
-def tiny_llama():
+def tiny_llama(dropout=0.1):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = LlamaConfig(
         vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=64, attention_dropout=0.1, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        max_position_embeddings=64, attention_dropout=dropout, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
