@@ -9,7 +9,7 @@ there, both by its framework's own code. It prints a line for each event, or app
     resume      STEP: the training goes on after this step; 0 at a first start
     loss        STEP VALUE
     saving      STEP: a save begins
-    saved       STEP: it has ended; the SHA-256 of each file of it, by its path in DIRECTORY
+    saved       STEP: it has ended; the SHA-256 of each file of it, by its path in DIRECTORY, and of those beside it
     end         the training is done; the SHA-256 of the weights
 """
 
@@ -74,10 +74,12 @@ def saving(step):
     report("saving", step=int(step))
 
 
-def saved(step, *paths):
+def saved(step, *paths, beside=()):
+    """`beside` are files from which the trainer does not resume, but which may be kept with the step."""
     files = digests([ARGUMENTS.directory / path for path in paths])
     assert files, f"step {step} has no files"
-    report("saved", step=int(step), files=files)
+    found = [ARGUMENTS.directory / path for path in beside if (ARGUMENTS.directory / path).exists()]
+    report("saved", step=int(step), files=files, beside=digests(found))
 
 
 def end(arrays):

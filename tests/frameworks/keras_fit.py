@@ -28,7 +28,7 @@ class Reporter(keras.callbacks.Callback):
             common.pause()
             common.saving(epoch + 1)
         else:
-            common.saved(epoch + 1, "" if arguments.variant == "backup" else f"model-{epoch + 1:03}.keras")
+            common.saved(epoch + 1, "" if arguments.variant == "backup" else f"ckpt-{epoch + 1:03}.keras")
 
 
 def build():
@@ -45,11 +45,11 @@ model, begin = build(), 0
 if arguments.variant == "backup":
     saver = keras.callbacks.BackupAndRestore(str(arguments.directory), delete_checkpoint=False)
 else:
-    saver = keras.callbacks.ModelCheckpoint(str(arguments.directory / "model-{epoch:03d}.keras"))
-    names = [path.name for path in arguments.directory.glob("model-*.keras")]
+    saver = keras.callbacks.ModelCheckpoint(str(arguments.directory / "ckpt-{epoch:03d}.keras"))
+    names = [path.name for path in arguments.directory.glob("ckpt-*.keras")]
     begin = max((int(re.search(r"-(\d+)", name)[1]) for name in names), default=0)
     if begin:
-        model = keras.models.load_model(arguments.directory / f"model-{begin:03}.keras")
+        model = keras.models.load_model(arguments.directory / f"ckpt-{begin:03}.keras")
 if begin >= arguments.until:
     common.resume(begin)
 model.fit(

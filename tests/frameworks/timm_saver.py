@@ -38,6 +38,7 @@ while step < arguments.until:
     common.saving(step + 1)
     saver.save_checkpoint(step, metric=value.item())
     names = [f"checkpoint-{step}.pth.tar", "last.pth.tar"]
-    common.saved(step + 1, *(name for name in names if (arguments.directory / name).exists()))
+    names = [name for name in names if (arguments.directory / name).exists()]
+    common.saved(step + 1, *names, beside=["model_best.pth.tar"])
     step += 1
 common.end(common.torch_weights(model))
