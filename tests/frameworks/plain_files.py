@@ -1,4 +1,4 @@
-"""A loop without any framework: pickles. Variants: numbered (step_12/state.pkl), renamed (state.pkl), in-place."""
+"""A loop without any framework: pickles. Variants: numbered (step_12/checkpoint.pkl), renamed (checkpoint.pkl), in-place."""
 
 import array
 import os
@@ -9,13 +9,13 @@ import common
 
 
 def path_of(step):
-    return arguments.directory / (f"step_{step}/state.pkl" if arguments.variant == "numbered" else "state.pkl")
+    return arguments.directory / (f"step_{step}/checkpoint.pkl" if arguments.variant == "numbered" else "checkpoint.pkl")
 
 
 def save(step):
     path = path_of(step)
     path.parent.mkdir(exist_ok=True)
-    new = path.with_name("state.pkl.tmp") if arguments.variant == "renamed" else path
+    new = path.with_name("checkpoint.pkl.tmp") if arguments.variant == "renamed" else path
     with open(new, "wb") as file:
         pickle.dump({"step": step, "weights": weights, "random": draw.getstate(), "padding": bytes(1 << 20)}, file)
     os.replace(new, path)
@@ -25,7 +25,7 @@ def save(step):
 arguments = common.arguments()
 draw = random.Random(1)
 weights, step = array.array("d", [0.0] * 1000), 0
-steps = [int(path.parent.name.partition("_")[2]) for path in arguments.directory.glob("step_*/state.pkl")]
+steps = [int(path.parent.name.partition("_")[2]) for path in arguments.directory.glob("step_*/checkpoint.pkl")]
 newest = path_of(max(steps, default=0))
 if newest.exists():
     state = pickle.loads(newest.read_bytes())
