@@ -78,5 +78,5 @@ else:
     )  # fmt: skip
     # At the end the framework removes the optimizer from the file.
     common.saving(arguments.until)
-common.saved(arguments.until, "weights/last.pt")
+common.saved(arguments.until, "weights/last.pt", "weights/best.pt")
 common.end([])
