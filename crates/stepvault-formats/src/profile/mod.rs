@@ -177,7 +177,7 @@ pub enum Protects {
     /// (transformers/trainer.py).
     HfBestModel,
     /// Every step: the trainer deletes its own steps by a list in memory, and fails if one is gone
-    /// (composer/callbacks/checkpoint_saver.py).
+    /// (`composer/callbacks/checkpoint_saver.py`).
     OwnRotation,
 }
 
