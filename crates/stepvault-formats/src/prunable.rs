@@ -18,8 +18,8 @@ struct TrainerState {
 
 /// Returns the steps that a clean-up of the watched directory may remove without taking anything from the trainer:
 /// complete steps older than the newest complete one of their series, except a step that a pointer names, that the
-/// trainer loads at its end, or that is overwritten in place. When the data that protects steps cannot be read, no
-/// step is returned.
+/// trainer loads at its end, or that is overwritten in place. When the data that protects steps cannot be read, or the
+/// trainer would fail without a step that it has not deleted itself, no step is returned.
 pub fn prunable<'a>(
     profile: &Profile,
     tree: &Tree,
@@ -64,6 +64,7 @@ fn protected(
     for rule in &profile.protects {
         match rule {
             Protects::HfBestModel => protected.extend(best_models(tree, files, found)?),
+            Protects::OwnRotation => return None,
         }
     }
     Some(protected)

@@ -178,6 +178,9 @@ pub enum Protects {
     /// `best_model_checkpoint` in `trainer_state.json`, a path that the trainer loads at its end
     /// (transformers/trainer.py).
     HfBestModel,
+    /// Every step: the trainer deletes its own steps by a list in memory, and fails if one is gone
+    /// (`composer/callbacks/checkpoint_saver.py`).
+    OwnRotation,
 }
 
 /// How a framework's files may be sealed.

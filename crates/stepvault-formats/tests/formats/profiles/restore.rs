@@ -405,6 +405,16 @@ fn the_best_model_of_a_hugging_face_run_stays() {
 }
 
 #[test]
+fn what_a_trainer_deletes_itself_stays_if_it_would_fail_without() {
+    let memory = Memory::new(&[
+        "ep0-ba10-rank0.pt",
+        "ep0-ba20-rank0.pt",
+        "latest-rank0.pt -> ep0-ba20-rank0.pt",
+    ]);
+    assert_eq!(removable("composer", &memory), Vec::<String>::new());
+}
+
+#[test]
 fn what_is_incomplete_stays() {
     let memory = Memory::new(&[
         "checkpoint/step-10/__0_0.distcp",
