@@ -39,6 +39,7 @@ pub(crate) use early::EarlyPlace;
 use early::EarlySteps;
 use entry::Entry;
 use missing_files::SealedFiles;
+use scan::NotTaken;
 use selection::Selection;
 pub(crate) use wake::Wake;
 
@@ -60,8 +61,10 @@ pub(crate) struct Discovery {
     /// The last survey, and what was found in it.
     survey: SurveyTree,
     found: Found,
-    /// Advice about steps in a subdirectory that the profile does not look into.
-    subdirectories: Option<String>,
+    /// A subdirectory with steps that the profile does not look into.
+    run_below: Option<NotTaken>,
+    /// What may be a checkpoint, if nothing is taken for one.
+    not_taken: Option<NotTaken>,
     /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
     /// Steps that are linked while their quiet time passes.
@@ -237,7 +240,8 @@ impl Discovery {
             extent,
             survey: SurveyTree::default(),
             found: Found::default(),
-            subdirectories: None,
+            run_below: None,
+            not_taken: None,
             ranks: None,
             early: EarlySteps::default(),
             sealed_files: SealedFiles::default(),
@@ -340,9 +344,15 @@ impl Discovery {
         self.entries.values().filter_map(Entry::next_try).min()
     }
 
-    /// Returns what is finished, as far as known, but not sealed, with the cause.
+    /// Returns what is finished, as far as known, but not sealed, with the cause; also what may be a checkpoint in a
+    /// directory without any.
     pub(crate) fn unsealed(&self) -> Vec<(PathBuf, String)> {
-        self.entries_with(Entry::unsealed)
+        let mut unsealed = self.entries_with(Entry::unsealed);
+        let not_taken = self.not_taken.iter();
+        unsealed.extend(
+            not_taken.map(|found| (found.path.clone(), format!("nothing is sealed: it {}", found.why))),
+        );
+        unsealed
     }
 
     /// Returns the steps that have all their files and are not quiet yet, with the cause.

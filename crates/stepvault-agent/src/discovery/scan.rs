@@ -1,7 +1,7 @@
 //! Scans a watched directory for finished steps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
@@ -79,7 +79,7 @@ impl Discovery {
             report.news = self.choice.detect(&tree, &files);
             self.found = self.find(&tree, &files);
             self.choice.settle(&self.found);
-            self.subdirectories = self.advice_on_subdirectories(&tree, &files);
+            self.run_below = self.run_below(&tree, &files);
             self.survey = tree;
         }
         self.forget_vanished(report);
@@ -90,10 +90,13 @@ impl Discovery {
         let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
         self.entries.retain(|key, _| paths.contains(key.as_str()));
         report.advice = selected.advice;
+        self.not_taken = None;
         if selected.steps.is_empty() {
-            let subdirectories = self.subdirectories.clone();
-            let advice = subdirectories.or_else(|| report.advice.take());
-            report.advice = advice.or_else(|| self.advice_on_large_files(now));
+            let has_advice = report.advice.is_some();
+            let large = || self.large_file(now).filter(|_| !has_advice);
+            self.not_taken = self.run_below.clone().or_else(large);
+            let advice = self.not_taken.as_ref().map(NotTaken::advice);
+            report.advice = advice.or(report.advice.take());
         }
         // Only those that may be sealed are compared with the vault, whose records take long to read.
         let is_new = |step: &FoundStep| {
@@ -195,8 +198,8 @@ impl Discovery {
         })
     }
 
-    /// Returns advice if the steps are in a subdirectory that the profile does not look into.
-    fn advice_on_subdirectories(&self, tree: &Tree, files: &dyn OpenFile) -> Option<String> {
+    /// Returns the subdirectory that holds steps and that the profile does not look into.
+    fn run_below(&self, tree: &Tree, files: &dyn OpenFile) -> Option<NotTaken> {
         let profiles = self.choice.others()?;
         let profile = self.choice.profile()?;
         if !self.selection.of(profile, &self.found).steps.is_empty() {
@@ -208,29 +211,34 @@ impl Discovery {
             1 => String::new(),
             count => format!(", as do {} other directories", count - 1),
         };
-        Some(format!(
-            "nothing is sealed: {} holds steps of {}{more}; watch that directory, each in a run of its own",
-            self.directory.join(&first.directory).display(),
-            first.profile
-        ))
+        Some(NotTaken {
+            path: self.directory.join(&first.directory),
+            why: format!("holds steps of {}{more}", first.profile),
+            hint: "watch that directory, each in a run of its own",
+        })
     }
 
-    /// Returns advice if a large file is written no more and belongs to no step.
-    fn advice_on_large_files(&self, now: Timestamp) -> Option<String> {
+    /// Returns a large file that is written no more and belongs to no step.
+    fn large_file(&self, now: Timestamp) -> Option<NotTaken> {
         let is_large = |path: &str| {
             let size_bytes = self.survey.file_size_bytes(path);
             size_bytes.is_some_and(|bytes| bytes >= UNEXPLAINED_BYTES)
         };
-        let least_age_seconds = self.quiet_time.max(UNEXPLAINED_AFTER).as_secs();
+        // Without a quiet time, the trainer has ended.
+        let least_age_seconds = match self.quiet_time {
+            Duration::ZERO => 0,
+            quiet_time => quiet_time.max(UNEXPLAINED_AFTER).as_secs(),
+        };
         let large = self.survey.files().filter(|(path, entry)| {
             is_large(path) && entry.mtime <= now && now.seconds_since(entry.mtime) >= least_age_seconds
         });
         let (path, _) = large.max_by_key(|(_, entry)| entry.mtime)?;
-        Some(format!(
-            "nothing is sealed: {} is large, and no name on its path shows a step; if it is a checkpoint, write the step's \
-             number into its name, set 'pattern', or announce it with 'stepvault announce'",
-            self.directory.join(path).display()
-        ))
+        Some(NotTaken {
+            path: self.directory.join(path),
+            why: "is large, and no name on its path shows a step".to_owned(),
+            hint: "if it is a checkpoint, write the step's number into its name, set 'pattern', or announce it with \
+                   'stepvault announce'",
+        })
     }
 
     /// Forgets the entries that are gone, and reports those that were never sealed.
@@ -247,6 +255,21 @@ impl Discovery {
             }
             stays
         });
+    }
+}
+
+/// What may be a checkpoint, in a directory in which nothing is taken for one.
+#[derive(Debug, Clone)]
+pub(super) struct NotTaken {
+    pub(super) path: PathBuf,
+    pub(super) why: String,
+    hint: &'static str,
+}
+
+impl NotTaken {
+    fn advice(&self) -> String {
+        let path = self.path.display();
+        format!("nothing is sealed: {path} {}; {}", self.why, self.hint)
     }
 }
 

@@ -186,15 +186,27 @@ async fn a_directory_in_which_nothing_is_taken_is_warned_of_with_the_reason() {
     std::fs::create_dir(node.outputs()).unwrap();
     std::fs::rename(&steps, node.outputs().join("trial_0")).unwrap();
     let options = automatic(&node).await;
-    assert_eq!(node.once(options.clone()).sealed.total, 0);
+    let report = node.once(options.clone());
+    assert_eq!(report.sealed.total, 0);
+    assert!(!report.is_safe_here(), "its directory may be removed");
     let advice = node
         .recorder
         .lines_with("outputs/trial_0 holds steps of hf-trainer; watch that directory");
     assert_eq!(advice.len(), 1, "{:?}", node.recorder.lines_with(""));
 
+    // A step that is still written is no run.
+    let unfinished = node.outputs().join("3.orbax-checkpoint-tmp");
+    std::fs::rename(node.outputs().join("trial_0"), &unfinished).unwrap();
+    assert!(node.once(options.clone()).is_safe_here());
+    let lines = node.recorder.lines_with("3.orbax-checkpoint-tmp holds");
+    assert!(lines.is_empty(), "{lines:?}");
+    std::fs::rename(&unfinished, node.outputs().join("trial_0")).unwrap();
+
     std::fs::remove_dir_all(node.outputs().join("trial_0")).unwrap();
     node.save("latest", &[("model.dat", 17 << 20)], 3600);
-    assert_eq!(node.once(options.clone()).sealed.total, 0);
+    let report = node.once(options.clone());
+    assert_eq!(report.sealed.total, 0);
+    assert!(!report.is_safe_here());
     let advice = node
         .recorder
         .lines_with("outputs/latest/model.dat is large, and no name on its path shows a step");

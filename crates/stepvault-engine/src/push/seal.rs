@@ -196,12 +196,7 @@ pub async fn seal_checkpoint(
         writer: &request.writer,
         not_before,
         in_launch: request.in_launch,
-        provisional: sealed
-            .steps
-            .iter()
-            .filter(|step| step.record().is_provisional())
-            .map(|step| (written_at(step), step.id().attempt))
-            .collect(),
+        provisional: provisional_attempts(&sealed.steps),
     };
     let (placement, state, copied) = place_in(&tiers, &request, &query, &known, &name).await?;
     let id = match placement {
@@ -273,6 +268,14 @@ async fn place_in(
         None
     };
     Ok((copied.map_or(placement, Placement::Known), state, copied))
+}
+
+/// Returns when each provisional step was written, and its attempt for now.
+fn provisional_attempts(sealed: &[SealedStep]) -> Vec<(Timestamp, Attempt)> {
+    let provisional = sealed.iter().filter(|step| step.record().is_provisional());
+    provisional
+        .map(|step| (written_at(step), step.id().attempt))
+        .collect()
 }
 
 /// Prepares each remote, and warns of those that cannot be.

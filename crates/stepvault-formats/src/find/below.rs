@@ -9,6 +9,7 @@ use super::{FindOptions, FoundStep, find_steps};
 use crate::detect::detect;
 use crate::profile::{GENERIC, ProfileSet};
 use crate::source::ReadAt;
+use crate::temporary::is_temporary;
 use crate::tree::{OpenFile, Tree};
 
 /// How many levels below the directory are searched.
@@ -28,7 +29,7 @@ pub struct RunBelow {
 }
 
 /// Returns the outermost subdirectories that hold steps of a known framework, in the order of their depths and names. At
-/// most 64 subdirectories are searched, three levels deep.
+/// most 64 subdirectories are searched, three levels deep; a step that is still written is none of them.
 pub fn runs_below(
     tree: &Tree,
     files: &dyn OpenFile,
@@ -46,7 +47,7 @@ pub fn runs_below(
             } else {
                 format!("{parent}/{name}")
             };
-            if !tree.is_directory(&directory) || name.starts_with('.') {
+            if !tree.is_directory(&directory) || is_temporary(name) {
                 continue;
             }
             searched += 1;
