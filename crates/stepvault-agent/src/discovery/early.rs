@@ -40,7 +40,7 @@ impl Discovery {
                          in the vault",
                         ready.path.display()
                     ));
-                    // It is not reported as vanished; of what is left of it, nothing is newer.
+                    // It is not reported as vanished; none of its remaining files is newer.
                     if let Some(entry) = self.entries.get_mut(&key) {
                         entry.handled(ready.fingerprint, ready.newest);
                     }

@@ -190,7 +190,8 @@ fn replaceable(
     Ok(Some(Existing::Replace))
 }
 
-/// Returns whether existing files do not differ from the step. Different ones are refused unless they give way.
+/// Returns whether existing files do not differ from the step. Different ones are refused unless they are
+/// replaced or moved aside.
 fn is_right(path: &Path, difference: Result<Option<String>>, other: Other) -> Result<bool> {
     let difference = match difference {
         Ok(None) => return Ok(true),

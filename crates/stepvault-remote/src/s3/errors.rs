@@ -124,10 +124,10 @@ impl Fault {
             || matches!(self.status, 405 | 501)
     }
 
-    /// Returns whether the store answered that it does not accept such a request.
+    /// Returns whether the store answered that it does not accept such a request; missing rights do not count.
     pub(crate) fn is_refused(&self) -> bool {
-        self.is_not_implemented()
-            || (400..500).contains(&self.status) && self.judge().0 != ErrorKind::Unreachable
+        let is_about_request = matches!(self.judge().0, ErrorKind::Damaged | ErrorKind::Failed);
+        self.is_not_implemented() || (400..500).contains(&self.status) && is_about_request
     }
 
     /// Returns whether the store refused the form of the request, and not what it refers to.

@@ -232,6 +232,22 @@ async fn a_store_that_refuses_the_form_of_the_checksums_at_completion_is_asked_w
     }
 }
 
+#[tokio::test]
+async fn a_batch_that_rights_or_a_token_did_not_allow_is_tried_again_as_one() {
+    for code in ["AccessDenied", "ExpiredToken"] {
+        let strict = Strict::start();
+        let store = strict.open_bare().await;
+        strict.inject("POST", "?delete", 1, FaultAction::refuse(403, code));
+        let keys: Vec<String> = (0..3).map(|number| format!("d/{number}")).collect();
+        let error = store.delete(&keys).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{code}");
+        store.delete(&keys).await.unwrap();
+        let requests = strict.server.faults().requests();
+        let batches = requests.iter().filter(|one| one.method == "POST").count();
+        assert_eq!((batches, requests.len()), (2, 2), "{code}");
+    }
+}
+
 /// Some servers answer 411 to a write without a body whose length is not stated.
 #[tokio::test]
 async fn a_write_without_a_body_states_its_length() {

@@ -214,7 +214,7 @@ fn newer_content_that_is_on_no_tier_is_kept_if_it_is_whole() {
     let there = || std::fs::read(place.path("out/checkpoint.pt")).unwrap();
     assert_eq!(there(), content(20));
     on(&place, &into).expect_stdout(&["not restored, as ", "has newer content: step 10 (attempt 1)"]);
-    // Cut off, it gives way.
+    // Cut off, it is moved aside.
     let torn = &content(20)[..150];
     place.write("out/checkpoint.pt", torn);
     on(&place, &into).expect_code(0);

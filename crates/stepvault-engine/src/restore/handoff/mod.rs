@@ -82,7 +82,7 @@ pub(super) struct Handoff {
 pub(super) enum KeptInPlace {
     /// It is newer than the step, and the trainer resumes from it.
     Newer(Box<HandoffReport>),
-    /// It gives way to the step.
+    /// It is moved aside for the step.
     Nothing(Box<Handoff>),
 }
 
