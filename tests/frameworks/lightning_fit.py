@@ -1,7 +1,8 @@
 """Lightning's Trainer with ModelCheckpoint after each epoch.
 
 Variants: plain (the newest one and last.ckpt, in DIRECTORY), last (last.ckpt alone), logs (Lightning's own place,
-lightning_logs/version_N/checkpoints).
+lightning_logs/version_N/checkpoints), best (the one with the highest loss and the newest; the former is loaded at the
+end).
 """
 
 import logging
@@ -27,6 +28,7 @@ class Module(lightning.LightningModule):
         (rows,) = batch
         value = (self.model(rows) - rows.roll(1, dims=1)).square().mean()
         common.loss(self.global_step + 1, value)
+        self.log("loss", value)
         return value
 
     def configure_optimizers(self):
@@ -58,6 +60,9 @@ if __name__ == "__main__":
         options = {"dirpath": arguments.directory, "save_last": True}
         if arguments.variant == "last":
             options = {"dirpath": arguments.directory, "filename": "last", "enable_version_counter": False}
+        if arguments.variant == "best":
+            # The loss falls, so that the best one is that of the first epoch: it has to outlive all others.
+            options |= {"monitor": "loss", "mode": "max", "save_top_k": 1}
         if not list(arguments.directory.glob("last*.ckpt")):
             resume = None
     rows = torch.randn(8 * arguments.every, 64, generator=torch.Generator().manual_seed(1))
@@ -69,4 +74,7 @@ if __name__ == "__main__":
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, loader, ckpt_path=resume, weights_only=False)
+    if arguments.variant == "best":
+        best = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
+        module.load_state_dict(best["state_dict"])
     common.end(common.torch_weights(module))

@@ -96,6 +96,7 @@ fn view(steps: u64) -> TierView {
         written_at: Timestamp::default(),
         bytes: 1 << 30,
         reclaimable_bytes: 1 << 30,
+        best: Vec::new(),
         metrics: BTreeMap::from([(
             "loss".to_owned(),
             1.0 / f64::from(u32::try_from(step).expect("small")),

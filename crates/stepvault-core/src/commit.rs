@@ -1,6 +1,6 @@
 //! The commit: the record that makes a step visible on a remote. It is written once, after everything else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,7 @@ use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::manifest::{PartManifest, Shape};
 use crate::nodes::MAX_NODES;
+use crate::step_origin::{MAX_BEST, best_fault};
 use crate::timestamp::Timestamp;
 
 /// What a commit records about one node's part.
@@ -33,6 +34,9 @@ pub struct CommittedPart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
+    /// The names of the steps that its trainer calls the best so far, over all parts; sorted. Omitted when there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub best: Vec<String>,
     /// Format version.
     pub format: u32,
     /// The run.
@@ -71,6 +75,7 @@ struct PartSummary {
     shape: Shape,
     written_at: Timestamp,
     metrics: BTreeMap<String, f64>,
+    best: Vec<String>,
     shared_tree_sha256: Option<Sha256Digest>,
     data_bytes: u64,
     file_count: u64,
@@ -88,6 +93,7 @@ impl FoundPart {
                 shape: manifest.shape,
                 written_at: manifest.written_at,
                 metrics: manifest.metrics.clone(),
+                best: manifest.origin.best.clone(),
                 shared_tree_sha256: manifest.shared_tree_sha256,
                 data_bytes: manifest.data_bytes(),
                 file_count: manifest.files.len() as u64,
@@ -114,6 +120,7 @@ impl Commit {
         };
         let mut written_at = first.written_at;
         let mut metrics = BTreeMap::new();
+        let mut best = BTreeSet::new();
         let mut committed = Vec::with_capacity(parts.len());
         for FoundPart {
             summary,
@@ -138,12 +145,14 @@ impl Commit {
                 data_bytes: summary.data_bytes,
                 file_count: summary.file_count,
             });
+            best.extend(summary.best);
             // If several nodes give a metric, the first node's value counts.
             for (name, value) in summary.metrics {
                 metrics.entry(name).or_insert(value);
             }
         }
         Ok(Self {
+            best: best.into_iter().take(MAX_BEST).collect(),
             format: FORMAT,
             run: first.run,
             id: first.id,
@@ -191,7 +200,7 @@ impl Record for Commit {
         if !self.metrics.values().all(|value| value.is_finite()) {
             return Err(fault("a metric is not a finite number"));
         }
-        Ok(())
+        best_fault(&self.best).map_or(Ok(()), |why| Err(fault(&why)))
     }
 }
 

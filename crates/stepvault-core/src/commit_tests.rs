@@ -19,6 +19,7 @@ fn part(node: &str) -> CommittedPart {
 
 fn commit(metric: f64) -> Commit {
     Commit {
+        best: Vec::new(),
         format: FORMAT,
         run: RunName::new("run").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
@@ -256,5 +257,38 @@ fn a_commit_that_contradicts_itself_is_refused() {
     for (why, commit) in bad {
         let text = commit.check().unwrap_err().to_string();
         assert!(text.ends_with(why), "{text}: {why}");
+    }
+}
+
+#[test]
+fn a_commit_has_the_best_steps_that_any_part_names() {
+    let naming = |node: &str, names: &[&str]| {
+        let mut manifest = manifest_of(node, &[1]);
+        manifest.origin.best = names.iter().map(|&name| name.to_owned()).collect();
+        manifest
+    };
+    let parts = [
+        naming("node-0", &["b", "c"]),
+        naming("node-1", &[]),
+        naming("node-2", &["a", "b"]),
+    ];
+    let found = parts
+        .iter()
+        .map(|part| FoundPart::of(part, Sha256Digest::of(b""), 1));
+    assert_eq!(Commit::of(found.collect()).unwrap().best, ["a", "b", "c"]);
+    for names in [
+        &["b", "a"][..],
+        &["a", "a"],
+        &["a/b"],
+        &[""],
+        &["x"; MAX_BEST + 1],
+    ] {
+        let part = naming("node-0", names);
+        assert!(part.check().is_err(), "{names:?}");
+        let commit = Commit {
+            best: part.origin.best,
+            ..commit(1.0)
+        };
+        assert!(commit.check().is_err(), "{names:?}");
     }
 }

@@ -104,6 +104,9 @@ impl Record for PartManifest {
             }
         }
         check_links(&self.symlinks)?;
+        if let Some(why) = self.origin.fault() {
+            return Err(fault(why));
+        }
         self.check_shape()?;
         self.check_tree()?;
         self.check_members()

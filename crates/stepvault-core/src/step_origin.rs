@@ -4,12 +4,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::keys::check_step_name;
 use crate::path::RelativePath;
+
+/// Maximum number of steps that one names as the best.
+pub const MAX_BEST: usize = 16;
 
 /// What was known of a step when it was sealed: enough to put it back where its trainer looks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepOrigin {
+    /// The names of the steps that its trainer calls the best so far, which may be its own: at most [`MAX_BEST`],
+    /// sorted. Omitted when there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub best: Vec<String>,
     /// The directory of the step, below the watched one. Omitted when the step is directly in the watched directory, and
     /// when none was watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -17,6 +25,9 @@ pub struct StepOrigin {
     /// The name of the profile that found it. Omitted when none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// The version of the program that the profile came with. Omitted for a user's own profile, and without `profile`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile_version: Option<String>,
     /// Whether the trainer saves one step after another under the same name. Omitted when it does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rewritten: bool,
@@ -43,10 +54,27 @@ impl StepOrigin {
         target.join(directory)
     }
 
+    /// Returns what is wrong with the names of the best steps.
+    pub(crate) fn fault(&self) -> Option<String> {
+        best_fault(&self.best)
+    }
+
     /// Whether nothing is known.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Returns what is wrong with names of best steps in a record.
+pub(crate) fn best_fault(names: &[String]) -> Option<String> {
+    if names.len() > MAX_BEST {
+        return Some(format!("it names more than {MAX_BEST} best steps"));
+    }
+    if !names.is_sorted_by(|one, next| one < next) {
+        return Some("the names of its best steps are not sorted, or one is listed twice".to_owned());
+    }
+    let fault = names.iter().find_map(|name| check_step_name(name).err());
+    fault.map(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub struct InspectedStep {
     pub step: FoundStep,
     /// The result of checking its files.
     pub check: StepCheck,
+    /// The names of the steps that it calls the best so far, which may be its own.
+    pub best: Vec<String>,
     /// The result of reading its data, if that was requested.
     pub deep: Option<DeepCheck>,
 }
@@ -122,7 +124,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     if let Some(above) = above.take_if(|above| above.shows_step_of(&inside)) {
         return Ok(above.checked(request));
     }
-    let below = if inside.framework == GENERIC || inside.found.steps.is_empty() {
+    let below = if inside.profile.name == GENERIC || inside.found.steps.is_empty() {
         runs_below(
             &inside.tree,
             &inside.files,
@@ -199,22 +201,22 @@ fn entry_in_parent(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFile
 }
 
 /// The findings before any file is checked.
-struct UncheckedSteps {
+struct UncheckedSteps<'a> {
+    profile: &'a Profile,
     tree: Tree,
     files: SurveyFiles,
-    framework: String,
     why: Vec<String>,
     found: Found,
     extent: Extent,
 }
 
-fn find_in(
+fn find_in<'a>(
     tree: Tree,
     files: SurveyFiles,
-    chosen: Option<&Profile>,
-    request: &InspectRequest<'_>,
+    chosen: Option<&'a Profile>,
+    request: &InspectRequest<'a>,
     now: Timestamp,
-) -> Result<UncheckedSteps> {
+) -> Result<UncheckedSteps<'a>> {
     let (profile, why) = match chosen {
         Some(profile) => (profile, vec!["it was requested".to_owned()]),
         None => match detect(&tree, &files, request.profiles) {
@@ -224,7 +226,7 @@ fn find_in(
     };
     let found = find_steps(profile, &tree, &files, now, &request.options);
     Ok(UncheckedSteps {
-        framework: profile.name.clone(),
+        profile,
         tree,
         files,
         why,
@@ -233,17 +235,19 @@ fn find_in(
     })
 }
 
-impl UncheckedSteps {
+impl UncheckedSteps<'_> {
     /// Whether these findings, in the parent directory, show that the directory with the findings `inside` is itself a
     /// step.
     fn shows_step_of(&self, inside: &Self) -> bool {
-        let tells = self.framework != GENERIC || inside.found.steps.is_empty();
+        let tells = self.profile.name != GENERIC || inside.found.steps.is_empty();
         // A step further down is itself a step, seen from too far above.
         tells && self.found.steps.iter().any(|step| !step.path.contains('/'))
     }
 
     fn checked(mut self, request: &InspectRequest<'_>) -> Inspection {
         let warnings = warnings(&self.found, &self.tree, &self.files);
+        let best_of = |step: &FoundStep| self.found.best_of(step, self.profile, &self.tree, &self.files);
+        let best: Vec<Vec<String>> = self.found.steps.iter().map(best_of).collect();
         let steps = std::mem::take(&mut self.found.steps);
         let all_bytes = steps.iter().map(|step| step.bytes).fold(0, u64::saturating_add);
         if let Some(observer) = request.deep {
@@ -254,7 +258,8 @@ impl UncheckedSteps {
         }
         let checked = steps
             .into_iter()
-            .map(|step| self.check(step, request.deep))
+            .zip(best)
+            .map(|(step, best)| self.check(step, best, request.deep))
             .collect();
         if let Some(observer) = request.deep {
             observer.on_event(&Event::ReadingFinished { tier: &Tier::Local });
@@ -262,7 +267,7 @@ impl UncheckedSteps {
         Inspection {
             directory: None,
             steps: checked,
-            framework: self.framework,
+            framework: self.profile.name.clone(),
             why: self.why,
             found: self.found,
             below: Vec::new(),
@@ -270,7 +275,7 @@ impl UncheckedSteps {
         }
     }
 
-    fn check(&self, step: FoundStep, observer: Option<&dyn Observer>) -> InspectedStep {
+    fn check(&self, step: FoundStep, best: Vec<String>, observer: Option<&dyn Observer>) -> InspectedStep {
         let mut check = check_extent(self.extent, &step, &self.tree, &self.files);
         let deep = observer.map(|observer| {
             read_step(&step, &self.tree, &self.files, &|bytes| {
@@ -283,7 +288,12 @@ impl UncheckedSteps {
         if let Some(deep) = &deep {
             check.findings.extend(deep.findings.iter().cloned());
         }
-        InspectedStep { step, check, deep }
+        InspectedStep {
+            step,
+            check,
+            best,
+            deep,
+        }
     }
 }
 

@@ -231,6 +231,25 @@ pub fn pointer_after_restore(
     writes
 }
 
+/// Returns the copies of the best step, whose paths these are, that a user looks for and that do not exist: each with its
+/// path and the path that it is a copy of.
+pub fn copies_of_best(profile: &Profile, tree: &Tree, paths: &[String]) -> Vec<(String, String)> {
+    let is_copy = |pointer: &&Pointer| matches!(pointer.kind, PointerKind::Copy | PointerKind::CopyOrSymlink);
+    let pointers = profile.pointer.iter();
+    let of_best: Vec<&Pointer> = pointers
+        .filter(|pointer| pointer.role == PointerRole::Best)
+        .filter(is_copy)
+        .collect();
+    let copy = |pointer: &&Pointer, path: &String| {
+        let place = pointer.path.render(&Values::of(profile, None, path)?)?;
+        (place != *path && tree.get(&place).is_none()).then(|| (place, path.clone()))
+    };
+    let all = paths
+        .iter()
+        .flat_map(|path| of_best.iter().filter_map(move |pointer| copy(pointer, path)));
+    all.collect()
+}
+
 fn write_for(
     profile: &Profile,
     pointer: &Pointer,

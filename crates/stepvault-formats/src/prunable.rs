@@ -2,19 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
-
+use crate::find::stated::stated_best;
 use crate::find::{Found, FoundStep};
 use crate::profile::template::last_component;
 use crate::profile::{Profile, Protects};
-use crate::text_file::read_json;
 use crate::tree::{OpenFile, Tree};
-
-/// The part of `trainer_state.json` that names the best step.
-#[derive(Deserialize)]
-struct TrainerState {
-    best_model_checkpoint: Option<String>,
-}
 
 /// Returns the steps that a clean-up of the watched directory may remove without taking anything from the trainer:
 /// complete steps older than the newest complete one of their series, except a step that a pointer names, that the
@@ -61,42 +53,35 @@ fn protected(
             None => false,
         };
     }
+    if !profile.best.is_empty() {
+        protected.extend(best_steps(profile, tree, files, found)?);
+    }
     for rule in &profile.protects {
         match rule {
-            Protects::HfBestModel => protected.extend(best_models(tree, files, found)?),
             Protects::OwnRotation => return None,
         }
     }
     Some(protected)
 }
 
-/// Returns the steps that any step's `trainer_state.json` names as the best. The file holds a path as the trainer saw
-/// it, of which only the last component is usable here.
-fn best_models(tree: &Tree, files: &dyn OpenFile, found: &Found) -> Option<Vec<String>> {
-    let mut best = Vec::new();
+/// Returns the paths of the steps that any step names as the best.
+fn best_steps(
+    profile: &Profile,
+    tree: &Tree,
+    files: &dyn OpenFile,
+    found: &Found,
+) -> Option<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
     for step in &found.steps {
-        let path = format!("{}/trainer_state.json", step.path);
-        if !tree.is_file(&path) {
-            continue;
-        }
-        let state: TrainerState = match read_json(tree, files, &path) {
-            Ok(state) => state,
+        let members: Vec<&str> = step.members.iter().map(String::as_str).collect();
+        match stated_best(profile, &members, tree, files) {
+            Some(named) => names.extend(named),
             // The save was cut off: its file names nothing and protects nothing.
-            Err(_) if !step.is_complete() => continue,
-            Err(_) => return None,
-        };
-        let Some(named) = state.best_model_checkpoint else {
-            continue;
-        };
-        let name = last_component(named.trim_end_matches('/')).to_owned();
-        best.extend(
-            found
-                .steps
-                .iter()
-                .map(|step| &step.path)
-                .filter(|path| last_component(path) == name)
-                .cloned(),
-        );
+            None if !step.is_complete() => {}
+            None => return None,
+        }
     }
-    Some(best)
+    let paths = found.steps.iter().map(|step| &step.path);
+    let is_named = |path: &&String| names.contains(last_component(path));
+    Some(paths.filter(is_named).cloned().collect())
 }

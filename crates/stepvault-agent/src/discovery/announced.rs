@@ -64,6 +64,9 @@ impl Discovery {
         if let Some(name) = &announcement.name {
             origin.name.clone_from(name);
         }
+        let files = SurveyFiles::open(&self.directory)?;
+        let best = self.found.best_of(found, profile, &self.survey, &files);
+        let origin = origin.naming(best);
         ready(
             &announcement.path,
             found.path.clone(),
@@ -107,6 +110,7 @@ pub(crate) fn ready_alone(
     let checked = check_source(path, profiles, profile, extent, &SystemClock);
     let mut origin = Origin::of_path(path, &name);
     origin.recorded.rewritten = checked.origin.rewritten;
+    origin.recorded.best.clone_from(&checked.origin.best);
     let step = match announcement.step {
         Some(step) => Some(step),
         None if checked.origin.rewritten => checked.stated_step,

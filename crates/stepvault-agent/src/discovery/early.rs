@@ -66,6 +66,12 @@ impl Discovery {
             origin.source = links.data().join(below);
         }
         let tree = origin.scan().map_err(|error| error.to_string())?;
+        let data = links.data();
+        let best = survey(&data).and_then(|tree| {
+            let files = SurveyFiles::open(&data)?;
+            Ok(self.found.best_of(step, profile, &tree, &files))
+        });
+        let origin = origin.naming(best.map_err(|error| error.to_string())?);
         Ok(Ready {
             key: step.path.clone(),
             path: self.directory.join(&step.path),

@@ -111,6 +111,12 @@ impl Origin {
         }
     }
 
+    /// Records the steps that it names as the best.
+    fn naming(mut self, best: Vec<String>) -> Self {
+        self.recorded.best = best;
+        self
+    }
+
     /// Lists the files. Blocks.
     fn scan(&self) -> Result<Tree> {
         scan_members(&self.source, &self.members)

@@ -343,7 +343,7 @@ impl ScanFacts<'_> {
                 step: self.number_now(step, number),
                 key: step.path.clone(),
                 path,
-                origin,
+                origin: origin.naming(self.found.best_of(step, self.profile, self.tree, self.files)),
                 fingerprint,
                 newest,
                 bytes,

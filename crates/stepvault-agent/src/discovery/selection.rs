@@ -127,8 +127,7 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<Cow<'_, FoundStep>>
 }
 
 /// Returns the number and source that a step is sealed with, or why it cannot be sealed. Without a number it gets the
-/// next one of the run. A multi-path step has no name of its own: it is named after the framework, the series and, unless
-/// its paths are rewritten, its number, and keeps its paths relative to the watched directory.
+/// next one of the run. A multi-path step has no name of its own, and keeps its paths relative to the watched directory.
 pub(super) fn identity(
     profile: &Profile,
     directory: &Path,
@@ -149,16 +148,12 @@ pub(super) fn identity(
         return Ok((number, Origin { recorded, ..origin }));
     }
     let members = step.members.iter().map(RelativePath::new);
-    let of_number = match number {
-        Some(number) if !step.rewritten => format!("-{}", number.number()),
-        _ => String::new(),
-    };
     let origin = Origin {
         source: directory.to_owned(),
         members: members
             .collect::<stepvault_core::Result<_>>()
             .map_err(|error| error.to_string())?,
-        name: format!("{}-{}{of_number}", profile.name, step.series),
+        name: step.name(profile),
         recorded,
     };
     Ok((number, origin))
@@ -179,7 +174,7 @@ fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Resul
             rewritten: step.rewritten,
             ..StepOrigin::default()
         },
-        None => step.origin(&profile.name),
+        None => step.origin(profile),
     };
     Ok(StepOrigin {
         watched: name.map(str::to_owned).filter(|_| directory.is_some()),

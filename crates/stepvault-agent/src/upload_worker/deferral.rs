@@ -40,6 +40,7 @@ pub(super) fn retention_would_drop(
             written_at: record.written_at,
             bytes: record.data_bytes(),
             reclaimable_bytes: record.data_bytes(),
+            best: record.origin.best.clone(),
             metrics: record.metrics.clone(),
             pinned: pins.iter().any(|pin| pin.id == record.id),
             leased: false,

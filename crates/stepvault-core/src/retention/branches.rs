@@ -27,3 +27,19 @@ pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId
         .filter(|id| cuts.get(&id.attempt).is_some_and(|cut| id.step >= *cut))
         .collect()
 }
+
+/// Returns the step that the state of another one, `named_by`, names as the best: the newest of that name that is older,
+/// and from which the run did not go back.
+pub fn best_step<'a>(
+    named_by: StepId,
+    name: &str,
+    steps: impl Iterator<Item = (StepId, &'a str)>,
+) -> Option<StepId> {
+    let steps: Vec<(StepId, &str)> = steps.filter(|(id, _)| *id <= named_by).collect();
+    let abandoned = abandoned_steps(steps.iter().map(|(id, _)| *id));
+    let alike = steps
+        .iter()
+        .filter(|(_, other)| *other == name)
+        .map(|(id, _)| *id);
+    alike.filter(|id| *id < named_by && !abandoned.contains(id)).max()
+}

@@ -1,7 +1,8 @@
 //! The known facts about the steps of one run on one tier: the input of a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::best_step;
 use crate::ids::{RemoteName, StepId};
 use crate::observe::Tier;
 use crate::timestamp::Timestamp;
@@ -50,6 +51,8 @@ pub struct StepFacts {
     pub bytes: u64,
     /// Bytes that its removal returns to the filesystem: fewer than `bytes` if other hard links to its files exist.
     pub reclaimable_bytes: u64,
+    /// The names of the steps that its trainer calls the best so far.
+    pub best: Vec<String>,
     /// Metrics by name.
     pub metrics: BTreeMap<String, f64>,
     /// Whether it is pinned.
@@ -97,7 +100,24 @@ pub struct TierView {
 impl TierView {
     /// Returns the newest verified step.
     pub fn newest_valid(&self) -> Option<StepId> {
+        self.newest_valid_facts().map(|step| step.id)
+    }
+
+    fn newest_valid_facts(&self) -> Option<&StepFacts> {
         let valid = self.steps.iter().filter(|step| step.verified == Verified::Yes);
-        valid.map(|step| step.id).max()
+        valid.max_by_key(|step| step.id)
+    }
+
+    /// Returns the steps that the newest verified one names as the best.
+    pub(super) fn named_best(&self) -> BTreeSet<StepId> {
+        let Some(newest) = self.newest_valid_facts() else {
+            return BTreeSet::new();
+        };
+        let steps = || self.steps.iter().map(|step| (step.id, step.name.as_str()));
+        let named = newest
+            .best
+            .iter()
+            .filter_map(|name| best_step(newest.id, name, steps()));
+        named.collect()
     }
 }

@@ -81,6 +81,11 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
 /// Returns the guards that hold each step, in plain words; steps without a guard are omitted.
 pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<String>> {
     let newest_valid = view.newest_valid();
+    // Its trainer has its own copy, and what a restore needs is on a remote.
+    let best = match view.tier {
+        Tier::Local => BTreeSet::new(),
+        Tier::Remote(_) => view.named_best(),
+    };
     let mut held = BTreeMap::new();
     for step in &view.steps {
         let mut reasons = Vec::new();
@@ -88,6 +93,9 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
             Some(Ordering::Less) => {}
             Some(Ordering::Equal) => reasons.push("newest valid step".to_owned()),
             Some(Ordering::Greater) | None => reasons.push("newer than the newest valid step".to_owned()),
+        }
+        if let Some(newest) = newest_valid.filter(|_| best.contains(&step.id)) {
+            reasons.push(format!("the best according to step {}", newest.step));
         }
         if step.pinned {
             reasons.push("pinned".to_owned());

@@ -20,7 +20,7 @@ mod policy;
 mod rules;
 mod space;
 
-pub use branches::abandoned_steps;
+pub use branches::{abandoned_steps, best_step};
 pub use decision::{Decision, RetentionPlan, Verdict};
 pub use facts::{StepFacts, TierView, Unproven, Verified};
 pub use guards::{Guards, Refusal, RefusalKind};

@@ -107,6 +107,7 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
             written_at: now,
             bytes: step_bytes,
             reclaimable_bytes: step_bytes,
+            best: Vec::new(),
             metrics: worst_metrics(tier.rules, position),
             pinned: false,
             leased: false,

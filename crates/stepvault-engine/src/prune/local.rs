@@ -131,6 +131,7 @@ async fn facts(
         written_at: record.written_at,
         bytes: record.data_bytes(),
         reclaimable_bytes,
+        best: record.origin.best.clone(),
         metrics: record.metrics.clone(),
         pinned: pinned.contains(&record.id),
         leased: false,

@@ -151,6 +151,7 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
                     written_at: commit.written_at,
                     bytes: commit.data_bytes(),
                     reclaimable_bytes: commit.data_bytes(),
+                    best: commit.best.clone(),
                     metrics: commit.metrics.clone(),
                     pinned: pinned.contains(&id),
                     leased: leased.contains(&id),

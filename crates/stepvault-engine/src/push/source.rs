@@ -61,9 +61,17 @@ pub fn check_source(
     // An unknown writer may overwrite files in place next time.
     let profile = profiles.get(&inspection.framework);
     let only = match inspection.steps.as_slice() {
-        [only] => Some(&only.step),
+        [only] => Some(only),
         _ => None,
     };
+    let origin = match (only, profile) {
+        (Some(only), Some(profile)) => StepOrigin {
+            best: only.best.clone(),
+            ..only.step.origin(profile)
+        },
+        _ => StepOrigin::default(),
+    };
+    let only = only.map(|only| &only.step);
     let overwrites = |profile: &Profile| match only {
         Some(step) => profile.overwrites(step),
         None => profile.overwrites_finished_files(),
@@ -76,7 +84,7 @@ pub fn check_source(
             .iter()
             .flat_map(|step| step.check.damage())
             .collect(),
-        origin: only.map_or_else(StepOrigin::default, |step| step.origin(&inspection.framework)),
+        origin,
         stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),
     }
 }

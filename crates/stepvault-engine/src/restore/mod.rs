@@ -9,12 +9,14 @@
 //! 4. `fetch`: reads file parts into the staging directory, and verifies each.
 //! 5. `publish`: makes the staged step visible at its target.
 //! 6. `handoff`: makes the trainer resume from it.
+//! 7. `best`: puts the steps beside it that it names as the best.
 //!
 //! Two modules work before the pipeline: `attempts` determines the attempts of provisional steps, and `agreement`
 //! chooses one step for all nodes of a launch.
 
 mod agreement;
 mod attempts;
+mod best;
 mod candidates;
 mod fetch;
 mod handoff;
@@ -40,6 +42,8 @@ use crate::run_remote::RunRemote;
 use agreement::Agreed;
 pub use agreement::Together;
 pub use attempts::remember_resumption;
+pub use best::BestStep;
+use best::{plan_best, restore_best};
 use candidates::Faults;
 use fetch::FetchOutcome;
 pub use fetch::Fetched;
@@ -90,6 +94,7 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
     if let Some(handoff) = Handoff::new(context, request, &plan)? {
         plan.handoff = Some(handoff.preview().await?);
     }
+    plan.best = plan_best(context, request, &plan).await?;
     plan.add_skipped(agreed);
     Ok(plan)
 }
@@ -117,6 +122,7 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
         (Ok(mut report), _) => {
             report.plan.add_skipped(agreed);
             attempts::remember(context, request, &report.plan).await;
+            report.plan.best = restore_best(context, request, &report.plan).await?;
             Ok(report)
         }
         (Err(error), Some(id)) if matches!(error.kind(), ErrorKind::NoneValid | ErrorKind::NotFound) => {

@@ -17,7 +17,7 @@ use super::agreement::Agreed;
 use super::candidates::{Candidate, Candidates, Faults};
 use super::request::Location;
 use super::resolve::{Resolution, ResolvedStep, Source, resolve};
-use super::{RestoreContext, RestoreRequest};
+use super::{BestStep, RestoreContext, RestoreRequest};
 
 /// The decision of a restore, before anything is done: what `--plan` prints and what a restore executes.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct RestorePlan {
     /// How the trainer is, or was, made to resume from the step; `None` if that was not requested, and for a partial
     /// step.
     pub handoff: Option<HandoffPlan>,
+    /// The steps that it names as the best and that go, or are, beside it.
+    pub best: Vec<BestStep>,
     pub(super) step: Arc<ResolvedStep>,
 }
 
@@ -253,6 +255,7 @@ impl<'a> Search<'a> {
                 .map(|(tier, error)| (tier.clone(), error.to_string()))
                 .collect(),
             handoff: None,
+            best: Vec::new(),
             step: Arc::new(step),
         })
     }

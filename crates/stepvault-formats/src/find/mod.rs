@@ -5,19 +5,20 @@ mod below;
 mod extent;
 mod judge;
 mod ranks;
-mod stated;
+pub(crate) mod stated;
 pub(crate) mod units;
 mod usual;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use stepvault_core::step_origin::StepOrigin;
+use stepvault_core::keys::check_step_name;
+use stepvault_core::step_origin::{MAX_BEST, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 
 use crate::check::check_step;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{last_component, parent_prefix};
-use crate::profile::{GENERIC, Profile};
+use crate::profile::{GENERIC, PointerRole, Profile};
 use crate::step_name::looks_like_a_step;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
@@ -131,12 +132,24 @@ impl FoundStep {
         stated::stated_step(series, &members, tree, files)
     }
 
+    /// Returns its name: that of its path, or for several paths one made of the profile, the series and, unless its paths
+    /// are rewritten, its number.
+    pub fn name(&self, profile: &Profile) -> String {
+        let profile = &profile.name;
+        match (self.members.as_slice(), self.step) {
+            ([path], _) => last_component(path).to_owned(),
+            (_, Some(step)) if !self.rewritten => format!("{profile}-{}-{step}", self.series),
+            _ => format!("{profile}-{}", self.series),
+        }
+    }
+
     /// Returns what is recorded of the profile that found it; only whether its path is rewritten for the generic one.
-    pub fn origin(&self, profile: &str) -> StepOrigin {
-        let is_framework = profile != GENERIC;
+    pub fn origin(&self, profile: &Profile) -> StepOrigin {
+        let is_framework = profile.name != GENERIC;
         StepOrigin {
             rewritten: self.rewritten,
-            profile: is_framework.then(|| profile.to_owned()),
+            profile: is_framework.then(|| profile.name.clone()),
+            profile_version: profile.version.filter(|_| is_framework).map(str::to_owned),
             series: is_framework.then(|| self.series.clone()),
             ..StepOrigin::default()
         }
@@ -170,6 +183,28 @@ pub struct Found {
 }
 
 impl Found {
+    /// Returns the names of the steps that a step of these calls the best so far, which may be its own: those that its
+    /// content states, and those that the trainer's pointer names.
+    pub fn best_of(
+        &self,
+        step: &FoundStep,
+        profile: &Profile,
+        tree: &Tree,
+        files: &dyn OpenFile,
+    ) -> Vec<String> {
+        let members: Vec<&str> = step.members.iter().map(String::as_str).collect();
+        let mut names: BTreeSet<String> =
+            stated::stated_best(profile, &members, tree, files).unwrap_or_default();
+        let pointers = self.pointers.iter();
+        let of_best = pointers.filter(|pointer| pointer.role == PointerRole::Best);
+        for target in of_best.filter_map(|pointer| pointer.target.as_ref()) {
+            let named = self.steps.iter().find(|other| other.path == *target);
+            names.extend(named.map(|other| other.name(profile)));
+        }
+        names.retain(|name| check_step_name(name).is_ok());
+        names.into_iter().take(MAX_BEST).collect()
+    }
+
     /// Returns the pointer that the trainer resumes by.
     pub fn pointer(&self) -> Option<&PointerFound> {
         self.pointers.iter().find(|pointer| pointer.is_for_resuming())

@@ -46,7 +46,12 @@ static GENERIC_PROFILE: LazyLock<Option<Profile>> =
 // A test reads every file, so none is dropped here.
 static BUILTIN: LazyLock<Vec<Profile>> = LazyLock::new(|| {
     let framework = FILES.iter().filter_map(|file| toml::from_str(file).ok());
-    framework.chain(GENERIC_PROFILE.clone()).collect()
+    let all = framework.chain(GENERIC_PROFILE.clone());
+    all.map(|profile: Profile| Profile {
+        version: Some(env!("CARGO_PKG_VERSION")),
+        ..profile
+    })
+    .collect()
 });
 
 /// Returns the built-in profiles; [`GENERIC`] is the last.

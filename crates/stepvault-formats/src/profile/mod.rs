@@ -39,7 +39,9 @@ pub use builtin::{GENERIC, ProfileSet, builtin};
 pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
 pub use pointer::{Pointer, PointerKind, PointerRole};
-pub use series::{Complete, Newest, Proof, RankSet, Required, Series, StatedNumber, StepKind, UnitRule};
+pub use series::{
+    Complete, Newest, Proof, RankSet, Required, Series, Stated, StatedNumber, StepKind, UnitRule,
+};
 pub use template::{Template, last_component};
 pub use validate::ProfileFault;
 
@@ -70,8 +72,11 @@ pub struct Profile {
     /// Names that must never be created in the watched directory, because the trainer mishandles them.
     #[serde(default)]
     pub hazard: Vec<Hazard>,
-    /// The steps that a clean-up of the source must keep, besides those that pointers name and the newest complete
-    /// step.
+    /// Where a step names the best step so far, as a path or a name. The trainer, or its user, loads it at the end.
+    #[serde(default)]
+    pub best: Vec<Stated>,
+    /// The steps that a clean-up of the source must keep, besides those that pointers or steps name and the newest
+    /// complete step.
     #[serde(default)]
     pub protects: Vec<Protects>,
     /// How its files may be sealed.
@@ -80,6 +85,9 @@ pub struct Profile {
     /// a marker then needs no other evidence, on every node, and the files may be in any format.
     #[serde(skip)]
     pub names: Option<PathGlob>,
+    /// The version of the program that it came with; `None` for a user's own.
+    #[serde(skip)]
+    pub version: Option<&'static str>,
 }
 
 /// Evidence that a framework wrote a directory.
@@ -175,9 +183,6 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protects {
-    /// `best_model_checkpoint` in `trainer_state.json`, a path that the trainer loads at its end
-    /// (transformers/trainer.py).
-    HfBestModel,
     /// Every step: the trainer deletes its own steps by a list in memory, and fails if one is gone
     /// (`composer/callbacks/checkpoint_saver.py`).
     OwnRotation,

@@ -54,12 +54,23 @@ fn yes() -> bool {
     true
 }
 
+/// Where a step states something.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Stated {
+    /// The file, inside the step: JSON if its name says so, otherwise a file of `torch.save`. Default: the first file of
+    /// the step.
+    #[serde(default)]
+    pub file: Option<PathGlob>,
+    /// The keys that lead to it, joined with dots; `-1` is the last element of a list, and `*` any entry.
+    pub key: String,
+}
+
 /// Where a step states its number.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatedNumber {
-    /// The file, inside the step: JSON if its name says so, otherwise a file of `torch.save`. Default: the first file of
-    /// the step.
+    /// The file, as in [`Stated`].
     #[serde(default)]
     pub file: Option<PathGlob>,
     /// The keys that lead to the number, joined with dots; `-1` is the last element of a list.

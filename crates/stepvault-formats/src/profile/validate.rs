@@ -43,6 +43,7 @@ impl Profile {
             ("temporary", self.temporary.len()),
             ("ignored", self.ignored.len()),
             ("pointer", self.pointer.len()),
+            ("best", self.best.len()),
             ("hazard", self.hazard.len()),
         ];
         if let Some((list, length)) = lengths.iter().find(|(_, length)| *length > LIST_LIMIT) {

@@ -13,7 +13,7 @@ pub mod hdf5;
 pub mod hf_index;
 pub mod holes;
 pub mod json;
-mod json_stream;
+pub(crate) mod json_stream;
 pub mod kind;
 pub mod megatron;
 pub mod msgpack;

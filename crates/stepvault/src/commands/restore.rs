@@ -35,7 +35,7 @@ use document::{planned, restored};
 ///
 /// With --into the trainer resumes from the step: files on which it would fail, or which it would load instead, are
 /// moved aside, never deleted, and the pointer that it reads (latest, a tracker file, a link) is written once the step
-/// is in place.
+/// is in place. The steps that it names as the best so far are restored beside it.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["into", "exact"]))]
 pub(crate) struct RestoreArguments {
@@ -94,7 +94,7 @@ struct TrainerArguments {
     /// Framework that wrote the checkpoints; detected by default
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Do not change the trainer's pointers or anything else in DIR
+    /// Restore the step alone, and do not change the trainer's pointers or anything else in DIR
     #[arg(long)]
     no_pointer: bool,
     /// Print only how to start the trainer

@@ -30,6 +30,8 @@ pub(super) struct ShowDocument {
     run: String,
     #[serde(flatten)]
     listed: ListedStep,
+    /// The names of the steps that the trainer called the best when it saved this one, which may be its own.
+    best: Vec<String>,
     /// Every file.
     entries: Vec<EntryDocument>,
     /// Tiers that could not be listed and may hold the step.
@@ -59,7 +61,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     let (_, tiers) = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
     let FoundStep { id, listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
-    let entries = entries(&tiers, id, &listed).await?;
+    let Content { best, entries } = content(&tiers, id, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
         session.output.warn(&format!("cannot list {tier}: {error}"));
@@ -67,6 +69,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     let document = ShowDocument {
         run: tiers.run_name().to_string(),
         listed,
+        best,
         entries,
         failed: FailedTier::all(&failed),
     };
@@ -74,8 +77,15 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     Ok(ExitCode::Done)
 }
 
-/// Returns the files from a remote's manifests, else from the seal record.
-async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<EntryDocument>> {
+/// What a step's records say of its content.
+#[derive(Default)]
+struct Content {
+    best: Vec<String>,
+    entries: Vec<EntryDocument>,
+}
+
+/// Returns the content according to a remote's manifests, else to the seal record.
+async fn content(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Content> {
     for remote in tiers
         .remotes
         .iter()
@@ -88,12 +98,12 @@ async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<E
         }
     }
     let Some(vault) = tiers.vault.clone() else {
-        return Ok(Vec::new());
+        return Ok(Content::default());
     };
     let run = tiers.run_name().clone();
     blocking(move || {
         let Some(step) = vault.step(&run, id)? else {
-            return Ok(Vec::new());
+            return Ok(Content::default());
         };
         if let Some(manifest) = step.manifest()? {
             return Ok(of_manifests(&[manifest]));
@@ -107,20 +117,24 @@ async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<E
             sha256: None,
             crc32c: None,
         });
-        Ok(files.collect())
+        Ok(Content {
+            best: step.record().origin.best.clone(),
+            entries: files.collect(),
+        })
     })
     .await
 }
 
 /// Returns each file once, even if the parts of several nodes hold it.
-fn of_manifests(manifests: &[PartManifest]) -> Vec<EntryDocument> {
+fn of_manifests(manifests: &[PartManifest]) -> Content {
+    let best: BTreeSet<&String> = manifests.iter().flat_map(|part| &part.origin.best).collect();
     let files: BTreeMap<&str, &FileEntry> = manifests
         .iter()
         .flat_map(|manifest| &manifest.files)
         .map(|file| (file.path.as_str(), file))
         .collect();
     let mut seen = BTreeSet::new();
-    files
+    let entries = files
         .into_values()
         .filter(|file| seen.insert(file.path.as_str()))
         .map(|file| EntryDocument {
@@ -135,7 +149,11 @@ fn of_manifests(manifests: &[PartManifest]) -> Vec<EntryDocument> {
             },
             crc32c: Some(file.crc32c.to_string()),
         })
-        .collect()
+        .collect();
+    Content {
+        best: best.into_iter().cloned().collect(),
+        entries,
+    }
 }
 
 impl Report for ShowDocument {
@@ -172,6 +190,7 @@ impl Report for ShowDocument {
                 String::new()
             },
         );
+        line("best", self.best.join(", "));
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));
         let mut files = table::table(&["file", "size", "mode", "digest"], &[1]);

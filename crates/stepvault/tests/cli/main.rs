@@ -19,6 +19,7 @@
 
 mod agent_truth;
 mod away_at_placement;
+mod best_steps;
 mod configuration;
 mod constant_names;
 mod control;

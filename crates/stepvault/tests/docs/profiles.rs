@@ -1,5 +1,6 @@
 //! docs/reference/profiles.md: the built-in profiles of frameworks.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use stepvault_formats::profile::{
@@ -36,6 +37,15 @@ fn section(profile: &Profile) -> String {
     }
     for pointer in &profile.pointer {
         writeln!(text, "- {}", points(pointer)).unwrap();
+    }
+    if !profile.best.is_empty() {
+        let keys: BTreeSet<_> = profile.best.iter().map(|best| code(&best.key)).collect();
+        writeln!(
+            text,
+            "- **Best step:** what {} in a step names",
+            list(keys.into_iter())
+        )
+        .unwrap();
     }
     writeln!(
         text,

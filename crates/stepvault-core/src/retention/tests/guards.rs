@@ -172,3 +172,46 @@ fn a_plan_is_written_as_json_with_units_in_its_names() {
         (&1.into(), &1.into(), &"drop".into())
     );
 }
+
+#[test]
+fn the_best_step_according_to_the_newest_valid_one_stays_on_a_remote() {
+    let mut all = steps([1, 2, 3, 4, 5]);
+    let naming = |name: &str| vec![name.to_owned()];
+    all.steps[1].best = naming("step_1");
+    all.steps[3].best = naming("step_2");
+    all.steps[4].best = naming("step_3");
+    assert_eq!(dropped(&planned(&all, &last(1))), [1, 2, 4]);
+    assert_eq!(
+        told(&planned(&all, &last(1)))[2],
+        "+3 the best according to step 5"
+    );
+    // The trainer has its own.
+    let local = TierView {
+        tier: Tier::Local,
+        ..all.clone()
+    };
+    assert_eq!(dropped(&planned(&local, &last(1))), [1, 2, 3, 4]);
+    // A damaged step names nothing.
+    all.steps[4].verified = Verified::Damaged("cut off".to_owned());
+    assert_eq!(dropped(&planned(&all, &last(1))), [1, 3]);
+    // It may name itself, or what no longer exists.
+    all.steps[3].best = vec!["step_4".to_owned(), "step_9".to_owned()];
+    assert_eq!(dropped(&planned(&all, &last(1))), [1, 2, 3]);
+}
+
+#[test]
+fn the_best_step_is_the_newest_of_its_name_from_which_the_run_did_not_go_back() {
+    let at = |attempt, number| (id(attempt, number), "best");
+    let best =
+        |named_by, steps: &[(StepId, &'static str)]| best_step(named_by, "best", steps.iter().copied());
+    assert_eq!(best(id(1, 3), &[at(1, 1), at(1, 2), at(1, 3)]), Some(id(1, 2)));
+    assert_eq!(best(id(1, 3), &[at(1, 3), at(1, 4)]), None);
+    // The second attempt began at 20: it went back from 30, and never to it.
+    let went_back = [at(1, 10), at(1, 30), (id(2, 20), "other"), (id(2, 40), "other")];
+    assert_eq!(best(id(2, 40), &went_back), Some(id(1, 10)));
+    // What came later does not count.
+    assert_eq!(
+        best(id(1, 40), &[at(1, 30), (id(1, 40), "other"), at(2, 10)]),
+        Some(id(1, 30))
+    );
+}

@@ -33,6 +33,7 @@ fn step(attempt: u32, number: u64) -> StepFacts {
         written_at: created,
         bytes: 10,
         reclaimable_bytes: 10,
+        best: Vec::new(),
         metrics: [("loss".to_owned(), f64::from(u32::try_from(number).unwrap()))].into(),
         pinned: false,
         leased: false,

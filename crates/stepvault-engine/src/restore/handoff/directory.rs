@@ -14,6 +14,7 @@ use stepvault_local::handoff::is_own_name;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
+use crate::restore::RestorePlan;
 use crate::restore::resolve::ResolvedStep;
 
 /// Where a step's files are in the directory.
@@ -25,6 +26,18 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Returns the layout of a planned step.
+    pub(super) fn of(plan: &RestorePlan) -> Self {
+        let names = plan
+            .paths
+            .iter()
+            .map(|path| path.strip_prefix(&plan.directory).unwrap_or(path));
+        Self {
+            paths: names.map(|name| name.to_string_lossy().into_owned()).collect(),
+            several: !plan.step.members.is_empty(),
+        }
+    }
+
     fn holds(&self, path: &str) -> bool {
         self.paths.iter().any(|outer| is_at_or_below(path, outer))
     }

@@ -17,7 +17,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::{
     FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, kept_in_place, plan,
 };
-use stepvault_formats::pointer::PointerContent;
+use stepvault_formats::pointer::{PointerContent, copies_of_best};
 use stepvault_formats::profile::{Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::handoff::HandoffDirectory;
@@ -112,16 +112,9 @@ impl Handoff {
         }
         // With a name chosen by the user, the trainer's pointers cannot name the step.
         options.write &= matches!(request.target, Target::Into(_));
-        let names = plan
-            .paths
-            .iter()
-            .map(|path| path.strip_prefix(&plan.directory).unwrap_or(path));
         let handoff = Self {
             options,
-            layout: Layout {
-                paths: names.map(|name| name.to_string_lossy().into_owned()).collect(),
-                several: !plan.step.members.is_empty(),
-            },
+            layout: Layout::of(plan),
             directory: plan.directory.clone(),
             directory_text: plan.directory.to_string_lossy().into_owned(),
             overrides_newer: request.step.is_some(),
@@ -290,6 +283,35 @@ impl Handoff {
         let of_file = || self.resolved.files.first().map_or(0o600, |file| file.mode);
         (root.map_or_else(of_file, |entry| entry.mode) & 0o666) | 0o600
     }
+}
+
+/// Writes the copies by which a user finds the best step, such as `model_best.pth.tar`, where nothing has their names.
+///
+/// # Errors
+/// When the directory cannot be read or written.
+pub(super) async fn write_best_copies(
+    context: &RestoreContext,
+    options: &HandoffOptions,
+    plan: &RestorePlan,
+) -> Result<()> {
+    let name = options.profile.as_deref().or(plan.step.origin.profile.as_deref());
+    let profile = name.and_then(|name| options.profiles.get(name)).cloned();
+    let (directory, vault) = (plan.directory.clone(), context.vault.clone());
+    let paths = Layout::of(plan).paths;
+    blocking(move || {
+        let Some(profile) = profile else { return Ok(()) };
+        let tree = present_tree(&directory, vault.as_ref())?;
+        let copies = copies_of_best(&profile, &tree, &paths);
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let open = HandoffDirectory::open(&directory, vault.as_ref())?;
+        for (copy, of) in copies {
+            open.write_copy(&RelativePath::new(copy)?, &RelativePath::new(of)?)?;
+        }
+        open.finish()
+    })
+    .await
 }
 
 /// Moves out of the trainer's sight what it must not resume from, when there is no step to restore: steps that are not

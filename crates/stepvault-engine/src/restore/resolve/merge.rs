@@ -75,6 +75,7 @@ pub(super) fn merge(
         symlinks,
         members,
         origin,
+        best: BTreeSet::new(),
         sources,
         identity,
     })

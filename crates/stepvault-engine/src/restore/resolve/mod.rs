@@ -2,7 +2,7 @@
 
 mod merge;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use stepvault_core::Result;
 use stepvault_core::codec::encode;
@@ -55,6 +55,8 @@ pub(super) struct ResolvedStep {
     pub(super) members: Vec<RelativePath>,
     /// Where its trainer keeps it, and what wrote it.
     pub(super) origin: StepOrigin,
+    /// The names of the steps that any of its nodes calls the best so far.
+    pub(super) best: BTreeSet<String>,
     /// Tiers in the order in which they are read.
     pub(super) sources: Vec<Source>,
     /// Identifies what will be at the target: an interrupted restore of the same continues.
@@ -94,6 +96,7 @@ impl ResolvedStep {
             symlinks: symlinks.filter(|link| set.holds(&link.path)).cloned().collect(),
             members: members.to_vec(),
             origin: self.origin.clone(),
+            best: self.best.clone(),
             sources: self.sources.clone(),
             identity: self.identity.clone(),
         }
@@ -164,13 +167,15 @@ pub(super) async fn resolve(
     for version in versions {
         let identity = identity(request, &version.manifests)?;
         let parts = request.parts.choose(&version.manifests);
+        let best = version.manifests.iter().flat_map(|part| &part.origin.best);
+        let best = best.cloned().collect();
         match merge::merge(
             id,
             &parts.map_err(|error| error.on(id))?,
             version.sources,
             identity,
         ) {
-            Ok(step) => resolved.push_back(merge::include(request, step)?),
+            Ok(step) => resolved.push_back(merge::include(request, ResolvedStep { best, ..step })?),
             Err(error) => faults.proven.push(error.to_string()),
         }
     }

@@ -100,6 +100,7 @@ fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
             .map(|name| link(name, "x"))
             .to_vec(),
         members: ["actor/4", "critic/4"].map(path).to_vec(),
+        best: BTreeSet::new(),
         origin: StepOrigin::default(),
         sources: Vec::new(),
         identity: String::new(),

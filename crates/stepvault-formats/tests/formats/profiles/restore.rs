@@ -404,6 +404,70 @@ fn the_best_model_of_a_hugging_face_run_stays() {
     assert_eq!(removable("hf-trainer", &memory), Vec::<String>::new());
 }
 
+/// The names of the best steps according to the last step.
+fn best(name: &str, memory: &Memory) -> Vec<String> {
+    let profile = profile(name);
+    let options = FindOptions::default();
+    let found = find_steps(&profile, &memory.tree(), memory, memory.settled(), &options);
+    let newest = found.steps.iter().max_by_key(|step| step.step).unwrap();
+    found.best_of(newest, &profile, &memory.tree(), memory)
+}
+
+#[test]
+fn a_step_names_the_best() {
+    let mut memory = Memory::default();
+    let hugging_face = |memory: &mut Memory, step: u64, named: &str| {
+        memory.write(&format!("checkpoint-{step}/model.safetensors"));
+        memory.write(&format!(
+            "checkpoint-{step}/trainer_state.json = {{\"loss\": NaN, \"best_model_checkpoint\": {named}}}"
+        ));
+    };
+    hugging_face(&mut memory, 5, "null");
+    assert!(best("hf-trainer", &memory).is_empty());
+    hugging_face(&mut memory, 10, "\"out/checkpoint-5/\"");
+    assert_eq!(best("trl", &memory), ["checkpoint-5"]);
+    hugging_face(&mut memory, 15, "\"checkpoint-15\"");
+    assert_eq!(
+        best("hf-trainer", &memory),
+        ["checkpoint-15"],
+        "its own name is not left out"
+    );
+    for strange in [
+        "\"\"",
+        "\"/\"",
+        "\"..\"",
+        "7",
+        "[\"checkpoint-5\"]",
+        "{\"a\": \"b\"}",
+    ] {
+        hugging_face(&mut memory, 15, strange);
+        assert!(best("hf-trainer", &memory).is_empty(), "{strange}");
+    }
+    memory.write("checkpoint-15/trainer_state.json = {\"best_model_checkpoint\": \"checkpoint-5\"");
+    assert!(best("hf-trainer", &memory).is_empty());
+
+    let shards = |epoch: u32| {
+        let names = [0, 1].map(|shard| format!("checkpoint{epoch}-shard{shard}.pt"));
+        names.map(|name| format!("{name} = weights of epoch {epoch}"))
+    };
+    let mut memory = Memory::default();
+    for line in [shards(1), shards(2)].concat() {
+        memory.write(&line);
+    }
+    memory.write("checkpoint_best-shard0.pt = weights of epoch 1");
+    assert_eq!(
+        best("fairseq", &memory),
+        Vec::<String>::new(),
+        "the profile has no such pointer"
+    );
+    let memory = Memory::new(&[
+        "checkpoint1.pt = one",
+        "checkpoint2.pt = two",
+        "checkpoint_best.pt = one",
+    ]);
+    assert_eq!(best("fairseq", &memory), ["checkpoint1.pt"]);
+}
+
 #[test]
 fn what_a_trainer_deletes_itself_stays_if_it_would_fail_without() {
     let memory = Memory::new(&[

@@ -26,8 +26,8 @@ use document::{PruneDocument, exit_code};
 
 /// Delete the steps that no keep rule selects
 ///
-/// The newest valid step, pinned steps, steps that are being read, and local copies that are not durable elsewhere are
-/// always kept. Without any rule every step is kept.
+/// The newest valid step, on a remote also the best step that it names, pinned steps, steps that are being read, and
+/// local copies that are not durable elsewhere are always kept. Without any rule every step is kept.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArguments {
     /// Print each step with keep or drop and the reason, and change nothing

@@ -8,7 +8,7 @@ use stepvault_core::given_up::GivenUpStep;
 use stepvault_core::observe::Tier;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{MovedAside, RestorePlan, RestoreReport, SkippedStep};
+use stepvault_engine::restore::{BestStep, MovedAside, RestorePlan, RestoreReport, SkippedStep};
 use stepvault_formats::handoff::{HandoffPlan, PlannedPointer};
 use stepvault_formats::pointer::PointerContent;
 
@@ -62,6 +62,8 @@ pub(in crate::commands) struct RestoreDocument {
     moved_aside: Vec<MovedDocument>,
     /// The pointers that the trainer reads to find the step.
     pointers: Vec<PointerDocument>,
+    /// The steps that the restored one names as the best, and that are restored beside it.
+    best: Vec<BestDocument>,
     /// A complete step in the directory that is newer than any tier's, from which the trainer resumes;
     /// usually null.
     kept: Option<PathBuf>,
@@ -83,6 +85,32 @@ struct UnreachableDocument {
     tier: String,
     /// The failed operation, its subject and the cause.
     message: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct BestDocument {
+    /// The step's number.
+    step: u64,
+    /// Its attempt.
+    attempt: u32,
+    /// Its path; for a step of several paths, their directory.
+    path: PathBuf,
+    /// Bytes of its files.
+    bytes: u64,
+    /// Whether it was already there.
+    already_there: bool,
+}
+
+impl From<BestStep> for BestDocument {
+    fn from(best: BestStep) -> Self {
+        Self {
+            step: best.id.step.number(),
+            attempt: best.id.attempt.number(),
+            path: best.path,
+            bytes: best.data_bytes,
+            already_there: best.already_there,
+        }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -130,6 +158,7 @@ pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreD
         skipped: plan.skipped,
         unreachable: plan.unreachable.into_iter().map(unreachable).collect(),
         written_at: plan.written_at,
+        best: plan.best.into_iter().map(BestDocument::from).collect(),
         planned: true,
         ..RestoreDocument::default()
     };
@@ -236,6 +265,15 @@ impl RestoreDocument {
                 kept.display(),
                 self.step
             ));
+        }
+        for best in &self.best {
+            let what = match (self.planned, best.already_there) {
+                (true, _) => "goes to",
+                (false, true) => "is already in",
+                (false, false) => "is in",
+            };
+            let (step, path, bytes) = (best.step, best.path.display(), human::bytes(best.bytes));
+            lines.push(format!("the best step so far, {step} ({bytes}), {what} {path}"));
         }
         for pointer in &self.pointers {
             let says = match (pointer.is_copy, self.planned && !pointer.is_right) {

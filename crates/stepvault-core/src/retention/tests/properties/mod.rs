@@ -53,6 +53,7 @@ prop_compose! {
             written_at: Timestamp::from_seconds(0),
             bytes,
             reclaimable_bytes: bytes * reclaimable / 4,
+            best: Vec::new(),
             metrics: loss
                 .map(|loss| ("loss".to_owned(), if loss == 99 { f64::NAN } else { f64::from(loss) }))
                 .into_iter()

@@ -1,0 +1,216 @@
+//! The best steps: those that a restored step names as the best so far. Its trainer, or its user, loads one of them at the
+//! end, so they are put beside it.
+//!
+//! They follow the restored step, and never come before it: a restore that is cut off in between must not leave an older
+//! step alone for the trainer to resume from. Repeating the restore does the rest. A best step that cannot be restored
+//! stops nothing, because the trainer can resume without it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use stepvault_core::ids::StepId;
+use stepvault_core::observe::{Event, SilentObserver};
+use stepvault_core::retention::best_step;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::candidates::{Candidate, Candidates};
+use super::handoff::{HandoffOptions, write_best_copies};
+use super::plan::{Scope, Search};
+use super::{RestoreContext, RestorePlan, RestoreRequest, Target, search_and_execute};
+use crate::catalog::read_commit;
+
+/// Number of commits that are read concurrently to find a name.
+const PARALLEL_READS: usize = 32;
+
+/// A step that the restored one names as the best.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BestStep {
+    /// The step.
+    pub id: StepId,
+    /// Where it is, or will be; for a step of several paths, their directory.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub data_bytes: u64,
+    /// Whether it was already there.
+    pub already_there: bool,
+}
+
+/// Plans which best steps go beside a restored step.
+///
+/// # Errors
+/// Only an interruption.
+pub(super) async fn plan_best(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    plan: &RestorePlan,
+) -> Result<Vec<BestStep>> {
+    let mut planned = Vec::new();
+    for (name, id) in best_ids(context, request, plan).await? {
+        let request = of_best(request, id);
+        let found = async {
+            let mut search = Search::begin(context, &request, Scope::All).await?;
+            search.next().await?.ok_or_else(|| search.none_left())
+        };
+        match found.await {
+            Ok(plan) => planned.push(BestStep::of(&plan, false)),
+            Err(error) => warn(context, &name, error)?,
+        }
+    }
+    Ok(planned)
+}
+
+/// Puts the best steps beside a restored one, and writes the copies by which a user finds them.
+///
+/// # Errors
+/// Only an interruption.
+pub(super) async fn restore_best(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    plan: &RestorePlan,
+) -> Result<Vec<BestStep>> {
+    let Some(options) = options(request) else {
+        return Ok(Vec::new());
+    };
+    let mut restored = Vec::new();
+    for (name, id) in best_ids(context, request, plan).await? {
+        let done = async {
+            let report = search_and_execute(context, &of_best(request, id)).await?;
+            write_best_copies(context, options, &report.plan).await?;
+            Ok(report)
+        };
+        match done.await {
+            Ok(report) => restored.push(BestStep::of(&report.plan, report.already_there)),
+            Err(error) => warn(context, &name, error)?,
+        }
+    }
+    let (own, best) = (&plan.step.name, &plan.step.best);
+    if best.contains(own)
+        && let Err(error) = write_best_copies(context, options, plan).await
+    {
+        warn(context, own, error)?;
+    }
+    Ok(restored)
+}
+
+/// Returns the options of the handoff if best steps are wanted: the whole step is restored for a trainer.
+fn options(request: &RestoreRequest) -> Option<&HandoffOptions> {
+    let is_whole = matches!(request.target, Target::Into(_)) && request.include.is_empty();
+    let handoff = request.handoff.as_ref();
+    handoff.filter(|handoff| is_whole && handoff.write)
+}
+
+/// Returns the steps other than its own that a step names as the best, by name. One that no tier has is warned of, unless
+/// something has its name in the directory.
+async fn best_ids(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    plan: &RestorePlan,
+) -> Result<Vec<(String, StepId)>> {
+    let names = plan.step.best.iter().filter(|name| **name != plan.step.name);
+    let names: Vec<&String> = names.collect();
+    if names.is_empty() || options(request).is_none() {
+        return Ok(Vec::new());
+    }
+    let older = older_steps(context, request, plan.id).await?;
+    let directory = plan.step.origin.directory_in(&plan.directory);
+    let mut ids = Vec::new();
+    for name in names {
+        let steps = older.iter().map(|(id, name)| (*id, name.as_str()));
+        if let Some(id) = best_step(plan.id, name, steps) {
+            ids.push((name.clone(), id));
+        } else if std::fs::symlink_metadata(directory.join(name)).is_err() {
+            context.observer.on_event(&Event::Warning {
+                message: &format!("{} names {name} as the best step, and no tier has it", plan.id),
+            });
+        }
+    }
+    Ok(ids)
+}
+
+/// Returns the steps up to `newest` that some tier has, with their names. A tier that cannot be read has none.
+async fn older_steps(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    newest: StepId,
+) -> Result<Vec<(StepId, String)>> {
+    // The search for the restored step has warned of the tiers that cannot be read.
+    let silent = RestoreContext {
+        observer: Arc::new(SilentObserver),
+        ..context.clone()
+    };
+    let all = RestoreRequest {
+        step: None,
+        attempt: None,
+        allow_older: true,
+        ..request.clone()
+    };
+    let mut candidates = Candidates::list(&silent, &all).await?;
+    let mut older = Vec::new();
+    while let Some(candidate) = candidates.pop_newest() {
+        if candidate.id <= newest {
+            older.push(candidate);
+        }
+    }
+    let named = stream::iter(older).map(|candidate| async move {
+        let name = name_of(&candidate).await?;
+        Some((candidate.id, name))
+    });
+    Ok(named
+        .buffered(PARALLEL_READS)
+        .filter_map(std::future::ready)
+        .collect()
+        .await)
+}
+
+async fn name_of(candidate: &Candidate) -> Option<String> {
+    if let Some(step) = &candidate.local {
+        return Some(step.name().to_owned());
+    }
+    for remote in &candidate.remotes {
+        match read_commit(remote, candidate.id).await {
+            Ok(commit) => return Some(commit.name),
+            Err(error) => tracing::debug!(%error, "cannot read the name of a step"),
+        }
+    }
+    None
+}
+
+/// Returns the request for a best step: whole, as the nodes have it, and not for the trainer to resume from.
+fn of_best(request: &RestoreRequest, id: StepId) -> RestoreRequest {
+    RestoreRequest {
+        step: Some(id.step),
+        attempt: Some(id.attempt),
+        together: None,
+        resumes: false,
+        handoff: None,
+        demoted: BTreeMap::new(),
+        allow_older: false,
+        ..request.clone()
+    }
+}
+
+fn warn(context: &RestoreContext, name: &str, error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::Interrupted {
+        return Err(error);
+    }
+    context.observer.on_event(&Event::Warning {
+        message: &format!(
+            "the best step {name} is not restored beside the step that names it: {}",
+            error.text_with_hint()
+        ),
+    });
+    Ok(())
+}
+
+impl BestStep {
+    fn of(plan: &RestorePlan, already_there: bool) -> Self {
+        Self {
+            id: plan.id,
+            path: plan.path.clone(),
+            data_bytes: plan.data_bytes,
+            already_there,
+        }
+    }
+}
