@@ -44,6 +44,15 @@ class Checkpoint(ModelCheckpoint):
         common.saved(trainer.global_step, *(name for name in names if name.endswith(".ckpt")))
 
 
+class Best(ModelCheckpoint):
+    def on_train_epoch_end(self, trainer, module):
+        before = self.best_model_path
+        super().on_train_epoch_end(trainer, module)
+        if self.best_model_path != before:
+            common.saving(trainer.global_step)
+            common.saved(trainer.global_step, os.path.basename(self.best_model_path))
+
+
 class Resumed(Callback):
     def on_train_start(self, trainer, _):
         common.resume(trainer.global_step)
@@ -60,21 +69,22 @@ if __name__ == "__main__":
         options = {"dirpath": arguments.directory, "save_last": True}
         if arguments.variant == "last":
             options = {"dirpath": arguments.directory, "filename": "last", "enable_version_counter": False}
-        if arguments.variant == "best":
-            # The loss falls, so that the best one is that of the first epoch: it has to outlive all others.
-            options |= {"monitor": "loss", "mode": "max", "save_top_k": 1}
         if not list(arguments.directory.glob("last*.ckpt")):
             resume = None
+    callbacks = [Checkpoint(**options), Resumed()]
+    if arguments.variant == "best":
+        # The loss falls, so that the best one is that of the first epochs: it has to outlive all others.
+        best = Best(arguments.directory, "best-{epoch}-{step}", monitor="loss", mode="max")
+        callbacks.append(best)
     rows = torch.randn(8 * arguments.every, 64, generator=torch.Generator().manual_seed(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8)
     module = Module()
     trainer = lightning.Trainer(
         accelerator="cpu", max_epochs=arguments.until // arguments.every, logger=logger, log_every_n_steps=1,
-        callbacks=[Checkpoint(**options), Resumed()], default_root_dir=arguments.directory,
+        callbacks=callbacks, default_root_dir=arguments.directory,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, loader, ckpt_path=resume, weights_only=False)
     if arguments.variant == "best":
-        best = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
-        module.load_state_dict(best["state_dict"])
+        module.load_state_dict(torch.load(best.best_model_path, weights_only=False)["state_dict"])
     common.end(common.torch_weights(module))

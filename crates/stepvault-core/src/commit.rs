@@ -1,6 +1,6 @@
 //! The commit: the record that makes a step visible on a remote. It is written once, after everything else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::manifest::{PartManifest, Shape};
 use crate::nodes::MAX_NODES;
-use crate::step_origin::{MAX_BEST, best_fault};
+use crate::step_origin::{BestName, MAX_BEST, best_fault};
 use crate::timestamp::Timestamp;
 
 /// What a commit records about one node's part.
@@ -34,9 +34,9 @@ pub struct CommittedPart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
-    /// The names of the steps that its trainer calls the best so far, over all parts; sorted. Omitted when there is none.
+    /// The steps that its trainer calls the best so far, over all parts; sorted by name. Omitted when there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub best: Vec<String>,
+    pub best: Vec<BestName>,
     /// Format version.
     pub format: u32,
     /// The run.
@@ -75,7 +75,7 @@ struct PartSummary {
     shape: Shape,
     written_at: Timestamp,
     metrics: BTreeMap<String, f64>,
-    best: Vec<String>,
+    best: Vec<BestName>,
     shared_tree_sha256: Option<Sha256Digest>,
     data_bytes: u64,
     file_count: u64,
@@ -120,7 +120,7 @@ impl Commit {
         };
         let mut written_at = first.written_at;
         let mut metrics = BTreeMap::new();
-        let mut best = BTreeSet::new();
+        let mut best = BTreeMap::new();
         let mut committed = Vec::with_capacity(parts.len());
         for FoundPart {
             summary,
@@ -145,14 +145,16 @@ impl Commit {
                 data_bytes: summary.data_bytes,
                 file_count: summary.file_count,
             });
-            best.extend(summary.best);
+            for named in summary.best {
+                best.entry(named.name.clone()).or_insert(named);
+            }
             // If several nodes give a metric, the first node's value counts.
             for (name, value) in summary.metrics {
                 metrics.entry(name).or_insert(value);
             }
         }
         Ok(Self {
-            best: best.into_iter().take(MAX_BEST).collect(),
+            best: best.into_values().take(MAX_BEST).collect(),
             format: FORMAT,
             run: first.run,
             id: first.id,

@@ -264,7 +264,13 @@ fn a_commit_that_contradicts_itself_is_refused() {
 fn a_commit_has_the_best_steps_that_any_part_names() {
     let naming = |node: &str, names: &[&str]| {
         let mut manifest = manifest_of(node, &[1]);
-        manifest.origin.best = names.iter().map(|&name| name.to_owned()).collect();
+        manifest.origin.best = names
+            .iter()
+            .map(|&name| BestName {
+                name: name.to_owned(),
+                step: None,
+            })
+            .collect();
         manifest
     };
     let parts = [
@@ -275,7 +281,9 @@ fn a_commit_has_the_best_steps_that_any_part_names() {
     let found = parts
         .iter()
         .map(|part| FoundPart::of(part, Sha256Digest::of(b""), 1));
-    assert_eq!(Commit::of(found.collect()).unwrap().best, ["a", "b", "c"]);
+    let best = Commit::of(found.collect()).unwrap().best;
+    let names: Vec<&str> = best.iter().map(|best| best.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
     for names in [
         &["b", "a"][..],
         &["a", "a"],

@@ -4,20 +4,33 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::Step;
 use crate::keys::check_step_name;
 use crate::path::RelativePath;
 
 /// Maximum number of steps that one names as the best.
 pub const MAX_BEST: usize = 16;
 
+/// How a step names one that its trainer calls the best so far.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BestName {
+    /// The name.
+    pub name: String,
+    /// The number in the name. A trainer may save a step under two names, of which only one is sealed. Omitted when the
+    /// name has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Step>,
+}
+
 /// What was known of a step when it was sealed: enough to put it back where its trainer looks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepOrigin {
-    /// The names of the steps that its trainer calls the best so far, which may be its own: at most [`MAX_BEST`],
-    /// sorted. Omitted when there is none.
+    /// The steps that its trainer calls the best so far, which may be itself: at most [`MAX_BEST`], sorted by name.
+    /// Omitted when there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub best: Vec<String>,
+    pub best: Vec<BestName>,
     /// The directory of the step, below the watched one. Omitted when the step is directly in the watched directory, and
     /// when none was watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,14 +79,14 @@ impl StepOrigin {
 }
 
 /// Returns what is wrong with names of best steps in a record.
-pub(crate) fn best_fault(names: &[String]) -> Option<String> {
+pub(crate) fn best_fault(names: &[BestName]) -> Option<String> {
     if names.len() > MAX_BEST {
         return Some(format!("it names more than {MAX_BEST} best steps"));
     }
-    if !names.is_sorted_by(|one, next| one < next) {
+    if !names.is_sorted_by(|one, next| one.name < next.name) {
         return Some("the names of its best steps are not sorted, or one is listed twice".to_owned());
     }
-    let fault = names.iter().find_map(|name| check_step_name(name).err());
+    let fault = names.iter().find_map(|best| check_step_name(&best.name).err());
     fault.map(|error| error.to_string())
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use stepvault_core::clock::Clock;
 use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::step_origin::BestName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::check::{StepCheck, check_extent};
@@ -44,8 +45,8 @@ pub struct InspectedStep {
     pub step: FoundStep,
     /// The result of checking its files.
     pub check: StepCheck,
-    /// The names of the steps that it calls the best so far, which may be its own.
-    pub best: Vec<String>,
+    /// The steps that it calls the best so far, which may be itself.
+    pub best: Vec<BestName>,
     /// The result of reading its data, if that was requested.
     pub deep: Option<DeepCheck>,
 }
@@ -247,7 +248,7 @@ impl UncheckedSteps<'_> {
     fn checked(mut self, request: &InspectRequest<'_>) -> Inspection {
         let warnings = warnings(&self.found, &self.tree, &self.files);
         let best_of = |step: &FoundStep| self.found.best_of(step, self.profile, &self.tree, &self.files);
-        let best: Vec<Vec<String>> = self.found.steps.iter().map(best_of).collect();
+        let best: Vec<Vec<BestName>> = self.found.steps.iter().map(best_of).collect();
         let steps = std::mem::take(&mut self.found.steps);
         let all_bytes = steps.iter().map(|step| step.bytes).fold(0, u64::saturating_add);
         if let Some(observer) = request.deep {
@@ -275,7 +276,7 @@ impl UncheckedSteps<'_> {
         }
     }
 
-    fn check(&self, step: FoundStep, best: Vec<String>, observer: Option<&dyn Observer>) -> InspectedStep {
+    fn check(&self, step: FoundStep, best: Vec<BestName>, observer: Option<&dyn Observer>) -> InspectedStep {
         let mut check = check_extent(self.extent, &step, &self.tree, &self.files);
         let deep = observer.map(|observer| {
             read_step(&step, &self.tree, &self.files, &|bytes| {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::find::stated::stated_best;
 use crate::find::{Found, FoundStep};
+use crate::profile::Profile;
 use crate::profile::template::last_component;
-use crate::profile::{Profile, Protects};
 use crate::tree::{OpenFile, Tree};
 
 /// Returns the steps that a clean-up of the watched directory may remove without taking anything from the trainer:
@@ -44,6 +44,9 @@ fn protected(
     files: &dyn OpenFile,
     found: &Found,
 ) -> Option<BTreeSet<String>> {
+    if profile.fails_if_cleaned {
+        return None;
+    }
     let mut protected = BTreeSet::new();
     for pointer in &found.pointers {
         match &pointer.target {
@@ -55,11 +58,6 @@ fn protected(
     }
     if !profile.best.is_empty() {
         protected.extend(best_steps(profile, tree, files, found)?);
-    }
-    for rule in &profile.protects {
-        match rule {
-            Protects::OwnRotation => return None,
-        }
     }
     Some(protected)
 }
@@ -75,7 +73,7 @@ fn best_steps(
     for step in &found.steps {
         let members: Vec<&str> = step.members.iter().map(String::as_str).collect();
         match stated_best(profile, &members, tree, files) {
-            Some(named) => names.extend(named),
+            Some(best) => names.extend(best),
             // The save was cut off: its file names nothing and protects nothing.
             None if !step.is_complete() => {}
             None => return None,

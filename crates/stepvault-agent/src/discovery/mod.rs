@@ -22,7 +22,7 @@ use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::StepOrigin;
+use stepvault_core::step_origin::{BestName, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, Found};
@@ -112,7 +112,7 @@ impl Origin {
     }
 
     /// Records the steps that it names as the best.
-    fn naming(mut self, best: Vec<String>) -> Self {
+    fn naming(mut self, best: Vec<BestName>) -> Self {
         self.recorded.best = best;
         self
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Attempt, Step, StepId};
+use crate::step_origin::BestName;
 
 /// Returns the steps of earlier attempts at or above the step at which some later attempt began.
 ///
@@ -28,18 +29,18 @@ pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId
         .collect()
 }
 
-/// Returns the step that the state of another one, `named_by`, names as the best: the newest of that name that is older,
-/// and from which the run did not go back.
+/// Returns the step that another one, `named_by`, names as the best: the newest of that name that is older, and from which
+/// the run did not go back; without one of that name, the newest of that number. That may be `named_by` itself.
 pub fn best_step<'a>(
     named_by: StepId,
-    name: &str,
+    best: &BestName,
     steps: impl Iterator<Item = (StepId, &'a str)>,
 ) -> Option<StepId> {
     let steps: Vec<(StepId, &str)> = steps.filter(|(id, _)| *id <= named_by).collect();
     let abandoned = abandoned_steps(steps.iter().map(|(id, _)| *id));
-    let alike = steps
-        .iter()
-        .filter(|(_, other)| *other == name)
-        .map(|(id, _)| *id);
-    alike.filter(|id| *id < named_by && !abandoned.contains(id)).max()
+    let live = || steps.iter().filter(|(id, _)| !abandoned.contains(id));
+    let of_name = live().filter(|(_, name)| *name == best.name);
+    let of_number = live().filter(|(id, _)| Some(id.step) == best.step);
+    let newest = of_name.map(|(id, _)| *id).max();
+    newest.or_else(|| of_number.map(|(id, _)| *id).max())
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::best_step;
 use crate::ids::{RemoteName, StepId};
 use crate::observe::Tier;
+use crate::step_origin::BestName;
 use crate::timestamp::Timestamp;
 
 /// What is known about the bytes of a step on the tier.
@@ -51,8 +52,8 @@ pub struct StepFacts {
     pub bytes: u64,
     /// Bytes that its removal returns to the filesystem: fewer than `bytes` if other hard links to its files exist.
     pub reclaimable_bytes: u64,
-    /// The names of the steps that its trainer calls the best so far.
-    pub best: Vec<String>,
+    /// The steps that its trainer calls the best so far.
+    pub best: Vec<BestName>,
     /// Metrics by name.
     pub metrics: BTreeMap<String, f64>,
     /// Whether it is pinned.
@@ -118,6 +119,6 @@ impl TierView {
             .best
             .iter()
             .filter_map(|name| best_step(newest.id, name, steps()));
-        named.collect()
+        named.filter(|id| *id != newest.id).collect()
     }
 }

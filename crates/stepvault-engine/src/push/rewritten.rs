@@ -106,8 +106,9 @@ pub(super) async fn known_in_vault(
 }
 
 /// Returns the step of another name that has the number of a checkpoint which `placement` refuses, or for which it begins
-/// a new attempt, only because of that: the trainer saved one state under both names, one right after the other. `None` if
-/// the run went back, or the number is that of an earlier content of the same path.
+/// a new attempt, only because of that: the trainer saved one state under both names, one right after the other, as where
+/// one callback keeps the best and another every epoch. `None` if the run went back, or the number is that of an earlier
+/// content of the same path.
 ///
 /// # Errors
 /// When the vault cannot be read.

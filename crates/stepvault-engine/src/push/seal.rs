@@ -261,7 +261,8 @@ async fn place_in(
         return Ok((placement, AttemptState::Given, None));
     }
     let (placement, state) = placement(query, known, tiers.sealed).await?;
-    let copied = if request.origin.rewritten {
+    // Two files of an unknown trainer that have one number may be two halves of a step.
+    let copied = if request.origin.rewritten || request.origin.profile.is_some() {
         let written_at = checkpoint.tree.newest_mtime();
         copied_step(tiers, request, &known.steps, (placement, name), written_at).await?
     } else {

@@ -13,6 +13,7 @@ use futures::{StreamExt, stream};
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, SilentObserver};
 use stepvault_core::retention::best_step;
+use stepvault_core::step_origin::BestName;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::candidates::{Candidate, Candidates};
@@ -47,15 +48,15 @@ pub(super) async fn plan_best(
     plan: &RestorePlan,
 ) -> Result<Vec<BestStep>> {
     let mut planned = Vec::new();
-    for (name, id) in best_ids(context, request, plan).await? {
-        let request = of_best(request, id);
+    for best in best_steps(context, request, plan).await? {
+        let request = best.request(request);
         let found = async {
             let mut search = Search::begin(context, &request, Scope::All).await?;
             search.next().await?.ok_or_else(|| search.none_left())
         };
         match found.await {
             Ok(plan) => planned.push(BestStep::of(&plan, false)),
-            Err(error) => warn(context, &name, error)?,
+            Err(error) => warn(context, &best.name, error)?,
         }
     }
     Ok(planned)
@@ -74,19 +75,19 @@ pub(super) async fn restore_best(
         return Ok(Vec::new());
     };
     let mut restored = Vec::new();
-    for (name, id) in best_ids(context, request, plan).await? {
+    for best in best_steps(context, request, plan).await? {
         let done = async {
-            let report = search_and_execute(context, &of_best(request, id)).await?;
+            let report = search_and_execute(context, &best.request(request)).await?;
             write_best_copies(context, options, &report.plan).await?;
             Ok(report)
         };
         match done.await {
             Ok(report) => restored.push(BestStep::of(&report.plan, report.already_there)),
-            Err(error) => warn(context, &name, error)?,
+            Err(error) => warn(context, &best.name, error)?,
         }
     }
-    let (own, best) = (&plan.step.name, &plan.step.best);
-    if best.contains(own)
+    let own = &plan.step.name;
+    if plan.step.best.iter().any(|best| best.name == *own)
         && let Err(error) = write_best_copies(context, options, plan).await
     {
         warn(context, own, error)?;
@@ -101,32 +102,73 @@ fn options(request: &RestoreRequest) -> Option<&HandoffOptions> {
     handoff.filter(|handoff| is_whole && handoff.write)
 }
 
-/// Returns the steps other than its own that a step names as the best, by name. One that no tier has is warned of, unless
+/// A best step that some tier has.
+struct FoundBest {
+    id: StepId,
+    name: String,
+    /// Where it goes.
+    target: Target,
+}
+
+impl FoundBest {
+    /// Returns the request for it: whole, as the nodes have it, and not for the trainer to resume from.
+    fn request(&self, request: &RestoreRequest) -> RestoreRequest {
+        RestoreRequest {
+            target: self.target.clone(),
+            step: Some(self.id.step),
+            attempt: Some(self.id.attempt),
+            together: None,
+            resumes: false,
+            handoff: None,
+            demoted: BTreeMap::new(),
+            allow_older: false,
+            ..request.clone()
+        }
+    }
+}
+
+/// Returns the steps that a step names as the best, besides its own name. One that no tier has is warned of, unless
 /// something has its name in the directory.
-async fn best_ids(
+async fn best_steps(
     context: &RestoreContext,
     request: &RestoreRequest,
     plan: &RestorePlan,
-) -> Result<Vec<(String, StepId)>> {
-    let names = plan.step.best.iter().filter(|name| **name != plan.step.name);
-    let names: Vec<&String> = names.collect();
-    if names.is_empty() || options(request).is_none() {
+) -> Result<Vec<FoundBest>> {
+    let is_other = |best: &&BestName| best.name != plan.step.name;
+    let named: Vec<&BestName> = plan.step.best.iter().filter(is_other).collect();
+    if named.is_empty() || options(request).is_none() {
         return Ok(Vec::new());
     }
     let older = older_steps(context, request, plan.id).await?;
     let directory = plan.step.origin.directory_in(&plan.directory);
-    let mut ids = Vec::new();
-    for name in names {
+    let mut found = Vec::new();
+    for best in named {
+        let place = directory.join(&best.name);
         let steps = older.iter().map(|(id, name)| (*id, name.as_str()));
-        if let Some(id) = best_step(plan.id, name, steps) {
-            ids.push((name.clone(), id));
-        } else if std::fs::symlink_metadata(directory.join(name)).is_err() {
+        if let Some(id) = best_step(plan.id, best, steps) {
+            let has_name = older
+                .iter()
+                .any(|(other, name)| *other == id && *name == best.name);
+            found.push(FoundBest {
+                id,
+                name: best.name.clone(),
+                // The trainer saved it under two names, and looks for the other one.
+                target: if has_name {
+                    request.target.clone()
+                } else {
+                    Target::As(place)
+                },
+            });
+        } else if std::fs::symlink_metadata(place).is_err() {
             context.observer.on_event(&Event::Warning {
-                message: &format!("{} names {name} as the best step, and no tier has it", plan.id),
+                message: &format!(
+                    "{} names {} as the best step, and no tier has it",
+                    plan.id, best.name
+                ),
             });
         }
     }
-    Ok(ids)
+    Ok(found)
 }
 
 /// Returns the steps up to `newest` that some tier has, with their names. A tier that cannot be read has none.
@@ -175,20 +217,6 @@ async fn name_of(candidate: &Candidate) -> Option<String> {
         }
     }
     None
-}
-
-/// Returns the request for a best step: whole, as the nodes have it, and not for the trainer to resume from.
-fn of_best(request: &RestoreRequest, id: StepId) -> RestoreRequest {
-    RestoreRequest {
-        step: Some(id.step),
-        attempt: Some(id.attempt),
-        together: None,
-        resumes: false,
-        handoff: None,
-        demoted: BTreeMap::new(),
-        allow_older: false,
-        ..request.clone()
-    }
 }
 
 fn warn(context: &RestoreContext, name: &str, error: Error) -> Result<()> {

@@ -83,3 +83,43 @@ async fn what_cannot_be_pushed_is_named() {
     let (_, message) = text(rig.push(&empty).await);
     assert!(message.contains("holds no file"), "{message}");
 }
+
+/// The names of two callbacks for one step, the second written a moment later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_name_of_a_step_begins_no_attempt() {
+    let rig = Rig::with_directory().await;
+    let save = |step: u64, name: &str, seed: u64, written_seconds: i64| {
+        let path = rig.write_step(step, &[("a", 10)], seed, written_seconds);
+        let named = path.with_file_name(name);
+        let _ = std::fs::remove_dir_all(&named);
+        std::fs::rename(path, &named).unwrap();
+        let mut request = rig.request(&named);
+        request.origin.profile = Some("lightning".to_owned());
+        request
+    };
+    let first = rig.push_as(save(3, "epoch=0-step=3", 1, 1_000)).await.unwrap();
+    assert_eq!((first.id, first.newly_sealed), (id(1, 3), true));
+    let best = save(3, "best-epoch=0-step=3", 2, 1_002);
+    let best = rig.push_as(best).await.unwrap();
+    assert_eq!((best.id, best.newly_sealed), (id(1, 3), false));
+    rig.push_as(save(6, "epoch=1-step=6", 3, 1_010)).await.unwrap();
+    let later = rig
+        .push_as(save(3, "best-epoch=0-step=3", 2, 1_002))
+        .await
+        .unwrap();
+    assert_eq!(later.id, id(1, 3), "it was found late");
+
+    // The run went back.
+    let again = rig
+        .push_as(save(3, "best-epoch=0-step=3", 4, 1_020))
+        .await
+        .unwrap();
+    assert_eq!((again.id, again.newly_sealed), (id(2, 3), true));
+    // Two files of an unknown trainer may be halves of one step.
+    let rig = Rig::with_directory().await;
+    rig.push_durably(&rig.write_step(3, &[("a", 10)], 1, 1_000)).await;
+    let other = rig.write_step(3, &[("a", 10)], 2, 1_002);
+    std::fs::rename(&other, other.with_file_name("optimizer_3")).unwrap();
+    let other = rig.push_durably(&other.with_file_name("optimizer_3")).await;
+    assert_eq!(other.id, id(2, 3));
+}

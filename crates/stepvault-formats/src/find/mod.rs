@@ -11,15 +11,16 @@ mod usual;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stepvault_core::ids::Step;
 use stepvault_core::keys::check_step_name;
-use stepvault_core::step_origin::{MAX_BEST, StepOrigin};
+use stepvault_core::step_origin::{BestName, MAX_BEST, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 
 use crate::check::check_step;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{last_component, parent_prefix};
 use crate::profile::{GENERIC, PointerRole, Profile};
-use crate::step_name::looks_like_a_step;
+use crate::step_name::{self, looks_like_a_step};
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
 pub use extent::Extent;
@@ -183,26 +184,42 @@ pub struct Found {
 }
 
 impl Found {
-    /// Returns the names of the steps that a step of these calls the best so far, which may be its own: those that its
-    /// content states, and those that the trainer's pointer names.
+    /// Returns the steps that a step of these calls the best so far, which may be itself: those that its content states,
+    /// and those that the trainer's pointer names.
     pub fn best_of(
         &self,
         step: &FoundStep,
         profile: &Profile,
         tree: &Tree,
         files: &dyn OpenFile,
-    ) -> Vec<String> {
+    ) -> Vec<BestName> {
         let members: Vec<&str> = step.members.iter().map(String::as_str).collect();
         let mut names: BTreeSet<String> =
             stated::stated_best(profile, &members, tree, files).unwrap_or_default();
         let pointers = self.pointers.iter();
         let of_best = pointers.filter(|pointer| pointer.role == PointerRole::Best);
         for target in of_best.filter_map(|pointer| pointer.target.as_ref()) {
-            let named = self.steps.iter().find(|other| other.path == *target);
-            names.extend(named.map(|other| other.name(profile)));
+            let best = self.steps.iter().find(|other| other.path == *target);
+            names.extend(best.map(|other| other.name(profile)));
         }
-        names.retain(|name| check_step_name(name).is_ok());
-        names.into_iter().take(MAX_BEST).collect()
+        let number = |name: &str| {
+            let mut steps = self.steps.iter();
+            if let Some(found) = steps.find(|other| other.name(profile) == name) {
+                return found.step;
+            }
+            let path = format!("{}{name}", parent_prefix(&step.path));
+            let parts = profile
+                .series
+                .iter()
+                .find_map(|series| series.path.parts(&path))?;
+            parts.step.or_else(|| step_name::parse(name))
+        };
+        let names = names.into_iter().filter(|name| check_step_name(name).is_ok());
+        let best = names.map(|name| BestName {
+            step: number(&name).and_then(|number| Step::new(number).ok()),
+            name,
+        });
+        best.take(MAX_BEST).collect()
     }
 
     /// Returns the pointer that the trainer resumes by.

@@ -70,8 +70,8 @@ pub(crate) fn stated_best(
             continue;
         };
         for leaf in Document::read(&path, tree, files)?.leaves(&stated.key)? {
-            let Leaf::Text(named) = leaf else { continue };
-            let name = last_component(named.trim_end_matches('/'));
+            let Leaf::Text(path) = leaf else { continue };
+            let name = last_component(path.trim_end_matches('/'));
             if !name.is_empty() {
                 names.insert(name.to_owned());
             }
@@ -185,11 +185,10 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    fn leaf<E>(self, leaf: Leaf) -> Result<(), E> {
+    fn leaf(self, leaf: Leaf) {
         if self.keys.is_empty() {
             add(self.leaves, leaf);
         }
-        Ok(())
     }
 }
 
@@ -209,27 +208,33 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 
     fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
-        self.leaf(Leaf::Other)
+        self.leaf(Leaf::Other);
+        Ok(())
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.leaf(Leaf::Integer(i128::from(value)))
+        self.leaf(Leaf::Integer(i128::from(value)));
+        Ok(())
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.leaf(Leaf::Integer(i128::from(value)))
+        self.leaf(Leaf::Integer(i128::from(value)));
+        Ok(())
     }
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
-        self.leaf(Leaf::Other)
+        self.leaf(Leaf::Other);
+        Ok(())
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        self.leaf(Leaf::Text(value.to_owned()))
+        self.leaf(Leaf::Text(value.to_owned()));
+        Ok(())
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.leaf(Leaf::Other)
+        self.leaf(Leaf::Other);
+        Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
@@ -247,11 +252,14 @@ impl<'de> Visitor<'de> for At<'_> {
                 if key == LAST {
                     self.leaves.truncate(before);
                 }
-                of_element.into_iter().for_each(|leaf| add(self.leaves, leaf));
+                for leaf in of_element {
+                    add(self.leaves, leaf);
+                }
             },
             _ => while elements.next_element::<IgnoredAny>()?.is_some() {},
         }
-        self.leaf(Leaf::Other)
+        self.leaf(Leaf::Other);
+        Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
@@ -266,7 +274,8 @@ impl<'de> Visitor<'de> for At<'_> {
                 entries.next_value::<IgnoredAny>()?;
             }
         }
-        self.leaf(Leaf::Other)
+        self.leaf(Leaf::Other);
+        Ok(())
     }
 }
 

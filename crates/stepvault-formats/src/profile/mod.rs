@@ -1,7 +1,7 @@
 //! Profiles: descriptions of how frameworks lay out their checkpoints, as data.
 //!
 //! Each framework is one file in `profiles/`. A user's own profile has the same form, as a `[[profile]]` table of the
-//! configuration. What data cannot express is a small rule in code that a profile names ([`UnitRule`], [`Protects`],
+//! configuration. What data cannot express is a small rule in code that a profile names ([`UnitRule`],
 //! [`ResumeBy`]).
 //!
 //! # Blind spots
@@ -75,10 +75,10 @@ pub struct Profile {
     /// Where a step names the best step so far, as a path or a name. The trainer, or its user, loads it at the end.
     #[serde(default)]
     pub best: Vec<Stated>,
-    /// The steps that a clean-up of the source must keep, besides those that pointers or steps name and the newest
-    /// complete step.
+    /// True when a clean-up of the source must keep every step: the trainer deletes its own steps by a list in memory, and
+    /// fails if one is gone (`composer/callbacks/checkpoint_saver.py`).
     #[serde(default)]
-    pub protects: Vec<Protects>,
+    pub fails_if_cleaned: bool,
     /// How its files may be sealed.
     pub links: Links,
     /// The names of steps in the watched directory, when a run's configuration gives them and their proof. A rename or
@@ -177,15 +177,6 @@ pub enum Effect {
     Removed,
     /// It writes into it.
     WrittenTo,
-}
-
-/// Steps that a clean-up must keep, found by code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protects {
-    /// Every step: the trainer deletes its own steps by a list in memory, and fails if one is gone
-    /// (`composer/callbacks/checkpoint_saver.py`).
-    OwnRotation,
 }
 
 /// How a framework's files may be sealed.

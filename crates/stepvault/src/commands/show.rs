@@ -118,7 +118,13 @@ async fn content(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Conte
             crc32c: None,
         });
         Ok(Content {
-            best: step.record().origin.best.clone(),
+            best: step
+                .record()
+                .origin
+                .best
+                .iter()
+                .map(|best| best.name.clone())
+                .collect(),
             entries: files.collect(),
         })
     })
@@ -127,7 +133,11 @@ async fn content(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Conte
 
 /// Returns each file once, even if the parts of several nodes hold it.
 fn of_manifests(manifests: &[PartManifest]) -> Content {
-    let best: BTreeSet<&String> = manifests.iter().flat_map(|part| &part.origin.best).collect();
+    let best: BTreeSet<&String> = manifests
+        .iter()
+        .flat_map(|part| &part.origin.best)
+        .map(|best| &best.name)
+        .collect();
     let files: BTreeMap<&str, &FileEntry> = manifests
         .iter()
         .flat_map(|manifest| &manifest.files)

@@ -190,24 +190,51 @@ fn one_that_is_gone_is_warned_of_and_stops_nothing() {
     assert!(!document.stderr.contains("best step"));
 }
 
+/// A callback keeps the best, and another one every epoch: the best one has two names.
 #[test]
-fn of_lightning_and_of_timm() {
+fn of_lightning() {
     let place = configured();
-    let checkpoint = |step: i64| format!("out/version_0/checkpoints/epoch=0-step={step}.ckpt");
+    let checkpoints = "out/version_0/checkpoints";
+    let best = format!("{checkpoints}/best-epoch=0-step=10.ckpt");
+    let every = |step: i64| format!("{checkpoints}/epoch=0-step={step}.ckpt");
     for step in [10, 20, 30] {
         let pickle = format!(
             "(dVglobal_step\nI{step}\nsVcallbacks\n(dVEarlyStopping\n(dVpatience\nI3\nssVModelCheckpoint{{'monitor': 'val'}}\n\
-             (dVbest_model_path\nV/x/version_0/checkpoints/epoch=0-step=10.ckpt\nsVdirpath\nV/x\nsss."
+             (dVbest_model_path\nV/x/{best}\nsVdirpath\nV/x\nsss."
         );
-        place.write(&checkpoint(step), archive(pickle.as_bytes()));
+        let bytes = archive(pickle.as_bytes());
+        if step == 10 {
+            place.write(&best, &bytes);
+        }
+        place.write(&every(step), bytes);
         round(&place);
     }
     on(&place, &PRUNE).expect_code(0);
     lose_the_node(&place);
+    on(&place, &["restore", "--into", "out"])
+        .expect_code(0)
+        .expect_stdout(&["best-epoch=0-step=10.ckpt"]);
+    let names = |place: &Place| -> Vec<String> {
+        let files = std::fs::read_dir(place.path(checkpoints)).unwrap();
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.contains("step"))
+            .collect();
+        names.sort();
+        names
+    };
+    // Whichever of the two names was sealed.
+    assert_eq!(
+        names(&place),
+        ["best-epoch=0-step=10.ckpt", "epoch=0-step=30.ckpt"]
+    );
+    round(&place);
     on(&place, &["restore", "--into", "out"]).expect_code(0);
-    assert!(place.path(&checkpoint(10)).is_file() && place.path(&checkpoint(30)).is_file());
-    assert!(!place.path(&checkpoint(20)).exists());
+    assert_eq!(verdicts(&place).len(), 2, "what was restored is no new step");
+}
 
+#[test]
+fn of_timm() {
     let place = configured();
     for epoch in [1_i64, 2, 3] {
         let bytes = state(&[("epoch", epoch)], "weights");

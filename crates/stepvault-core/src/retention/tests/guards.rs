@@ -1,6 +1,7 @@
 //! Guards, which apply whatever the configuration is.
 
 use super::*;
+use crate::step_origin::BestName;
 
 #[test]
 fn rules_that_would_delete_everything_are_refused() {
@@ -173,10 +174,17 @@ fn a_plan_is_written_as_json_with_units_in_its_names() {
     );
 }
 
+fn best_name(name: &str, step: Option<u64>) -> BestName {
+    BestName {
+        name: name.to_owned(),
+        step: step.map(|step| Step::new(step).unwrap()),
+    }
+}
+
 #[test]
 fn the_best_step_according_to_the_newest_valid_one_stays_on_a_remote() {
     let mut all = steps([1, 2, 3, 4, 5]);
-    let naming = |name: &str| vec![name.to_owned()];
+    let naming = |name: &str| vec![best_name(name, None)];
     all.steps[1].best = naming("step_1");
     all.steps[3].best = naming("step_2");
     all.steps[4].best = naming("step_3");
@@ -195,17 +203,25 @@ fn the_best_step_according_to_the_newest_valid_one_stays_on_a_remote() {
     all.steps[4].verified = Verified::Damaged("cut off".to_owned());
     assert_eq!(dropped(&planned(&all, &last(1))), [1, 3]);
     // It may name itself, or what no longer exists.
-    all.steps[3].best = vec!["step_4".to_owned(), "step_9".to_owned()];
+    all.steps[3].best = vec![best_name("step_4", None), best_name("step_9", None)];
     assert_eq!(dropped(&planned(&all, &last(1))), [1, 2, 3]);
 }
 
 #[test]
 fn the_best_step_is_the_newest_of_its_name_from_which_the_run_did_not_go_back() {
     let at = |attempt, number| (id(attempt, number), "best");
-    let best =
-        |named_by, steps: &[(StepId, &'static str)]| best_step(named_by, "best", steps.iter().copied());
-    assert_eq!(best(id(1, 3), &[at(1, 1), at(1, 2), at(1, 3)]), Some(id(1, 2)));
-    assert_eq!(best(id(1, 3), &[at(1, 3), at(1, 4)]), None);
+    let best = |named_by, steps: &[(StepId, &'static str)]| {
+        best_step(named_by, &best_name("best", Some(20)), steps.iter().copied())
+    };
+    assert_eq!(best(id(1, 3), &[at(1, 1), at(1, 2), at(1, 3)]), Some(id(1, 3)));
+    assert_eq!(best(id(1, 2), &[at(1, 3), at(1, 4)]), None);
+    // A step that was sealed under another of its names is found by its number.
+    let other = |number| (id(1, number), "other");
+    assert_eq!(
+        best(id(1, 30), &[other(10), other(20), other(30)]),
+        Some(id(1, 20))
+    );
+    assert_eq!(best(id(1, 30), &[at(1, 10), other(20)]), Some(id(1, 10)));
     // The second attempt began at 20: it went back from 30, and never to it.
     let went_back = [at(1, 10), at(1, 30), (id(2, 20), "other"), (id(2, 40), "other")];
     assert_eq!(best(id(2, 40), &went_back), Some(id(1, 10)));

@@ -12,7 +12,7 @@ use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, S
 use stepvault_core::members::MemberSet;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::StepOrigin;
+use stepvault_core::step_origin::{BestName, StepOrigin};
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::{Candidate, Faults};
@@ -55,8 +55,8 @@ pub(super) struct ResolvedStep {
     pub(super) members: Vec<RelativePath>,
     /// Where its trainer keeps it, and what wrote it.
     pub(super) origin: StepOrigin,
-    /// The names of the steps that any of its nodes calls the best so far.
-    pub(super) best: BTreeSet<String>,
+    /// The steps that any of its nodes calls the best so far.
+    pub(super) best: BTreeSet<BestName>,
     /// Tiers in the order in which they are read.
     pub(super) sources: Vec<Source>,
     /// Identifies what will be at the target: an interrupted restore of the same continues.

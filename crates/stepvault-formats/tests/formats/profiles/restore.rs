@@ -1,5 +1,6 @@
 //! What a restore writes, moves aside and reports, and what a clean-up may remove.
 
+use stepvault_core::step_origin::BestName;
 use stepvault_formats::find::{FindOptions, find_steps};
 use stepvault_formats::pointer::{PointerContent, PointerWrite, pointer_after_restore};
 use stepvault_formats::profile::{Effect, Hazard, Profile, ProfileSet};
@@ -404,13 +405,17 @@ fn the_best_model_of_a_hugging_face_run_stays() {
     assert_eq!(removable("hf-trainer", &memory), Vec::<String>::new());
 }
 
-/// The names of the best steps according to the last step.
+/// The names and numbers of the best steps according to the last step.
 fn best(name: &str, memory: &Memory) -> Vec<String> {
     let profile = profile(name);
     let options = FindOptions::default();
     let found = find_steps(&profile, &memory.tree(), memory, memory.settled(), &options);
     let newest = found.steps.iter().max_by_key(|step| step.step).unwrap();
-    found.best_of(newest, &profile, &memory.tree(), memory)
+    let best = found.best_of(newest, &profile, &memory.tree(), memory);
+    let number = |best: &BestName| best.step.map_or(String::new(), |step| format!(" {step}"));
+    best.iter()
+        .map(|best| format!("{}{}", best.name, number(best)))
+        .collect()
 }
 
 #[test]
@@ -425,11 +430,11 @@ fn a_step_names_the_best() {
     hugging_face(&mut memory, 5, "null");
     assert!(best("hf-trainer", &memory).is_empty());
     hugging_face(&mut memory, 10, "\"out/checkpoint-5/\"");
-    assert_eq!(best("trl", &memory), ["checkpoint-5"]);
+    assert_eq!(best("trl", &memory), ["checkpoint-5 5"]);
     hugging_face(&mut memory, 15, "\"checkpoint-15\"");
     assert_eq!(
         best("hf-trainer", &memory),
-        ["checkpoint-15"],
+        ["checkpoint-15 15"],
         "its own name is not left out"
     );
     for strange in [
@@ -465,7 +470,7 @@ fn a_step_names_the_best() {
         "checkpoint2.pt = two",
         "checkpoint_best.pt = one",
     ]);
-    assert_eq!(best("fairseq", &memory), ["checkpoint1.pt"]);
+    assert_eq!(best("fairseq", &memory), ["checkpoint1.pt 1"]);
 }
 
 #[test]
