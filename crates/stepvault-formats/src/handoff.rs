@@ -50,6 +50,8 @@ pub struct HandoffPlan {
     /// A step that only the directory holds and no tier: complete, and written after the restored one. The trainer
     /// resumes from it.
     pub kept: Option<String>,
+    /// Whether `kept` has one of the restored step's own paths, so that nothing is restored.
+    pub kept_has_its_path: bool,
     /// Paths that the trainer would fail on or resume from instead. They are moved out of its sight before the step
     /// appears.
     pub aside: Vec<String>,
@@ -208,6 +210,7 @@ impl View {
             framework: profile.name.clone(),
             why,
             kept: newer.and_then(|newer| self.inside(&newer.path)),
+            kept_has_its_path: false,
             aside: outermost(aside, &kept)
                 .iter()
                 .filter_map(|path| self.inside(path))

@@ -8,7 +8,7 @@ use stepvault_core::timestamp::Timestamp;
 use crate::find::units::{collect, is_below};
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{Values, last_component, parent_prefix};
-use crate::profile::{Effect, PathPattern, Profile, ResumeBy, StepKind};
+use crate::profile::{Effect, PathPattern, Profile, ResumeBy, StepKind, UnitRule};
 use crate::text_file::read_json;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
@@ -52,7 +52,7 @@ pub fn resumed_by_framework(profile: &Profile, tree: &Tree, files: &dyn OpenFile
             let units = collect(profile, tree, files).units;
             let unit = units
                 .iter()
-                .find(|unit| unit.series.unit.is_some() || unit.rewritten);
+                .find(|unit| unit.series.unit == Some(UnitRule::ArealRecover) || unit.rewritten);
             unit.map_or(Resumed::Nothing, |unit| Resumed::Step(unit.path().to_owned()))
         }
         ResumeBy::NewestCtime | ResumeBy::Told => Resumed::Unknown,

@@ -112,6 +112,7 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
     if unit.series.unit == Some(UnitRule::ArealRecover) {
         reasons.extend(areal::objections(unit));
     }
+    reasons.extend(unit.objection.clone());
 }
 
 /// Collects the required files that are missing.
@@ -341,7 +342,7 @@ fn by_quiet(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String
         .later
         .iter()
         .find(|later| later.newest().is_some_and(|written| written > newest));
-    if let Some(later) = later.filter(|_| unit.series.unit.is_none()) {
+    if let Some(later) = later.filter(|_| unit.series.unit != Some(UnitRule::ArealRecover)) {
         return Ok(format!("{QUIET}, and {} was started after it", later.path()));
     }
     if newest > around.now {

@@ -6,6 +6,7 @@ mod extent;
 mod judge;
 mod ranks;
 pub(crate) mod stated;
+mod torchtune;
 pub(crate) mod units;
 mod usual;
 
@@ -19,7 +20,7 @@ use stepvault_core::timestamp::Timestamp;
 use crate::check::check_step;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{last_component, parent_prefix};
-use crate::profile::{GENERIC, PointerRole, Profile};
+use crate::profile::{GENERIC, PointerRole, Profile, UnitRule};
 use crate::step_name::{self, looks_like_a_step};
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
@@ -133,6 +134,13 @@ impl FoundStep {
         stated::stated_step(series, &members, tree, files)
     }
 
+    /// Whether one of its paths is overwritten by the next step, which has another path for the rest.
+    pub(crate) fn has_shared_path(&self, profile: &Profile) -> bool {
+        let mut series = profile.series.iter();
+        let series = series.find(|series| series.name == self.series);
+        series.is_some_and(|series| series.unit == Some(UnitRule::TorchtuneEpoch)) && self.members.len() > 1
+    }
+
     /// Returns its name: that of its path, or for several paths one made of the profile, the series and, unless its paths
     /// are rewritten, its number.
     pub fn name(&self, profile: &Profile) -> String {
@@ -148,7 +156,7 @@ impl FoundStep {
     pub fn origin(&self, profile: &Profile) -> StepOrigin {
         let is_framework = profile.name != GENERIC;
         StepOrigin {
-            rewritten: self.rewritten,
+            rewritten: self.rewritten || self.has_shared_path(profile),
             profile: is_framework.then(|| profile.name.clone()),
             profile_version: profile.version.filter(|_| is_framework).map(str::to_owned),
             series: is_framework.then(|| self.series.clone()),
@@ -306,7 +314,7 @@ pub fn find_steps(
 fn is_compared(unit: &Unit<'_>, rule: QuietRule, extent: Extent) -> bool {
     let is_directory = unit.members.len() == 1 && !unit.is_files();
     let is_unproved = matches!(rule, QuietRule::Always | QuietRule::Briefly);
-    is_directory && is_unproved && unit.series.unit.is_none() && !extent.is_part()
+    is_directory && is_unproved && unit.series.unit != Some(UnitRule::ArealRecover) && !extent.is_part()
 }
 
 /// Returns whether every file of an alias is only another name for a step's bytes.
@@ -375,7 +383,7 @@ fn found_step(
             .fold(0, u64::saturating_add),
         files: unit.files.len() as u64,
         written_at: unit.newest().unwrap_or_default(),
-        resumable: unit.series.resumable,
+        resumable: unit.resumable,
     }
 }
 

@@ -54,6 +54,14 @@ pub(super) fn stated_step(
     })
 }
 
+/// Returns the number at these keys of a file; `None` when there is none, or the file cannot be read.
+pub(super) fn stated_number(path: &str, keys: &str, tree: &Tree, files: &dyn OpenFile) -> Option<u64> {
+    match Document::read(path, tree, files)?.leaves(keys)?.first()? {
+        Leaf::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
 /// Returns the names of the steps that a step of these paths states to be the best so far, which may be its own. A
 /// trainer states a path as it saw it, of which only the last component means something here. Returns `None` when
 /// something that may name one cannot be read.

@@ -6,6 +6,7 @@ use stepvault_core::timestamp::Timestamp;
 
 use super::areal;
 use super::stated::stated_step;
+use super::torchtune;
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Profile, Series, StepKind, UnitRule};
@@ -45,6 +46,10 @@ pub(crate) struct Unit<'a> {
     pub(crate) files: Vec<UnitFile>,
     /// Whether it contains what its series requires.
     pub(crate) fits: bool,
+    /// Whether the trainer can resume from it.
+    pub(crate) resumable: bool,
+    /// Why files beside it show that it is not complete.
+    pub(crate) objection: Option<String>,
 }
 
 impl Unit<'_> {
@@ -123,7 +128,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             None if choice.series.rewritten || choice.series.path.has_group("step") => None,
             None => step_name::parse(last_component(path)),
         };
-        if choice.series.unit.is_none() && choice.series.numbered && step.is_none() {
+        if choice.series.unit != Some(UnitRule::ArealRecover) && choice.series.numbered && step.is_none() {
             continue;
         }
         if entry.kind == EntryKind::Directory {
@@ -140,6 +145,8 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             rewritten: choice.series.rewritten && step.is_none(),
             files: Vec::new(),
             fits: false,
+            resumable: choice.series.resumable,
+            objection: None,
         });
         unit.fits |= choice.fits;
         unit.files.extend(choice.files);
@@ -154,9 +161,10 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             .sort_by(|one, other| (one.parts.rank, &one.path).cmp(&(other.parts.rank, &other.path)));
         match unit.series.unit {
             Some(UnitRule::ArealRecover) => areal::complete_unit(unit, tree, files),
-            None => true,
+            Some(UnitRule::TorchtuneEpoch) | None => true,
         }
     });
+    torchtune::add_recipe_state(&mut units, tree, files);
     for unit in units.iter_mut().filter(|unit| unit.rewritten) {
         add_companions(unit, tree);
         let members: Vec<&str> = unit.members.iter().map(|member| member.path.as_str()).collect();
@@ -211,6 +219,7 @@ fn index_of(profile: &Profile, series: &Series) -> usize {
 fn areal_key(series: &Series, path: &str) -> Option<String> {
     match series.unit? {
         UnitRule::ArealRecover => Some(areal::trial_of(path).to_owned()),
+        UnitRule::TorchtuneEpoch => None,
     }
 }
 

@@ -14,7 +14,9 @@
 //!   `custom_checkpoint_N.pkl` of Accelerate, `*_optim_states.pt` of `DeepSpeed`.
 //! - The loss of the highest ranks leaves no gap. It is detected from the previous step or from the number of ranks
 //!   that the caller expects, but not in the first step of a run whose file names do not state the number of ranks.
-//! - The last checkpoint of a torchtune run has no recipe state, so a missing recipe state proves nothing.
+//! - The last checkpoint of a torchtune run has no recipe state, so a missing recipe state proves nothing where no other
+//!   epoch has left one. Where all epochs share one, an epoch that was not sealed before the next one overwrote it is not
+//!   sealed: its weights alone are nothing to resume from.
 //! - A step of plain torch files or of Lightning is complete when it is quiet. Only the check of its structure
 //!   detects a file that is cut off.
 //! - An overwrite in place is detected from modification times. A copy that does not keep them can look overwritten;
@@ -195,13 +197,13 @@ impl Profile {
         self.links == Links::CopyOrReflink
     }
 
-    /// Returns whether files of this step may be written to again: it is overwritten in place, unless each of its contents
-    /// is renamed to its path.
+    /// Returns whether files of this step may be written to again: it, or one of its paths, is overwritten in place, and its
+    /// contents are not renamed to its path.
     pub fn overwrites(&self, step: &FoundStep) -> bool {
         let of_step = |series: &&Series| series.name == step.series;
         let series = self.series.iter().find(of_step);
         let is_renamed = series.is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
-        self.overwrites_finished_files() || step.rewritten && !is_renamed
+        self.overwrites_finished_files() || step.rewritten && !is_renamed || step.has_shared_path(self)
     }
 
     /// Returns whether a path is never a step, with everything below it.

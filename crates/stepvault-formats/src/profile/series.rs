@@ -99,6 +99,9 @@ pub enum UnitRule {
     /// `recover_checkpoint` of every model and the one `recover_info` beside them, overwritten at each save
     /// (areal/utils/recover.py, saver.py).
     ArealRecover,
+    /// `epoch_N`, and `recipe_state/recipe_state.pt` beside it if it is of this epoch
+    /// (`torchtune/training/checkpointing/_checkpointer.py`).
+    TorchtuneEpoch,
 }
 
 /// The proof that a step is complete. Evidence against it overrides any proof.

@@ -342,3 +342,99 @@ fn damaged_content_is_not_sealed_and_inspect_and_push_agree() {
     round(&place);
     assert_eq!(steps(&place), [(1, 3)]);
 }
+
+/// Saves an epoch as torchtune 0.6.1 does: the last one of the run without a recipe state.
+fn save_epoch(place: &Place, epoch: i64, of_run: i64) {
+    place.write(
+        &format!("out/epoch_{epoch}/ft-model.bin"),
+        state(&[("epoch", epoch)], "weights"),
+    );
+    if epoch + 1 < of_run {
+        save_recipe(place, epoch, of_run);
+    }
+}
+
+fn save_recipe(place: &Place, epoch: i64, of_run: i64) {
+    let numbers = [("epochs_run", epoch + 1), ("total_epochs", of_run)];
+    place.write("out/recipe_state/recipe_state.pt", state(&numbers, "optimizer"));
+}
+
+/// The epoch of the recipe state that the trainer finds.
+#[track_caller]
+fn recipe_epoch(place: &Place) -> i64 {
+    let recipe = std::fs::read(place.path("out/recipe_state/recipe_state.pt")).unwrap();
+    let is_of = |epoch: &i64| {
+        let numbers = [("epochs_run", epoch + 1), ("total_epochs", 9)];
+        recipe == state(&numbers, "optimizer")
+    };
+    (0..9).find(is_of).expect("a whole recipe state")
+}
+
+#[test]
+fn of_torchtune_whose_recipe_state_belongs_to_one_epoch_after_the_other() {
+    let place = configured();
+    let epochs = |place: &Place| -> Vec<i64> {
+        (0..9)
+            .filter(|epoch| place.path(&format!("out/epoch_{epoch}/ft-model.bin")).is_file())
+            .collect()
+    };
+    for epoch in [0, 1] {
+        save_epoch(&place, epoch, 9);
+        round(&place);
+    }
+    lose_the_node(&place);
+    on(&place, &["restore", "--into", "out"]).expect_code(0);
+    assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![1], 1));
+    round(&place);
+    assert_eq!(steps(&place), [(1, 0), (1, 1)]);
+
+    // An older one: its recipe state takes the place of the newer, which is moved aside.
+    on(&place, &["restore", "--into", "out", "--step", "0"]).expect_code(0);
+    assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![0], 0));
+    on(&place, &["restore", "--into", "out"]).expect_code(0);
+    assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![0, 1], 1));
+
+    // A whole one that no tier has stays.
+    save_epoch(&place, 2, 9);
+    let plan = ["restore", "--into", "out", "--plan"];
+    for arguments in [&plan[..], &plan[..3]] {
+        on(&place, arguments).expect_code(0).expect_stdout(&[
+            "not restored",
+            "the trainer resumes from",
+            "out/epoch_2,",
+        ]);
+    }
+    assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![0, 1, 2], 2));
+    // One without its recipe state does not, nor does a recipe state that is cut off.
+    place.write(
+        "out/recipe_state/recipe_state.pt",
+        &state(&[("epochs_run", 3)], "cut off")[..40],
+    );
+    on(&place, &["restore", "--into", "out"]).expect_code(0);
+    assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![0, 1], 1));
+    // Going back and forth moved an epoch and two recipe states, and this another epoch and its recipe state.
+    assert_eq!(moved_aside(&place).len(), 5, "{:?}", moved_aside(&place));
+}
+
+#[test]
+fn of_torchtune_whose_last_epoch_has_no_recipe_state() {
+    for of_run in [9, 3] {
+        let place = configured();
+        for epoch in [0, 1] {
+            save_epoch(&place, epoch, of_run);
+            round(&place);
+        }
+        place.write("out/epoch_2/ft-model.bin", state(&[("epoch", 2)], "weights"));
+        if of_run == 3 {
+            round(&place);
+            assert_eq!(steps(&place), [(1, 0), (1, 1), (1, 2)]);
+            continue;
+        }
+        let report = place
+            .command(["agent", "--once", "--config", "n.toml"])
+            .document(0)
+            .to_string();
+        assert!(report.contains("it is written after the weights"), "{report}");
+        assert_eq!(steps(&place), [(1, 0), (1, 1)]);
+    }
+}

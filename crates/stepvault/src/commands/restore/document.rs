@@ -67,6 +67,8 @@ pub(in crate::commands) struct RestoreDocument {
     /// A complete step in the directory that is newer than any tier's, from which the trainer resumes;
     /// usually null.
     kept: Option<PathBuf>,
+    #[serde(skip)]
+    kept_has_its_path: bool,
     /// How to start the trainer so that it resumes from the step; null with `--include`.
     resume: Option<String>,
 }
@@ -227,6 +229,7 @@ impl RestoreDocument {
             to: None,
         });
         self.moved_aside = moved.collect();
+        self.kept_has_its_path = plan.kept_has_its_path;
         self.kept = plan.kept.map(|path| directory.join(path));
         self.resume = Some(plan.resume);
     }
@@ -322,9 +325,8 @@ impl Report for RestoreDocument {
             human::bytes(self.bytes)
         );
         let path = self.place();
-        let in_its_place = self.kept.as_ref().filter(|kept| self.paths.contains(kept));
         lines.push(match (self.planned, self.already_there) {
-            _ if in_its_place.is_some() => format!("not restored, as {path} has newer content: {what}"),
+            _ if self.kept_has_its_path => format!("not restored, as {path} has newer content: {what}"),
             (true, _) => format!("would restore {what} from {} to {path}", sources.join(", then ")),
             (false, true) if self.paths.len() > 1 => format!("{path} already hold {what}"),
             (false, true) => format!("{path} already holds {what}"),
@@ -381,6 +383,7 @@ mod tests {
             framework: "deepspeed".to_owned(),
             why: Vec::new(),
             kept: None,
+            kept_has_its_path: false,
             aside: vec!["global_step50".to_owned()],
             pointers: vec![PlannedPointer {
                 write: PointerWrite {
@@ -449,6 +452,7 @@ mod tests {
         plan.planned = true;
         plan.add(HandoffPlan {
             kept: Some("global_step60".to_owned()),
+            kept_has_its_path: false,
             ..handed_over()
         });
         let text = plan.human();
