@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -58,6 +59,7 @@ impl Scheme {
                 "region",
                 "profile",
                 "allow-http",
+                "ca-file",
                 "storage-class",
                 "server-side-encryption",
                 "kms-key",
@@ -65,7 +67,7 @@ impl Scheme {
                 "expected-bucket-owner",
             ],
             Self::Gcs => &["endpoint", "allow-http", "send-token", "storage-class", "kms-key"],
-            Self::Azure => &["endpoint", "allow-http", "send-token"],
+            Self::Azure => &["endpoint", "allow-http", "ca-file", "send-token"],
             Self::File | Self::Memory => &[],
         };
         settings.contains(&setting)
@@ -265,6 +267,8 @@ pub struct RemoteSettings {
     pub profile: Option<String>,
     /// Allows plain HTTP to an endpoint that is not a loopback address.
     pub allow_http: bool,
+    /// PEM file with authorities that are trusted besides the system's (S3 and Azure).
+    pub ca_file: Option<PathBuf>,
     /// Sends the provider's access token to `endpoint` although it is not one of the provider's hosts (GCS and Azure).
     pub send_token: bool,
     /// Storage class of data objects, with the provider's name for it.
@@ -302,6 +306,7 @@ impl RemoteSettings {
             region: None,
             profile: None,
             allow_http: false,
+            ca_file: None,
             send_token: false,
             storage_class: None,
             server_side_encryption: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -62,6 +63,26 @@ impl RunRemote {
     /// Returns the remote's name.
     pub fn name(&self) -> &RemoteName {
         &self.settings.name
+    }
+
+    /// Returns what `answer` returns, or an error if that takes longer than `patience`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] without an answer.
+    pub(crate) async fn within<T>(
+        &self,
+        patience: Duration,
+        answer: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let answer = tokio::time::timeout(patience, answer).await;
+        answer.unwrap_or_else(|_| Err(self.no_answer(patience)))
+    }
+
+    /// Returns the error for a remote that did not answer in time.
+    pub(crate) fn no_answer(&self, patience: Duration) -> Error {
+        Error::new(ErrorKind::Unreachable, "the remote does not answer")
+            .on(format!("{} ({})", self.name(), self.settings.url))
+            .because(format!("no answer within {} s", patience.as_secs()))
     }
 
     /// Returns a key prefixed with the remote's URL, for messages.

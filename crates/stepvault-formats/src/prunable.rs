@@ -44,7 +44,7 @@ fn protected(
     files: &dyn OpenFile,
     found: &Found,
 ) -> Option<BTreeSet<String>> {
-    if profile.fails_if_cleaned {
+    if profile.own_rotation {
         return None;
     }
     let mut protected = BTreeSet::new();

@@ -41,6 +41,7 @@
 //! ```
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod authorities;
 pub mod decorator;
 mod endpoint;
 pub mod examine;
@@ -54,6 +55,7 @@ pub mod open;
 pub mod payload;
 pub mod pending;
 pub mod probe;
+mod proxy;
 pub mod random;
 pub mod retry;
 pub mod s3;

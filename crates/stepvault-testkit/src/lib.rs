@@ -14,6 +14,7 @@
 //! - [`discard`]: an S3 server that throws uploaded bytes away, for benchmarks.
 //! - [`peers`]: servers of other projects (moto, fake-gcs-server), as a second opinion.
 //! - [`network`], [`relay`]: links between processes that can be cut or that damage bytes.
+//! - [`tls`]: TLS in front of a server, with valid and invalid certificates.
 //! - [`metadata`]: the metadata services of EC2 and Compute Engine.
 //! - [`process`], [`users`]: the program under test, run with nothing of the machine's environment.
 //! - [`tree`], [`random`]: files and bytes, made from a seed and compared.
@@ -53,6 +54,7 @@ pub mod s3;
 pub mod serve;
 #[cfg(feature = "stores")]
 pub mod stores;
+pub mod tls;
 pub mod torch;
 pub mod tree;
 pub mod users;

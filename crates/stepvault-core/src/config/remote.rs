@@ -47,6 +47,7 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
         region: section.text("region"),
         profile: section.text("profile"),
         allow_http: section.boolean("allow-http").unwrap_or(fallback.allow_http),
+        ca_file: section.path("ca-file"),
         send_token: section.boolean("send-token").unwrap_or(fallback.send_token),
         storage_class: section.text("storage-class"),
         server_side_encryption: section.text("server-side-encryption"),

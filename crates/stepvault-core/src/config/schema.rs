@@ -149,6 +149,7 @@ pub(super) static REMOTE: &[Member] = &[
     unset("region", Kind::Text),
     unset("profile", Kind::Text),
     default("allow-http", Kind::Boolean, "false"),
+    unset("ca-file", Kind::Path),
     default("send-token", Kind::Boolean, "false"),
     unset("storage-class", Kind::Text),
     unset(

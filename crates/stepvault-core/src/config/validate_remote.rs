@@ -7,11 +7,12 @@ use super::merge::{Merged, fault};
 use crate::remote_settings::{RemoteSettings, Scheme};
 
 /// The settings that not every store has.
-const SETTINGS_OF_SOME: [&str; 10] = [
+const SETTINGS_OF_SOME: [&str; 11] = [
     "endpoint",
     "region",
     "profile",
     "allow-http",
+    "ca-file",
     "send-token",
     "storage-class",
     "server-side-encryption",

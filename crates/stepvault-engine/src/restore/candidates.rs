@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
+use stepvault_remote::store::ObjectInfo;
+use tokio::time::sleep;
 
-use super::{RestoreContext, RestoreRequest};
+use super::{ANSWER_PATIENCE, RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, outage};
 use crate::run_remote::RunRemote;
@@ -63,6 +66,37 @@ impl Faults {
     }
 }
 
+/// Lists the steps of all remotes at once, in their order. Once one of them has answered, the others have as long to answer
+/// as [`ANSWER_PATIENCE`] from the start: the restore can do without them.
+async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectInfo>>> {
+    let patience = sleep(ANSWER_PATIENCE);
+    tokio::pin!(patience);
+    let one = async |index: usize, remote: &RunRemote| (index, visible_steps(remote).await);
+    let mut pending: FuturesUnordered<_> = remotes
+        .iter()
+        .enumerate()
+        .map(|(index, remote)| one(index, remote))
+        .collect();
+    let mut listed: Vec<Option<Result<_>>> = remotes.iter().map(|_| None).collect();
+    loop {
+        let has_answer = listed.iter().flatten().any(Result::is_ok);
+        let (index, answer) = tokio::select! {
+            next = pending.next() => match next {
+                Some(next) => next,
+                None => break,
+            },
+            () = &mut patience, if has_answer => break,
+        };
+        if let Some(place) = listed.get_mut(index) {
+            *place = Some(answer);
+        }
+    }
+    let answers = remotes.iter().zip(listed);
+    answers
+        .map(|(remote, answer)| answer.unwrap_or_else(|| Err(remote.no_answer(ANSWER_PATIENCE))))
+        .collect()
+}
+
 /// All candidates, and the unreachable tiers.
 #[derive(Debug)]
 pub(super) struct Candidates {
@@ -81,7 +115,7 @@ impl Candidates {
             unreachable: Vec::new(),
         };
         candidates.list_local(context, request).await?;
-        let listings = join_all(context.remotes.iter().map(visible_steps)).await;
+        let listings = list_all(&context.remotes).await;
         for (remote, listing) in context.remotes.iter().zip(listings) {
             match listing {
                 Ok(visible) => {

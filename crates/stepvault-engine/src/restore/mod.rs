@@ -27,6 +27,7 @@ mod request;
 mod resolve;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::ids::StepId;
@@ -54,6 +55,10 @@ pub use plan::{RestorePlan, SkippedStep};
 use plan::{Scope, Search};
 use publish::Missing;
 pub use request::{RestoreRequest, Target};
+
+/// How long a restore waits for a remote that it may not need: one whose marker is only recorded, or one whose steps are
+/// to be listed while another remote has listed its own.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The outcome of a restore.
 #[derive(Debug)]
@@ -140,10 +145,14 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
 }
 
 /// Records in `vault` which archives the remotes hold, so that this node notices when one is later unmounted or emptied.
-/// Unreachable remotes are not recorded.
+/// Those that do not answer soon are not recorded: a restore does not wait for what it may not need.
 pub async fn remember_remotes(vault: &Vault, remotes: &[RunRemote]) {
-    let seen = join_all(remotes.iter().map(|remote| remote.remember(vault))).await;
-    for error in seen.into_iter().filter_map(std::result::Result::err) {
+    let seen = join_all(
+        remotes
+            .iter()
+            .map(|remote| remote.within(ANSWER_PATIENCE, remote.remember(vault))),
+    );
+    for error in seen.await.into_iter().filter_map(std::result::Result::err) {
         // An unreachable remote is reported when its steps are listed.
         tracing::debug!(%error, "cannot record a remote's marker in the vault");
     }

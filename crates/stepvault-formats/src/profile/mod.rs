@@ -78,9 +78,9 @@ pub struct Profile {
     #[serde(default)]
     pub best: Vec<Stated>,
     /// True when a clean-up of the source must keep every step: the trainer deletes its own steps by a list in memory, and
-    /// fails if one is gone (`composer/callbacks/checkpoint_saver.py`).
+    /// fails or logs an error if one is gone (`composer/callbacks/checkpoint_saver.py`, `timm/utils/checkpoint_saver.py`).
     #[serde(default)]
-    pub fails_if_cleaned: bool,
+    pub own_rotation: bool,
     /// How its files may be sealed.
     pub links: Links,
     /// The names of steps in the watched directory, when a run's configuration gives them and their proof. A rename or

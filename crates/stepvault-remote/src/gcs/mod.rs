@@ -70,7 +70,7 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
         .with_bucket_name(&settings.url.bucket)
         .with_base_url(&access.endpoint)
         .with_credentials(Arc::new(access.clone()))
-        .with_client_options(client_options(access.plain_http))
+        .with_client_options(client_options(access.plain_http, &[]))
         .with_retry(no_retries())
         .with_http_connector(GuardedConnector { stall_timeout })
         .build()

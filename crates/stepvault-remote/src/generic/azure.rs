@@ -1,6 +1,7 @@
 //! Azure Blob Storage.
 
 use async_trait::async_trait;
+use object_store::Certificate;
 use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials};
@@ -10,6 +11,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::errors::store_error;
 use super::options::refuse_options;
 use super::transport::{GuardedConnector, client_options, no_retries};
+use crate::authorities::Authorities;
 use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 use crate::examine::Examiner;
 
@@ -101,9 +103,20 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
         }
     }
     let stall_timeout = std::time::Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let authorities = match &settings.ca_file {
+        Some(path) => {
+            let certificates = Certificate::from_pem_bundle(Authorities::read(path)?.pem());
+            certificates.map_err(|error| {
+                Error::new(ErrorKind::Usage, "cannot open the remote")
+                    .on(&settings.url)
+                    .caused_by(error)
+            })?
+        }
+        None => Vec::new(),
+    };
     builder
         .with_container_name(&settings.url.bucket)
-        .with_client_options(client_options(allow_http))
+        .with_client_options(client_options(allow_http, &authorities))
         .with_retry(no_retries())
         .with_http_connector(GuardedConnector { stall_timeout })
         .build()

@@ -6,7 +6,9 @@ use object_store::client::{HttpError, HttpErrorKind};
 use stepvault_core::{Error, ErrorKind};
 
 use super::transport::Refusal;
+use crate::authorities::certificate_hint;
 use crate::gcs::NoCredentials;
+use crate::proxy::{lacks_proxy_credentials, proxy_hint};
 
 /// Returns the error for operation `what` on `subject` (a URL with the key).
 pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
@@ -53,33 +55,25 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         return refused(what, subject, refusal);
     }
     let why = deepest(error);
-    let hint = match error.kind() {
-        HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
-        _ => "check the network; the request is safe to repeat",
+    let about_certificates = certificate_hint(&why);
+    let by_kind = || {
+        let hint = match error.kind() {
+            HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
+            _ => "check the network; the request is safe to repeat",
+        };
+        hint.to_owned()
     };
-    let needs_operator = is_about_certificates(&why);
+    let hint = about_certificates.map(str::to_owned).or_else(|| proxy_hint(&why));
+    let needs_operator = about_certificates.is_some() || lacks_proxy_credentials(&why);
     let error = Error::new(ErrorKind::Unreachable, what)
         .on(subject)
         .because(why)
-        .hint(hint);
+        .hint(hint.unwrap_or_else(by_kind));
     if needs_operator {
-        error.for_operator()
+        error.for_operator().lasting()
     } else {
         error
     }
-}
-
-/// Returns whether a connection failed because one side rejected the other's certificate. Matches the messages of the
-/// TLS library, because both SDKs hide its error type. Such a failure is not transient.
-pub(crate) fn is_about_certificates(why: &str) -> bool {
-    [
-        "invalid peer certificate",
-        "CertificateUnknown",
-        "BadCertificate",
-        "UnknownCA",
-    ]
-    .iter()
-    .any(|words| why.contains(words))
 }
 
 /// Returns the error for a refusal, by its code or its status.

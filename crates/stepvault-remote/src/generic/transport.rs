@@ -13,7 +13,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
     ReqwestConnector,
 };
-use object_store::{ClientOptions, RetryConfig};
+use object_store::{Certificate, ClientOptions, RetryConfig};
 
 /// Maximum number of bytes of an error document that are read.
 pub(crate) const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
@@ -207,9 +207,14 @@ async fn beginning(response: HttpResponse) -> Vec<u8> {
     document
 }
 
-/// Returns the options of every `object_store` client: a limit on connecting, none on the whole request.
-pub(crate) fn client_options(allow_http: bool) -> ClientOptions {
-    ClientOptions::new()
+/// Returns the options of every `object_store` client: a limit on connecting, none on the whole request, and the
+/// authorities that it trusts besides the system's.
+pub(crate) fn client_options(allow_http: bool, authorities: &[Certificate]) -> ClientOptions {
+    let trusting =
+        |options: ClientOptions, authority: &Certificate| options.with_root_certificate(authority.clone());
+    authorities
+        .iter()
+        .fold(ClientOptions::new(), trusting)
         .with_allow_http(allow_http)
         .with_connect_timeout(CONNECT_TIMEOUT)
         .with_timeout_disabled()

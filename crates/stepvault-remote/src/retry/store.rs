@@ -2,7 +2,7 @@
 //! was lost.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -59,6 +59,8 @@ pub(super) struct Retries {
     tier: Tier,
     subject: String,
     deadline: Duration,
+    /// When a request last used up the whole deadline; `None` once the remote has answered since.
+    given_up: Mutex<Option<Instant>>,
 }
 
 impl RetryStore {
@@ -70,6 +72,7 @@ impl RetryStore {
             subject: format!("{} ({})", policy.name, inner.url()),
             tier: Tier::Remote(policy.name),
             deadline: policy.deadline,
+            given_up: Mutex::new(None),
         };
         Self { inner, retries }
     }
@@ -78,6 +81,9 @@ impl RetryStore {
 impl Retries {
     /// Runs `attempt` until it succeeds, fails permanently, or the deadline has passed. `attempt` is told whether an
     /// earlier attempt may have been carried out without an answer.
+    ///
+    /// A dead remote costs its deadline once: after a request has used it up, every later one is tried once, until the
+    /// remote answers or the deadline has passed again.
     pub(super) async fn run<Value, Attempting>(
         &self,
         mut attempt: impl FnMut(bool) -> Attempting + Send,
@@ -103,6 +109,7 @@ impl Retries {
                 Err(error) if error.is_transient() => error,
                 answer => {
                     pass.succeeded();
+                    *self.given_up() = None;
                     return answer;
                 }
             };
@@ -114,7 +121,14 @@ impl Retries {
             }
             let wait = waits.next().unwrap_or(LONGEST_WAIT);
             let wait = error.retry_after_wait().map_or(wait, |asked| asked.max(wait));
+            let is_given_up = self.given_up().is_some_and(|time| time.elapsed() < self.deadline);
+            if is_given_up && error.kind() != ErrorKind::Conflict {
+                return Err(self.unreachable(tries, began.elapsed(), Some(&error)));
+            }
             if began.elapsed() + wait > self.deadline {
+                if error.kind() != ErrorKind::Conflict {
+                    *self.given_up() = Some(Instant::now());
+                }
                 return Err(self.unreachable(tries, began.elapsed(), Some(&error)));
             }
             self.observer.on_event(&Event::Retrying {
@@ -125,6 +139,10 @@ impl Retries {
             last = Some(error);
             tokio::time::sleep(wait).await;
         }
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unreachable(&self, tries: u32, time: Duration, last: Option<&Error>) -> Error {

@@ -1,6 +1,7 @@
 //! Creates clients from settings and AWS's usual chain: region, endpoint, credentials.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::{connector, skew};
+use crate::authorities::Authorities;
 use crate::endpoint::{check_endpoint, is_loopback};
 
 /// Regions mean nothing to most self-hosted servers, but signatures need one.
@@ -80,8 +82,9 @@ impl Clients {
     }
 
     /// Reads AWS's configuration again, as these clients use it.
-    pub(super) async fn chain(&self) -> SdkConfig {
-        load_chain(&self.settings, self.keys.as_ref()).await
+    pub(super) async fn chain(&self) -> Result<SdkConfig> {
+        let (base, _) = trusting_chain(&self.settings, self.keys.as_ref()).await?;
+        Ok(base)
     }
 
     /// Returns the remote's settings.
@@ -108,7 +111,7 @@ impl Clients {
 }
 
 async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Client> {
-    let base = load_chain(settings, keys).await;
+    let (base, authorities) = Box::pin(trusting_chain(settings, keys)).await?;
     let endpoint = settings.endpoint.clone().or_else(|| endpoint_of_chain(&base));
     let region = match (settings.region.clone(), base.region(), &endpoint) {
         (Some(region), _, _) => Region::new(region),
@@ -136,14 +139,38 @@ async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Cl
             .endpoint_url(url.as_str().trim_end_matches('/'))
             .force_path_style(true);
     }
-    let builder = builder.http_client(connector::http_client(stall_timeout, plain_http, local));
+    let client = connector::http_client(stall_timeout, plain_http, local, authorities.as_ref())?;
+    let builder = builder.http_client(client);
     Ok(Client::from_conf(builder.build()))
 }
 
-async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> SdkConfig {
+/// Loads AWS's configuration, and the authorities that it or the remote's settings name. They are trusted for whatever
+/// supplies the credentials too: it may be behind the same proxy.
+async fn trusting_chain(
+    settings: &RemoteSettings,
+    keys: Option<&StaticKeys>,
+) -> Result<(SdkConfig, Option<Authorities>)> {
+    let base = load_chain(settings, keys, None).await?;
+    let Some(path) = authorities_file(settings, &base) else {
+        return Ok((base, None));
+    };
+    let authorities = Some(Authorities::read(&path)?);
+    let base = load_chain(settings, keys, authorities.as_ref()).await?;
+    Ok((base, authorities))
+}
+
+async fn load_chain(
+    settings: &RemoteSettings,
+    keys: Option<&StaticKeys>,
+    authorities: Option<&Authorities>,
+) -> Result<SdkConfig> {
     let mut loader = aws_config::defaults(BehaviorVersion::latest());
     if let Ok(name) = AppName::new("stepvault") {
         loader = loader.app_name(name);
+    }
+    if authorities.is_some() {
+        let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+        loader = loader.http_client(connector::http_client(stall_timeout, false, false, authorities)?);
     }
     if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);
@@ -173,7 +200,22 @@ async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Sdk
             RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(profile.build()),
         );
     }
-    loader.load().await
+    Ok(loader.load().await)
+}
+
+/// Returns the file with the authorities that the remote's settings, or AWS's own environment or profile, name.
+fn authorities_file(settings: &RemoteSettings, base: &SdkConfig) -> Option<PathBuf> {
+    if let Some(path) = &settings.ca_file {
+        return Some(path.clone());
+    }
+    let key = ServiceConfigKey::builder()
+        .service_id("S3")
+        .env("AWS_CA_BUNDLE")
+        .profile("ca_bundle")
+        .build()
+        .ok()?;
+    let found = base.service_config()?.load_config(key)?;
+    (!found.is_empty()).then(|| PathBuf::from(found))
 }
 
 /// Returns the endpoint that environment or profile define for S3, or for every service.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use aws_sdk_s3::primitives::SdkBody;
 use aws_smithy_http_client::Connector;
 use aws_smithy_http_client::proxy::ProxyConfig;
-use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
     SharedHttpConnector,
@@ -23,8 +23,10 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use stepvault_core::{Error, ErrorKind};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::authorities::Authorities;
 use crate::lent::lend;
 
 /// A connection that takes longer to open is unlikely to open at all.
@@ -36,7 +38,15 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 pub(crate) struct Stalled(pub(crate) Duration);
 
 /// Creates a client for requests that may stall for at most `stall_timeout`.
-pub(crate) fn http_client(stall_timeout: Duration, plain_http: bool, local: bool) -> SharedHttpClient {
+///
+/// # Errors
+/// [`ErrorKind::Failed`] when the TLS library refuses its own settings.
+pub(crate) fn http_client(
+    stall_timeout: Duration,
+    plain_http: bool,
+    local: bool,
+    authorities: Option<&Authorities>,
+) -> stepvault_core::Result<SharedHttpClient> {
     let settings = HttpConnectorSettings::builder()
         .connect_timeout(stall_timeout.min(LONGEST_CONNECT))
         .build();
@@ -52,12 +62,20 @@ pub(crate) fn http_client(stall_timeout: Duration, plain_http: bool, local: bool
     let connector = if plain_http {
         builder.build_http()
     } else {
-        builder.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build()
+        let mut trusted = TrustStore::default();
+        if let Some(authorities) = authorities {
+            trusted.add_pem_certificate(authorities.pem());
+        }
+        let context = TlsContext::builder().with_trust_store(trusted).build();
+        let context =
+            context.map_err(|error| Error::new(ErrorKind::Failed, "cannot set up TLS").caused_by(error))?;
+        let builder = builder.tls_provider(Provider::Rustls(CryptoMode::AwsLc));
+        builder.tls_context(context).build()
     };
-    SharedHttpClient::new(Watched {
+    Ok(SharedHttpClient::new(Watched {
         inner: SharedHttpConnector::new(connector),
         stall_timeout,
-    })
+    }))
 }
 
 #[derive(Debug, Clone)]

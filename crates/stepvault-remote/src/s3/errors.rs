@@ -11,7 +11,9 @@ use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
 use super::verdicts::{Verdict, by_code, by_status};
-use crate::generic::errors::{causes, find, is_about_certificates};
+use crate::authorities::certificate_hint;
+use crate::generic::errors::{causes, find};
+use crate::proxy::{lacks_proxy_credentials, proxy_hint};
 
 /// Why a request failed, independent of its operation.
 #[derive(Debug, Default)]
@@ -186,6 +188,13 @@ impl Fault {
         if !why.is_empty() {
             error = error.because(why);
         }
+        let is_connection = self.transport == Some(Transport::Connection);
+        let about_certificates = certificate_hint(&self.message).filter(|_| is_connection);
+        let about_proxy = proxy_hint(&self.message).filter(|_| is_connection);
+        let hint = about_certificates
+            .map(str::to_owned)
+            .or(about_proxy)
+            .unwrap_or_else(|| hint.to_owned());
         if let Some(region) = &self.bucket_region
             && kind == ErrorKind::Usage
         {
@@ -199,8 +208,8 @@ impl Fault {
         {
             error = error.transient();
         }
-        if self.transport == Some(Transport::Connection) && is_about_certificates(&self.message) {
-            error = error.for_operator();
+        if about_certificates.is_some() || is_connection && lacks_proxy_credentials(&self.message) {
+            error = error.for_operator().lasting();
         }
         match self.retry_after {
             Some(wait) if kind == ErrorKind::Unreachable => error.retry_after(wait),

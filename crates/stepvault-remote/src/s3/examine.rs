@@ -120,7 +120,7 @@ impl S3Store {
 impl Clients {
     /// Fetches keys from AWS's chain, or from the caller's replacement.
     async fn keys(&self) -> Result<Keys> {
-        let base = self.chain().await;
+        let base = self.chain().await?;
         let missing = |why: String| {
             Fault::no_credentials(why).into_error("cannot get credentials", &self.settings().url.to_string())
         };

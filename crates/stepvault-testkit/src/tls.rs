@@ -1,0 +1,94 @@
+//! TLS in front of a test server, with a certificate of an authority that the test makes.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::serve::ServerHandle;
+
+/// What a server's certificate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Validity {
+    /// It is for 127.0.0.1, and valid now.
+    Valid,
+    /// It has expired.
+    Expired,
+    /// It is for another host.
+    OtherHost,
+}
+
+/// An authority that signs certificates of test servers.
+#[derive(Debug)]
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    /// Makes an authority that nobody else knows.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        // Two authorities of one name would be told apart by their signatures alone.
+        let name = format!("test authority {}", uuid::Uuid::new_v4());
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    /// Writes its certificate as PEM.
+    pub fn write(&self, path: &Path) {
+        std::fs::write(path, self.0.pem()).expect("its file");
+    }
+
+    /// Serves what `server` serves, over TLS, until the handle is dropped.
+    pub fn serve(&self, server: SocketAddr, validity: Validity) -> ServerHandle {
+        let acceptor = TlsAcceptor::from(Arc::new(self.config(validity)));
+        let serve = async move |listener: TcpListener| {
+            while let Ok((client, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let (Ok(mut client), Ok(mut server)) =
+                        tokio::join!(acceptor.accept(client), TcpStream::connect(server))
+                    else {
+                        return;
+                    };
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        };
+        ServerHandle::start(serve).expect("a free port")
+    }
+
+    fn config(&self, validity: Validity) -> ServerConfig {
+        let host = if validity == Validity::OtherHost {
+            "other.example"
+        } else {
+            "127.0.0.1"
+        };
+        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
+        if validity == Validity::Expired {
+            params.not_before = date_time_ymd(2020, 1, 1);
+            params.not_after = date_time_ymd(2021, 1, 1);
+        }
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("TLS versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .expect("a certificate that fits its key")
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
