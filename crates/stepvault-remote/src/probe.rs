@@ -144,11 +144,11 @@ impl<'a> Probe<'a> {
         Ok(head.is_some_and(|head| head.info.size_bytes == BODY.len() as u64))
     }
 
-    /// Returns whether a second create leaves the object unchanged.
+    /// Returns whether a second create leaves the object unchanged, because the store refuses it.
     pub async fn refuses_second_create(&self) -> Result<bool> {
         let other = PartDigest::of(OTHER_BODY);
         let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
-        Ok(again == Created::Exists)
+        Ok(again == Created::Exists && self.store.capabilities().creates_atomically)
     }
 
     /// Returns whether the object's bytes are one of the two that were sent.
@@ -251,7 +251,7 @@ impl<'a> Probe<'a> {
         if !matches!(completed, Ok(Created::Written(_))) {
             let _ = self.store.abort_upload(&self.whole, &upload).await;
         }
-        Ok(completed? == Created::Exists)
+        Ok(completed? == Created::Exists && self.store.capabilities().creates_atomically)
     }
 
     /// Returns whether an upload with a part can be aborted and is no longer pending afterwards.

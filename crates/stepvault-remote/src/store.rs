@@ -100,6 +100,9 @@ pub struct PendingUpload {
 pub struct StoreCapabilities {
     /// The store receives a checksum with each object and each part, and rejects bytes that do not match.
     pub checks_checksums: bool,
+    /// A create-only write is one request, which the store refuses if the key is taken. Otherwise the store is asked for
+    /// the key first, and two writers at the same moment may not notice each other.
+    pub creates_atomically: bool,
     /// A completed multipart upload never replaces an existing object.
     pub multipart_is_create_only: bool,
     /// Pending multipart uploads can be listed.

@@ -50,8 +50,8 @@ impl UploadSession {
         if !guarantees.honours_create_only || !guarantees.completes_create_only {
             observer.on_event(&Event::Warning {
                 message: &format!(
-                    "{}: this store overwrites objects despite create-if-absent; two concurrent writers of one step \
-                     would not detect each other",
+                    "{}: this store does not refuse to overwrite an object; two concurrent writers of one step would \
+                     not detect each other",
                     remote.store.url()
                 ),
             });

@@ -127,6 +127,7 @@ impl RemoteStore for Link {
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: true,
+            creates_atomically: true,
             multipart_is_create_only: true,
             lists_pending_uploads: true,
             copies: true,

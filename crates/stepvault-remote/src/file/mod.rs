@@ -147,6 +147,7 @@ impl RemoteStore for FileStore {
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: false,
+            creates_atomically: true,
             multipart_is_create_only: true,
             lists_pending_uploads: true,
             copies: true,

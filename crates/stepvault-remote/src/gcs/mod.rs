@@ -143,6 +143,7 @@ impl RemoteStore for GcsStore {
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: true,
+            creates_atomically: true,
             multipart_is_create_only: false,
             lists_pending_uploads: true,
             copies: true,

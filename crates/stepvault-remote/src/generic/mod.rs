@@ -147,6 +147,7 @@ impl RemoteStore for GenericStore {
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: false,
+            creates_atomically: true,
             multipart_is_create_only: self.completing.is_some(),
             lists_pending_uploads: false,
             // Azure may answer before a copy is done, which `object_store` does not report.

@@ -16,7 +16,7 @@ use super::date::AnswerDate;
 use super::errors::Fault;
 use super::multipart::Whole;
 use super::store::S3Store;
-use super::write::stored_sha256;
+use super::write::{Condition, stored_sha256};
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
 /// Parts that are copied concurrently.
@@ -76,13 +76,17 @@ impl S3Store {
     async fn copy_whole(&self, source: &ObjectHead, to: &str) -> Result<Created> {
         let date = AnswerDate::default();
         let client = self.client().await?;
+        let condition = self.condition(to).await?;
+        if condition == Condition::Taken {
+            return Ok(Created::Exists);
+        }
         let request = client
             .copy_object()
             .bucket(&self.bucket)
             .key(self.full_key(to))
             .copy_source(self.copy_source(&source.info.key))
             .set_copy_source_if_match(source.info.version.clone())
-            .if_none_match("*")
+            .set_if_none_match(condition.header())
             .checksum_algorithm(ChecksumAlgorithm::Sha256)
             .set_storage_class(self.attributes.storage_class_of(to))
             .set_server_side_encryption(self.attributes.encryption.clone())

@@ -11,7 +11,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::store::S3Store;
-use super::write::{byte_stream, stored_sha256};
+use super::write::{Condition, byte_stream, stored_sha256};
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
@@ -131,12 +131,18 @@ impl S3Store {
         let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let mut checks = self.completion_checks.load(Ordering::Relaxed);
         let mut refusal: Option<Fault> = None;
+        let mut condition = self.condition(key).await?;
         loop {
+            if condition == Condition::Taken {
+                return Ok(Created::Exists);
+            }
             let date = AnswerDate::default();
             let request = self.completion(key, upload, &parts, whole, checks).await?;
+            let request = request.set_if_none_match(condition.header());
             let fault = match request.customize().interceptor(date.clone()).send().await {
                 Ok(output) => {
                     self.completion_checks.fetch_max(checks, Ordering::Relaxed);
+                    self.was_done(condition);
                     let checksum = self.check_completed(what, key, &output, whole, count)?;
                     return Ok(Created::Written(ObjectHead {
                         info: ObjectInfo {
@@ -152,6 +158,10 @@ impl S3Store {
             };
             if fault.is_precondition_failed() {
                 return Ok(Created::Exists);
+            }
+            if condition == Condition::Sent && fault.is_not_implemented() {
+                condition = self.look(key).await?;
+                continue;
             }
             let is_final = checks == NO_CHECKS || whole.composite.is_none() || !fault.is_of_form();
             // The refusal of the request with all checksums says most.
@@ -192,7 +202,6 @@ impl S3Store {
             .key(self.full_key(key))
             .upload_id(upload)
             .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(sent)).build())
-            .if_none_match("*")
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
             .set_checksum_type(
                 whole

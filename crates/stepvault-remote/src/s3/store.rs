@@ -35,6 +35,8 @@ pub(crate) struct S3Store {
     pub(super) attributes: Attributes,
     pub(super) lists_pending_uploads: AtomicBool,
     pub(super) deletes_in_batches: AtomicBool,
+    /// Cleared once the store has refused `If-None-Match` as such, and done the same write without it.
+    pub(super) sends_conditions: AtomicBool,
     /// Which checksums the store accepts at the completion of an upload.
     pub(super) completion_checks: AtomicU8,
 }
@@ -54,6 +56,7 @@ impl S3Store {
             attributes: Attributes::of(settings),
             lists_pending_uploads: AtomicBool::new(true),
             deletes_in_batches: AtomicBool::new(true),
+            sends_conditions: AtomicBool::new(true),
             completion_checks: AtomicU8::new(ALL_CHECKS),
         })
     }
@@ -133,6 +136,7 @@ impl RemoteStore for S3Store {
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: true,
+            creates_atomically: self.sends_conditions.load(Ordering::Relaxed),
             multipart_is_create_only: true,
             lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
             copies: true,

@@ -20,21 +20,55 @@ const KEYS_IN_A_BATCH: usize = 1000;
 /// Concurrent single deletes, for a store that supports no other kind.
 const SINGLE_DELETES: usize = 8;
 
+/// How a create-only write makes sure that its key is unused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// The store refuses the write otherwise.
+    Sent,
+    /// The key was unused a moment ago.
+    Unused,
+    /// The key is taken.
+    Taken,
+}
+
+impl Condition {
+    /// Returns the value of `If-None-Match`.
+    pub(super) fn header(self) -> Option<String> {
+        (self == Self::Sent).then(|| "*".to_owned())
+    }
+}
+
 impl S3Store {
     pub(super) async fn put_new(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let what = "cannot write the object";
         let date = AnswerDate::default();
-        let request = self.put_request(key, body, digest).await?.if_none_match("*");
-        // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
-        let sent = request
-            .customize()
-            .disable_payload_signing()
-            .interceptor(date.clone())
-            .send()
-            .await;
-        let Some(output) = self.unless(what, key, sent, Fault::is_precondition_failed)? else {
-            return Ok(Created::Exists);
+        let mut condition = self.condition(key).await?;
+        let output = loop {
+            if condition == Condition::Taken {
+                return Ok(Created::Exists);
+            }
+            let request = self.put_request(key, body.clone(), digest).await?;
+            let request = request.set_if_none_match(condition.header());
+            // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
+            let sent = request
+                .customize()
+                .disable_payload_signing()
+                .interceptor(date.clone())
+                .send()
+                .await;
+            let fault = match sent {
+                Ok(output) => break output,
+                Err(error) => self.fault(&error),
+            };
+            if fault.is_precondition_failed() {
+                return Ok(Created::Exists);
+            }
+            if condition != Condition::Sent || !fault.is_not_implemented() {
+                return Err(fault.into_error(what, &self.name(key)));
+            }
+            condition = self.look(key).await?;
         };
+        self.was_done(condition);
         let checksum = stored_sha256(output.checksum_sha256());
         self.check_answer(what, key, &checksum, &StoredChecksum::Sha256(digest.sha256))?;
         Ok(Created::Written(ObjectHead {
@@ -46,6 +80,29 @@ impl S3Store {
             },
             checksum,
         }))
+    }
+
+    /// Returns how the next create-only write of a key makes sure that the key is unused.
+    pub(super) async fn condition(&self, key: &str) -> Result<Condition> {
+        if self.sends_conditions.load(Ordering::Relaxed) {
+            return Ok(Condition::Sent);
+        }
+        self.look(key).await
+    }
+
+    /// Looks whether a key is taken, for a store that refuses conditions.
+    pub(super) async fn look(&self, key: &str) -> Result<Condition> {
+        Ok(match self.head_object(key).await? {
+            Some(_) => Condition::Taken,
+            None => Condition::Unused,
+        })
+    }
+
+    /// Records that the store did a write without a condition which it had refused with one.
+    pub(super) fn was_done(&self, condition: Condition) {
+        if condition == Condition::Unused {
+            self.sends_conditions.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(super) async fn put_over(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<()> {

@@ -97,6 +97,7 @@ impl RemoteStore for Flaky {
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: false,
+            creates_atomically: true,
             multipart_is_create_only: false,
             lists_pending_uploads: false,
             copies: false,

@@ -8,11 +8,12 @@ use stepvault_core::observe::SilentObserver;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::s3::StaticKeys;
+use stepvault_remote::store::Created;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::{EmbeddedS3Fs, StrictS3Options};
 
-use crate::support::{Strict, listed, settings};
+use crate::support::{File, Strict, bytes, create, listed, settings};
 
 fn keys() -> RunKeys {
     RunKeys::new(RunName::new("run").unwrap())
@@ -104,6 +105,45 @@ async fn a_store_that_overwrites_is_found_out() {
             ..HONEST
         }
     );
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_conditions_is_asked_for_the_key_before() {
+    let options = StrictS3Options {
+        refuse_create_only: true,
+        ..StrictS3Options::default()
+    };
+    assert_eq!(
+        probed(options.clone()).await,
+        StoreGuarantees {
+            honours_create_only: false,
+            completes_create_only: false,
+            ..HONEST
+        }
+    );
+    let strict = Strict::start_with(options);
+    let store = strict.open().await;
+    let (first, second) = (File::new(100, 1), File::new((8 << 20) + 1, 2));
+    for file in [&first, &second] {
+        for key in ["whole", "parts"] {
+            let _ = store.delete(&[key.to_owned()]).await;
+        }
+        assert!(matches!(
+            create(&*store, "whole", &bytes(1, 100)).await.unwrap(),
+            Created::Written(_)
+        ));
+        assert_eq!(
+            create(&*store, "whole", &bytes(2, 100)).await.unwrap(),
+            Created::Exists
+        );
+        file.upload(&*store, "parts").await.unwrap();
+    }
+    // Only the first write is sent with the condition, and then without it.
+    let requests = strict.server.faults().requests();
+    let refused = requests
+        .iter()
+        .filter(|one| one.method == "PUT" && one.path.contains("/whole?"));
+    assert_eq!(refused.count(), 3, "{requests:?}");
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ pub struct StrictS3Options {
     pub accept_wrong_checksums: bool,
     /// Overwrites despite `If-None-Match: *`.
     pub ignore_create_only: bool,
+    /// Refuses every write with `If-None-Match`, as `OpenStack` Swift does.
+    pub refuse_create_only: bool,
     /// Completes uploads over existing objects despite `If-None-Match: *`, as Ceph does; other writes honour it.
     pub ignore_completion_conditions: bool,
     /// Stores `a\b` as `a/b` and answers to both names, as `SeaweedFS` does.
@@ -71,6 +73,7 @@ impl Default for StrictS3Options {
             no_checksum_answers: false,
             accept_wrong_checksums: false,
             ignore_create_only: false,
+            refuse_create_only: false,
             ignore_completion_conditions: false,
             backslashes_are_slashes: false,
             no_copies: false,

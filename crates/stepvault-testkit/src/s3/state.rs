@@ -132,7 +132,7 @@ fn check_write_conditions(
     options: &StrictS3Options,
 ) -> S3Result<()> {
     if let Some(value) = headers.get("if-none-match") {
-        if value.as_bytes() != b"*" {
+        if value.as_bytes() != b"*" || options.refuse_create_only {
             return Err(s3_error!(
                 NotImplemented,
                 "A header you provided implies functionality that is not implemented"
