@@ -49,11 +49,16 @@ pub(crate) struct Tasks {
 }
 
 impl Shared {
-    /// Creates the tasks.
-    pub(crate) fn tasks(&self, options: &AgentOptions, discoveries: Vec<Option<Discovery>>) -> Tasks {
+    /// Creates the tasks. What the trainer writes from `started_at` on belongs to this launch.
+    pub(crate) fn tasks(
+        &self,
+        options: &AgentOptions,
+        discoveries: Vec<Option<Discovery>>,
+        started_at: Timestamp,
+    ) -> Tasks {
         let vault = &self.vault.vault;
         let timed = with_timeouts(&options.remotes);
-        let sealer = self.sealer(options, discoveries, &timed);
+        let sealer = self.sealer(options, discoveries, &timed, started_at);
         let open_run = |run: &AgentRun| {
             let placer = Placer {
                 writer: options.writer.clone(),
@@ -168,6 +173,7 @@ impl Shared {
         options: &AgentOptions,
         discoveries: Vec<Option<Discovery>>,
         timed: &[AgentRemote],
+        started_at: Timestamp,
     ) -> Sealer {
         let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
             run: run.run.clone(),
@@ -193,7 +199,7 @@ impl Shared {
             runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
             writer: options.writer.clone(),
             attempt: options.attempt,
-            launch_since: SystemClock.now(),
+            launch_since: started_at,
             profiles: Arc::clone(&options.profiles),
             links: options.links,
             poll_interval: options.poll_interval,

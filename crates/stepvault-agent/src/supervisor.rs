@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::{Event, Observer};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::vault::Vault;
@@ -51,13 +52,16 @@ use stepvault_local::clock::SystemClock;
 /// if the vault cannot be opened, or created again after it was deleted. Later faults are reported to the observer and
 /// in the report.
 pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop) -> Result<AgentReport> {
+    // Before anything that may take long: the trainer may save already.
+    let started_at = SystemClock.now();
     options.check()?;
     let mut lost = Vec::new();
     loop {
-        let (watch, waiting) = match Box::pin(serve_vault(&options, &observer, &stop, &lost)).await? {
-            Served::Ended(report) => return Ok(*report),
-            Served::VaultGone { watch, waiting } => (watch, waiting),
-        };
+        let (watch, waiting) =
+            match Box::pin(serve_vault(&options, &observer, &stop, started_at, &lost)).await? {
+                Served::Ended(report) => return Ok(*report),
+                Served::VaultGone { watch, waiting } => (watch, waiting),
+            };
         let steps: BTreeSet<(&RunName, StepId)> = waiting.iter().map(|step| (&step.run, step.id)).collect();
         let lost_with_it = match steps.len() {
             0 => "every step in it was durable".to_owned(),
@@ -100,6 +104,7 @@ async fn serve_vault(
     options: &AgentOptions,
     observer: &Arc<dyn Observer>,
     stop: &Stop,
+    started_at: Timestamp,
     lost: &[NotDurable],
 ) -> Result<Served> {
     let scan_mode = if options.once {
@@ -132,7 +137,6 @@ async fn serve_vault(
         });
     }
     let (status, throughput) = (Arc::new(AgentStatus::default()), Arc::new(Throughput::default()));
-    let started_at = SystemClock.now();
     let runs: Arc<[ServedRun]> = served_runs(options, vault).into();
     let metrics = Metrics::new(
         options,
@@ -163,7 +167,7 @@ async fn serve_vault(
         reporter.info(&run.beginning(&options.vault_directory));
     }
     let own_start = OwnStart::record(options, vault, reporter).await;
-    let tasks = shared.tasks(options, discoveries);
+    let tasks = shared.tasks(options, discoveries, started_at);
     let status_files = StatusFiles::new(options, started_at);
     let (ended, told) = watch::channel(None);
     let control_state = ControlState {

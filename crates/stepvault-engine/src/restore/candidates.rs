@@ -81,6 +81,7 @@ async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectIn
     loop {
         let has_answer = listed.iter().flatten().any(Result::is_ok);
         let (index, answer) = tokio::select! {
+            biased;
             next = pending.next() => match next {
                 Some(next) => next,
                 None => break,

@@ -42,14 +42,12 @@ impl Scene {
 #[test]
 fn a_restore_asks_it_for_some_seconds_if_another_one_answers() {
     let scene = Scene::new();
-    scene.place.succeed(&[
-        "push",
-        "step_1",
-        "--run",
-        "demo/a",
-        "--remote",
-        &format!("healthy={}", scene.place.remote()),
-    ]);
+    let healthy = format!("healthy={}", scene.place.remote());
+    let push = [
+        "push", "step_1", "--run", "demo/a", "--local", "vault", "--remote", &healthy,
+    ];
+    scene.place.succeed(&push);
+    scene.place.remove("vault");
     // Its own deadline is longer than a test may take.
     let restored = scene.command(&["restore", "--into", "out"], "1h").run();
     restored
