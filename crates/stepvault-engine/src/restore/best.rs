@@ -149,6 +149,10 @@ async fn best_steps(
             let has_name = older
                 .iter()
                 .any(|(other, name)| *other == id && *name == best.name);
+            if !has_name && std::fs::symlink_metadata(&place).is_ok() {
+                // The trainer's own, under the name that was not sealed.
+                continue;
+            }
             found.push(FoundBest {
                 id,
                 name: best.name.clone(),
