@@ -34,6 +34,8 @@ pub struct InspectRequest<'a> {
     pub profile: Option<&'a str>,
     /// Rules for steps whose completeness nothing proves.
     pub options: FindOptions,
+    /// Reads which steps each one names as the best, which only a push needs.
+    pub reads_best: bool,
     /// Reads all data and compares checksums, and reports the progress to this observer; `None` reads headers alone.
     pub deep: Option<&'a dyn Observer>,
 }
@@ -45,7 +47,7 @@ pub struct InspectedStep {
     pub step: FoundStep,
     /// The result of checking its files.
     pub check: StepCheck,
-    /// The steps that it calls the best so far, which may be itself.
+    /// The steps that it calls the best so far, which may be itself; empty if that was not requested.
     pub best: Vec<BestName>,
     /// The result of reading its data, if that was requested.
     pub deep: Option<DeepCheck>,
@@ -247,7 +249,13 @@ impl UncheckedSteps<'_> {
 
     fn checked(mut self, request: &InspectRequest<'_>) -> Inspection {
         let warnings = warnings(&self.found, &self.tree, &self.files);
-        let best_of = |step: &FoundStep| self.found.best_of(step, self.profile, &self.tree, &self.files);
+        let best_of = |step: &FoundStep| {
+            if request.reads_best {
+                self.found.best_of(step, self.profile, &self.tree, &self.files)
+            } else {
+                Vec::new()
+            }
+        };
         let best: Vec<Vec<BestName>> = self.found.steps.iter().map(best_of).collect();
         let steps = std::mem::take(&mut self.found.steps);
         let all_bytes = steps.iter().map(|step| step.bytes).fold(0, u64::saturating_add);

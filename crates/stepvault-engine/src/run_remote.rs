@@ -25,6 +25,10 @@ use crate::catalog::is_outage;
 use crate::marked_store::{MarkedStore, gone, same_archive};
 use crate::remote_memory::{other_runs_at, remember};
 
+/// How long work that can do without the answer of a remote waits for it: sealing, which then gives a provisional attempt,
+/// and a restore that another remote has answered.
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+
 /// A run on a remote. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RunRemote {
@@ -65,24 +69,20 @@ impl RunRemote {
         &self.settings.name
     }
 
-    /// Returns what `answer` returns, or an error if that takes longer than `patience`.
+    /// Returns what `answer` returns, or an error if that takes longer than [`ANSWER_PATIENCE`].
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] without an answer.
-    pub(crate) async fn within<T>(
-        &self,
-        patience: Duration,
-        answer: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let answer = tokio::time::timeout(patience, answer).await;
-        answer.unwrap_or_else(|_| Err(self.no_answer(patience)))
+    pub(crate) async fn answers_soon<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let answer = tokio::time::timeout(ANSWER_PATIENCE, answer).await;
+        answer.unwrap_or_else(|_| Err(self.no_answer()))
     }
 
     /// Returns the error for a remote that did not answer in time.
-    pub(crate) fn no_answer(&self, patience: Duration) -> Error {
+    pub(crate) fn no_answer(&self) -> Error {
         Error::new(ErrorKind::Unreachable, "the remote does not answer")
             .on(format!("{} ({})", self.name(), self.settings.url))
-            .because(format!("no answer within {} s", patience.as_secs()))
+            .because(format!("no answer within {} s", ANSWER_PATIENCE.as_secs()))
     }
 
     /// Returns a key prefixed with the remote's URL, for messages.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::find::stated::stated_best;
 use crate::find::{Found, FoundStep};
 use crate::profile::Profile;
 use crate::profile::template::last_component;
@@ -71,8 +70,7 @@ fn best_steps(
 ) -> Option<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for step in &found.steps {
-        let members: Vec<&str> = step.members.iter().map(String::as_str).collect();
-        match stated_best(profile, &members, tree, files) {
+        match step.stated_best(profile, tree, files) {
             Some(best) => names.extend(best),
             // The save was cut off: its file names nothing and protects nothing.
             None if !step.is_complete() => {}

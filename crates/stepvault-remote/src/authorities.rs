@@ -42,33 +42,3 @@ impl Authorities {
         &self.0
     }
 }
-
-/// Returns what to do about a connection that failed because one side rejected the other's certificate; `None` for any
-/// other failure. Matches the messages of the TLS library, because the SDKs hide its error type. Such a failure is not
-/// transient.
-pub(crate) fn certificate_hint(why: &str) -> Option<&'static str> {
-    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
-    if has(&[
-        "CertificateUnknown",
-        "BadCertificate",
-        "UnknownCA",
-        "CertificateRequired",
-    ]) {
-        return Some("the server refuses this client's certificate, or requires one");
-    }
-    if !has(&["invalid peer certificate"]) {
-        return None;
-    }
-    Some(if has(&["UnknownIssuer", "BadSignature"]) {
-        "no authority that this machine trusts has signed the server's certificate: set ca-file for this remote \
-         (ca-file=PATH in its URL), or add the authority to the system's store"
-    } else if has(&["certificate expired", "Expired"]) {
-        "the server's certificate has expired: renew it, or set this machine's clock"
-    } else if has(&["not valid yet", "NotValidYet"]) {
-        "the server's certificate is not valid yet: set this machine's clock"
-    } else if has(&["not valid for name", "NotValidForName"]) {
-        "the server's certificate is for another host: correct the endpoint, or the certificate's names"
-    } else {
-        "check the server's certificate"
-    })
-}

@@ -71,6 +71,7 @@ pub(super) fn look(place: &Where<'_>, now: Timestamp) -> History {
     let request = InspectRequest {
         profiles: place.profiles,
         profile: place.profile,
+        reads_best: false,
         deep: None,
         options: FindOptions {
             quiet_seconds: place.quiet_seconds,

@@ -43,6 +43,7 @@ impl Look {
         let request = InspectRequest {
             profiles: &self.profiles,
             profile: self.profile.as_deref(),
+            reads_best: false,
             deep: None,
             options: FindOptions {
                 // The run has ended: nothing is being written any more.

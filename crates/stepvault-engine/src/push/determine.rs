@@ -2,7 +2,6 @@
 //! launches.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::attempts::{
@@ -89,9 +88,6 @@ impl KnownSteps {
     }
 }
 
-/// How long sealing waits for what one remote knows. Without an answer, the attempt is provisional until there is one.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
-
 /// Queries all remotes concurrently for the steps that they know. A step that several nodes write cannot be sealed
 /// without the answer; any other is sealed soon, whatever the remotes do.
 pub(super) async fn ask_remotes(
@@ -108,9 +104,7 @@ pub(super) async fn ask_remotes(
         if writer.place.nodes().is_several() {
             return own_parts_on(remote, checkpoint, writer).await;
         }
-        let found = remote
-            .within(ANSWER_PATIENCE, known_on(remote, checkpoint))
-            .await?;
+        let found = remote.answers_soon(known_on(remote, checkpoint)).await?;
         let is_there = found.iter().any(|entry| entry.same_content);
         Ok((found, is_there))
     }))

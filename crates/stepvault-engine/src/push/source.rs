@@ -46,6 +46,7 @@ pub fn check_source(
     let request = InspectRequest {
         profiles,
         profile,
+        reads_best: true,
         deep: None,
         options: FindOptions {
             extent,

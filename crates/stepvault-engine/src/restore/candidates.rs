@@ -12,10 +12,10 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::sleep;
 
-use super::{ANSWER_PATIENCE, RestoreContext, RestoreRequest};
+use super::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, outage};
-use crate::run_remote::RunRemote;
+use crate::run_remote::{ANSWER_PATIENCE, RunRemote};
 use crate::step_state::visible_steps;
 
 /// A step that at least one tier holds.
@@ -94,7 +94,7 @@ async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectIn
     }
     let answers = remotes.iter().zip(listed);
     answers
-        .map(|(remote, answer)| answer.unwrap_or_else(|| Err(remote.no_answer(ANSWER_PATIENCE))))
+        .map(|(remote, answer)| answer.unwrap_or_else(|| Err(remote.no_answer())))
         .collect()
 }
 

@@ -27,7 +27,6 @@ mod request;
 mod resolve;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::ids::StepId;
@@ -55,10 +54,6 @@ pub use plan::{RestorePlan, SkippedStep};
 use plan::{Scope, Search};
 use publish::Missing;
 pub use request::{RestoreRequest, Target};
-
-/// How long a restore waits for a remote that it may not need: one whose marker is only recorded, or one whose steps are
-/// to be listed while another remote has listed its own.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The outcome of a restore.
 #[derive(Debug)]
@@ -150,7 +145,7 @@ pub async fn remember_remotes(vault: &Vault, remotes: &[RunRemote]) {
     let seen = join_all(
         remotes
             .iter()
-            .map(|remote| remote.within(ANSWER_PATIENCE, remote.remember(vault))),
+            .map(|remote| remote.answers_soon(remote.remember(vault))),
     );
     for error in seen.await.into_iter().filter_map(std::result::Result::err) {
         // An unreachable remote is reported when its steps are listed.

@@ -22,6 +22,7 @@ fn measured_at(path: &Path) -> Result<Measured> {
     let request = InspectRequest {
         profiles: &profiles,
         profile: None,
+        reads_best: false,
         deep: None,
         options: FindOptions::default(),
     };

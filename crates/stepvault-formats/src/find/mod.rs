@@ -5,7 +5,7 @@ mod below;
 mod extent;
 mod judge;
 mod ranks;
-pub(crate) mod stated;
+mod stated;
 mod torchtune;
 pub(crate) mod units;
 mod usual;
@@ -20,7 +20,7 @@ use stepvault_core::timestamp::Timestamp;
 use crate::check::check_step;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{last_component, parent_prefix};
-use crate::profile::{GENERIC, PointerRole, Profile, UnitRule};
+use crate::profile::{GENERIC, PointerRole, Profile, Series, UnitRule};
 use crate::step_name::{self, looks_like_a_step};
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
@@ -128,17 +128,31 @@ impl FoundStep {
 
     /// Returns the number that its content states now, where its name has none.
     pub fn stated_step(&self, profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Option<u64> {
-        let mut series = profile.series.iter();
-        let series = series.find(|series| series.name == self.series && self.rewritten)?;
+        let series = self.series_in(profile).filter(|_| self.rewritten)?;
         let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
         stated::stated_step(series, &members, tree, files)
     }
 
     /// Whether one of its paths is overwritten by the next step, which has another path for the rest.
     pub(crate) fn has_shared_path(&self, profile: &Profile) -> bool {
-        let mut series = profile.series.iter();
-        let series = series.find(|series| series.name == self.series);
-        series.is_some_and(|series| series.unit == Some(UnitRule::TorchtuneEpoch)) && self.members.len() > 1
+        let unit = self.series_in(profile).and_then(|series| series.unit);
+        unit == Some(UnitRule::TorchtuneEpoch) && self.members.len() > 1
+    }
+
+    /// Returns its series; `None` for a temporary name.
+    pub(crate) fn series_in<'a>(&self, profile: &'a Profile) -> Option<&'a Series> {
+        profile.series.iter().find(|series| series.name == self.series)
+    }
+
+    /// Returns the names of the steps that its content states to be the best so far, as [`stated::stated_best`].
+    pub(crate) fn stated_best(
+        &self,
+        profile: &Profile,
+        tree: &Tree,
+        files: &dyn OpenFile,
+    ) -> Option<BTreeSet<String>> {
+        let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
+        stated::stated_best(profile, &members, tree, files)
     }
 
     /// Returns its name: that of its path, or for several paths one made of the profile, the series and, unless its paths
@@ -201,9 +215,7 @@ impl Found {
         tree: &Tree,
         files: &dyn OpenFile,
     ) -> Vec<BestName> {
-        let members: Vec<&str> = step.members.iter().map(String::as_str).collect();
-        let mut names: BTreeSet<String> =
-            stated::stated_best(profile, &members, tree, files).unwrap_or_default();
+        let mut names = step.stated_best(profile, tree, files).unwrap_or_default();
         let pointers = self.pointers.iter();
         let of_best = pointers.filter(|pointer| pointer.role == PointerRole::Best);
         for target in of_best.filter_map(|pointer| pointer.target.as_ref()) {

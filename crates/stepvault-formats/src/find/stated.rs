@@ -54,18 +54,22 @@ pub(super) fn stated_step(
     })
 }
 
-/// Returns the number at these keys of a file; `None` when there is none, or the file cannot be read.
-pub(super) fn stated_number(path: &str, keys: &str, tree: &Tree, files: &dyn OpenFile) -> Option<u64> {
-    match Document::read(path, tree, files)?.leaves(keys)?.first()? {
-        Leaf::Integer(number) => u64::try_from(*number).ok(),
-        _ => None,
-    }
+/// Returns the number at each of these keys of a file; `None` for one that is not there, and for all when the file cannot
+/// be read.
+pub(super) fn stated_numbers<const COUNT: usize>(
+    path: &str,
+    keys: [&str; COUNT],
+    tree: &Tree,
+    files: &dyn OpenFile,
+) -> [Option<u64>; COUNT] {
+    let document = Document::read(path, tree, files);
+    keys.map(|keys| document.as_ref()?.unsigned(keys))
 }
 
 /// Returns the names of the steps that a step of these paths states to be the best so far, which may be its own. A
 /// trainer states a path as it saw it, of which only the last component means something here. Returns `None` when
 /// something that may name one cannot be read.
-pub(crate) fn stated_best(
+pub(super) fn stated_best(
     profile: &Profile,
     members: &[&str],
     tree: &Tree,
@@ -124,7 +128,12 @@ impl<'a> Document<'a> {
         if is_ambiguous {
             return None;
         }
-        match self.leaves(&stated.key)?.first()? {
+        self.unsigned(&stated.key)
+    }
+
+    /// Returns the number that these keys lead to.
+    fn unsigned(&self, keys: &str) -> Option<u64> {
+        match self.leaves(keys)?.first()? {
             Leaf::Integer(number) => u64::try_from(*number).ok(),
             _ => None,
         }

@@ -2,7 +2,7 @@
 //! but the last overwrites after the weights. A recipe resumes from both (`torchtune/training/checkpointing`, 0.6.1; some
 //! versions keep a recipe state in each step instead).
 
-use super::stated::stated_number;
+use super::stated::stated_numbers;
 use super::units::{Member, Unit, files_of};
 use crate::profile::UnitRule;
 use crate::profile::pattern::PathParts;
@@ -30,8 +30,7 @@ pub(super) fn add_recipe_state(units: &mut [Unit<'_>], tree: &Tree, files: &dyn 
     let Some(entry) = tree.get(&path).filter(|_| tree.is_file(&path)) else {
         return;
     };
-    let finished = stated_number(&path, FINISHED, tree, files);
-    let of_run = stated_number(&path, OF_RUN, tree, files);
+    let [finished, of_run] = stated_numbers(&path, [FINISHED, OF_RUN], tree, files);
     for unit in epochs {
         // The first epoch is 0.
         let until_its_end = unit.step.and_then(|epoch| epoch.checked_add(1));

@@ -200,9 +200,9 @@ impl Profile {
     /// Returns whether files of this step may be written to again: it, or one of its paths, is overwritten in place, and its
     /// contents are not renamed to its path.
     pub fn overwrites(&self, step: &FoundStep) -> bool {
-        let of_step = |series: &&Series| series.name == step.series;
-        let series = self.series.iter().find(of_step);
-        let is_renamed = series.is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
+        let is_renamed = step
+            .series_in(self)
+            .is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
         self.overwrites_finished_files() || step.rewritten && !is_renamed || step.has_shared_path(self)
     }
 

@@ -6,9 +6,8 @@ use object_store::client::{HttpError, HttpErrorKind};
 use stepvault_core::{Error, ErrorKind};
 
 use super::transport::Refusal;
-use crate::authorities::certificate_hint;
 use crate::gcs::NoCredentials;
-use crate::proxy::{lacks_proxy_credentials, proxy_hint};
+use crate::prevented::Prevented;
 
 /// Returns the error for operation `what` on `subject` (a URL with the key).
 pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
@@ -55,7 +54,7 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         return refused(what, subject, refusal);
     }
     let why = deepest(error);
-    let about_certificates = certificate_hint(&why);
+    let prevented = Prevented::of(&why);
     let by_kind = || {
         let hint = match error.kind() {
             HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
@@ -63,13 +62,12 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         };
         hint.to_owned()
     };
-    let hint = about_certificates.map(str::to_owned).or_else(|| proxy_hint(&why));
-    let needs_operator = about_certificates.is_some() || lacks_proxy_credentials(&why);
+    let is_lasting = prevented.as_ref().is_some_and(|prevented| prevented.is_lasting);
     let error = Error::new(ErrorKind::Unreachable, what)
         .on(subject)
         .because(why)
-        .hint(hint.unwrap_or_else(by_kind));
-    if needs_operator {
+        .hint(prevented.map_or_else(by_kind, |prevented| prevented.hint));
+    if is_lasting {
         error.for_operator().lasting()
     } else {
         error

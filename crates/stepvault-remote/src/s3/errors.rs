@@ -11,9 +11,8 @@ use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
 use super::verdicts::{Verdict, by_code, by_status};
-use crate::authorities::certificate_hint;
 use crate::generic::errors::{causes, find};
-use crate::proxy::{lacks_proxy_credentials, proxy_hint};
+use crate::prevented::Prevented;
 
 /// Why a request failed, independent of its operation.
 #[derive(Debug, Default)]
@@ -188,13 +187,12 @@ impl Fault {
         if !why.is_empty() {
             error = error.because(why);
         }
-        let is_connection = self.transport == Some(Transport::Connection);
-        let about_certificates = certificate_hint(&self.message).filter(|_| is_connection);
-        let about_proxy = proxy_hint(&self.message).filter(|_| is_connection);
-        let hint = about_certificates
-            .map(str::to_owned)
-            .or(about_proxy)
-            .unwrap_or_else(|| hint.to_owned());
+        let prevented = match self.transport {
+            Some(Transport::Connection) => Prevented::of(&self.message),
+            _ => None,
+        };
+        let is_lasting = prevented.as_ref().is_some_and(|prevented| prevented.is_lasting);
+        let hint = prevented.map_or_else(|| hint.to_owned(), |prevented| prevented.hint);
         if let Some(region) = &self.bucket_region
             && kind == ErrorKind::Usage
         {
@@ -208,7 +206,7 @@ impl Fault {
         {
             error = error.transient();
         }
-        if about_certificates.is_some() || is_connection && lacks_proxy_credentials(&self.message) {
+        if is_lasting {
             error = error.for_operator().lasting();
         }
         match self.retry_after {

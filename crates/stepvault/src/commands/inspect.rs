@@ -148,6 +148,7 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
                 expected_world: world_size,
                 ..FindOptions::default()
             },
+            reads_best: false,
             deep: observer.as_deref(),
         };
         inspect(&looked_at, &request, &SystemClock)

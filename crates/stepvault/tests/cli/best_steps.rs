@@ -3,34 +3,11 @@
 use serde_json::{Value, json};
 use stepvault_testkit::torch::{archive, state};
 
-use crate::support::{Outcome, Place, list};
+use crate::support::{Place, list};
+use crate::watched::{configured, lose_the_node, on, round};
 
 /// Keeps one step on the remote.
 const PRUNE: [&str; 5] = ["prune", "--tier", "main", "--keep-last", "1"];
-
-/// Configures a run that watches `out`.
-fn configured() -> Place {
-    let place = Place::new();
-    let text = format!(
-        "node = \"n\"\n[local]\ndirectory = \"vault\"\n[agent]\npoll-interval = \"200ms\"\n[remote.main]\nurl = \"{}\"\n\
-         [run.\"demo/a\"]\nwatch = \"out\"\nquiet-time = \"1s\"\n",
-        place.remote()
-    );
-    place.write("n.toml", text);
-    place
-}
-
-fn on(place: &Place, arguments: &[&str]) -> Outcome {
-    place.run(&[arguments, &["--config", "n.toml"]].concat())
-}
-
-#[track_caller]
-fn round(place: &Place) {
-    let document = place
-        .command(["agent", "--once", "--config", "n.toml"])
-        .document(0);
-    assert_eq!(document["durable"], true, "{document:#}");
-}
 
 /// Saves as the Hugging Face trainer does on another machine. The best steps are 10 and, from then on, 40.
 fn save(place: &Place, step: i64) {
@@ -46,12 +23,6 @@ fn save(place: &Place, step: i64) {
          \"best_model_checkpoint\": \"/mnt/node-7/out/checkpoint-{best}\"}}"
     );
     place.write(&format!("{directory}/trainer_state.json"), text);
-}
-
-fn lose_the_node(place: &Place) {
-    for name in ["out", "vault", ".stepvault"] {
-        place.remove(name);
-    }
 }
 
 /// Returns the verdict and the reasons for each step on the remote, by `prune --dry-run`.
@@ -135,7 +106,7 @@ fn it_stays_as_long_as_the_newest_state_names_it_and_comes_back_with_it() {
         (&document["already_there"], &document["best"]),
         (&json!(true), &best)
     );
-    // What was restored is no new step, and the newest is what the agent goes on from.
+    // What was restored is no new step, and later steps follow the newest.
     round(&place);
     assert_eq!(verdicts(&place).len(), 2);
 

@@ -48,3 +48,4 @@ mod tiers;
 mod tls;
 mod unnumbered;
 mod usage;
+mod watched;

@@ -6,33 +6,8 @@ use serde_json::Value;
 use stepvault_testkit::torch::{archive, state};
 use stepvault_testkit::tree::{FileTree, files_below, read_tree};
 
-use crate::support::{Outcome, Place, list};
-
-/// Configures a run that watches `out`.
-fn configured() -> Place {
-    let place = Place::new();
-    let text = format!(
-        "node = \"n\"\n[local]\ndirectory = \"vault\"\n[agent]\npoll-interval = \"200ms\"\n[remote.main]\nurl = \"{}\"\n\
-         [run.\"demo/a\"]\nwatch = \"out\"\nquiet-time = \"1s\"\n",
-        place.remote()
-    );
-    place.write("n.toml", text);
-    place
-}
-
-fn on(place: &Place, arguments: &[&str]) -> Outcome {
-    place.run(&[arguments, &["--config", "n.toml"]].concat())
-}
-
-/// One round of the agent, after which all is durable.
-#[track_caller]
-fn round(place: &Place) -> Value {
-    let document = place
-        .command(["agent", "--once", "--config", "n.toml"])
-        .document(0);
-    assert_eq!(document["durable"], true, "{document:#}");
-    document
-}
+use crate::support::{Place, list};
+use crate::watched::{configured, lose_the_node, on, round};
 
 /// Returns attempt and number of every step, in order.
 #[track_caller]
@@ -45,13 +20,6 @@ fn steps(place: &Place) -> Vec<(u64, u64)> {
         .collect();
     steps.sort_unstable();
     steps
-}
-
-/// Removes the trainer's directory and everything else on this node but its configuration.
-fn lose_the_node(place: &Place) {
-    for name in ["out", "vault", ".stepvault"] {
-        place.remove(name);
-    }
 }
 
 /// The files that restores have moved out of the trainer's way.

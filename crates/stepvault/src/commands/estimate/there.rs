@@ -28,6 +28,7 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
         let request = InspectRequest {
             profiles: &profiles,
             profile: None,
+            reads_best: false,
             deep: None,
             options: FindOptions::default(),
         };
