@@ -16,7 +16,8 @@ use stepvault_formats::detect::{Detection, detect};
 use stepvault_formats::find::{
     Completeness, Extent, FindOptions, Found, FoundStep, QuietRule, RunBelow, find_steps, runs_below,
 };
-use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet, last_component};
+use stepvault_formats::step_name::looks_like_a_step;
 use stepvault_formats::tree::Tree;
 use stepvault_formats::warnings::warnings;
 use stepvault_local::survey::{SurveyFiles, survey};
@@ -124,20 +125,16 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         return Ok(file.checked(request));
     };
     let mut inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    let below = inside.runs_below(request, now);
+    // A name with a number shows no step if its directory holds the steps of frameworks.
+    let is_named_so = |above: &UncheckedSteps<'_>| {
+        let mut steps = above.found.steps.iter();
+        above.profile.name != GENERIC || steps.any(|step| looks_like_a_step(last_component(&step.path)))
+    };
+    above = above.filter(|above| below.is_empty() || is_named_so(above));
     if let Some(above) = above.take_if(|above| above.shows_step_of(&inside)) {
         return Ok(above.checked(request));
     }
-    let below = if inside.profile.name == GENERIC || inside.found.steps.is_empty() {
-        runs_below(
-            &inside.tree,
-            &inside.files,
-            request.profiles,
-            now,
-            &request.options,
-        )
-    } else {
-        Vec::new()
-    };
     // A directory with a number in its name, such as `trial_0`, is no step if it holds the steps of a framework.
     inside.found.steps.retain(|step| {
         let is_in_step = |run: &RunBelow| Path::new(&run.directory).starts_with(&step.path);
@@ -239,6 +236,25 @@ fn find_in<'a>(
 }
 
 impl UncheckedSteps<'_> {
+    /// Returns the runs in subdirectories, if the directory itself has no step of a framework, or if its profile finds
+    /// steps only there and not all of them are of its framework.
+    fn runs_below(&mut self, request: &InspectRequest<'_>, now: Timestamp) -> Vec<RunBelow> {
+        let is_deep = |step: &FoundStep| step.path.contains('/');
+        let has_none = self.profile.name == GENERIC || self.found.steps.is_empty();
+        if !has_none && !self.found.steps.iter().all(is_deep) {
+            return Vec::new();
+        }
+        let runs = runs_below(&self.tree, &self.files, request.profiles, now, &request.options);
+        if has_none {
+            return runs;
+        }
+        if request.profile.is_some() || runs.iter().all(|run| run.profile == self.profile.name) {
+            return Vec::new();
+        }
+        self.found.steps.clear();
+        runs
+    }
+
     /// Whether these findings, in the parent directory, show that the directory with the findings `inside` is itself a
     /// step.
     fn shows_step_of(&self, inside: &Self) -> bool {
