@@ -318,7 +318,9 @@ impl RunKeys {
 }
 
 /// The objects of one probe, by the last word of their names, which follows 32 hexadecimal digits.
-const PROBES: [&str; 6] = ["wrong", "whole", "parts", "dropped", "rate", UNUSUAL_PROBE];
+const PROBES: [&str; 6] = ["wrong", "whole", PARTS_PROBE, "dropped", "rate", UNUSUAL_PROBE];
+/// The end of the key of the probe that is sent in parts and never read.
+pub const PARTS_PROBE: &str = "parts";
 /// The end of a probe's name, with characters that some stores change.
 pub const UNUSUAL_PROBE: &str = "a\\b %2F+é'";
 

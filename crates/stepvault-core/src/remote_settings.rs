@@ -58,16 +58,35 @@ impl Scheme {
                 "endpoint",
                 "region",
                 "profile",
+                "path-style",
                 "allow-http",
                 "ca-file",
+                "client-certificate",
+                "client-key",
                 "storage-class",
                 "server-side-encryption",
                 "kms-key",
                 "tags",
                 "expected-bucket-owner",
+                "attributes",
+                "requester-pays",
             ],
-            Self::Gcs => &["endpoint", "allow-http", "send-token", "storage-class", "kms-key"],
-            Self::Azure => &["endpoint", "allow-http", "ca-file", "send-token"],
+            Self::Gcs => &[
+                "endpoint",
+                "allow-http",
+                "send-token",
+                "storage-class",
+                "kms-key",
+                "attributes",
+            ],
+            Self::Azure => &[
+                "endpoint",
+                "allow-http",
+                "ca-file",
+                "client-certificate",
+                "client-key",
+                "send-token",
+            ],
             Self::File | Self::Memory => &[],
         };
         settings.contains(&setting)
@@ -265,10 +284,17 @@ pub struct RemoteSettings {
     pub region: Option<String>,
     /// Profile of the provider's configuration files (S3).
     pub profile: Option<String>,
+    /// Whether the bucket is in the path of each URL, and not in its host (S3).
+    pub path_style: Option<bool>,
     /// Allows plain HTTP to an endpoint that is not a loopback address.
     pub allow_http: bool,
     /// PEM file with authorities that are trusted besides the system's (S3 and Azure).
     pub ca_file: Option<PathBuf>,
+    /// PEM file with the certificate by which this machine proves itself to the server, followed by those of its
+    /// issuers (S3 and Azure).
+    pub client_certificate: Option<PathBuf>,
+    /// PEM file with the private key of `client_certificate`.
+    pub client_key: Option<PathBuf>,
     /// Sends the provider's access token to `endpoint` although it is not one of the provider's hosts (GCS and Azure).
     pub send_token: bool,
     /// Storage class of data objects, with the provider's name for it.
@@ -281,6 +307,10 @@ pub struct RemoteSettings {
     pub tags: BTreeMap<String, String>,
     /// Account that must own the bucket (S3).
     pub expected_bucket_owner: Option<String>,
+    /// Whether a store that ignores the five attributes above is not used.
+    pub attributes_required: bool,
+    /// Agrees to pay for requests in place of the bucket's owner (S3).
+    pub requester_pays: bool,
     /// Maximum number of concurrent requests.
     pub max_concurrent_requests: usize,
     /// Maximum number of bytes sent or received per second; `None` for no limit.
@@ -305,14 +335,19 @@ impl RemoteSettings {
             endpoint: None,
             region: None,
             profile: None,
+            path_style: None,
             allow_http: false,
             ca_file: None,
+            client_certificate: None,
+            client_key: None,
             send_token: false,
             storage_class: None,
             server_side_encryption: None,
             kms_key: None,
             tags: BTreeMap::new(),
             expected_bucket_owner: None,
+            attributes_required: true,
+            requester_pays: false,
             max_concurrent_requests: 32,
             bandwidth_limit_bytes_per_second: None,
             stall_timeout_seconds: 30,

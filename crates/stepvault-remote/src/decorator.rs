@@ -12,7 +12,8 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    StoreCapabilities,
 };
 
 /// What a decorator knows of a request before it is sent.
@@ -55,6 +56,7 @@ impl Answer for String {}
 impl Answer for Created {}
 impl Answer for PartReceipt {}
 impl Answer for BoxStream<'static, Result<Bytes>> {}
+impl Answer for Vec<IgnoredAttribute> {}
 
 impl Answer for Vec<PendingUpload> {
     fn is_absent(&self) -> bool {
@@ -185,6 +187,11 @@ impl<D: StoreDecorator> RemoteStore for D {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         self.around(Request::READ, || self.inner().head(key)).await
+    }
+
+    async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
+        self.around(Request::READ, || self.inner().ignored_attributes(key))
+            .await
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {

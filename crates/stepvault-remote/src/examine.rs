@@ -65,6 +65,8 @@ pub struct Look {
     pub outcome: std::result::Result<(), Hindered>,
     /// The store's clock, if the answer or the refusal contained it.
     pub store_time: Option<SystemTime>,
+    /// What the server calls itself, if the answer or the refusal contained it.
+    pub server: Option<String>,
 }
 
 /// Why a store could not be used at all.
@@ -99,6 +101,7 @@ impl Look {
         Self {
             outcome: Err(hindered),
             store_time: None,
+            server: None,
         }
     }
 }
@@ -146,6 +149,7 @@ impl Examined {
         Look {
             outcome: first.map(drop).map_err(Hindered::of),
             store_time: None,
+            server: None,
         }
     }
 

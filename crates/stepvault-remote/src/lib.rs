@@ -48,6 +48,7 @@ pub mod examine;
 pub mod file;
 pub mod gcs;
 pub mod generic;
+mod identity;
 mod lent;
 pub mod limit;
 mod listed;

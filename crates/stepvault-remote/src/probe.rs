@@ -4,15 +4,16 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
+use serde::{Deserialize, Serialize};
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
-use stepvault_core::keys::{RunKeys, UNUSUAL_PROBE};
+use stepvault_core::keys::{PARTS_PROBE, RunKeys, UNUSUAL_PROBE};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::payload::Payload;
-use crate::store::{Created, ObjectHead, PartReceipt, RemoteStore};
+use crate::store::{Created, IgnoredAttribute, ObjectHead, PartReceipt, RemoteStore};
 
 /// The guarantees that a store was observed to enforce. Any other guarantee must not be relied on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 // Six independent findings, each true or false.
 #[allow(clippy::struct_excessive_bools)]
 pub struct StoreGuarantees {
@@ -26,6 +27,9 @@ pub struct StoreGuarantees {
     pub honours_create_only: bool,
     /// The store never completes a create-only upload over an existing object.
     pub completes_create_only: bool,
+    /// The attributes requested for new objects that the store ignores.
+    #[serde(skip)]
+    pub ignored_attributes: Vec<IgnoredAttribute>,
     /// The probe left nothing behind. Otherwise the objects are under `.stepvault/probes/` and may be deleted.
     pub cleaned_up: bool,
 }
@@ -47,6 +51,8 @@ pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<StoreGuara
 #[derive(Debug)]
 pub struct Probe<'a> {
     store: &'a dyn RemoteStore,
+    /// Prefix of everything that probes of this run write; some stores list only prefixes that end in a slash.
+    directory: String,
     /// Prefix of everything that this probe writes.
     place: String,
     wrong: String,
@@ -94,9 +100,10 @@ impl<'a> Probe<'a> {
         let place = keys.probe(&crate::random::identity());
         Self {
             store,
+            directory: keys.probe(""),
             wrong: format!("{place}-wrong"),
             whole: format!("{place}-whole"),
-            parts: format!("{place}-parts"),
+            parts: format!("{place}-{PARTS_PROBE}"),
             dropped: format!("{place}-dropped"),
             unusual: format!("{place}-{UNUSUAL_PROBE}"),
             place,
@@ -107,12 +114,14 @@ impl<'a> Probe<'a> {
         let checks_object_checksums = self.refuses_wrong_object().await?;
         let (object_proven, create_is_exclusive) = self.keeps_object().await?;
         let (checks_part_checksums, parts_proven) = self.keeps_parts().await?;
+        let ignored_attributes = self.ignored_attributes().await?;
         Ok(StoreGuarantees {
             checks_object_checksums,
             checks_part_checksums,
             returns_checksums: object_proven && parts_proven,
             honours_create_only: create_is_exclusive,
             completes_create_only: self.completion_is_exclusive().await?,
+            ignored_attributes,
             cleaned_up: false,
         })
     }
@@ -167,7 +176,7 @@ impl<'a> Probe<'a> {
 
     /// Returns whether the object is listed.
     pub async fn lists(&self) -> Result<bool> {
-        let listed: Vec<_> = self.store.list(&self.place).try_collect().await?;
+        let listed: Vec<_> = self.store.list(&self.directory).try_collect().await?;
         Ok(listed.iter().any(|info| info.key == self.whole))
     }
 
@@ -176,7 +185,7 @@ impl<'a> Probe<'a> {
         self.store
             .create(&self.unusual, sent(BODY), &PartDigest::of(BODY))
             .await?;
-        let listed: Vec<_> = self.store.list(&self.place).try_collect().await?;
+        let listed: Vec<_> = self.store.list(&self.directory).try_collect().await?;
         Ok(listed.iter().any(|info| info.key == self.unusual))
     }
 
@@ -230,6 +239,12 @@ impl<'a> Probe<'a> {
         Ok((refused, proves(&self.head(&self.parts).await?, &digest)))
     }
 
+    /// Returns the attributes requested for new objects that the object in parts does not have. An error is about the
+    /// request: an attribute that the store refuses is an error of the write.
+    pub async fn ignored_attributes(&self) -> Result<Vec<IgnoredAttribute>> {
+        self.store.ignored_attributes(&self.parts).await
+    }
+
     /// Returns whether completing an upload leaves an existing object unchanged, if the store claims to support this.
     pub async fn completion_is_exclusive(&self) -> Result<bool> {
         if !self.store.capabilities().multipart_is_create_only {
@@ -254,20 +269,38 @@ impl<'a> Probe<'a> {
         Ok(completed? == Created::Exists && self.store.capabilities().creates_atomically)
     }
 
-    /// Returns whether an upload with a part can be aborted and is no longer pending afterwards.
-    pub async fn aborts(&self) -> Result<bool> {
+    /// Returns whether an upload with a part is listed as pending, and whether it can be aborted and is no longer
+    /// pending afterwards.
+    pub async fn lists_and_aborts(&self) -> Result<(bool, bool)> {
         let upload = self.store.start_upload(&self.dropped, BODY.len() as u64).await?;
         let sent = self.send_part(&self.dropped, &upload, BODY).await;
+        let listed = self.is_pending(&upload).await;
         self.store.abort_upload(&self.dropped, &upload).await?;
         sent?;
-        let pending = self.store.pending_uploads(&self.dropped).await?;
-        Ok(pending.iter().all(|pending| pending.upload != upload))
+        Ok((listed?, !self.is_pending(&upload).await?))
+    }
+
+    async fn is_pending(&self, upload: &str) -> Result<bool> {
+        let pending = self.store.pending_uploads(&self.directory).await?;
+        Ok(pending.iter().any(|pending| pending.upload == upload))
     }
 
     /// Returns whether a deleted object no longer exists.
     pub async fn deletes(&self) -> Result<bool> {
         self.store.delete(std::slice::from_ref(&self.whole)).await?;
         Ok(self.store.head(&self.whole).await?.is_none())
+    }
+
+    /// Returns whether several objects are deleted by one request. `None` for a kind of store that has no such request.
+    pub async fn deletes_together(&self) -> Result<Option<bool>> {
+        if !self.store.capabilities().deletes_in_batches {
+            return Ok(None);
+        }
+        self.store
+            .delete(&[&self.parts, &self.unusual].map(Clone::clone))
+            .await?;
+        let are_gone = self.store.head(&self.parts).await?.is_none();
+        Ok(Some(are_gone && self.store.capabilities().deletes_in_batches))
     }
 
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {
@@ -293,7 +326,10 @@ impl<'a> Probe<'a> {
 
     /// Aborts the probe's own pending uploads, if it was interrupted.
     pub async fn drop_uploads(&self) -> Result<()> {
-        for pending in self.store.pending_uploads(&self.place).await? {
+        for pending in self.store.pending_uploads(&self.directory).await? {
+            if !pending.key.starts_with(&self.place) {
+                continue;
+            }
             self.store.abort_upload(&pending.key, &pending.upload).await?;
         }
         Ok(())

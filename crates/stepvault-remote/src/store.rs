@@ -1,6 +1,6 @@
 //! The interface between the engine and every kind of store.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::ops::Range;
 use std::time::SystemTime;
 
@@ -105,13 +105,46 @@ pub struct StoreCapabilities {
     pub creates_atomically: bool,
     /// A completed multipart upload never replaces an existing object.
     pub multipart_is_create_only: bool,
+    /// Several objects are deleted by one request.
+    pub deletes_in_batches: bool,
     /// Pending multipart uploads can be listed.
     pub lists_pending_uploads: bool,
     /// Objects can be copied inside the store.
     pub copies: bool,
-    /// Parts of an upload can be copied from objects, each proven to be the requested bytes. A store that copies
-    /// objects but not parts copies an object of any size at once.
+    /// Parts of an upload can be copied from objects. A store that copies objects but not parts copies an object of any
+    /// size at once.
     pub copies_parts: bool,
+}
+
+/// An attribute that was requested for an object and that the object does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IgnoredAttribute {
+    /// The key of the setting that requests it.
+    pub setting: &'static str,
+    /// The requested value.
+    pub requested: String,
+    /// What the store reports; `None` for nothing.
+    pub reported: Option<String>,
+}
+
+impl fmt::Display for IgnoredAttribute {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            setting,
+            requested,
+            reported,
+        } = self;
+        match reported {
+            Some(reported) => write!(
+                out,
+                "{setting} = {requested:?} is ignored: the store reports {reported:?}"
+            ),
+            None => write!(
+                out,
+                "{setting} = {requested:?} is ignored: the store reports none"
+            ),
+        }
+    }
 }
 
 /// Outcome of a create-if-absent write.
@@ -205,6 +238,14 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Returns size, time, version and checksum of an object, or `None` when it does not exist.
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>>;
 
+    /// Returns the attributes requested for new objects (encryption, storage class, tags, owner of the bucket) that the
+    /// object at `key`, written by this store, does not have as the store reports it. Sends no request where none is
+    /// requested.
+    async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
+        let _ = key;
+        Ok(Vec::new())
+    }
+
     /// Reads the bytes of a range as they arrive, in pieces of at most a few hundred KiB; the whole object for `None`.
     /// The stream never ends early without an error: `Unreachable` where the answer ended early, `Damaged` where the
     /// object is shorter than the range. An empty range has no bytes.
@@ -227,11 +268,12 @@ pub trait RemoteStore: Send + Sync + Debug {
     async fn copy(&self, from: &str, to: &str) -> Result<Created>;
 
     /// Copies part `index` of an upload inside the store, from the same range of an object of the same size: the bytes
-    /// from `start` on, whose digest is `digest`.
+    /// from `start` on, whose digest is `digest`. A store that returns no checksum of a copied part has not proved it: what
+    /// the completed object holds must be checked as for any other.
     ///
     /// # Errors
-    /// `Damaged` when the object has different bytes there; `Failed` where the store does not support this operation,
-    /// or does not prove what it copied. Either way the part may then be sent as if it had never been copied.
+    /// `Damaged` when the object has different bytes there; `Failed` where the store does not support this operation.
+    /// Either way the part may then be sent as if it had never been copied.
     async fn copy_part(
         &self,
         from: &str,

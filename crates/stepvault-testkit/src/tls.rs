@@ -4,10 +4,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
-use rustls::ServerConfig;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    date_time_ymd,
+};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -45,9 +50,33 @@ impl Authority {
         std::fs::write(path, self.0.pem()).expect("its file");
     }
 
+    /// Writes a certificate that it signed for a client, and its private key, as PEM.
+    pub fn write_client(&self, certificate: &Path, key: &Path) {
+        let mut params = CertificateParams::new(vec!["node.example".to_owned()]).expect("parameters");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let pair = KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&pair, &self.0).expect("a certificate");
+        std::fs::write(certificate, signed.pem()).expect("its file");
+        std::fs::write(key, pair.serialize_pem()).expect("its file");
+    }
+
     /// Serves what `server` serves, over TLS, until the handle is dropped.
     pub fn serve(&self, server: SocketAddr, validity: Validity) -> ServerHandle {
-        let acceptor = TlsAcceptor::from(Arc::new(self.config(validity)));
+        Self::serve_with(server, self.config(validity, None))
+    }
+
+    /// Serves what `server` serves, over TLS, to clients with a certificate of this authority.
+    pub fn serve_to_its_clients(&self, server: SocketAddr) -> ServerHandle {
+        let mut trusted = RootCertStore::empty();
+        trusted.add(self.0.der().clone()).expect("an authority");
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(trusted), provider);
+        let verifier = verifier.build().expect("a verifier");
+        Self::serve_with(server, self.config(Validity::Valid, Some(verifier)))
+    }
+
+    fn serve_with(server: SocketAddr, config: ServerConfig) -> ServerHandle {
+        let acceptor = TlsAcceptor::from(Arc::new(config));
         let serve = async move |listener: TcpListener| {
             while let Ok((client, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
@@ -64,7 +93,7 @@ impl Authority {
         ServerHandle::start(serve).expect("a free port")
     }
 
-    fn config(&self, validity: Validity) -> ServerConfig {
+    fn config(&self, validity: Validity, clients: Option<Arc<dyn ClientCertVerifier>>) -> ServerConfig {
         let host = if validity == Validity::OtherHost {
             "other.example"
         } else {
@@ -78,10 +107,14 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("TLS versions")
-            .with_no_client_auth()
+            .expect("TLS versions");
+        let builder = match clients {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        builder
             .with_single_cert(vec![certificate.der().clone()], key)
             .expect("a certificate that fits its key")
     }

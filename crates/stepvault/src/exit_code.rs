@@ -62,23 +62,24 @@ impl ExitCode {
     }
 
     /// Returns the code for an operation on several tiers, from one result per tier: `Done` when all succeeded,
-    /// `Partly` when some did. When none did: `Unreachable` if every tier was unreachable, else `Failed`.
+    /// `Partly` when some did. When none did: `Unreachable` if every tier was unreachable, `Usage` if every tier is
+    /// configured wrongly (its bucket does not exist), else `Failed`.
     pub(crate) fn of_tiers<'a>(results: impl IntoIterator<Item = Result<(), &'a Error>>) -> Self {
-        let (mut done, mut failed, mut unreachable) = (0_usize, 0_usize, 0_usize);
+        let mut done = 0_usize;
+        let mut failures = Vec::new();
         for result in results {
             match result {
                 Ok(()) => done += 1,
-                Err(error) => {
-                    failed += 1;
-                    unreachable += usize::from(error.kind() == ErrorKind::Unreachable);
-                }
+                Err(error) => failures.push(error.kind()),
             }
         }
-        match (done, failed) {
-            (_, 0) => Self::Done,
-            (1.., _) => Self::Partly,
-            (0, failed) if failed == unreachable => Self::Unreachable,
-            (0, _) => Self::Failed,
+        let are_all = |kind| failures.iter().all(|failure| *failure == kind);
+        match done {
+            _ if failures.is_empty() => Self::Done,
+            1.. => Self::Partly,
+            0 if are_all(ErrorKind::Unreachable) => Self::Unreachable,
+            0 if are_all(ErrorKind::Usage) => Self::Usage,
+            0 => Self::Failed,
         }
     }
 }

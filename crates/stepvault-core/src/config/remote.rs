@@ -46,14 +46,21 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
         endpoint: section.text("endpoint"),
         region: section.text("region"),
         profile: section.text("profile"),
+        path_style: section.boolean("path-style"),
         allow_http: section.boolean("allow-http").unwrap_or(fallback.allow_http),
         ca_file: section.path("ca-file"),
+        client_certificate: section.path("client-certificate"),
+        client_key: section.path("client-key"),
         send_token: section.boolean("send-token").unwrap_or(fallback.send_token),
         storage_class: section.text("storage-class"),
         server_side_encryption: section.text("server-side-encryption"),
         kms_key: section.text("kms-key"),
         tags: section.text_map("tags"),
         expected_bucket_owner: section.text("expected-bucket-owner"),
+        attributes_required: section.text("attributes").as_deref() != Some("if-supported"),
+        requester_pays: section
+            .boolean("requester-pays")
+            .unwrap_or(fallback.requester_pays),
         max_concurrent_requests: section
             .number("max-concurrent-requests")
             .unwrap_or(fallback.max_concurrent_requests),

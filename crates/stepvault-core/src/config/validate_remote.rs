@@ -7,18 +7,23 @@ use super::merge::{Merged, fault};
 use crate::remote_settings::{RemoteSettings, Scheme};
 
 /// The settings that not every store has.
-const SETTINGS_OF_SOME: [&str; 11] = [
+const SETTINGS_OF_SOME: [&str; 16] = [
     "endpoint",
     "region",
     "profile",
+    "path-style",
     "allow-http",
     "ca-file",
+    "client-certificate",
+    "client-key",
     "send-token",
     "storage-class",
     "server-side-encryption",
     "kms-key",
     "tags",
     "expected-bucket-owner",
+    "attributes",
+    "requester-pays",
 ];
 
 /// Checks what involves several keys of a remote.
@@ -43,6 +48,17 @@ pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
         && let Err((why, hint)) = check_endpoint(endpoint, remote.allow_http)
     {
         fault(merged, &["remote", name, "endpoint"], why, hint);
+    }
+    for (given, missing) in [
+        ("client-certificate", "client-key"),
+        ("client-key", "client-certificate"),
+    ] {
+        let is_given = |key| merged.is_given(&KeyPath::of(&["remote", name, key]));
+        if is_given(given) && !is_given(missing) {
+            let why = format!("it has no effect without {missing}");
+            let hint = "set both: the certificate and its private key, each a PEM file";
+            fault(merged, &["remote", name, given], why, hint);
+        }
     }
     let aws_kms = remote
         .server_side_encryption

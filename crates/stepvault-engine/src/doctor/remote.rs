@@ -88,7 +88,7 @@ async fn check_within(
         speed: Speed::new(examined.store(), keys),
         examined: &examined,
         subject: &subject,
-        limit_bytes_per_second: settings.bandwidth_limit_bytes_per_second,
+        settings,
         keys,
         runs,
         clock,
@@ -149,7 +149,7 @@ struct Examination<'a> {
     probe: Probe<'a>,
     speed: Speed<'a>,
     subject: &'a Subject,
-    limit_bytes_per_second: Option<u64>,
+    settings: &'a RemoteSettings,
     keys: &'a RunKeys,
     runs: &'a [GcCommand],
     clock: &'a dyn Clock,
@@ -175,12 +175,15 @@ impl Examination<'_> {
         self.uploads(report).await;
         if writes {
             self.keep(report, Promise::Delete, &self.probe.deletes().await);
+            if let Some(together) = self.probe.deletes_together().await.transpose() {
+                self.keep(report, Promise::DeleteTogether, &together);
+            }
         }
         let facts = self.examined.bucket().await;
         let rules = judge::bucket(self.subject, facts.as_ref());
         report.findings.extend(rules);
         if writes {
-            let limit = self.limit_bytes_per_second;
+            let limit = self.settings.bandwidth_limit_bytes_per_second;
             self.speed.measure(self.subject, limit, report).await;
         }
         Wrote::Objects
@@ -235,7 +238,14 @@ impl Examination<'_> {
             before = self.clock.now();
             look = self.examined.look(&self.keys.prefix()).await;
         }
-        let Look { outcome, store_time } = look;
+        let Look {
+            outcome,
+            store_time,
+            server,
+        } = look;
+        report
+            .findings
+            .extend(judge::product(self.settings, server.as_deref()));
         let after = self.clock.now();
         let store_time = store_time.map(Timestamp::from);
         if let Some(store_time) = store_time {
@@ -293,12 +303,14 @@ impl Examination<'_> {
     }
 
     async fn objects(&self, report: &mut RemoteReport) {
-        let mut once = self.probe.refuses_second_create().await;
-        if matches!(once, Ok(true)) {
-            // A store without multipart uploads is reported in their own finding.
-            once = Ok(self.probe.completion_is_exclusive().await.unwrap_or(true));
+        let once = self.probe.refuses_second_create().await;
+        // A store without multipart uploads is reported in their own finding.
+        let completes_once = async || self.probe.completion_is_exclusive().await.unwrap_or(true);
+        if matches!(once, Ok(true)) && !completes_once().await {
+            self.keep(report, Promise::CompleteOnce, &Ok(false));
+        } else {
+            self.keep(report, Promise::CreateOnce, &once);
         }
-        self.keep(report, Promise::CreateOnce, &once);
         self.keep(report, Promise::Get, &self.probe.reads_back().await);
         self.keep(report, Promise::List, &self.probe.lists().await);
         self.keep(report, Promise::KeepNames, &self.probe.keeps_names().await);
@@ -319,7 +331,18 @@ impl Examination<'_> {
         self.takes_parts.store(!unknown, Ordering::Relaxed);
         self.keep(report, Promise::Multipart, &parts.map(|_| true));
         if possible {
-            self.keep(report, Promise::Abort, &self.probe.aborts().await);
+            let ignored = self.probe.ignored_attributes().await;
+            let ignored = ignored.map(|ignored| ignored.iter().map(ToString::to_string).collect());
+            report.findings.extend(judge::attributes(self.settings, &ignored));
+            match self.probe.lists_and_aborts().await {
+                Ok((listed, aborted)) => {
+                    if self.examined.store().capabilities().lists_pending_uploads {
+                        self.keep(report, Promise::ListUploads, &Ok(listed));
+                    }
+                    self.keep(report, Promise::Abort, &Ok(aborted));
+                }
+                Err(error) => self.keep(report, Promise::Abort, &Err(error)),
+            }
         }
     }
 

@@ -3,11 +3,13 @@
 mod commit;
 mod copy;
 mod copy_sources;
+mod guarantees;
 mod parts;
 mod plan;
 mod progress;
 mod prove;
 mod session;
 
+pub use guarantees::lets_writers_collide;
 pub use progress::missing_bytes;
 pub use session::{UploadSession, Uploaded};

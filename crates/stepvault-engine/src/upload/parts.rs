@@ -429,6 +429,13 @@ impl FileUpload {
                 }
                 proved
             }
+            // A store that did not say what it copied has found out now.
+            Err(error) if error.kind() == ErrorKind::Damaged && self.was_copied.load(Ordering::Relaxed) => {
+                self.copies.stop();
+                let _ = store.abort_upload(&self.key, upload).await;
+                self.lost.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
             Err(error) => return Err(error),
         };
         match proved {

@@ -115,7 +115,9 @@ impl UploadSession {
         } else {
             self.guarantees.checks_object_checksums
         };
-        self.remote.settings.read_back == ReadBack::Always || !checked
+        // A store may turn out to accept no checksums after it was probed.
+        let sends_them = self.remote.store.capabilities().checks_checksums;
+        self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
     }
 
     /// Returns this node's sent files that the remote does not list with their size: one LIST.

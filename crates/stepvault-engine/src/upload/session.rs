@@ -12,11 +12,14 @@ use stepvault_core::ids::NodeName;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::records::VaultMarker;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::doctor::remote::IGNORED_HINT;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
-use stepvault_remote::probe::{StoreGuarantees, probe};
+use stepvault_remote::probe::StoreGuarantees;
+use stepvault_remote::store::IgnoredAttribute;
 use tokio::time::Instant;
 
+use super::guarantees::guarantees;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 use crate::step_state::ensure_not_removed;
@@ -38,7 +41,7 @@ pub struct UploadSession {
 
 impl UploadSession {
     /// Checks that the remote holds the same archive as before (or marks it, if this vault has never seen one on it), and
-    /// probes which checks the store enforces.
+    /// probes which checks the store enforces, unless this vault knows it from the last day.
     pub async fn open(
         remote: RunRemote,
         vault: Vault,
@@ -46,16 +49,22 @@ impl UploadSession {
         observer: Arc<dyn Observer>,
     ) -> Result<Self> {
         let marker = remote.ensure_marker(&vault).await?;
-        let guarantees = probe(remote.store.as_ref(), &remote.keys).await?;
-        if !guarantees.honours_create_only || !guarantees.completes_create_only {
+        let guarantees = guarantees(&remote, &vault, &marker.vault).await?;
+        let overwrites = match (guarantees.honours_create_only, guarantees.completes_create_only) {
+            (true, true) => None,
+            (true, false) => Some("an object when it completes an upload in parts"),
+            (false, _) => Some("an object"),
+        };
+        if let Some(what) = overwrites {
             observer.on_event(&Event::Warning {
                 message: &format!(
-                    "{}: this store does not refuse to overwrite an object; two concurrent writers of one step would \
-                     not detect each other",
+                    "{}: this store does not refuse to overwrite {what}; two concurrent writers of one step may not \
+                     detect each other",
                     remote.store.url()
                 ),
             });
         }
+        report_ignored(&remote, &guarantees.ignored_attributes, observer.as_ref())?;
         Ok(Self {
             parts_at_once: remote.settings.max_concurrent_requests,
             remote,
@@ -169,6 +178,25 @@ impl UploadSession {
         drop(manifest);
         self.commit_if_complete(sealed).await
     }
+}
+
+/// Fails, or warns where the settings allow it, if the store ignores attributes that were requested for new objects.
+fn report_ignored(remote: &RunRemote, ignored: &[IgnoredAttribute], observer: &dyn Observer) -> Result<()> {
+    if ignored.is_empty() {
+        return Ok(());
+    }
+    let why: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+    let why = why.join("; ");
+    if remote.settings.attributes_required {
+        return Err(Error::new(ErrorKind::Usage, "cannot use the remote")
+            .on(remote.store.url())
+            .because(why)
+            .hint(IGNORED_HINT));
+    }
+    observer.on_event(&Event::Warning {
+        message: &format!("{}: {why}", remote.store.url()),
+    });
+    Ok(())
 }
 
 /// The outcome of an upload of a step.

@@ -129,6 +129,7 @@ impl RemoteStore for Link {
             checks_checksums: true,
             creates_atomically: true,
             multipart_is_create_only: true,
+            deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
             copies_parts: true,

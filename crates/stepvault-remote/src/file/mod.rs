@@ -149,6 +149,7 @@ impl RemoteStore for FileStore {
             checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: true,
+            deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
             copies_parts: true,

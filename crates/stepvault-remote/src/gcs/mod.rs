@@ -72,7 +72,10 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
         .with_credentials(Arc::new(access.clone()))
         .with_client_options(client_options(access.plain_http, &[]))
         .with_retry(no_retries())
-        .with_http_connector(GuardedConnector { stall_timeout })
+        .with_http_connector(GuardedConnector {
+            stall_timeout,
+            identified: None,
+        })
         .build()
         .map_err(|error| fault().caused_by(error))?;
     let storage = Storage::builder()
@@ -145,6 +148,7 @@ impl RemoteStore for GcsStore {
             checks_checksums: true,
             creates_atomically: true,
             multipart_is_create_only: false,
+            deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
             copies_parts: false,

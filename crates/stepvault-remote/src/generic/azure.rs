@@ -10,10 +10,11 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::errors::store_error;
 use super::options::refuse_options;
-use super::transport::{GuardedConnector, client_options, no_retries};
+use super::transport::{CONNECT_TIMEOUT, GuardedConnector, client_options, no_retries};
 use crate::authorities::Authorities;
 use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 use crate::examine::Examiner;
+use crate::identity::ClientIdentity;
 
 /// Azure's own hosts are below these domains, in its public cloud and its government clouds.
 const DOMAINS: [&str; 6] = [
@@ -103,22 +104,27 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
         }
     }
     let stall_timeout = std::time::Duration::from_secs(settings.stall_timeout_seconds.max(1));
-    let authorities = match &settings.ca_file {
-        Some(path) => {
-            let certificates = Certificate::from_pem_bundle(Authorities::read(path)?.pem());
-            certificates.map_err(|error| {
-                Error::new(ErrorKind::Usage, "cannot open the remote")
-                    .on(&settings.url)
-                    .caused_by(error)
-            })?
-        }
-        None => Vec::new(),
+    let fault = |error: Box<dyn std::error::Error + Send + Sync>| {
+        Error::new(ErrorKind::Usage, "cannot open the remote")
+            .on(&settings.url)
+            .caused_by(error)
     };
+    let authorities = settings.ca_file.as_deref().map(Authorities::read).transpose()?;
+    let certificates = authorities.as_ref().map_or(Ok(Vec::new()), |authorities| {
+        Certificate::from_pem_bundle(authorities.pem()).map_err(|error| fault(error.into()))
+    })?;
+    let identified = ClientIdentity::of(settings)?
+        .map(|identity| identity.client(authorities.as_ref(), CONNECT_TIMEOUT, false))
+        .transpose()
+        .map_err(|error| fault(error.without_url().into()))?;
     builder
         .with_container_name(&settings.url.bucket)
-        .with_client_options(client_options(allow_http, &authorities))
+        .with_client_options(client_options(allow_http, &certificates))
         .with_retry(no_retries())
-        .with_http_connector(GuardedConnector { stall_timeout })
+        .with_http_connector(GuardedConnector {
+            stall_timeout,
+            identified,
+        })
         .build()
         .map_err(|error| {
             let kind = if error.to_string().contains("Account must be specified") { ErrorKind::Denied } else { ErrorKind::Usage };

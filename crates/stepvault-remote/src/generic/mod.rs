@@ -149,6 +149,7 @@ impl RemoteStore for GenericStore {
             checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: self.completing.is_some(),
+            deletes_in_batches: false,
             lists_pending_uploads: false,
             // Azure may answer before a copy is done, which `object_store` does not report.
             copies: self.completing.is_some(),

@@ -92,7 +92,7 @@ fn member(text: &str, name: &str) -> Option<String> {
     Some(rest.split_once('"')?.0.to_owned())
 }
 
-fn one_line(text: &str, limit: usize) -> String {
+pub(crate) fn one_line(text: &str, limit: usize) -> String {
     text.split_whitespace()
         .collect::<Vec<_>>()
         .join(" ")
@@ -120,14 +120,19 @@ pub(crate) fn patience(stall_timeout: Duration, body_bytes: u64) -> Duration {
 }
 
 /// Creates clients whose requests always end: with an answer, a [`Refusal`], or after the stall time.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct GuardedConnector {
     pub(crate) stall_timeout: Duration,
+    /// Used instead of a client with the options, where the server asks for a certificate.
+    pub(crate) identified: Option<reqwest::Client>,
 }
 
 impl HttpConnector for GuardedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
+        let inner = match &self.identified {
+            Some(client) => HttpClient::new(client.clone()),
+            None => ReqwestConnector::default().connect(options)?,
+        };
         Ok(HttpClient::new(Guarded {
             inner,
             stall_timeout: self.stall_timeout,

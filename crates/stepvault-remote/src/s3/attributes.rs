@@ -1,9 +1,20 @@
-//! Attributes of new objects: storage class, encryption, tags.
+//! Attributes of new objects: storage class, encryption, tags. What the store made of them is compared with what was
+//! requested.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use aws_sdk_s3::operation::head_object::HeadObjectOutput;
 use aws_sdk_s3::types::{ServerSideEncryption, StorageClass};
 use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::errors::Fault;
+use super::store::S3Store;
+use crate::store::IgnoredAttribute;
+
+/// Accounts that own no bucket: the first for the comparison, the second where the first is the configured one.
+const NOBODY: [&str; 2] = ["000000000000", "000000000001"];
 
 /// Attributes of new objects, as the SDK's requests expect them.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +27,8 @@ pub(crate) struct Attributes {
     pub(crate) kms_key: Option<String>,
     /// Tags, as a query string.
     pub(crate) tagging: Option<String>,
+    /// The same tags.
+    tags: BTreeMap<String, String>,
 }
 
 impl Attributes {
@@ -36,15 +49,158 @@ impl Attributes {
                 .or_else(|| settings.kms_key.as_ref().map(|_| ServerSideEncryption::AwsKms)),
             kms_key: settings.kms_key.clone(),
             tagging: (!tagging.is_empty()).then(|| tagging.join("&")),
+            tags: settings.tags.clone(),
         }
     }
 
-    /// Returns the storage class for an object at `key`.
+    /// Returns the storage class for an object at `key`. A probe sent in parts is never read, and has that of data.
     pub(crate) fn storage_class_of(&self, key: &str) -> Option<StorageClass> {
         let record = key
             .split('/')
             .any(|component| component == stepvault_core::ids::RECORDS_DIRECTORY);
-        self.storage_class.clone().filter(|_| !record)
+        let is_data = !record || key.ends_with(stepvault_core::keys::PARTS_PROBE);
+        self.storage_class.clone().filter(|_| is_data)
+    }
+
+    /// Returns the attributes of the object at `key`, except its tags, that differ from the requested ones.
+    fn differences(&self, key: &str, reported: &HeadObjectOutput) -> Vec<IgnoredAttribute> {
+        let encryption = reported
+            .server_side_encryption()
+            .map(ServerSideEncryption::as_str);
+        let class = reported.storage_class().map(StorageClass::as_str);
+        let key_of_object = reported.ssekms_key_id();
+        let mut differences = Vec::new();
+        let mut compare = |setting, requested: Option<&str>, reported: Option<&str>, same: bool| {
+            if let Some(requested) = requested.filter(|_| !same) {
+                differences.push(IgnoredAttribute {
+                    setting,
+                    requested: requested.to_owned(),
+                    reported: reported.map(str::to_owned),
+                });
+            }
+        };
+        let requested = self.encryption.as_ref().map(ServerSideEncryption::as_str);
+        compare(
+            "server-side-encryption",
+            requested,
+            encryption,
+            requested == encryption,
+        );
+        let requested = self.kms_key.as_deref();
+        let is_same_key = requested.is_some_and(|requested| is_key(requested, key_of_object));
+        compare("kms-key", requested, key_of_object, is_same_key);
+        let requested = self.storage_class_of(key);
+        let requested = requested.as_ref().map(StorageClass::as_str);
+        // S3 reports no class for the standard one.
+        let is_same_class = requested == Some(class.unwrap_or("STANDARD"));
+        compare("storage-class", requested, class, is_same_class);
+        differences
+    }
+}
+
+/// Returns whether a store that reports the key `reported` encrypted with the one that was requested by its ARN, its ID
+/// or an alias. An alias says nothing about the ID behind it.
+fn is_key(requested: &str, reported: Option<&str>) -> bool {
+    let Some(reported) = reported else { return false };
+    let is_alias = requested.starts_with("alias/") || requested.contains(":alias/");
+    is_alias || requested == reported || reported.ends_with(&format!("/{requested}"))
+}
+
+impl S3Store {
+    /// Returns the requested attributes that the object at `key` does not have.
+    pub(super) async fn compare_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
+        let attributes = &self.attributes;
+        let mut ignored = Vec::new();
+        if attributes.encryption.is_some() || attributes.storage_class_of(key).is_some() {
+            ignored = attributes.differences(key, &self.head_output(key).await?);
+        }
+        if !attributes.tags.is_empty() {
+            ignored.extend(self.compare_tags(key).await?);
+        }
+        if let Some(owner) = &self.owner
+            && self.answers_for_nobody(owner, key).await?
+        {
+            ignored.push(IgnoredAttribute {
+                setting: "expected-bucket-owner",
+                requested: owner.clone(),
+                reported: Some("any account".to_owned()),
+            });
+        }
+        Ok(ignored)
+    }
+
+    async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
+        let what = "cannot read the object's attributes";
+        let client = self.client().await?;
+        let request = client
+            .head_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_expected_bucket_owner(self.owner.clone());
+        let answer = request.send().await;
+        answer.map_err(|error| self.failed(what, key, &error))
+    }
+
+    async fn compare_tags(&self, key: &str) -> Result<Option<IgnoredAttribute>> {
+        let what = "cannot read the object's tags";
+        let client = self.client().await?;
+        let request = client
+            .get_object_tagging()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_expected_bucket_owner(self.owner.clone());
+        let answer = request.send().await;
+        let is_without_tags = |fault: &Fault| fault.is_not_implemented() || fault.is_missing();
+        let output = match self.unless(what, key, answer, is_without_tags) {
+            // Writing tags needs another right than reading them.
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                tracing::warn!(
+                    "{error}; without s3:GetObjectTagging it is not known whether the store keeps tags"
+                );
+                return Ok(None);
+            }
+            other => other?,
+        };
+        let stored: Option<BTreeMap<String, String>> = output.map(|output| {
+            let tags = output.tag_set().iter();
+            tags.map(|tag| (tag.key().to_owned(), tag.value().to_owned()))
+                .collect()
+        });
+        let shown = |tags: &BTreeMap<String, String>| {
+            let tags: Vec<String> = tags
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            tags.join(",")
+        };
+        Ok(
+            (stored.as_ref() != Some(&self.attributes.tags)).then(|| IgnoredAttribute {
+                setting: "tags",
+                requested: shown(&self.attributes.tags),
+                reported: stored.filter(|tags| !tags.is_empty()).map(|tags| shown(&tags)),
+            }),
+        )
+    }
+
+    /// Returns whether the store answers a request that another account than `owner` must own the bucket for.
+    async fn answers_for_nobody(&self, owner: &str, key: &str) -> Result<bool> {
+        let client = self.client().await?;
+        let nobody = NOBODY.into_iter().find(|nobody| *nobody != owner);
+        let request = client
+            .head_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_expected_bucket_owner(nobody.map(str::to_owned));
+        let error = match request.send().await {
+            Ok(_) => return Ok(true),
+            Err(error) => self.fault(&error),
+        };
+        let error: Error = error.into_error("cannot check the bucket's owner", &self.name(key));
+        if error.is_transient() {
+            Err(error)
+        } else {
+            Ok(false)
+        }
     }
 }
 
@@ -85,6 +241,21 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_compared_by_what_the_answer_can_say() {
+        let arn = "arn:aws:kms:eu-west-1:111122223333:key/1234";
+        for (requested, reported, is_same) in [
+            (arn, Some(arn), true),
+            ("1234", Some(arn), true),
+            ("alias/checkpoints", Some(arn), true),
+            ("alias/checkpoints", None, false),
+            ("5678", Some(arn), false),
+            ("234", Some(arn), false),
+        ] {
+            assert_eq!(is_key(requested, reported), is_same, "{requested} {reported:?}");
+        }
+    }
+
+    #[test]
     fn a_key_alone_means_kms_and_records_stay_in_the_standard_class() {
         let mut settings = settings();
         settings.kms_key = Some("alias/k".to_owned());
@@ -101,5 +272,9 @@ mod tests {
             Some(StorageClass::GlacierIr)
         );
         assert_eq!(attributes.storage_class_of("run/.stepvault/commits/x.json"), None);
+        assert_eq!(
+            attributes.storage_class_of("run/.stepvault/probes/0-parts"),
+            Some(StorageClass::GlacierIr)
+        );
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
@@ -21,9 +22,11 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::headers::{RequesterPays, UncheckedRequests};
 use super::{connector, skew};
 use crate::authorities::Authorities;
 use crate::endpoint::{check_endpoint, is_loopback};
+use crate::identity::ClientIdentity;
 
 /// Regions mean nothing to most self-hosted servers, but signatures need one.
 const REGION_OF_CUSTOM_ENDPOINTS: &str = "us-east-1";
@@ -31,6 +34,9 @@ const REGION_OF_CUSTOM_ENDPOINTS: &str = "us-east-1";
 const ENDPOINT_VARIABLES: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
 /// Minimum time between two reloads of expired credentials.
 const LEAST_TIME_BETWEEN_RENEWALS: Duration = Duration::from_secs(2);
+
+/// How long a request may be under way whose answer says that it should not have had checksums.
+const LONGEST_UNDER_WAY: Duration = Duration::from_mins(1);
 
 /// Keys given directly instead of through AWS's usual chain; for tests.
 #[derive(Clone)]
@@ -55,6 +61,8 @@ impl fmt::Debug for StaticKeys {
 pub(crate) struct Clients {
     settings: RemoteSettings,
     keys: Option<StaticKeys>,
+    /// When the store first refused a request because it knows no checksums.
+    unchecked: Arc<OnceLock<Instant>>,
     current: Mutex<(Client, Instant)>,
     expired: AtomicBool,
 }
@@ -62,8 +70,10 @@ pub(crate) struct Clients {
 impl Clients {
     /// Loads the configuration and creates the first client. Credentials are fetched with the first request.
     pub(crate) async fn load(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Self> {
-        let client = load(settings, keys.as_ref()).await?;
+        let unchecked = Arc::default();
+        let client = load(settings, keys.as_ref(), Arc::clone(&unchecked)).await?;
         Ok(Self {
+            unchecked,
             settings: settings.clone(),
             keys,
             current: Mutex::new((client, Instant::now())),
@@ -75,7 +85,9 @@ impl Clients {
     pub(crate) async fn get(&self) -> Result<Client> {
         let mut current = self.current.lock().await;
         if self.expired.load(Ordering::Relaxed) && current.1.elapsed() >= LEAST_TIME_BETWEEN_RENEWALS {
-            *current = (load(&self.settings, self.keys.as_ref()).await?, Instant::now());
+            let unchecked = Arc::clone(&self.unchecked);
+            let client = load(&self.settings, self.keys.as_ref(), unchecked).await?;
+            *current = (client, Instant::now());
             self.expired.store(false, Ordering::Relaxed);
         }
         Ok(current.0.clone())
@@ -104,13 +116,27 @@ impl Clients {
         named.unwrap_or_else(|| "default".to_owned())
     }
 
+    /// Returns whether requests carry checksums.
+    pub(super) fn sends_checksums(&self) -> bool {
+        self.unchecked.get().is_none()
+    }
+
+    /// Sends no checksums from now on. Returns whether a request that is refused now may still have had some.
+    pub(super) fn stop_checksums(&self) -> bool {
+        self.unchecked.get_or_init(Instant::now).elapsed() < LONGEST_UNDER_WAY
+    }
+
     /// Records that the store reported the credentials as expired.
     pub(crate) fn mark_expired(&self) {
         self.expired.store(true, Ordering::Relaxed);
     }
 }
 
-async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Client> {
+async fn load(
+    settings: &RemoteSettings,
+    keys: Option<&StaticKeys>,
+    unchecked: Arc<OnceLock<Instant>>,
+) -> Result<Client> {
     let (base, authorities) = Box::pin(trusting_chain(settings, keys)).await?;
     let endpoint = settings.endpoint.clone().or_else(|| endpoint_of_chain(&base));
     let region = match (settings.region.clone(), base.region(), &endpoint) {
@@ -137,11 +163,34 @@ async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Cl
         (plain_http, local) = (url.scheme() == "http", is_loopback(&url));
         builder = builder
             .endpoint_url(url.as_str().trim_end_matches('/'))
-            .force_path_style(true);
+            .force_path_style(!is_without_path_style(url.host_str().unwrap_or_default()));
     }
-    let client = connector::http_client(stall_timeout, plain_http, local, authorities.as_ref())?;
-    let builder = builder.http_client(client);
+    if let Some(path_style) = settings.path_style {
+        builder = builder.force_path_style(path_style);
+    }
+    let identity = ClientIdentity::of(settings)?;
+    let client = connector::http_client(
+        stall_timeout,
+        plain_http,
+        local,
+        authorities.as_ref(),
+        identity.as_ref(),
+    )?;
+    builder = builder.http_client(client);
+    builder = builder.interceptor(UncheckedRequests(unchecked));
+    if settings.requester_pays {
+        builder = builder.interceptor(RequesterPays);
+    }
     Ok(Client::from_conf(builder.build()))
+}
+
+/// Returns whether a host belongs to a store that knows no requests with the bucket in the path, by what its documents
+/// say (docs/stores-by-name.md).
+fn is_without_path_style(host: &str) -> bool {
+    const SUFFIXES: [&str; 4] = ["cwobject.com", "cwlota.com", "storage.dev", "storage.tigris.dev"];
+    SUFFIXES
+        .iter()
+        .any(|suffix| host == *suffix || host.ends_with(&format!(".{suffix}")))
 }
 
 /// Loads AWS's configuration, and the authorities that it or the remote's settings name. They are trusted for whatever
@@ -170,7 +219,13 @@ async fn load_chain(
     }
     if authorities.is_some() {
         let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-        loader = loader.http_client(connector::http_client(stall_timeout, false, false, authorities)?);
+        loader = loader.http_client(connector::http_client(
+            stall_timeout,
+            false,
+            false,
+            authorities,
+            None,
+        )?);
     }
     if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);

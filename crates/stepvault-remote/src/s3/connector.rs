@@ -26,7 +26,9 @@ use http_body::{Body, Frame, SizeHint};
 use stepvault_core::{Error, ErrorKind};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::identified::Identified;
 use crate::authorities::Authorities;
+use crate::identity::ClientIdentity;
 use crate::lent::lend;
 
 /// A connection that takes longer to open is unlikely to open at all.
@@ -46,7 +48,17 @@ pub(crate) fn http_client(
     plain_http: bool,
     local: bool,
     authorities: Option<&Authorities>,
+    identity: Option<&ClientIdentity>,
 ) -> stepvault_core::Result<SharedHttpClient> {
+    let fault = || Error::new(ErrorKind::Failed, "cannot set up TLS");
+    if let Some(identity) = identity {
+        let client = identity.client(authorities, stall_timeout.min(LONGEST_CONNECT), local);
+        let client = client.map_err(|error| fault().caused_by(error.without_url()))?;
+        return Ok(SharedHttpClient::new(Watched {
+            inner: SharedHttpConnector::new(Identified(client)),
+            stall_timeout,
+        }));
+    }
     let settings = HttpConnectorSettings::builder()
         .connect_timeout(stall_timeout.min(LONGEST_CONNECT))
         .build();
@@ -67,8 +79,7 @@ pub(crate) fn http_client(
             trusted.add_pem_certificate(authorities.pem());
         }
         let context = TlsContext::builder().with_trust_store(trusted).build();
-        let context =
-            context.map_err(|error| Error::new(ErrorKind::Failed, "cannot set up TLS").caused_by(error))?;
+        let context = context.map_err(|error| fault().caused_by(error))?;
         let builder = builder.tls_provider(Provider::Rustls(CryptoMode::AwsLc));
         builder.tls_context(context).build()
     };

@@ -15,6 +15,7 @@ use super::attributes::percent_encode;
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::multipart::Whole;
+use super::read::{quoted, version_of};
 use super::store::S3Store;
 use super::write::{Condition, stored_sha256};
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
@@ -85,7 +86,7 @@ impl S3Store {
             .bucket(&self.bucket)
             .key(self.full_key(to))
             .copy_source(self.copy_source(&source.info.key))
-            .set_copy_source_if_match(source.info.version.clone())
+            .set_copy_source_if_match(source.info.version.as_deref().map(quoted))
             .set_if_none_match(condition.header())
             .checksum_algorithm(ChecksumAlgorithm::Sha256)
             .set_storage_class(self.attributes.storage_class_of(to))
@@ -117,7 +118,7 @@ impl S3Store {
                 key: to.to_owned(),
                 size_bytes: source.info.size_bytes,
                 modified: date.get(),
-                version: result.e_tag,
+                version: version_of(result.e_tag.as_deref()),
             },
             checksum,
         }))
@@ -234,7 +235,7 @@ impl S3Store {
             .part_number(self.part_number(WHAT, to, index)?)
             .copy_source(self.copy_source(source.key))
             .copy_source_range(format!("bytes={}-{}", range.start, range.end.saturating_sub(1)))
-            .set_copy_source_if_match(source.version)
+            .set_copy_source_if_match(source.version.as_deref().map(quoted))
             .set_expected_bucket_owner(self.owner.clone())
             .set_expected_source_bucket_owner(self.owner.clone());
         let output = request
@@ -254,7 +255,8 @@ impl S3Store {
         }
     }
 
-    /// Accepts a copied part only when the store's checksum equals `digest`.
+    /// Accepts a copied part unless the store's checksum differs from `digest`. Some stores return none; then the whole
+    /// object is proved after its completion.
     pub(super) fn prove_part(
         &self,
         key: &str,
@@ -262,24 +264,18 @@ impl S3Store {
         copied: CopiedPart,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        let fault = |kind, why| Error::new(kind, WHAT).on(self.name(key)).because(why);
         match copied.sha256 {
-            Some(sha256) if sha256 == digest.sha256 => Ok(PartReceipt {
+            Some(sha256) if sha256 != digest.sha256 => Err(Error::new(ErrorKind::Damaged, WHAT)
+                .on(self.name(key))
+                .because(format!(
+                    "the store copied a part with SHA-256 {sha256}; {} was expected",
+                    digest.sha256
+                ))),
+            _ => Ok(PartReceipt {
                 index,
                 tag: copied.tag,
                 digest: *digest,
             }),
-            Some(sha256) => Err(fault(
-                ErrorKind::Damaged,
-                format!(
-                    "the store copied a part with SHA-256 {sha256}; {} was expected",
-                    digest.sha256
-                ),
-            )),
-            None => Err(fault(
-                ErrorKind::Failed,
-                "the store returned no checksum of the bytes it copied".to_owned(),
-            )),
         }
     }
 

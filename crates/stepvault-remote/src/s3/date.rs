@@ -1,4 +1,4 @@
-//! The store's own clock, from the `Date` header of an answer.
+//! What the headers of an answer say of the store: its clock, and its name.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -19,6 +19,34 @@ impl AnswerDate {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+/// Stores what the server calls itself in the answer that this is attached to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AnswerServer(Arc<Mutex<Option<String>>>);
+
+impl AnswerServer {
+    /// Returns the name; `None` where the store sent none.
+    pub(super) fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Intercept for AnswerServer {
+    fn name(&self) -> &'static str {
+        "AnswerServer"
+    }
+
+    fn read_after_transmit(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let server = context.response().headers().get("server");
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = server.map(str::to_owned);
+        Ok(())
     }
 }
 

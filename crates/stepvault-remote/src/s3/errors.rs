@@ -10,9 +10,13 @@ use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
-use super::verdicts::{Verdict, by_code, by_status};
+use super::verdicts::{FULL, TOO_MANY_PARTS, Verdict, by_code, by_status};
 use crate::generic::errors::{causes, find};
+use crate::generic::transport::one_line;
 use crate::prevented::Prevented;
+
+/// Maximum number of bytes of an answer that are logged.
+const LOGGED_BYTES: usize = 1000;
 
 /// Why a request failed, independent of its operation.
 #[derive(Debug, Default)]
@@ -23,6 +27,8 @@ pub(crate) struct Fault {
     retry_after: Option<Duration>,
     bucket_region: Option<String>,
     transport: Option<Transport>,
+    /// The next attempt is made in another way.
+    is_repeated: bool,
 }
 
 /// Failures without a complete answer.
@@ -52,6 +58,7 @@ impl Fault {
                 .and_then(|text| text.parse().ok())
                 .map(Duration::from_secs);
             fault.bucket_region = header("x-amz-bucket-region").map(str::to_owned);
+            log_unreadable(error, response);
         }
         if let SdkError::ServiceError(service) = error {
             service
@@ -117,6 +124,30 @@ impl Fault {
     /// Returns whether a precondition failed: the key is taken.
     pub(crate) fn is_precondition_failed(&self) -> bool {
         self.code == "PreconditionFailed" || (self.code.is_empty() && self.status == 412)
+    }
+
+    /// Returns whether the store refused the request because it knows no checksums, and not for a wrong one.
+    pub(super) fn refuses_checksums(&self) -> bool {
+        let message = self.message.to_lowercase();
+        let has = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+        matches!(self.status, 400 | 501)
+            && has(&["x-amz-checksum", "x-amz-sdk-checksum"])
+            && has(&["unsupported", "not supported", "not implemented"])
+    }
+
+    /// Returns whether the store reported success with an answer that is none.
+    pub(super) fn is_unreadable_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// Returns whether the store answered 400 and nothing else, as to a HEAD.
+    pub(super) fn is_silent(&self) -> bool {
+        self.status == 400 && self.code.is_empty() && self.message.is_empty()
+    }
+
+    /// Makes the request worth another attempt, which will be made in another way.
+    pub(super) fn repeat(&mut self) {
+        self.is_repeated = true;
     }
 
     /// Returns whether the store does not support this operation.
@@ -201,6 +232,7 @@ impl Fault {
             error = error.hint(hint);
         }
         if self.is_expired()
+            || self.is_repeated
             || self.code == "ConditionalRequestConflict"
             || self.transport == Some(Transport::CredentialsLater)
         {
@@ -233,6 +265,13 @@ impl Fault {
     fn judge(&self) -> Verdict {
         if let Some(transport) = self.transport {
             return transport.judge();
+        }
+        // Garage has no code of its own for it.
+        if self.code == "AccessDenied" && self.message.contains("quota") {
+            return FULL;
+        }
+        if self.code == "InvalidArgument" && self.message.starts_with("Part number must be") {
+            return TOO_MANY_PARTS;
         }
         match by_code(&self.code) {
             Some(verdict) => verdict,
@@ -287,6 +326,26 @@ where
         return (Transport::Request, innermost(error));
     }
     (Transport::Connection, innermost(error))
+}
+
+/// Logs the beginning of an answer that is no S3 answer, or that has no error code: it may come from a proxy, or from a
+/// server that follows S3 loosely.
+fn log_unreadable<E>(error: &SdkError<E, HttpResponse>, response: &HttpResponse)
+where
+    E: ProvideErrorMetadata + StdError + 'static,
+{
+    let has_code = matches!(error, SdkError::ServiceError(service) if service.err().code().is_some());
+    let Some(body) = response
+        .body()
+        .bytes()
+        .filter(|body| !has_code && !body.is_empty())
+    else {
+        return;
+    };
+    let beginning = &body[..body.len().min(LOGGED_BYTES)];
+    let text = one_line(&String::from_utf8_lossy(beginning), LOGGED_BYTES);
+    let status = response.status().as_u16();
+    tracing::info!("the store's answer, HTTP {status}: {text}");
 }
 
 /// Returns the stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.

@@ -14,7 +14,7 @@ use stepvault_core::store_facts::{
 };
 
 use super::client::Clients;
-use super::date::AnswerDate;
+use super::date::{AnswerDate, AnswerServer};
 use super::errors::Fault;
 use super::store::S3Store;
 use crate::examine::{Examiner, Hindered, Look};
@@ -34,7 +34,7 @@ impl Examiner for S3Store {
     }
 
     async fn look(&self, prefix: &str) -> Option<Look> {
-        let date = AnswerDate::default();
+        let (date, server) = (AnswerDate::default(), AnswerServer::default());
         let client = match self.client().await {
             Ok(client) => client,
             Err(error) => return Some(Look::hindered(Hindered::by_settings(error))),
@@ -46,7 +46,8 @@ impl Examiner for S3Store {
             .max_keys(1)
             .set_expected_bucket_owner(self.owner.clone())
             .customize()
-            .interceptor(date.clone());
+            .interceptor(date.clone())
+            .interceptor(server.clone());
         let outcome = request.send().await.map(drop).map_err(|error| {
             let fault = self.fault(&error);
             Hindered {
@@ -57,6 +58,7 @@ impl Examiner for S3Store {
         Some(Look {
             outcome,
             store_time: Some(date.get()).filter(|time| *time > std::time::SystemTime::UNIX_EPOCH),
+            server: server.take(),
         })
     }
 
@@ -112,7 +114,17 @@ impl S3Store {
                 .map(rule_of)
                 .collect()),
             Err(error) if error.code() == Some("NoSuchLifecycleConfiguration") => Ok(Vec::new()),
-            Err(error) => Err(self.failed("cannot read the bucket's lifecycle rules", "", &error)),
+            Err(error) => {
+                let fault = self.fault(&error);
+                let has_none = fault.is_unreadable_success() || fault.is_not_implemented();
+                let error = fault.into_error("cannot read the bucket's lifecycle rules", &self.name(""));
+                // OpenStack Swift answers with a listing of the bucket.
+                Err(if has_none {
+                    error.because("the store knows no such rules")
+                } else {
+                    error
+                })
+            }
         }
     }
 }

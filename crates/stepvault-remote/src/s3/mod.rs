@@ -10,6 +10,8 @@ mod copy;
 mod date;
 mod errors;
 mod examine;
+mod headers;
+mod identified;
 mod multipart;
 mod pending;
 mod read;

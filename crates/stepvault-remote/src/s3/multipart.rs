@@ -10,6 +10,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::date::AnswerDate;
 use super::errors::Fault;
+use super::read::version_of;
 use super::store::S3Store;
 use super::write::{Condition, byte_stream, stored_sha256};
 use crate::payload::Payload;
@@ -129,7 +130,11 @@ impl S3Store {
     ) -> Result<Created> {
         let what = "cannot complete the upload";
         let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-        let mut checks = self.completion_checks.load(Ordering::Relaxed);
+        let mut checks = if self.clients().sends_checksums() {
+            self.completion_checks.load(Ordering::Relaxed)
+        } else {
+            NO_CHECKS
+        };
         let mut refusal: Option<Fault> = None;
         let mut condition = self.condition(key).await?;
         loop {
@@ -149,7 +154,7 @@ impl S3Store {
                             key: key.to_owned(),
                             size_bytes: whole.size_bytes,
                             modified: date.get(),
-                            version: output.e_tag,
+                            version: version_of(output.e_tag()),
                         },
                         checksum,
                     }));
@@ -203,12 +208,7 @@ impl S3Store {
             .upload_id(upload)
             .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(sent)).build())
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
-            .set_checksum_type(
-                whole
-                    .composite
-                    .filter(|_| checks < NO_CHECKS)
-                    .map(|_| ChecksumType::Composite),
-            )
+            .set_checksum_type(composite.map(|_| ChecksumType::Composite))
             .set_checksum_sha256(composite.map(|digest| format!("{}-{}", digest.to_base64(), parts.len())))
             .set_expected_bucket_owner(self.owner.clone()))
     }

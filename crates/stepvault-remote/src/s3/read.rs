@@ -22,10 +22,20 @@ impl S3Store {
             .head_object()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .checksum_mode(ChecksumMode::Enabled)
             .set_expected_bucket_owner(self.owner.clone());
         let what = "cannot read the object's metadata";
-        let answer = request.send().await;
+        let with_checksum = request.clone().checksum_mode(ChecksumMode::Enabled);
+        let mut answer = with_checksum.send().await;
+        // A store that knows no checksums cannot say so here, and expired credentials are refused in the same way.
+        if let Err(error) = &answer
+            && self.clients().sends_checksums()
+            && Fault::of(error).is_silent()
+        {
+            answer = request.send().await;
+            if answer.is_ok() {
+                self.clients().stop_checksums();
+            }
+        }
         let Some(output) = self.unless(what, key, answer, Fault::is_missing)? else {
             return Ok(None);
         };
@@ -42,7 +52,7 @@ impl S3Store {
                 key: key.to_owned(),
                 size_bytes,
                 modified: system_time(output.last_modified()),
-                version: output.e_tag().map(str::to_owned),
+                version: version_of(output.e_tag()),
             },
             checksum: stored_sha256(output.checksum_sha256()),
         }))
@@ -158,9 +168,21 @@ impl S3Store {
             key: key.to_owned(),
             size_bytes: size.ok_or_else(|| unreadable("an entry has no size"))?,
             modified: system_time(object.last_modified.as_ref()),
-            version: object.e_tag,
+            version: version_of(object.e_tag.as_deref()),
         }))
     }
+}
+
+/// Returns an entity tag without its quotes, which some servers omit in some answers; `None` for an empty one, which Ceph
+/// sends at the completion of an upload.
+pub(super) fn version_of(tag: Option<&str>) -> Option<String> {
+    let bare = tag?.trim_matches('"');
+    (!bare.is_empty()).then(|| bare.to_owned())
+}
+
+/// Returns an entity tag as conditions contain it.
+pub(super) fn quoted(version: &str) -> String {
+    format!("\"{version}\"")
 }
 
 pub(super) fn system_time(time: Option<&DateTime>) -> SystemTime {

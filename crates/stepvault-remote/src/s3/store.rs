@@ -20,7 +20,8 @@ use super::errors::Fault;
 use super::multipart::ALL_CHECKS;
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    StoreCapabilities,
 };
 
 /// A bucket, or a prefix of one, on S3 or a compatible server.
@@ -89,7 +90,14 @@ impl S3Store {
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
-        let fault = Fault::of(error);
+        let mut fault = Fault::of(error);
+        if fault.refuses_checksums() && self.clients.stop_checksums() {
+            tracing::info!(
+                "{}: the store accepts no checksums; requests are sent without",
+                self.url
+            );
+            fault.repeat();
+        }
         if fault.is_expired() {
             self.clients.mark_expired();
         }
@@ -135,9 +143,10 @@ impl RemoteStore for S3Store {
 
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
-            checks_checksums: true,
+            checks_checksums: self.clients.sends_checksums(),
             creates_atomically: self.sends_conditions.load(Ordering::Relaxed),
             multipart_is_create_only: true,
+            deletes_in_batches: self.deletes_in_batches.load(Ordering::Relaxed),
             lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
             copies: true,
             copies_parts: true,
@@ -187,6 +196,10 @@ impl RemoteStore for S3Store {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         self.head_object(key).await
+    }
+
+    async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
+        self.compare_attributes(key).await
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {

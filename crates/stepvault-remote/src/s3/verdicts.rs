@@ -5,9 +5,22 @@ use stepvault_core::ErrorKind;
 /// Kind, reason and hint; empty where the store's own message is sufficient.
 pub(super) type Verdict = (ErrorKind, &'static str, &'static str);
 
+pub(super) const FULL: Verdict = (
+    ErrorKind::NoSpace,
+    "the store is full",
+    "free some space or raise the quota",
+);
+/// A file of more than 1,000 parts on a store that takes no more.
+pub(super) const TOO_MANY_PARTS: Verdict = (
+    ErrorKind::Failed,
+    "the store takes fewer parts of an upload than the 10,000 of S3",
+    "raise the store's limit (OpenStack Swift: max_upload_part_num of s3api and max_manifest_segments of slo), or keep \
+     each file below 8 MiB for each part that it takes",
+);
+
 /// Returns the verdict on an S3 error code, or `None` for an unknown code.
 pub(super) fn by_code(code: &str) -> Option<Verdict> {
-    use ErrorKind::{Conflict, Damaged, Denied, Failed, NoSpace, NotFound, Unreachable, Usage};
+    use ErrorKind::{Conflict, Damaged, Denied, Failed, NotFound, Unreachable, Usage};
     Some(match code {
         "NoSuchBucket" => (
             Usage,
@@ -93,9 +106,7 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
             "the object is archived",
             "restore it from the archive first",
         ),
-        "QuotaExceeded" | "XMinioStorageFull" => {
-            (NoSpace, "the store is full", "free some space or raise the quota")
-        }
+        "QuotaExceeded" | "XMinioStorageFull" => FULL,
         "InvalidStorageClass" => (
             Usage,
             "the store does not know the storage class",

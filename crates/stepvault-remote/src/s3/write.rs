@@ -11,6 +11,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::date::AnswerDate;
 use super::errors::Fault;
+use super::read::version_of;
 use super::store::S3Store;
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
@@ -76,7 +77,7 @@ impl S3Store {
                 key: key.to_owned(),
                 size_bytes: digest.size_bytes,
                 modified: date.get(),
-                version: output.e_tag,
+                version: version_of(output.e_tag()),
             },
             checksum,
         }))

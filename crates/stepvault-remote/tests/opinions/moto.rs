@@ -42,6 +42,7 @@ async fn it_is_not_trusted() {
             returns_checksums: false,
             honours_create_only: true,
             completes_create_only: true,
+            ignored_attributes: Vec::new(),
             cleaned_up: true,
         }
     );

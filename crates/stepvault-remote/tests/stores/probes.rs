@@ -1,5 +1,6 @@
 //! Lies of stores, found out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stepvault_core::ids::RunName;
@@ -25,6 +26,7 @@ const HONEST: StoreGuarantees = StoreGuarantees {
     returns_checksums: true,
     honours_create_only: true,
     completes_create_only: true,
+    ignored_attributes: Vec::new(),
     cleaned_up: true,
 };
 
@@ -172,6 +174,7 @@ async fn credentials_that_may_not_delete_suffice() {
     assert_eq!(
         trust,
         StoreGuarantees {
+            ignored_attributes: Vec::new(),
             cleaned_up: false,
             ..HONEST
         }
@@ -216,8 +219,8 @@ async fn other_kinds_of_store() {
     };
     for (settings, wanted) in [
         (gcs_settings, HONEST),
-        (fs_settings, unchecked),
-        (settings("memory://probed/vault"), unchecked),
+        (fs_settings, unchecked.clone()),
+        (settings("memory://probed/vault"), unchecked.clone()),
         (
             settings(&format!("file://{}/vault", directory.path().display())),
             unchecked,
@@ -243,4 +246,93 @@ async fn other_kinds_of_store() {
             settings.url
         );
     }
+}
+
+#[tokio::test]
+async fn a_store_that_knows_no_checksums_is_sent_none() {
+    let options = StrictS3Options {
+        refuse_checksums: true,
+        ..StrictS3Options::default()
+    };
+    let strict = Strict::start_with(options);
+    let store = strict.open().await;
+    // Many at once: all are under way when the first refusal arrives.
+    let file = |number: u64| File::new(20 << 20, number);
+    let files: Vec<File> = (0..4).map(file).collect();
+    let uploads = files.iter().zip(["a", "b", "c", "d"]);
+    futures::future::try_join_all(uploads.map(|(file, key)| file.upload(&*store, key)))
+        .await
+        .unwrap();
+    assert!(!store.capabilities().checks_checksums);
+    let trust = probe(&*store, &keys()).await.unwrap();
+    let unchecked = StoreGuarantees {
+        checks_object_checksums: false,
+        checks_part_checksums: false,
+        returns_checksums: false,
+        ..HONEST
+    };
+    assert_eq!(trust, unchecked);
+    // Where a HEAD comes first, the refusal has no words.
+    let reader = strict.open().await;
+    assert!(reader.head("a").await.unwrap().is_some());
+    assert!(!reader.capabilities().checks_checksums);
+}
+
+#[tokio::test]
+async fn a_wrong_checksum_or_an_expired_token_is_no_reason_to_send_none() {
+    let strict = Strict::start();
+    let store = strict.open().await;
+    strict.inject("HEAD", "a", 2, FaultAction::refuse(400, ""));
+    store.head("a").await.unwrap_err();
+    let wrong = FaultAction::refuse(400, "BadDigest");
+    strict.inject("PUT", "a", 1, wrong);
+    create(&*store, "a", &bytes(10, 1)).await.unwrap_err();
+    assert!(store.capabilities().checks_checksums);
+}
+
+/// A server with all attributes requested that it says what they became.
+async fn with_attributes(options: StrictS3Options) -> StoreGuarantees {
+    let mut strict = Strict::start_with(options);
+    strict.settings.storage_class = Some("GLACIER".to_owned());
+    strict.settings.server_side_encryption = Some("aws:kms".to_owned());
+    strict.settings.kms_key = Some("alias/checkpoints".to_owned());
+    strict.settings.tags = BTreeMap::from([("team".to_owned(), "pre training&co".to_owned())]);
+    strict.settings.expected_bucket_owner = Some("111122223333".to_owned());
+    let guarantees = probe(&*strict.open().await, &keys()).await.unwrap();
+    assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
+    guarantees
+}
+
+#[tokio::test]
+async fn a_store_that_keeps_what_was_asked_for_is_trusted() {
+    assert_eq!(with_attributes(StrictS3Options::default()).await, HONEST);
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_what_was_asked_for_is_found_out() {
+    let options = StrictS3Options {
+        ignores_attributes: true,
+        ..StrictS3Options::default()
+    };
+    let ignored = with_attributes(options).await.ignored_attributes;
+    let said: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "server-side-encryption = \"aws:kms\" is ignored: the store reports \"AES256\"",
+            "kms-key = \"alias/checkpoints\" is ignored: the store reports none",
+            "storage-class = \"GLACIER\" is ignored: the store reports none",
+            "tags = \"team=pre training&co\" is ignored: the store reports none",
+            "expected-bucket-owner = \"111122223333\" is ignored: the store reports \"any account\"",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_identity_that_may_not_read_tags_may_write() {
+    let mut strict = Strict::start();
+    strict.settings.tags = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
+    strict.inject("GET", "tagging", 1, FaultAction::refuse(403, "AccessDenied"));
+    let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+    assert_eq!(trust, HONEST);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::StreamExt as _;
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::store::StoredChecksum;
@@ -66,6 +67,24 @@ async fn attributes_go_with_every_object() {
             "{key}"
         );
     }
+}
+
+#[tokio::test]
+async fn every_request_says_who_pays() {
+    let mut strict = Strict::start_with(StrictS3Options {
+        requester_pays: true,
+        ..StrictS3Options::default()
+    });
+    let error = listed(&*strict.open_bare().await, "").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    strict.settings.requester_pays = true;
+    let store = strict.open_bare().await;
+    File::new((8 << 20) + 1, 2).upload(&*store, "a").await.unwrap();
+    store.copy("a", "b").await.unwrap();
+    assert_eq!(listed(&*store, "").await.unwrap(), ["a", "b"]);
+    assert_eq!(read(&*store, "b", Some(0..10)).await.unwrap().len(), 10);
+    store.delete(&["a".to_owned(), "b".to_owned()]).await.unwrap();
+    assert!(store.head("a").await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -314,4 +333,22 @@ async fn the_store_is_asked_to_check_the_whole_before_it_shows_it() {
         .complete_upload("file", &upload, &receipts, &file.digest)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn an_object_without_an_entity_tag_is_told_from_another_one() {
+    let strict = Strict::start_with(StrictS3Options {
+        empty_completion_etag: true,
+        ..StrictS3Options::default()
+    });
+    let store = strict.open_bare().await;
+    let file = File::new((8 << 20) + 1, 2);
+    let completed = file.upload(&*store, "a").await.unwrap();
+    assert_eq!(completed.written().unwrap().version, None);
+    // All answers name an object by the same tag, with its quotes or without.
+    let head = store.head("a").await.unwrap().unwrap().info.version.unwrap();
+    assert!(!head.contains('"'), "{head}");
+    let listed: Vec<_> = store.list("a").map(|info| info.unwrap().version).collect().await;
+    assert_eq!(listed, [Some(head)]);
+    store.copy("a", "b").await.unwrap();
 }

@@ -34,8 +34,19 @@ pub(crate) struct Gate(pub(crate) Arc<State>);
 #[async_trait::async_trait]
 impl S3Access for Gate {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        if context.credentials().is_none() {
+        let pays = context.headers().get("x-amz-request-payer");
+        let refuses_payer = self.0.options.requester_pays && pays.is_none_or(|pays| pays != "requester");
+        if context.credentials().is_none() || refuses_payer {
             return Err(s3_error!(AccessDenied, "Access Denied"));
+        }
+        let mut names = context.headers().keys().map(http::HeaderName::as_str);
+        if self.0.options.refuse_checksums
+            && let Some(name) = names.find(|name| name.starts_with("x-amz-checksum-"))
+        {
+            return Err(s3_error!(
+                InvalidArgument,
+                "Unsupported header '{name}' received for this API call."
+            ));
         }
         let bucket = match context.s3_path() {
             S3Path::Root => None,
@@ -64,7 +75,10 @@ impl Gate {
             return Err(s3_error!(NoSuchBucket, "The specified bucket does not exist"));
         }
         match headers.get(owner_header) {
-            Some(owner) if owner.as_bytes() != self.0.options.bucket_owner.as_bytes() => {
+            Some(owner)
+                if !self.0.options.ignores_attributes
+                    && owner.as_bytes() != self.0.options.bucket_owner.as_bytes() =>
+            {
                 Err(s3_error!(AccessDenied, "Access Denied"))
             }
             _ => Ok(()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Result, s3_error};
 
+use super::StrictS3Options;
 use crate::objects::StoredObject;
 
 /// Attributes by lower-case header name.
@@ -40,10 +41,14 @@ const STORAGE_CLASSES: [&str; 8] = [
 ];
 
 /// Collects the stored headers of a write, with S3's defaults filled in.
-pub(crate) fn from_headers(headers: &HeaderMap) -> S3Result<Attributes> {
+pub(crate) fn from_headers(options: &StrictS3Options, headers: &HeaderMap) -> S3Result<Attributes> {
     let mut attributes = Attributes::new();
+    let requested = [STORAGE_CLASS, TAGGING];
     for (name, value) in headers {
         let name = name.as_str();
+        if options.ignores_attributes && (requested.contains(&name) || name.starts_with(ENCRYPTION)) {
+            continue;
+        }
         if !(KEPT.contains(&name) || name == TAGGING || name.starts_with("x-amz-meta-")) {
             continue;
         }

@@ -196,7 +196,11 @@ pub(crate) fn complete(
         bucket: Some(input.bucket.clone()),
         key: Some(input.key.clone()),
         location: Some(format!("/{}/{}", input.bucket, input.key)),
-        e_tag: Some(ETag::Strong(object.etag.clone())),
+        e_tag: Some(ETag::Strong(if state.options.empty_completion_etag {
+            String::new()
+        } else {
+            object.etag.clone()
+        })),
         ..CompleteMultipartUploadOutput::default()
     };
     let told = state.told(&object.checksums);

@@ -52,8 +52,18 @@ pub struct StrictS3Options {
     pub refuse_create_only: bool,
     /// Completes uploads over existing objects despite `If-None-Match: *`, as Ceph does; other writes honour it.
     pub ignore_completion_conditions: bool,
+    /// Answers the completion of an upload with an empty entity tag, as Ceph does.
+    pub empty_completion_etag: bool,
     /// Stores `a\b` as `a/b` and answers to both names, as `SeaweedFS` does.
     pub backslashes_are_slashes: bool,
+    /// Accepts storage class, encryption, tags and the expected owner of the bucket, and does nothing with them.
+    pub ignores_attributes: bool,
+    /// Refuses requests with headers of checksums, as Backblaze B2 does.
+    pub refuse_checksums: bool,
+    /// Refuses requests that do not say that their sender pays for them.
+    pub requester_pays: bool,
+    /// Refuses to delete several objects by one request.
+    pub no_batch_deletes: bool,
     /// Supports no copies, of objects or of parts.
     pub no_copies: bool,
     /// Maximum number of entries in one page of any listing; 1000 as on S3.
@@ -75,7 +85,12 @@ impl Default for StrictS3Options {
             ignore_create_only: false,
             refuse_create_only: false,
             ignore_completion_conditions: false,
+            empty_completion_etag: false,
             backslashes_are_slashes: false,
+            ignores_attributes: false,
+            refuse_checksums: false,
+            requester_pays: false,
+            no_batch_deletes: false,
             no_copies: false,
             max_keys: 1000,
             bucket_owner: "111122223333".to_owned(),

@@ -157,7 +157,7 @@ pub(crate) fn create(
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
     let input = &request.input;
     let (algorithm, composite) = checksum_kind(input)?;
-    let attributes = attributes::from_headers(&request.headers)?;
+    let attributes = attributes::from_headers(&state.options, &request.headers)?;
     let headers = attributes::write_headers(&attributes);
     let upload = Upload {
         initiated: SystemTime::now(),

@@ -12,6 +12,7 @@ use s3s::dto::{
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
+use super::StrictS3Options;
 use super::attributes::{self, TAGGING};
 use super::checksums::{Algorithm, Claims, checksum_type, hex, md5, set_checksums};
 use super::reads::{ReadConditions, check_not_archived};
@@ -25,7 +26,7 @@ pub(crate) async fn put(
     if request.input.write_offset_bytes.is_some() {
         return Err(s3_error!(NotImplemented, "Appending is not implemented."));
     }
-    let attributes = attributes::from_headers(&request.headers)?;
+    let attributes = attributes::from_headers(&state.options, &request.headers)?;
     let body = read_body(request.input.body.take(), &request.headers).await?;
     let claims = Claims::read(&request.headers, request.trailing_headers.as_ref())?;
     if !state.options.accept_wrong_checksums {
@@ -90,8 +91,12 @@ fn directive_is_replace(headers: &HeaderMap, name: &str) -> bool {
 
 /// Returns the attributes of a copy: metadata and tags come from the source unless replaced, storage class and
 /// encryption never do.
-fn copied_attributes(headers: &HeaderMap, source: &StoredObject) -> S3Result<attributes::Attributes> {
-    let mut result = attributes::from_headers(headers)?;
+fn copied_attributes(
+    options: &StrictS3Options,
+    headers: &HeaderMap,
+    source: &StoredObject,
+) -> S3Result<attributes::Attributes> {
+    let mut result = attributes::from_headers(options, headers)?;
     let replace_metadata = directive_is_replace(headers, "x-amz-metadata-directive");
     let replace_tags = directive_is_replace(headers, "x-amz-tagging-directive");
     let of_request = |name: &str| name.starts_with("x-amz-server-side") || name == attributes::STORAGE_CLASS;
@@ -127,7 +132,7 @@ pub(crate) fn copy(
     .check(&from)
     .map_err(|_| precondition_failed())?;
     check_not_archived(&from)?;
-    let attributes = copied_attributes(&request.headers, &from)?;
+    let attributes = copied_attributes(&state.options, &request.headers, &from)?;
     if (bucket, key) == (&*input.bucket, &*input.key) && attributes == from.attributes {
         return Err(s3_error!(
             InvalidRequest,
@@ -188,6 +193,12 @@ pub(crate) fn delete_many(
     state: &State,
     request: &S3Request<DeleteObjectsInput>,
 ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    if state.options.no_batch_deletes {
+        return Err(s3_error!(
+            NotImplemented,
+            "A header you provided implies functionality that is not implemented."
+        ));
+    }
     let has_digest = request.headers.contains_key("content-md5")
         || request.headers.contains_key("x-amz-trailer")
         || Algorithm::ALL

@@ -10,6 +10,7 @@ use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{read_commit, read_manifests};
+use stepvault_engine::upload::lets_writers_collide;
 
 use super::Session;
 use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
@@ -32,6 +33,9 @@ pub(super) struct ShowDocument {
     listed: ListedStep,
     /// The names of the steps that the trainer called the best when it saved this one, which may be its own.
     best: Vec<String>,
+    /// Remotes that hold it and that were found not to refuse to overwrite an object: two writers of one step at the same
+    /// time may not have noticed each other there.
+    unguarded: Vec<String>,
     /// Every file.
     entries: Vec<EntryDocument>,
     /// Tiers that could not be listed and may hold the step.
@@ -62,6 +66,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     let inventory = Inventory::gather(&tiers).await?;
     let FoundStep { id, listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
     let Content { best, entries } = content(&tiers, id, &listed).await?;
+    let unguarded = unguarded(&tiers, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
         session.output.warn(&format!("cannot list {tier}: {error}"));
@@ -70,6 +75,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
         run: tiers.run_name().to_string(),
         listed,
         best,
+        unguarded,
         entries,
         failed: FailedTier::all(&failed),
     };
@@ -82,6 +88,21 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
 struct Content {
     best: Vec<String>,
     entries: Vec<EntryDocument>,
+}
+
+/// Returns the remotes of a step whose store lets writers collide, as far as this vault knows.
+async fn unguarded(tiers: &Tiers, listed: &ListedStep) -> Result<Vec<String>> {
+    let Some(vault) = &tiers.vault else {
+        return Ok(Vec::new());
+    };
+    let mut names = Vec::new();
+    for remote in &tiers.remotes {
+        let name = remote.name().to_string();
+        if listed.remotes.contains(&name) && lets_writers_collide(remote, vault).await? == Some(true) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// Returns the content according to a remote's manifests, else to the seal record.
@@ -200,6 +221,14 @@ impl Report for ShowDocument {
                 String::new()
             },
         );
+        for remote in &self.unguarded {
+            line(
+                "note",
+                format!(
+                    "{remote} does not refuse to overwrite an object: let one writer at a time work on this run"
+                ),
+            );
+        }
         line("best", self.best.join(", "));
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));

@@ -125,6 +125,42 @@ fn a_file_that_is_no_certificate_is_refused() {
     }
 }
 
+#[test]
+fn a_server_that_asks_for_a_certificate_gets_it() {
+    let place = Place::new();
+    let server = StrictS3::start();
+    server.create_bucket("bucket");
+    let authority = Authority::new();
+    authority.write(&place.path("authority.pem"));
+    authority.write_client(&place.path("node.pem"), &place.path("node.key"));
+    let stranger = Authority::new();
+    stranger.write_client(&place.path("stranger.pem"), &place.path("stranger.key"));
+    let address = server.endpoint();
+    let address = address.strip_prefix("http://").unwrap().trim_end_matches('/');
+    let front = authority.serve_to_its_clients(address.parse().unwrap());
+    place.write("step_1/weights.bin", "weights");
+    let scene = Scene { place, server, front };
+    let why = ["refuses this client's certificate, or requires one"];
+    refused(&scene, scene.push("&ca-file=authority.pem").run(), &why);
+    let with = |name: &str| {
+        let options = format!("&ca-file=authority.pem&client-certificate={name}.pem&client-key={name}.key");
+        scene.push(&options).run()
+    };
+    refused(&scene, with("stranger"), &why);
+    let missing = with("missing");
+    missing
+        .expect_code(2)
+        .expect_stderr(&["cannot use the client certificate", "missing.pem"]);
+    let alone = scene
+        .push("&ca-file=authority.pem&client-certificate=node.pem")
+        .run();
+    alone
+        .expect_code(2)
+        .expect_stderr(&["client-certificate", "it has no effect without client-key"]);
+    with("node").expect_code(0);
+    assert!(scene.is_stored());
+}
+
 /// Starts a proxy that connects to `server` for any host, if it is given its password.
 fn proxy(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,6 +6,7 @@ mod access;
 mod bucket;
 mod clock;
 mod device;
+mod product;
 mod promise;
 mod provider;
 mod speed;
@@ -15,7 +16,10 @@ pub use self::access::{credentials, obstacle, unchecked_credentials};
 pub use self::bucket::bucket;
 pub use self::clock::{clock, gap_seconds};
 pub use self::device::device;
-pub use self::promise::{Promise, left_behind, out_of_time, promise, takes_no_checksums};
+pub use self::product::product;
+pub use self::promise::{
+    IGNORED_HINT, Promise, attributes, left_behind, out_of_time, promise, takes_no_checksums,
+};
 pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
 pub use self::uploads::{
     GC_UPLOADS_AFTER_SECONDS, LeftUpload, LeftUploads, left_uploads, uploads_not_listed, uploads_unread,

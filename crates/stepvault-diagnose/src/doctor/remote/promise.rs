@@ -4,14 +4,17 @@
 use super::{Subject, provider, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
+use stepvault_core::remote_settings::RemoteSettings;
 
 /// One guarantee of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// An object that was written exists.
     Put,
-    /// A second create of the same key is refused, also when a multipart upload is completed.
+    /// A second create of the same key is refused.
     CreateOnce,
+    /// It is also refused when a multipart upload is completed.
+    CompleteOnce,
     /// Bytes with a wrong checksum are refused, in a single request and in parts.
     RefuseWrongBytes,
     /// The bytes read are the bytes written.
@@ -22,10 +25,14 @@ pub enum Promise {
     KeepNames,
     /// A completed multipart upload becomes an object.
     Multipart,
+    /// A multipart upload that is neither completed nor aborted is listed.
+    ListUploads,
     /// A multipart upload can be aborted.
     Abort,
     /// A deleted object is gone.
     Delete,
+    /// Several objects are deleted by one request.
+    DeleteTogether,
 }
 
 struct Words {
@@ -62,6 +69,13 @@ impl Promise {
                  create-if-absent",
                 "use a store that honours If-None-Match, or let only one writer at a time work on a run: two writers \
                  of one step would not detect each other",
+                false,
+            ),
+            Self::CompleteOnce => words(
+                "conditional create",
+                "a second create of the same key was refused",
+                "a second create was refused, but the completion of a multipart upload replaced the object",
+                "let only one writer at a time work on a run: two of them would not detect each other's large files",
                 false,
             ),
             Self::RefuseWrongBytes => words(
@@ -102,6 +116,15 @@ impl Promise {
                 "do not use this store for files over 8 MiB",
                 true,
             ),
+            Self::ListUploads => words(
+                "unfinished uploads",
+                "an unfinished multipart upload was listed",
+                "an unfinished multipart upload is not listed under its directory: `stepvault gc` cannot find what an \
+                 interrupted upload leaves",
+                "add a rule to the bucket that deletes abandoned uploads, or let the store's own tool delete them \
+                 (MinIO: mc rm --incomplete)",
+                false,
+            ),
             Self::Abort => words(
                 "multipart abort",
                 "a multipart upload was aborted, and its parts are gone",
@@ -114,6 +137,13 @@ impl Promise {
                 "an object was deleted and is gone",
                 "an object was deleted but still exists",
                 "check retention locks and legal holds on the bucket: prune and gc cannot free anything here",
+                false,
+            ),
+            Self::DeleteTogether => words(
+                "batch delete",
+                "several objects were deleted with one request",
+                "the store refuses to delete several objects with one request",
+                "nothing has to be done: prune and gc delete one object per request here, which takes longer",
                 false,
             ),
         }
@@ -131,7 +161,10 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
             let advice = provider::right(subject.scheme, promise);
             let measured = error.to_string();
             // Uploads work without these two.
-            if matches!(promise, Promise::Delete | Promise::Abort) {
+            if matches!(
+                promise,
+                Promise::Delete | Promise::DeleteTogether | Promise::ListUploads | Promise::Abort
+            ) {
                 Finding::warn(words.check, &subject.name, measured, advice)
             } else {
                 Finding::fail(words.check, &subject.name, measured, advice)
@@ -157,6 +190,58 @@ pub fn takes_no_checksums(subject: &Subject) -> Finding {
         &subject.name,
         "this kind of store accepts no checksum: stepvault reads back and hashes every upload before it counts",
     )
+}
+
+/// What to do about a store that ignores attributes that were requested for new objects.
+pub const IGNORED_HINT: &str = "correct the setting, use a store that supports it, or set attributes = \"if-supported\" \
+                                for this remote to accept this";
+
+/// Returns the finding on attributes requested for new objects: those that the store `ignored`, or an error of the
+/// comparison. `None` where none is requested.
+pub fn attributes(settings: &RemoteSettings, ignored: &Result<Vec<String>, Error>) -> Option<Finding> {
+    const CHECK: &str = "attributes";
+    let requested = requested(settings);
+    if requested.is_empty() {
+        return None;
+    }
+    let name = settings.name.to_string();
+    let (measured, hint) = match ignored {
+        Ok(ignored) if ignored.is_empty() => {
+            let measured = format!("the store keeps what is requested: {}", requested.join(", "));
+            return Some(Finding::pass(CHECK, name, measured));
+        }
+        Ok(ignored) => (ignored.join("; "), IGNORED_HINT.to_owned()),
+        Err(error) => (
+            error.to_string(),
+            remedy(
+                error,
+                "repeat the check; if it fails again, ask the operator of the store",
+            ),
+        ),
+    };
+    Some(if settings.attributes_required {
+        Finding::fail(CHECK, name, measured, hint)
+    } else {
+        let hint = "nothing has to be done: attributes = \"if-supported\" accepts it";
+        Finding::warn(CHECK, name, measured, hint)
+    })
+}
+
+/// Returns the keys of the attributes that are requested for new objects.
+fn requested(settings: &RemoteSettings) -> Vec<&'static str> {
+    [
+        ("storage-class", settings.storage_class.is_some()),
+        (
+            "server-side-encryption",
+            settings.server_side_encryption.is_some(),
+        ),
+        ("kms-key", settings.kms_key.is_some()),
+        ("tags", !settings.tags.is_empty()),
+        ("expected-bucket-owner", settings.expected_bucket_owner.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(key, is_requested)| is_requested.then_some(key))
+    .collect()
 }
 
 /// Returns the finding on objects of the check itself that could not be removed.
@@ -185,15 +270,17 @@ mod tests {
     use super::*;
     use crate::doctor::Outcome;
 
-    const ALL: [Promise; 8] = [
+    const ALL: [Promise; 10] = [
         Promise::Put,
         Promise::CreateOnce,
         Promise::RefuseWrongBytes,
         Promise::Get,
         Promise::List,
         Promise::Multipart,
+        Promise::ListUploads,
         Promise::Abort,
         Promise::Delete,
+        Promise::DeleteTogether,
     ];
 
     fn denied() -> Error {
@@ -208,9 +295,12 @@ mod tests {
         for one in ALL {
             assert_eq!(promise(&subject, one, &Ok(true)).outcome, Outcome::Pass);
             let wanted = match one {
-                Promise::CreateOnce | Promise::RefuseWrongBytes | Promise::Abort | Promise::Delete => {
-                    Outcome::Warn
-                }
+                Promise::CreateOnce
+                | Promise::RefuseWrongBytes
+                | Promise::ListUploads
+                | Promise::Abort
+                | Promise::Delete
+                | Promise::DeleteTogether => Outcome::Warn,
                 _ => Outcome::Fail,
             };
             let broken = promise(&subject, one, &Ok(false));

@@ -14,17 +14,19 @@ pub(super) fn right(scheme: Scheme, promise: Promise) -> &'static str {
     match (scheme, promise) {
         (Scheme::S3, Promise::Get) => "allow s3:GetObject",
         (Scheme::S3, Promise::List | Promise::KeepNames) => "allow s3:ListBucket",
-        (Scheme::S3, Promise::Delete) => {
+        (Scheme::S3, Promise::Delete | Promise::DeleteTogether) => {
             "allow s3:DeleteObject to the identity that runs prune and gc; uploads do not need it"
         }
-        (Scheme::S3, Promise::Abort) => "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
+        (Scheme::S3, Promise::Abort | Promise::ListUploads) => {
+            "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads"
+        }
         (Scheme::S3, _) => "allow s3:PutObject (and kms:GenerateDataKey and kms:Decrypt for a kms-key)",
         (Scheme::Gcs, Promise::Get) => "grant storage.objects.get",
         (Scheme::Gcs, Promise::List | Promise::KeepNames) => "grant storage.objects.list",
-        (Scheme::Gcs, Promise::Delete) => {
+        (Scheme::Gcs, Promise::Delete | Promise::DeleteTogether) => {
             "grant storage.objects.delete to the identity that runs prune and gc; uploads do not need it"
         }
-        (Scheme::Gcs, Promise::Abort) => {
+        (Scheme::Gcs, Promise::Abort | Promise::ListUploads) => {
             "grant storage.multipartUploads.abort and storage.multipartUploads.list"
         }
         (Scheme::Gcs, Promise::Multipart) => {

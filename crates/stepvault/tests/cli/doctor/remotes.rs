@@ -106,3 +106,85 @@ fn full_listener() -> ((TcpListener, Vec<TcpStream>), SocketAddr) {
     }
     ((listener, waiting), address)
 }
+
+#[test]
+fn a_store_that_ignores_what_was_asked_for_is_not_used() {
+    let server = StrictS3::start_with(StrictS3Options {
+        ignores_attributes: true,
+        no_batch_deletes: true,
+        ..StrictS3Options::default()
+    });
+    let mut place = RemotePlace::of_s3(&server);
+    let bare = place.remote.clone();
+    place.remote += "&server-side-encryption=aws:kms&kms-key=alias/k&tags=team%3Da";
+    let ignored = "server-side-encryption = \"aws:kms\" is ignored: the store reports \"AES256\"";
+    let ran = place.doctor().expect_code(14);
+    ran.finding("attributes", "main")
+        .expect("fail", ignored, "set attributes = \"if-supported\"");
+    ran.finding("batch delete", "main").expect(
+        "warn",
+        "refuses to delete several objects with one request",
+        "nothing has to be done",
+    );
+    place
+        .push()
+        .expect_code(2)
+        .expect_stderr(&["cannot use the remote", ignored, "kms-key", "tags"]);
+    place.remote += "&attributes=if-supported";
+    let ran = place.doctor().expect_code(0);
+    ran.finding("attributes", "main")
+        .expect("warn", ignored, "accepts it");
+    place.push().expect_code(0).expect_stderr(&[ignored]);
+    // Nothing asked for, nothing said.
+    place.remote = bare;
+    assert!(!place.doctor().stdout.contains("attributes"));
+}
+
+#[test]
+fn a_store_that_lets_writers_collide_is_named_by_each_command() {
+    let server = StrictS3::start_with(StrictS3Options {
+        refuse_create_only: true,
+        ..StrictS3Options::default()
+    });
+    let place = RemotePlace::of_s3(&server);
+    let said = "does not refuse to overwrite an object";
+    place.push().expect_code(0).expect_stderr(&[said]);
+    // Remembered, and not asked again.
+    let show = place.stepvault(&[
+        "show",
+        "1",
+        "--run",
+        "grpo",
+        "--remote",
+        &place.remote,
+        "--local",
+        "vault",
+    ]);
+    show.expect_code(0)
+        .expect_stdout(&["main does not refuse to overwrite an object"]);
+}
+
+#[test]
+fn a_missing_bucket_ends_every_command_with_the_same_code() {
+    let server = StrictS3::start();
+    let mut place = RemotePlace::of_s3(&server);
+    place.remote = place.remote.replace("bucket/team", "elsewhere/team");
+    let why = "the bucket does not exist";
+    place.push().expect_code(2).expect_stderr(&[why]);
+    let commands: [&[&str]; 8] = [
+        &["list"],
+        &["show", "1"],
+        &["verify"],
+        &["restore", "--as", "restored"],
+        &["prune", "--keep-last", "1"],
+        &["gc"],
+        &["pin", "1"],
+        &["unpin", "1"],
+    ];
+    for command in commands {
+        let mut arguments = command.to_vec();
+        arguments.extend(["--run", "grpo", "--remote", &place.remote]);
+        let ran = place.stepvault(&arguments);
+        ran.expect_code(2).expect_stderr(&[why]);
+    }
+}

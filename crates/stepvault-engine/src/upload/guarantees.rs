@@ -1,0 +1,91 @@
+//! What a store was found to enforce, remembered by the vault for a day, so that not every push asks some fifteen
+//! questions first.
+
+use serde::{Deserialize, Serialize};
+use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::ids::RemoteName;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_local::clock::SystemClock;
+use stepvault_local::vault::Vault;
+use stepvault_remote::probe::{StoreGuarantees, probe};
+
+use crate::blocking::blocking;
+use crate::notes::encode;
+use crate::run_remote::RunRemote;
+
+/// How long an answer counts.
+const VALID_SECONDS: u64 = 24 * 60 * 60;
+
+/// The record of a remote.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Probed {
+    /// Digest of the remote's settings, of its archive and of this program's version: another store, other
+    /// credentials by another profile, or other questions.
+    identity: String,
+    at: Timestamp,
+    guarantees: StoreGuarantees,
+}
+
+fn note_key(remote: &RemoteName) -> String {
+    format!("guarantees-{remote}")
+}
+
+fn identity(remote: &RunRemote, archive: &str) -> String {
+    let text = format!("{} {archive} {:?}", env!("CARGO_PKG_VERSION"), remote.settings);
+    Sha256Digest::of(text.as_bytes()).to_string()
+}
+
+/// Returns what the store behind `remote` enforces: as it was found within the last day, or by asking it.
+pub(super) async fn guarantees(remote: &RunRemote, vault: &Vault, archive: &str) -> Result<StoreGuarantees> {
+    let identity = identity(remote, archive);
+    let now = SystemClock.now();
+    if let Some(probed) = read(remote, vault).await?
+        && probed.identity == identity
+        && probed.at <= now
+        && now.seconds_since(probed.at) < VALID_SECONDS
+    {
+        return Ok(probed.guarantees);
+    }
+    let guarantees = probe(remote.store.as_ref(), &remote.keys).await?;
+    // What is ignored is asked again, until the setting or the store is corrected.
+    if guarantees.ignored_attributes.is_empty() {
+        let probed = Probed {
+            identity,
+            at: now,
+            guarantees: guarantees.clone(),
+        };
+        let bytes = encode(&probed)?;
+        let (vault, run) = (vault.clone(), remote.keys.run().clone());
+        let key = note_key(remote.name());
+        blocking(move || vault.write_note(&run, &key, &bytes)).await?;
+    }
+    Ok(guarantees)
+}
+
+/// Returns what is recorded of a remote; an unreadable record is none.
+async fn read(remote: &RunRemote, vault: &Vault) -> Result<Option<Probed>> {
+    let (vault, run) = (vault.clone(), remote.keys.run().clone());
+    let key = note_key(remote.name());
+    let bytes = blocking(move || vault.read_note(&run, &key)).await?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+/// Returns whether this vault last found that the store does not refuse to overwrite an object, so that two writers of
+/// one step at the same time may not notice each other. `None` where it never asked.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub async fn lets_writers_collide(remote: &RunRemote, vault: &Vault) -> Result<Option<bool>> {
+    let probed = read(remote, vault).await?;
+    Ok(probed.map(|probed| {
+        let StoreGuarantees {
+            honours_create_only,
+            completes_create_only,
+            ..
+        } = probed.guarantees;
+        !(honours_create_only && completes_create_only)
+    }))
+}
