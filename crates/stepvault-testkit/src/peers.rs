@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The variable that names the interpreter.
 pub const PYTHON_VARIABLE: &str = "STEPVAULT_TEST_PYTHON";
+/// The variable that names Azurite's program.
+const AZURITE_VARIABLE: &str = "STEPVAULT_TEST_AZURITE";
 /// Time until a server must answer its first request.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 /// Time until it must answer any later request.
@@ -111,6 +113,64 @@ impl FakeGcs {
         let session = begun.header("location").expect("a session");
         let at = session.find("/upload/").expect("a path in the session's address");
         self.process.request("PUT", &session[at..], &[], body).status
+    }
+}
+
+/// Azurite, Microsoft's emulator of Azure's blobs. `STEPVAULT_TEST_AZURITE` names its program, which `scripts/test`
+/// installs.
+#[derive(Debug)]
+pub struct Azurite {
+    process: Process,
+    _data: tempfile::TempDir,
+}
+
+impl Azurite {
+    /// Its documented account, and the account's key.
+    pub const ACCOUNT: (&'static str, &'static str) = (
+        "devstoreaccount1",
+        "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+    );
+
+    /// Starts the server and waits until it answers.
+    pub fn start() -> Self {
+        let Some(program) = std::env::var_os(AZURITE_VARIABLE) else {
+            panic!("{AZURITE_VARIABLE} names no program: run scripts/test, which installs it");
+        };
+        let data = tempfile::tempdir().expect("a directory");
+        let process = Process::start(&|port| {
+            let mut command = Command::new(&program);
+            command.args(["--silent", "--skipApiVersionCheck", "--blobHost", "127.0.0.1"]);
+            command.args(["--blobPort", &port.to_string(), "--location"]);
+            command.arg(data.path());
+            command
+        });
+        Self { process, _data: data }
+    }
+
+    /// Returns `http://127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        self.process.endpoint()
+    }
+
+    /// Creates a container. Its request has to be signed.
+    pub fn create_container(&self, name: &str) {
+        let (account, key) = Self::ACCOUNT;
+        let output = Command::new(python())
+            .args([
+                "-c",
+                include_str!("create_container.py"),
+                &self.endpoint(),
+                account,
+                key,
+                name,
+            ])
+            .output()
+            .expect("the interpreter runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 

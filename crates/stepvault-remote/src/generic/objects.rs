@@ -11,7 +11,7 @@ use http::HeaderMap;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::errors::store_error;
+use super::errors::{causes, store_error};
 use super::keys::KeySpace;
 use super::pieces::{Expected, watched};
 use super::transport::AnswerHeaders;
@@ -75,11 +75,17 @@ impl Objects {
             range: range.clone().map(GetRange::Bounded),
             ..GetOptions::default()
         };
-        let got = self
-            .store
-            .get_opts(&path, options)
-            .await
-            .map_err(|error| store_error(WHAT, &subject, error))?;
+        let got = self.store.get_opts(&path, options).await.map_err(|error| {
+            // Its type is private.
+            let is_short =
+                causes(&error).any(|cause| cause.to_string().starts_with("Wanted range starting at"));
+            let error = store_error(WHAT, &subject, error);
+            if is_short {
+                error.with_kind(ErrorKind::Damaged)
+            } else {
+                error
+            }
+        })?;
         let wanted = range.unwrap_or(0..got.meta.size);
         if got.range != wanted {
             return Err(shorter_than_asked(&subject, got.meta.size, &wanted));

@@ -3,6 +3,7 @@
 //! Every lie is first shown to be told: a server that has mended its ways makes its test fail, and not pass idly.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod azurite;
 mod fake_gcs;
 mod moto;
 mod opened;
