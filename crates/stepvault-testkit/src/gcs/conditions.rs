@@ -87,8 +87,7 @@ impl Conditions {
         if holds {
             Ok(())
         } else {
-            let message = "At least one of the pre-conditions you specified did not hold.";
-            Err(Failure::new(412, "PreconditionFailed", message))
+            Err(Failure::precondition())
         }
     }
 }

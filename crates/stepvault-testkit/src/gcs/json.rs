@@ -6,7 +6,9 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::checksums::{Checksums, Claims};
+use super::compose::COMPONENT_COUNT;
 use super::conditions::{Conditions, METAGENERATION};
+use super::fields::select;
 use super::read::{read, storage_class};
 use super::reply::{Failure, Reply, rfc3339};
 use super::request::Request;
@@ -88,10 +90,20 @@ fn insert(
 pub(super) fn get(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
     Conditions::from_query(&request.query)?.check(Some(&object), false)?;
-    Ok(Reply::json(
-        200,
-        &resource_of(core, &request.endpoint, bucket, key, &object),
-    ))
+    let resource = resource_of(core, &request.endpoint, bucket, key, &object);
+    Ok(Reply::json(200, &select(resource, request.parameter("fields"))?))
+}
+
+/// Deletes an object; a missing one is an error.
+pub(super) fn delete(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
+    if let Some(generation) = request.parameter("generation") {
+        let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
+        if generation != object.generation.to_string() {
+            return Err(Failure::no_such_key());
+        }
+    }
+    core.delete(bucket, key, &Conditions::from_query(&request.query)?)?;
+    Ok(Reply::new(204))
 }
 
 /// `alt=media`: returns the body.
@@ -194,6 +206,10 @@ pub(super) fn resource_of(
         .iter()
         .filter_map(|(name, value)| Some((name.strip_prefix("x-goog-meta-")?.to_owned(), json!(value))))
         .collect();
+    let components = object.attributes.get(COMPONENT_COUNT);
+    if let Some(count) = components.and_then(|count| count.parse::<u64>().ok()) {
+        resource.insert("componentCount".to_owned(), json!(count));
+    }
     if !metadata.is_empty() {
         resource.insert("metadata".to_owned(), Value::Object(metadata));
     }

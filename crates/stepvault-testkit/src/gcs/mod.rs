@@ -21,7 +21,9 @@
 //! Not implemented: changes of object and bucket metadata, versioning, ACLs, compose, encryption keys, gRPC.
 
 mod checksums;
+mod compose;
 mod conditions;
+mod fields;
 mod json;
 mod list;
 mod multipart;

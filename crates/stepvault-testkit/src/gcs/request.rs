@@ -22,6 +22,14 @@ pub(super) enum Target {
     JsonBucket {
         bucket: String,
     },
+    /// All objects of a bucket.
+    JsonObjects {
+        bucket: String,
+    },
+    JsonCompose {
+        bucket: String,
+        key: String,
+    },
     /// From one object to another.
     JsonRewrite {
         from: (String, String),
@@ -63,6 +71,13 @@ impl Target {
                         to: (decode(to_bucket), decode(to_key)),
                     }
                 }
+                ["b", bucket, "o"] if !bucket.is_empty() => Self::JsonObjects {
+                    bucket: decode(bucket),
+                },
+                ["b", bucket, "o", key, "compose"] if !key.is_empty() => Self::JsonCompose {
+                    bucket: decode(bucket),
+                    key: decode(key),
+                },
                 ["b", bucket] if !bucket.is_empty() => Self::JsonBucket {
                     bucket: decode(bucket),
                 },
@@ -91,6 +106,8 @@ impl Target {
             Self::JsonUpload { .. }
                 | Self::JsonObject { .. }
                 | Self::JsonBucket { .. }
+                | Self::JsonObjects { .. }
+                | Self::JsonCompose { .. }
                 | Self::JsonRewrite { .. }
                 | Self::JsonOther
         )

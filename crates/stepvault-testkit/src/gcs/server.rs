@@ -16,10 +16,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
+use super::fields::select;
 use super::reply::{Failure, Reply};
 use super::request::{Request, Target, flip_first_bit};
 use super::state::Core;
-use super::{json, list, multipart, objects, resumable, rewrite};
+use super::{compose, json, list, multipart, objects, resumable, rewrite};
 use crate::faults::FaultAction;
 
 /// Ends the connection without an answer.
@@ -204,11 +205,25 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
             match (method, request.parameter("alt")) {
                 ("GET", Some("media")) => json::read_media(core, request, bucket, key),
                 ("GET", _) => json::get(core, request, bucket, key),
+                ("DELETE", _) => json::delete(core, request, bucket, key),
                 _ => Err(Failure::not_implemented("this call on a JSON object")),
             }
         }
-        Target::JsonBucket { bucket } if method == "GET" => Ok(Reply::json(200, &core.described(bucket)?)),
+        Target::JsonBucket { bucket } if method == "GET" => {
+            let described = select(core.described(bucket)?, request.parameter("fields"))?;
+            Ok(Reply::json(200, &described))
+        }
         Target::JsonBucket { .. } => Err(Failure::not_implemented("this call on a JSON bucket")),
+        Target::JsonObjects { bucket } if method == "GET" => {
+            core.require_bucket(bucket)?;
+            list::json_objects(core, request, bucket)
+        }
+        Target::JsonObjects { .. } => Err(Failure::not_implemented("this call on a bucket's objects")),
+        Target::JsonCompose { bucket, key } if method == "POST" => {
+            core.require_bucket(bucket)?;
+            compose::compose(core, request, bucket, key, body)
+        }
+        Target::JsonCompose { .. } => Err(Failure::not_implemented("this call on a composition")),
         Target::JsonRewrite { from, to } if method == "POST" => {
             rewrite::rewrite(core, request, from, to, body)
         }
