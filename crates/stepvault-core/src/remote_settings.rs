@@ -66,7 +66,14 @@ impl Scheme {
                 "tags",
                 "expected-bucket-owner",
             ],
-            Self::Gcs => &["endpoint", "allow-http", "send-token", "storage-class", "kms-key"],
+            Self::Gcs => &[
+                "endpoint",
+                "allow-http",
+                "send-token",
+                "transport",
+                "storage-class",
+                "kms-key",
+            ],
             Self::Azure => &["endpoint", "allow-http", "ca-file", "send-token"],
             Self::File | Self::Memory => &[],
         };
@@ -247,6 +254,17 @@ pub enum ReadBack {
     Always,
 }
 
+/// Which of Google Cloud Storage's APIs carries files of several parts, listings and reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Transport {
+    /// The XML API: files of several parts are its multipart uploads.
+    #[default]
+    Xml,
+    /// The JSON API alone: the parts of a file are temporary objects, which are composed to one. For emulators and
+    /// proxies without multipart uploads.
+    Json,
+}
+
 /// The complete settings of one remote. Credentials are never part of them: each provider's own credential chain
 /// supplies them.
 #[derive(Debug, Clone, PartialEq)]
@@ -271,6 +289,8 @@ pub struct RemoteSettings {
     pub ca_file: Option<PathBuf>,
     /// Sends the provider's access token to `endpoint` although it is not one of the provider's hosts (GCS and Azure).
     pub send_token: bool,
+    /// The API in use (GCS).
+    pub transport: Transport,
     /// Storage class of data objects, with the provider's name for it.
     pub storage_class: Option<String>,
     /// Server-side encryption of new objects: `AES256`, `aws:kms`, `aws:kms:dsse` (S3).
@@ -308,6 +328,7 @@ impl RemoteSettings {
             allow_http: false,
             ca_file: None,
             send_token: false,
+            transport: Transport::default(),
             storage_class: None,
             server_side_encryption: None,
             kms_key: None,

@@ -151,6 +151,7 @@ pub(super) static REMOTE: &[Member] = &[
     default("allow-http", Kind::Boolean, "false"),
     unset("ca-file", Kind::Path),
     default("send-token", Kind::Boolean, "false"),
+    default("transport", Kind::Choice(&["xml", "json"]), "xml"),
     unset("storage-class", Kind::Text),
     unset(
         "server-side-encryption",

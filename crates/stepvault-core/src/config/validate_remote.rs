@@ -7,13 +7,14 @@ use super::merge::{Merged, fault};
 use crate::remote_settings::{RemoteSettings, Scheme};
 
 /// The settings that not every store has.
-const SETTINGS_OF_SOME: [&str; 11] = [
+const SETTINGS_OF_SOME: [&str; 12] = [
     "endpoint",
     "region",
     "profile",
     "allow-http",
     "ca-file",
     "send-token",
+    "transport",
     "storage-class",
     "server-side-encryption",
     "kms-key",

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use crate::generic::errors::{refused, transport_error};
 use crate::generic::transport::{CONNECT_TIMEOUT, MAXIMUM_REFUSAL_BYTES, Refusal, patience, silent};
-use crate::lent::lend;
-use crate::payload::Payload;
+use crate::lent::{TakeBack, lend};
+use crate::payload::{Payload, PayloadBody};
 
 /// Maximum length of a document that is read: a page of 1,000 entries has well under 2 MiB.
 const MAXIMUM_DOCUMENT_BYTES: usize = 16 << 20;
 
-/// Sends requests whose answers are short documents.
+/// Sends requests; most answers are short documents.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -43,18 +43,33 @@ impl Client {
         subject: &str,
         request: Request<Payload>,
     ) -> Result<(HeaderMap, String)> {
+        let (mut response, _take_back) = self.open(what, subject, request).await?;
+        let headers = response.headers().clone();
+        let document = self.document(what, subject, &mut response).await?;
+        Ok((headers, document))
+    }
+
+    /// Sends one request and returns a 2xx answer whose body has not been read, and what keeps the request's body until
+    /// it has.
+    pub(super) async fn open(
+        &self,
+        what: &str,
+        subject: &str,
+        request: Request<Payload>,
+    ) -> Result<(reqwest::Response, TakeBack<PayloadBody>)> {
         let lost = |error: HttpError| transport_error(what, subject, &error);
         let limit = patience(self.stall_timeout, request.body().size_bytes());
         let (parts, payload) = request.into_parts();
-        let (body, _take_back) = lend(payload.into_body());
+        let (body, take_back) = lend(payload.into_body());
         let request = Request::from_parts(parts, reqwest::Body::wrap(body));
         let request = reqwest::Request::try_from(request).map_err(|error| lost(http_error(error)))?;
         let mut response = timeout(limit, self.http.execute(request))
             .await
             .map_err(|_| lost(silent(limit)))?
             .map_err(|error| lost(http_error(error)))?;
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
         if !status.is_success() {
+            let headers = response.headers().clone();
             let mut document = Vec::new();
             let reading = collect(&mut response, MAXIMUM_REFUSAL_BYTES, &mut document);
             // A refusal remains one even when its explanation is lost.
@@ -62,11 +77,10 @@ impl Client {
             return Err(refused(
                 what,
                 subject,
-                &Refusal::new(status.as_u16(), &headers, &document),
+                &refusal_of(status.as_u16(), &headers, &document),
             ));
         }
-        let document = self.document(what, subject, &mut response).await?;
-        Ok((headers, document))
+        Ok((response, take_back))
     }
 
     async fn document(&self, what: &str, subject: &str, response: &mut reqwest::Response) -> Result<String> {
@@ -92,6 +106,16 @@ impl Client {
     }
 }
 
+/// Returns the refusal. The JSON API has one code for a missing object and a missing bucket: the text shows which it is.
+fn refusal_of(status: u16, headers: &HeaderMap, document: &[u8]) -> Refusal {
+    let mut refusal = Refusal::new(status, headers, document);
+    let names_bucket = |text: &str| text.starts_with("The specified bucket") || text.starts_with("Bucket ");
+    if status == 404 && names_bucket(&refusal.message) {
+        "NoSuchBucket".clone_into(&mut refusal.code);
+    }
+    refusal
+}
+
 /// Appends the body to `document` until that has more than `most` bytes or the body ends.
 async fn collect(
     response: &mut reqwest::Response,
@@ -108,7 +132,7 @@ async fn collect(
 }
 
 /// Converts to the error type of the other clients. The message already contains the URL.
-fn http_error(error: reqwest::Error) -> HttpError {
+pub(super) fn http_error(error: reqwest::Error) -> HttpError {
     let kind = if error.is_connect() {
         HttpErrorKind::Connect
     } else {

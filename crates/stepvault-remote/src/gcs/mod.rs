@@ -6,6 +6,9 @@
 //! no preconditions: the key is checked before it, and of two simultaneous completions the later one wins. Data keys
 //! are unique to an attempt, so this can only happen between two writers of the same bytes.
 //!
+//! With `transport = "json"` everything goes through the JSON API: the parts of a file are temporary objects, which are
+//! composed create-only to one object.
+//!
 //! Incomplete uploads cost storage until they are aborted. They are listed and removed by `gc`; a lifecycle rule
 //! `AbortIncompleteMultipartUpload` on the bucket does the same for nodes that never come back.
 
@@ -13,10 +16,14 @@ mod access;
 mod api;
 mod client;
 mod examine;
+mod json;
+mod json_store;
 mod listing;
 mod multipart;
+mod resource;
 mod rewrite;
 mod source;
+mod temporary;
 mod write;
 mod xml;
 
@@ -33,17 +40,19 @@ use google_cloud_storage::client::Storage;
 use google_cloud_storage::read_resume_policy::NeverResume;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::{RemoteSettings, Scheme, Transport};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use self::access::Access;
 pub(crate) use self::access::NoCredentials;
 use self::api::{Api, ObjectOptions, crc32c_of};
+use self::json_store::JsonStore;
 use self::write::Writer;
 use crate::generic::keys::KeySpace;
 use crate::generic::objects::Objects;
 use crate::generic::options::{check_scheme, refuse_options};
 use crate::generic::transport::{GuardedConnector, client_options, no_retries};
+use crate::open::BareStore;
 use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
@@ -56,11 +65,11 @@ use crate::store::{
 /// `Usage` for another scheme, an option that GCS does not support, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when no credentials can be found or read.
 pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
-    Ok(Arc::new(connect(settings).await?))
+    Ok(connect(settings).await?.store)
 }
 
-/// Like [`open`], with the concrete type.
-pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
+/// Like [`open`], with what examines the bucket.
+pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
     let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
     check_scheme(settings, Scheme::Gcs)?;
     refuse_options(settings)?;
@@ -97,24 +106,32 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
         options,
         stall_timeout,
     )?;
-    Ok(GcsStore {
+    let writer = Writer {
+        storage,
+        api: api.clone(),
+        stall_timeout,
+    };
+    if settings.transport == Transport::Json {
+        return Ok(BareStore::of(JsonStore {
+            writer,
+            api,
+            stall_timeout,
+        }));
+    }
+    Ok(BareStore::of(GcsStore {
         objects: Objects {
             url,
             keys,
             store: Arc::new(store),
             stall_timeout,
         },
-        writer: Writer {
-            storage,
-            api: api.clone(),
-            stall_timeout,
-        },
+        writer,
         api,
-    })
+    }))
 }
 
-/// A prefix of a bucket.
-pub(crate) struct GcsStore {
+/// A prefix of a bucket, over the XML API.
+struct GcsStore {
     objects: Objects,
     writer: Writer,
     api: Api,
@@ -263,27 +280,6 @@ impl RemoteStore for GcsStore {
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        let Some(source) = self.objects.info(from).await? else {
-            return Err(self.fault(
-                ErrorKind::NotFound,
-                rewrite::WHAT,
-                from,
-                "the object does not exist",
-            ));
-        };
-        // Some servers use entity tags instead.
-        let generation = source.version.filter(|version| version.parse::<i64>().is_ok());
-        if let Err(error) = self.api.rewrite(from, generation.as_deref(), to).await {
-            // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
-            if error.kind() == ErrorKind::Conflict && self.objects.info(to).await?.is_some() {
-                return Ok(Created::Exists);
-            }
-            return Err(error);
-        }
-        let head = self.head(to).await?.ok_or_else(|| {
-            let why = "the store acknowledged it, but it does not exist";
-            self.fault(ErrorKind::Unreachable, rewrite::WHAT, to, why)
-        })?;
-        Ok(Created::Written(head))
+        rewrite::copy(self, &self.api, from, to).await
     }
 }
