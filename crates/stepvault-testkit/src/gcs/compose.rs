@@ -22,6 +22,10 @@ pub(super) const COMPONENT_COUNT: &str = "x-goog-component-count";
 pub(super) fn compose(core: &Core, request: &Request, bucket: &str, key: &str, body: &Bytes) -> Outcome {
     let conditions = Conditions::from_query(&request.query)?;
     let document = parse_resource(body)?;
+    if request.query.contains_key("deleteSourceObjects") || document.get("deleteSourceObjects").is_some() {
+        // Ignored, it would look as if it were done.
+        return Err(Failure::not_implemented("deleteSourceObjects"));
+    }
     let destination = document.get("destination").cloned().unwrap_or_default();
     if destination.get("name").is_some_and(|name| name != key) {
         return Err(invalid("The destination has another name than the request."));

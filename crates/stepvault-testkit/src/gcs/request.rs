@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use super::reply::Failure;
 use super::state::Core;
+use crate::objects::StoredObject;
 
 /// The addressed resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +57,11 @@ impl Target {
                 _ => Self::JsonOther,
             };
         }
+        // Reads of media have a path of their own beside the common one.
+        let path = path
+            .strip_prefix("/download")
+            .filter(|path| path.starts_with("/storage/v1/b/"))
+            .unwrap_or(path);
         if let Some(rest) = path.strip_prefix("/storage/v1/") {
             // An object's slashes are percent-encoded in JSON paths, so it is one segment.
             return match rest.split('/').collect::<Vec<_>>()[..] {
@@ -161,6 +167,16 @@ impl Request {
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Refuses a request for a generation that the object does not have: this server keeps no other one.
+    pub(super) fn check_generation(&self, object: &StoredObject) -> Result<(), Failure> {
+        let has_it = |asked: &str| asked == object.generation.to_string();
+        if self.parameter("generation").is_none_or(has_it) {
+            Ok(())
+        } else {
+            Err(Failure::no_such_key())
+        }
     }
 
     /// Refuses a request without the bearer token that the options require.

@@ -176,8 +176,9 @@ async fn answer(
 }
 
 async fn route(core: &Core, request: &Request, intake: &mut Intake) -> Result<Outcome, Dropped> {
-    let is_session = matches!(request.target, Target::JsonUpload { .. }) && request.method == Method::PUT;
-    if is_session {
+    let is_upload = matches!(request.target, Target::JsonUpload { .. });
+    let continues = request.method == Method::POST && request.query.contains_key("upload_id");
+    if is_upload && (request.method == Method::PUT || continues) {
         // The only request whose body counts even when it ends early.
         return resumable::put(core, request, intake).await;
     }
@@ -197,6 +198,11 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
                 ("POST", Some("media")) => json::insert_media(core, request, bucket, body),
                 ("POST", Some("resumable")) => resumable::start(core, request, bucket, body),
                 ("DELETE", _) => resumable::cancel(core, request),
+                ("POST", None) => Err(Failure::new(400, "required", "Required parameter: uploadType")),
+                ("POST", Some(other)) => {
+                    let message = format!("Invalid value for uploadType: {other}");
+                    Err(Failure::new(400, "InvalidArgument", &message))
+                }
                 _ => Err(Failure::not_implemented("this kind of upload")),
             }
         }
