@@ -122,6 +122,13 @@ impl Api {
         Ok(self.send_to(self.json_url(path), call).await?.document)
     }
 
+    /// Sends one request that creates an object through the JSON API, and reads its answer.
+    pub(super) async fn send_insert(&self, query: &str, call: Call<'_>) -> Result<String> {
+        let (endpoint, bucket) = (&self.access.endpoint, encode(&self.bucket));
+        let url = format!("{endpoint}/upload/storage/v1/b/{bucket}/o?{query}");
+        Ok(self.send_to(url, call).await?.document)
+    }
+
     /// Sends one request to the JSON API and returns its answer with the body unread.
     pub(super) async fn open_json(&self, path: &str, call: Call<'_>) -> Result<reqwest::Response> {
         let (what, subject) = (call.what, self.subject(call.key));

@@ -106,12 +106,17 @@ impl Client {
     }
 }
 
-/// Returns the refusal. The JSON API has one code for a missing object and a missing bucket: the text shows which it is.
+/// Returns the refusal. The JSON API has one code for a missing object and a missing bucket, and none for a wrong checksum:
+/// the text shows which it is.
 fn refusal_of(status: u16, headers: &HeaderMap, document: &[u8]) -> Refusal {
     let mut refusal = Refusal::new(status, headers, document);
     let names_bucket = |text: &str| text.starts_with("The specified bucket") || text.starts_with("Bucket ");
     if status == 404 && names_bucket(&refusal.message) {
         "NoSuchBucket".clone_into(&mut refusal.code);
+    }
+    let text = refusal.message.to_ascii_lowercase();
+    if matches!(status, 400 | 412) && (text.contains("crc32c") || text.contains("md5")) {
+        "BadDigest".clone_into(&mut refusal.code);
     }
     refusal
 }

@@ -1,4 +1,6 @@
-//! Requests of the JSON API for objects: metadata, listings, reads, deletions, compositions.
+//! Requests of the JSON API for objects: writes, metadata, listings, reads, deletions, compositions.
+//!
+//! Writes do not go through Google's SDK: it states no length and no type for the bytes, which some servers require.
 
 use std::ops::Range;
 
@@ -8,7 +10,8 @@ use futures::stream::{self, BoxStream};
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Api, Call, encode};
@@ -16,8 +19,10 @@ use super::client::http_error;
 use super::resource::{Described, FIELDS, Resource};
 use crate::generic::errors::transport_error;
 use crate::generic::objects::shorter_than_asked;
+use crate::payload::Payload;
 use crate::store::ObjectHead;
 
+const CONTENT_TYPE: &str = "application/octet-stream";
 const READ: &str = "cannot read the object";
 /// The largest number of objects that one request joins.
 pub(super) const MAXIMUM_SOURCES: usize = 32;
@@ -89,8 +94,7 @@ impl Api {
             if error.kind() != ErrorKind::NotFound {
                 return error;
             }
-            fault(ErrorKind::Usage, "the bucket does not exist".to_owned())
-                .hint("create the bucket or container, or correct the remote's URL")
+            self.no_bucket(what, None)
         })?;
         let answer: ListAnswer = serde_json::from_str(&document).map_err(|error| {
             let why = format!("the store's answer cannot be read ({error})");
@@ -118,6 +122,69 @@ impl Api {
         })
     }
 
+    /// Writes `body` at `key` in one request, either only if the key is unused or over an existing object. Returns `None`
+    /// when the key is taken.
+    pub(super) async fn insert(
+        &self,
+        what: &str,
+        key: &str,
+        body: Payload,
+        digest: &PartDigest,
+        only_if_free: bool,
+    ) -> Result<Option<ObjectHead>> {
+        let mut query = format!("uploadType=multipart&name={}", encode(&self.keys.full(key)?));
+        let condition = only_if_free.then_some(("ifGenerationMatch", "0"));
+        for (name, value) in condition.into_iter().chain(self.kms_key()) {
+            query.push('&');
+            query.push_str(name);
+            query.push('=');
+            query.push_str(&encode(value));
+        }
+        let mut resource = self.new_resource();
+        resource["crc32c"] = json!(digest.crc32c.to_base64());
+        let boundary = format!("stepvault-{}", crate::random::identity());
+        let before = format!(
+            "--{boundary}\r\ncontent-type: application/json; charset=utf-8\r\n\r\n{resource}\r\n--{boundary}\r\n\
+             content-type: {CONTENT_TYPE}\r\n\r\n"
+        );
+        let after = format!("\r\n--{boundary}--\r\n");
+        let call = Call {
+            headers: vec![("content-type", format!("multipart/related; boundary={boundary}"))],
+            body: body.between(before.into(), after.into()),
+            ..Call::new(what, Method::POST, Some(key))
+        };
+        let document = match self.send_insert(&query, call).await {
+            Ok(document) => document,
+            Err(error) if only_if_free && error.kind() == ErrorKind::Conflict => return Ok(None),
+            // What does not exist can only be the bucket.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(self.no_bucket(what, Some(key))),
+            Err(error) => return Err(error),
+        };
+        let object = self.described(what, key, &document)?;
+        let sent = (digest.size_bytes, digest.crc32c);
+        self.compare(what, key, object, sent).await.map(Some)
+    }
+
+    fn no_bucket(&self, what: &str, key: Option<&str>) -> Error {
+        Error::new(ErrorKind::Usage, what)
+            .on(self.subject(key))
+            .because("the bucket does not exist")
+            .hint("create the bucket or container, or correct the remote's URL")
+    }
+
+    /// Returns the properties of a new object.
+    fn new_resource(&self) -> Value {
+        let mut resource = json!({ "contentType": CONTENT_TYPE });
+        if let Some(class) = &self.options.storage_class {
+            resource["storageClass"] = json!(class);
+        }
+        resource
+    }
+
+    fn kms_key(&self) -> Option<(&'static str, &str)> {
+        self.options.kms_key.as_deref().map(|name| ("kmsKeyName", name))
+    }
+
     /// Deletes an object, or only one generation of it. A missing one is an error.
     pub(super) async fn delete_object(&self, what: &str, key: &str, generation: Option<&str>) -> Result<()> {
         let mut path = self.object_path(key)?;
@@ -139,8 +206,7 @@ impl Api {
     ) -> Result<Described> {
         let mut path = format!("{}/compose", self.object_path(key)?);
         let condition = only_if_free.then_some(("ifGenerationMatch", "0"));
-        let kms_key = self.options.kms_key.as_deref().map(|name| ("kmsKeyName", name));
-        for (index, (name, value)) in condition.into_iter().chain(kms_key).enumerate() {
+        for (index, (name, value)) in condition.into_iter().chain(self.kms_key()).enumerate() {
             path.push(if index == 0 { '?' } else { '&' });
             path.push_str(name);
             path.push('=');
@@ -151,11 +217,7 @@ impl Api {
             let name = self.keys.full(&source.key)?;
             listed.push(json!({ "name": name, "generation": source.generation }));
         }
-        let mut destination = json!({ "contentType": "application/octet-stream" });
-        if let Some(class) = &self.options.storage_class {
-            destination["storageClass"] = json!(class);
-        }
-        let body = json!({ "sourceObjects": listed, "destination": destination });
+        let body = json!({ "sourceObjects": listed, "destination": self.new_resource() });
         let call = Call {
             headers: vec![("content-type", "application/json".to_owned())],
             body: Bytes::from(body.to_string()).into(),

@@ -13,7 +13,6 @@ use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::Api;
-use super::write::Writer;
 use super::{examine, listing, rewrite, temporary};
 use crate::examine::Examiner;
 use crate::generic::objects::shorter_than_asked;
@@ -26,7 +25,6 @@ use crate::store::{
 
 /// A prefix of a bucket.
 pub(super) struct JsonStore {
-    pub(super) writer: Writer,
     pub(super) api: Api,
     pub(super) stall_timeout: Duration,
 }
@@ -74,21 +72,21 @@ impl RemoteStore for JsonStore {
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let written = self
-            .writer
-            .write("cannot write the object", key, body, digest, true)
+            .api
+            .insert("cannot write the object", key, body, digest, true)
             .await?;
         Ok(written.map_or(Created::Exists, Created::Written))
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.writer
-            .write("cannot replace the object", key, body.into(), digest, false)
+        self.api
+            .insert("cannot replace the object", key, body.into(), digest, false)
             .await?;
         Ok(())
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
-        temporary::start(&self.writer, key).await
+        temporary::start(&self.api, key).await
     }
 
     async fn upload_part(
@@ -99,7 +97,7 @@ impl RemoteStore for JsonStore {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        temporary::send_part(&self.writer, key, upload, index, body, digest).await
+        temporary::send_part(&self.api, key, upload, index, body, digest).await
     }
 
     async fn complete_upload(

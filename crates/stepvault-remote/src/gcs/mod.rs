@@ -75,6 +75,23 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
     refuse_options(settings)?;
     let access = Access::new(settings).await?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let keys = KeySpace::new(&settings.url.prefix);
+    let url = settings.url.to_string();
+    let options = ObjectOptions {
+        storage_class: settings.storage_class.clone(),
+        kms_key: settings.kms_key.clone(),
+    };
+    let api = Api::new(
+        access.clone(),
+        url.clone(),
+        settings.url.bucket.clone(),
+        keys.clone(),
+        options,
+        stall_timeout,
+    )?;
+    if settings.transport == Transport::Json {
+        return Ok(BareStore::of(JsonStore { api, stall_timeout }));
+    }
     let store = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&settings.url.bucket)
         .with_base_url(&access.endpoint)
@@ -92,32 +109,6 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
         .build()
         .await
         .map_err(|error| fault().caused_by(error))?;
-    let keys = KeySpace::new(&settings.url.prefix);
-    let url = settings.url.to_string();
-    let options = ObjectOptions {
-        storage_class: settings.storage_class.clone(),
-        kms_key: settings.kms_key.clone(),
-    };
-    let api = Api::new(
-        access,
-        url.clone(),
-        settings.url.bucket.clone(),
-        keys.clone(),
-        options,
-        stall_timeout,
-    )?;
-    let writer = Writer {
-        storage,
-        api: api.clone(),
-        stall_timeout,
-    };
-    if settings.transport == Transport::Json {
-        return Ok(BareStore::of(JsonStore {
-            writer,
-            api,
-            stall_timeout,
-        }));
-    }
     Ok(BareStore::of(GcsStore {
         objects: Objects {
             url,
@@ -125,7 +116,11 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
             store: Arc::new(store),
             stall_timeout,
         },
-        writer,
+        writer: Writer {
+            storage,
+            api: api.clone(),
+            stall_timeout,
+        },
         api,
     }))
 }

@@ -13,7 +13,6 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::api::Api;
 use super::json::{MAXIMUM_SOURCES, SourceObject};
 use super::resource::Described;
-use super::write::Writer;
 use crate::payload::Payload;
 use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
 use crate::store::{Created, PartReceipt, PendingUpload};
@@ -87,14 +86,14 @@ fn taken_apart(temporary: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Begins an upload and returns its ID.
-pub(super) async fn start(writer: &Writer, key: &str) -> Result<String> {
+pub(super) async fn start(api: &Api, key: &str) -> Result<String> {
     const WHAT: &str = "cannot begin an upload";
     let id = format!("{ID_PREFIX}{}", crate::random::identity());
     let upload = Upload::new(key, &id);
-    let longest = writer.api.keys.full(&upload.join(0, 0))?;
+    let longest = api.keys.full(&upload.join(0, 0))?;
     if longest.len() > MAX_KEY_BYTES {
         return Err(Error::new(ErrorKind::Usage, WHAT)
-            .on(writer.api.subject(Some(key)))
+            .on(api.subject(Some(key)))
             .because(format!(
                 "the names of its temporary objects would have {} bytes, and the store accepts at most {MAX_KEY_BYTES}",
                 longest.len()
@@ -102,15 +101,14 @@ pub(super) async fn start(writer: &Writer, key: &str) -> Result<String> {
             .hint("shorten the remote's prefix or the run's name, or set transport = \"xml\" for this remote"));
     }
     let empty = PartDigest::of(b"");
-    writer
-        .write(WHAT, &upload.begun(), Payload::default(), &empty, false)
+    api.insert(WHAT, &upload.begun(), Payload::default(), &empty, false)
         .await?;
     Ok(id)
 }
 
 /// Sends one part. It replaces an earlier attempt at the same part.
 pub(super) async fn send_part(
-    writer: &Writer,
+    api: &Api,
     key: &str,
     id: &str,
     index: u32,
@@ -118,13 +116,13 @@ pub(super) async fn send_part(
     digest: &PartDigest,
 ) -> Result<PartReceipt> {
     let what = format!("cannot upload part {}", index + 1);
-    let upload = Upload::parse(&writer.api, &what, key, id)?;
-    let written = writer
-        .write(&what, &upload.part(index), body, digest, false)
+    let upload = Upload::parse(api, &what, key, id)?;
+    let written = api
+        .insert(&what, &upload.part(index), body, digest, false)
         .await?;
     let generation = written.and_then(|head| head.info.version).ok_or_else(|| {
         Error::new(ErrorKind::Unreachable, &what)
-            .on(writer.api.subject(Some(key)))
+            .on(api.subject(Some(key)))
             .because("the answer does not describe the object")
     })?;
     Ok(PartReceipt {
@@ -142,11 +140,37 @@ pub(super) async fn complete(
     parts: &[PartReceipt],
     digest: &FileDigest,
 ) -> Result<Created> {
-    let fault = |kind, why: &str| Error::new(kind, COMPLETE).on(api.subject(Some(key))).because(why);
-    if api.object(key).await?.is_some() {
-        return Ok(Created::Exists);
-    }
     let upload = Upload::parse(api, COMPLETE, key, id)?;
+    let mut temporary = vec![upload.begun()];
+    let composed = match compose_parts(api, key, &upload, parts, &mut temporary).await {
+        Ok(composed) => composed,
+        // The key is taken, or an earlier completion has deleted the parts: the metadata shows whether.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
+                && api.object(key).await?.is_some() =>
+        {
+            return Ok(Created::Exists);
+        }
+        Err(error) => return Err(error),
+    };
+    let sent = (digest.size_bytes, digest.crc32c);
+    let head = api.compare(COMPLETE, key, composed, sent).await?;
+    // The object is complete; gc removes what is left.
+    if let Err(error) = delete_all(api, &temporary).await {
+        tracing::warn!("{error}; 'stepvault gc' removes the parts later");
+    }
+    Ok(Created::Written(head))
+}
+
+/// Composes the parts, by way of intermediate objects where there are many, and adds all these to `temporary`.
+async fn compose_parts(
+    api: &Api,
+    key: &str,
+    upload: &Upload,
+    parts: &[PartReceipt],
+    temporary: &mut Vec<String>,
+) -> Result<Described> {
+    let fault = |kind, why: &str| Error::new(kind, COMPLETE).on(api.subject(Some(key))).because(why);
     if parts.is_empty() {
         return Err(fault(ErrorKind::Failed, "no part of it was sent"));
     }
@@ -161,29 +185,14 @@ pub(super) async fn complete(
             generation: part.tag.clone(),
         });
     }
-    let mut temporary: Vec<String> = sources.iter().map(|source| source.key.clone()).collect();
+    temporary.extend(sources.iter().map(|source| source.key.clone()));
     let mut level = 0;
     while sources.len() > MAXIMUM_SOURCES {
-        sources = join_level(api, &upload, level, sources).await?;
+        sources = join_level(api, upload, level, sources).await?;
         temporary.extend(sources.iter().map(|source| source.key.clone()));
         level += 1;
     }
-    let composed = match api.compose(COMPLETE, key, &sources, true).await {
-        Ok(composed) => composed,
-        // A failed condition: another writer was faster.
-        Err(error) if error.kind() == ErrorKind::Conflict && api.object(key).await?.is_some() => {
-            return Ok(Created::Exists);
-        }
-        Err(error) => return Err(error),
-    };
-    let sent = (digest.size_bytes, digest.crc32c);
-    let head = api.compare(COMPLETE, key, composed, sent).await?;
-    temporary.push(upload.begun());
-    // The object is complete; gc removes what is left.
-    if let Err(error) = delete_all(api, &temporary).await {
-        tracing::warn!("{error}; 'stepvault gc' removes the parts later");
-    }
-    Ok(Created::Written(head))
+    api.compose(COMPLETE, key, &sources, true).await
 }
 
 /// Composes each 32 of the sources to one temporary object.

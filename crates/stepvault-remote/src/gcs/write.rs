@@ -145,7 +145,8 @@ fn refusal_of(status: u16, error: &google_cloud_storage::Error) -> Refusal {
     let document = error.http_payload().map_or(&[][..], |payload| payload);
     let mut refusal = Refusal::new(status, error.http_headers().unwrap_or(&none), document);
     if let Some(details) = error.status().filter(|_| refusal.message.is_empty()) {
-        refusal.message = details.message.chars().take(300).collect();
+        let words: Vec<&str> = details.message.split_whitespace().collect();
+        refusal.message = words.join(" ").chars().take(300).collect();
     }
     // The JSON API has no code for these; the text is the documented one.
     if status == 400 && refusal.message.contains("match calculated") {

@@ -340,6 +340,7 @@ async fn answers_without_checksums_prove_nothing(transport: Transport) {
 async fn nothing_is_repeated_behind_the_callers_back(transport: Transport) {
     let (server, store) = start(transport).await;
     let upload = store.start_upload("m", 10).await.unwrap();
+    let receipt = send_part(&*store, "m", &upload, 0, &payload(10)).await.unwrap();
     create(&*store, "there", &payload(10)).await.unwrap();
     let refuse = || FaultAction::Refuse {
         status: 503,
@@ -357,7 +358,7 @@ async fn nothing_is_repeated_behind_the_callers_back(transport: Transport) {
             .unwrap_err(),
         store.start_upload("n", 10).await.unwrap_err(),
         store
-            .complete_upload("m", &upload, &[], &large().digest)
+            .complete_upload("m", &upload, &[receipt], &large().digest)
             .await
             .unwrap_err(),
         store.abort_upload("m", &upload).await.unwrap_err(),
