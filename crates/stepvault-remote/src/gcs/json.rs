@@ -302,7 +302,8 @@ mod tests {
             content_range(&headers)
         };
         assert_eq!(read("bytes 3-6/10"), Some((3..7, 10)));
-        assert_eq!(read("bytes 5000-99/100"), Some((5000..100, 100)));
+        let (sent, object_bytes) = read("bytes 5000-99/100").unwrap();
+        assert!(sent.is_empty() && object_bytes == 100);
         for unknown in ["bytes */10", "bytes 3-6/*", "items 3-6/10", "bytes 3-/10", ""] {
             assert_eq!(read(unknown), None, "{unknown}");
         }

@@ -101,7 +101,8 @@ pub(super) async fn a_wrong_part_list_completes_nothing(transport: Transport) {
     let large = large();
     let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
     let mut receipts = large.send(&*store, "big", &upload).await.unwrap();
-    receipts[1].tag = receipts[0].tag.clone();
+    let first = receipts[0].tag.clone();
+    receipts[1].tag = first;
     let error = store
         .complete_upload("big", &upload, &receipts, &large.digest)
         .await
