@@ -4,7 +4,7 @@
 use super::finding::Finding;
 use super::key::KeyPath;
 use super::merge::{Merged, fault};
-use crate::remote_settings::{RemoteSettings, Scheme};
+use crate::remote_settings::{RemoteSettings, Scheme, Transport};
 
 /// The settings that not every store has.
 const SETTINGS_OF_SOME: [&str; 12] = [
@@ -27,8 +27,12 @@ pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
     let name = remote.name.as_str();
     for key in SETTINGS_OF_SOME {
         let path = KeyPath::of(&["remote", name, key]);
-        // Not sending a token is the default of every store.
-        let is_asked_for = key != "send-token" || remote.send_token;
+        let is_asked_for = match key {
+            // Not sending a token is the default of every store.
+            "send-token" => remote.send_token,
+            "transport" => remote.transport != Transport::default(),
+            _ => true,
+        };
         if merged.is_given(&path) && is_asked_for && !remote.url.scheme.takes(key) {
             let takers = Scheme::ALL.iter().filter(|(scheme, _)| scheme.takes(key));
             let known: Vec<String> = takers
