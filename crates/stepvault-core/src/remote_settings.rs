@@ -74,7 +74,11 @@ impl Scheme {
             Self::Gcs => &[
                 "endpoint",
                 "allow-http",
+                "ca-file",
+                "client-certificate",
+                "client-key",
                 "send-token",
+                "transport",
                 "storage-class",
                 "kms-key",
                 "attributes",
@@ -266,6 +270,17 @@ pub enum ReadBack {
     Always,
 }
 
+/// Which of Google Cloud Storage's APIs carries files of several parts, listings and reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Transport {
+    /// The XML API: files of several parts are its multipart uploads.
+    #[default]
+    Xml,
+    /// The JSON API alone: the parts of a file are temporary objects, which are composed to one. For emulators and
+    /// proxies without multipart uploads.
+    Json,
+}
+
 /// The complete settings of one remote. Credentials are never part of them: each provider's own credential chain
 /// supplies them.
 #[derive(Debug, Clone, PartialEq)]
@@ -288,15 +303,17 @@ pub struct RemoteSettings {
     pub path_style: Option<bool>,
     /// Allows plain HTTP to an endpoint that is not a loopback address.
     pub allow_http: bool,
-    /// PEM file with authorities that are trusted besides the system's (S3 and Azure).
+    /// PEM file with authorities that are trusted besides the system's.
     pub ca_file: Option<PathBuf>,
     /// PEM file with the certificate by which this machine proves itself to the server, followed by those of its
-    /// issuers (S3 and Azure).
+    /// issuers.
     pub client_certificate: Option<PathBuf>,
     /// PEM file with the private key of `client_certificate`.
     pub client_key: Option<PathBuf>,
     /// Sends the provider's access token to `endpoint` although it is not one of the provider's hosts (GCS and Azure).
     pub send_token: bool,
+    /// The API in use (GCS).
+    pub transport: Transport,
     /// Storage class of data objects, with the provider's name for it.
     pub storage_class: Option<String>,
     /// Server-side encryption of new objects: `AES256`, `aws:kms`, `aws:kms:dsse` (S3).
@@ -341,6 +358,7 @@ impl RemoteSettings {
             client_certificate: None,
             client_key: None,
             send_token: false,
+            transport: Transport::default(),
             storage_class: None,
             server_side_encryption: None,
             kms_key: None,

@@ -37,6 +37,11 @@ impl Authorities {
         Ok(Self(pem))
     }
 
+    /// Returns the certificates.
+    pub(crate) fn certificates(&self) -> reqwest::Result<Vec<Certificate>> {
+        Certificate::from_pem_bundle(&self.0)
+    }
+
     /// Returns the certificates in PEM.
     pub(crate) fn pem(&self) -> &[u8] {
         &self.0

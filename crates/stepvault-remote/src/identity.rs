@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use reqwest::{Certificate, Client, Identity};
+use reqwest::{Client, Identity};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -45,6 +45,11 @@ impl ClientIdentity {
         Ok(Some(identity))
     }
 
+    /// Returns it as an HTTP client takes it.
+    pub(crate) fn into_inner(self) -> Identity {
+        self.0
+    }
+
     /// Creates an HTTP client that proves itself by this certificate. `local`: the server is on this machine, and no
     /// proxy is asked.
     pub(crate) fn client(
@@ -53,9 +58,7 @@ impl ClientIdentity {
         connect_timeout: Duration,
         local: bool,
     ) -> reqwest::Result<Client> {
-        let trusted = authorities.map_or(Ok(Vec::new()), |authorities| {
-            Certificate::from_pem_bundle(authorities.pem())
-        })?;
+        let trusted = authorities.map_or(Ok(Vec::new()), Authorities::certificates)?;
         let builder = Client::builder()
             .http1_only()
             .connect_timeout(connect_timeout)

@@ -44,7 +44,8 @@ pub(crate) struct BareStore {
 }
 
 impl BareStore {
-    fn of<Store: RemoteStore + Examiner + 'static>(store: Store) -> Self {
+    /// Wraps a store that examines itself.
+    pub(crate) fn of<Store: RemoteStore + Examiner + 'static>(store: Store) -> Self {
         let store = Arc::new(store);
         Self {
             store: Arc::clone(&store) as _,
@@ -64,7 +65,7 @@ impl BareStore {
 pub(crate) async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<BareStore> {
     Ok(match settings.url.scheme {
         Scheme::S3 => BareStore::of(S3Store::open(settings, options.s3_keys).await?),
-        Scheme::Gcs => BareStore::of(crate::gcs::connect(settings).await?),
+        Scheme::Gcs => crate::gcs::connect(settings).await?,
         Scheme::Azure => BareStore {
             store: crate::generic::open_azure(settings)?,
             examiner: Arc::new(AzureExaminer {

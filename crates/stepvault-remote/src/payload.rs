@@ -46,6 +46,20 @@ impl Payload {
         Self { sending, ..self }
     }
 
+    /// Returns the payload with other bytes around it, which count as sent with it.
+    #[must_use]
+    pub(crate) fn between(self, before: Bytes, after: Bytes) -> Self {
+        let blocks = [before]
+            .into_iter()
+            .chain(self.blocks.iter().cloned())
+            .chain([after]);
+        let sending = self.sending.clone();
+        Self {
+            sending,
+            ..blocks.collect::<Vec<_>>().into()
+        }
+    }
+
     /// Returns the body of one request.
     pub(crate) fn into_body(self) -> PayloadBody {
         PayloadBody {

@@ -3,7 +3,7 @@
 use super::merge::Merged;
 use super::section::Section;
 use crate::ids::RemoteName;
-use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl};
+use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl, Transport};
 
 /// Builds the remote called `name`; returns `None` if its name or its URL is missing or invalid.
 pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSettings> {
@@ -52,6 +52,10 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
         client_certificate: section.path("client-certificate"),
         client_key: section.path("client-key"),
         send_token: section.boolean("send-token").unwrap_or(fallback.send_token),
+        transport: match section.text("transport").as_deref() {
+            Some("json") => Transport::Json,
+            _ => Transport::Xml,
+        },
         storage_class: section.text("storage-class"),
         server_side_encryption: section.text("server-side-encryption"),
         kms_key: section.text("kms-key"),

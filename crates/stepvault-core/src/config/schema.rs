@@ -154,6 +154,7 @@ pub(super) static REMOTE: &[Member] = &[
     unset("client-certificate", Kind::Path),
     unset("client-key", Kind::Path),
     default("send-token", Kind::Boolean, "false"),
+    default("transport", Kind::Choice(&["xml", "json"]), "xml"),
     unset("storage-class", Kind::Text),
     unset(
         "server-side-encryption",

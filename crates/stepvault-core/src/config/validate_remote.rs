@@ -4,10 +4,10 @@
 use super::finding::Finding;
 use super::key::KeyPath;
 use super::merge::{Merged, fault};
-use crate::remote_settings::{RemoteSettings, Scheme};
+use crate::remote_settings::{RemoteSettings, Scheme, Transport};
 
 /// The settings that not every store has.
-const SETTINGS_OF_SOME: [&str; 16] = [
+const SETTINGS_OF_SOME: [&str; 17] = [
     "endpoint",
     "region",
     "profile",
@@ -17,6 +17,7 @@ const SETTINGS_OF_SOME: [&str; 16] = [
     "client-certificate",
     "client-key",
     "send-token",
+    "transport",
     "storage-class",
     "server-side-encryption",
     "kms-key",
@@ -31,8 +32,12 @@ pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
     let name = remote.name.as_str();
     for key in SETTINGS_OF_SOME {
         let path = KeyPath::of(&["remote", name, key]);
-        // Not sending a token is the default of every store.
-        let is_asked_for = key != "send-token" || remote.send_token;
+        let is_asked_for = match key {
+            // Not sending a token is the default of every store.
+            "send-token" => remote.send_token,
+            "transport" => remote.transport != Transport::default(),
+            _ => true,
+        };
         if merged.is_given(&path) && is_asked_for && !remote.url.scheme.takes(key) {
             let takers = Scheme::ALL.iter().filter(|(scheme, _)| scheme.takes(key));
             let known: Vec<String> = takers
@@ -58,6 +63,15 @@ pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
             let why = format!("it has no effect without {missing}");
             let hint = "set both: the certificate and its private key, each a PEM file";
             fault(merged, &["remote", name, given], why, hint);
+        }
+    }
+    if remote.url.scheme == Scheme::Gcs && remote.transport == Transport::Xml {
+        for key in ["ca-file", "client-certificate"] {
+            if merged.is_given(&KeyPath::of(&["remote", name, key])) {
+                let why = "Google's own client, which writes the objects, takes none";
+                let hint = "set transport = \"json\", or add the authority to the system's store";
+                fault(merged, &["remote", name, key], why, hint);
+            }
         }
     }
     let aws_kms = remote

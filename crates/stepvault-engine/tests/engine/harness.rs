@@ -10,7 +10,7 @@ use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::records::Tombstone;
-use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl, Transport};
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
@@ -153,15 +153,16 @@ impl Rig {
     }
 
     pub async fn add_gcs(&mut self, name: &str, server: &StrictGcs) {
+        self.add_gcs_over(Transport::Xml, name, server).await;
+    }
+
+    pub async fn add_gcs_over(&mut self, transport: Transport, name: &str, server: &StrictGcs) {
         server.create_bucket("bucket");
-        let endpoint = server.endpoint();
-        self.add(
-            name,
-            "gs://bucket/prefix",
-            |settings| settings.endpoint = Some(endpoint),
-            None,
-        )
-        .await;
+        let adjust = |settings: &mut RemoteSettings| {
+            settings.endpoint = Some(server.endpoint());
+            settings.transport = transport;
+        };
+        self.add(name, "gs://bucket/prefix", adjust, None).await;
     }
 
     pub fn remote_root(&self) -> PathBuf {

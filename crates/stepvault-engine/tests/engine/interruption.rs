@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::remote_settings::Transport;
 use stepvault_engine::verify::{Depth, check_remote};
 use stepvault_local::journal::read_state;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
@@ -200,41 +201,54 @@ async fn a_store_that_takes_anything_is_read_back_and_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gcs_upload_that_was_cut_off_goes_on_by_parts() {
+    goes_on_by_parts(Transport::Xml, "PUT", "big.bin").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_by_the_json_api_that_was_cut_off_goes_on_by_parts() {
+    // The mark of the upload is one of the requests.
+    goes_on_by_parts(Transport::Json, "POST", "big.bin%2Fjson-").await;
+}
+
+/// `method` and `path` are those of the requests that send a part.
+async fn goes_on_by_parts(transport: Transport, method: &str, path: &str) {
     let server = StrictGcs::start();
     let mut rig = Rig::new();
-    rig.add_gcs("google", &server).await;
+    rig.add_gcs_over(transport, "google", &server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     server.faults().add(FaultRule {
-        method: Some("PUT".to_owned()),
-        path_contains: "big.bin".to_owned(),
+        method: Some(method.to_owned()),
+        path_contains: path.to_owned(),
         skip: 6,
         times: u64::MAX,
         action: FaultAction::Hang,
     });
     let stored = || {
-        server
-            .pending_uploads()
-            .iter()
-            .map(|upload| upload.stored_bytes)
-            .sum::<u64>()
-            / (8 << 20)
+        let uploads = server.pending_uploads();
+        let in_uploads: u64 = uploads.iter().map(|upload| upload.stored_bytes).sum();
+        let in_objects: u64 = server.objects().with(|objects| {
+            let temporary = objects
+                .iter()
+                .filter(|(key, _)| key.contains(".stepvault-uploads"));
+            temporary.map(|(_, object)| object.body.len() as u64).sum()
+        });
+        (in_uploads + in_objects) / (8 << 20)
     };
     cut_when(server.faults(), rig.push(&source), || stored() >= 5).await;
     let there = stored();
     server.faults().clear();
     server.faults().clear_requests();
     rig.push_durably(&source).await;
-    let again: u64 = server
-        .faults()
-        .requests()
+    let requests = server.faults().requests();
+    let parts = requests
         .iter()
-        .filter(|request| request.path.contains("partNumber"))
-        .map(|request| request.body_bytes)
-        .sum();
+        .filter(|request| request.method == method && request.path.contains(path));
+    let again: u64 = parts.map(|request| request.body_bytes).sum();
     assert!(
-        again <= (10 - there) * (8 << 20) + 1024,
+        again <= (10 - there) * (8 << 20) + 16 * 1024,
         "{again} bytes were sent again with {there} parts there"
     );
+    assert_eq!(stored(), 0, "nothing is left of the upload");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
 use stepvault_core::ErrorKind;
+use stepvault_core::remote_settings::Transport;
 use stepvault_engine::upload::Uploaded;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
@@ -48,6 +49,19 @@ async fn over_gcs() {
     let mut rig = Rig::new();
     rig.add_gcs("google", &server).await;
     round_trip(rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_gcs_by_the_json_api() {
+    let server = StrictGcs::start();
+    let mut rig = Rig::new();
+    rig.add_gcs_over(Transport::Json, "google", &server).await;
+    round_trip(rig).await;
+    let requests = server.faults().requests();
+    let others = requests
+        .iter()
+        .filter(|request| !request.path.contains("/storage/v1/"));
+    assert_eq!(others.count(), 0, "nothing goes through the XML API");
 }
 
 #[tokio::test(flavor = "multi_thread")]

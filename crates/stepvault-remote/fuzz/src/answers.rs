@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::ids::RemoteName;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::remote_settings::{RemoteSettings, Transport};
 use stepvault_core::{Error, Result};
 use stepvault_remote::s3::StaticKeys;
 use stepvault_remote::store::{Created, PartReceipt, RemoteStore};
@@ -20,6 +20,10 @@ const SECRET: &str = "cAnArY+secret/key=must_not_sing";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest message: it goes into logs, and onto terminals.
 const MAX_MESSAGE_BYTES: usize = 4096;
+/// S3, and Google Cloud Storage over either of its APIs.
+pub const STORES: usize = 3;
+/// An upload of the JSON API; the others take any text.
+const UPLOAD: &str = "json-0123456789abcdef0123456789abcdef";
 /// What stands between two answers.
 const NEXT: &[u8] = b"\n--\n";
 
@@ -27,7 +31,7 @@ const NEXT: &[u8] = b"\n--\n";
 struct Place {
     runtime: Runtime,
     server: Server,
-    stores: [Arc<dyn RemoteStore>; 2],
+    stores: [Arc<dyn RemoteStore>; STORES],
 }
 
 thread_local! {
@@ -56,10 +60,13 @@ impl Place {
             secret_key: SECRET.to_owned(),
         };
         let gcs = settings("gs://bucket/prefix");
+        let mut gcs_json = gcs.clone();
+        gcs_json.transport = Transport::Json;
         let stores = runtime.block_on(async {
             [
                 stepvault_remote::s3::open(&s3, Some(keys)).await.unwrap(),
                 stepvault_remote::gcs::open(&gcs).await.unwrap(),
+                stepvault_remote::gcs::open(&gcs_json).await.unwrap(),
             ]
         });
         Self {
@@ -85,8 +92,9 @@ pub fn told(bytes: &[u8]) -> Result<()> {
     PLACE.with(|place| {
         let place = place.get_or_init(Place::new);
         place.server.answer(answers(bytes));
-        let store = &place.stores[usize::from(which % 2)];
-        let asked = async { tokio::time::timeout(PATIENCE, ask(store.as_ref(), which / 2 % 8)).await };
+        let (what, store) = (usize::from(*which) / STORES % 8, usize::from(*which) % STORES);
+        let store = &place.stores[store];
+        let asked = async { tokio::time::timeout(PATIENCE, ask(store.as_ref(), what)).await };
         place.runtime.block_on(asked).expect("an answer in time")
     })
 }
@@ -134,13 +142,13 @@ fn answer(bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-async fn ask(store: &dyn RemoteStore, what: u8) -> Result<()> {
+async fn ask(store: &dyn RemoteStore, what: usize) -> Result<()> {
     let body = || bytes::Bytes::from_static(b"body");
     let digest = PartDigest::of(b"body");
     let file = FileDigest::from_parts(&[digest]);
     let parts = [PartReceipt {
         index: 0,
-        tag: "\"tag\"".to_owned(),
+        tag: "17".to_owned(),
         digest,
     }];
     match what {
@@ -183,7 +191,7 @@ async fn ask(store: &dyn RemoteStore, what: u8) -> Result<()> {
                 .await?;
         }
         6 => {
-            store.complete_upload("run/key", "upload", &parts, &file).await?;
+            store.complete_upload("run/key", UPLOAD, &parts, &file).await?;
         }
         _ => {
             store.copy("run/key", "run/other").await?;
@@ -213,6 +221,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     const JSON: &str = "200\ncontent-type: application/json\n\n{\"done\": true, \"name\": \"prefix/run/key\", \
         \"bucket\": \"bucket\", \"size\": \"4\", \"generation\": \"17\", \"crc32c\": \"Jj/JUA==\", \
         \"timeCreated\": \"2026-11-21T10:16:00Z\", \"updated\": \"2026-11-21T10:16:00Z\"}";
+    const JSON_LIST: &str = "200\n\n{\"kind\": \"storage#objects\", \"items\": [{\"name\": \"prefix/run/key\", \
+        \"size\": \"4\", \"generation\": 17, \"crc32c\": \"Jj/JUA==\", \"updated\": \"2026-11-21T10:16:00Z\"}], \
+        \"nextPageToken\": \"x\"}\n--\n200\n\n{\"kind\": \"storage#objects\"}";
+    const JSON_PENDING: &str = "200\n\n{\"kind\": \"storage#objects\", \"items\": [{\"name\": \
+        \"prefix/.stepvault-uploads/run/key/json-0123456789abcdef0123456789abcdef/00001\", \"size\": \"4\", \
+        \"generation\": \"17\", \"updated\": \"2026-11-21T10:16:00Z\"}]}";
     const STARTED: &str = "200\n\n<InitiateMultipartUploadResult><UploadId>1</UploadId>\
         </InitiateMultipartUploadResult>\n--\n200\netag: \"tag\"\nx-goog-hash: crc32c=Jj/JUA==\n\n";
     const COMPLETED: &str = "200\n\n<CompleteMultipartUploadResult><Key>prefix/run/key</Key><ETag>\"x-1\"</ETag>\
@@ -228,9 +242,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (what, answer) in [
         (0, LIST),
+        (0, JSON_LIST),
         (0, REFUSED),
         (0, HIDDEN),
         (1, HEAD),
+        (1, JSON),
         (1, "404\n\n"),
         (2, READ),
         (2, RAW),
@@ -238,8 +254,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (3, JSON),
         (3, DENIED),
         (4, PENDING),
+        (4, JSON_PENDING),
         (5, STARTED),
         (6, COMPLETED),
+        (6, JSON),
         (6, HIDDEN),
         (7, JSON),
         (
@@ -247,8 +265,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
             "200\n\n<CopyObjectResult><ETag>\"tag\"</ETag></CopyObjectResult>",
         ),
     ] {
-        for store in 0..2 {
-            seeds.push([&[what * 2 + store], answer.as_bytes()].concat());
+        for store in 0..STORES {
+            let which = u8::try_from(what * STORES + store).unwrap();
+            seeds.push([&[which], answer.as_bytes()].concat());
         }
     }
     seeds

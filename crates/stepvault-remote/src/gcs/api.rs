@@ -1,8 +1,6 @@
-//! Requests to Google's XML API that neither SDK supports: parts with checksums, completion, listings with generations,
-//! pending uploads. Also those requests to its JSON API that the SDK makes over another protocol: bucket metadata and
-//! copies.
-
-use std::time::Duration;
+//! Requests that neither SDK supports. Of Google's XML API: parts with checksums, completion, listings with generations,
+//! pending uploads. Of its JSON API what the SDK makes over another protocol: bucket metadata, copies, compositions,
+//! listings, deletions.
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use stepvault_core::digest::Crc32c;
@@ -79,21 +77,16 @@ impl Api {
         bucket: String,
         keys: KeySpace,
         options: ObjectOptions,
-        stall_timeout: Duration,
-    ) -> Result<Self> {
-        let client = Client::new(access.plain_http, stall_timeout).map_err(|error| {
-            Error::new(ErrorKind::Failed, "cannot open the remote")
-                .on(&url)
-                .caused_by(error)
-        })?;
-        Ok(Self {
+        client: Client,
+    ) -> Self {
+        Self {
             url,
             bucket,
             keys,
             options,
             access,
             client,
-        })
+        }
     }
 
     /// Returns the URL of an object, for messages.
@@ -119,12 +112,30 @@ impl Api {
 
     /// Sends one request to the JSON API and reads its answer. `path` follows the bucket's own path.
     pub(super) async fn send_json(&self, path: &str, call: Call<'_>) -> Result<String> {
-        let url = format!(
+        Ok(self.send_to(self.json_url(path), call).await?.document)
+    }
+
+    /// Sends one request that creates an object through the JSON API, and reads its answer.
+    pub(super) async fn send_insert(&self, query: &str, call: Call<'_>) -> Result<String> {
+        let (endpoint, bucket) = (&self.access.endpoint, encode(&self.bucket));
+        let url = format!("{endpoint}/upload/storage/v1/b/{bucket}/o?{query}");
+        Ok(self.send_to(url, call).await?.document)
+    }
+
+    /// Sends one request to the JSON API and returns its answer with the body unread.
+    pub(super) async fn open_json(&self, path: &str, call: Call<'_>) -> Result<reqwest::Response> {
+        let (what, subject) = (call.what, self.subject(call.key));
+        let request = self.request(self.json_url(path), call).await?;
+        let (response, _take_back) = self.client.open(what, &subject, request).await?;
+        Ok(response)
+    }
+
+    fn json_url(&self, path: &str) -> String {
+        format!(
             "{}/storage/v1/b/{}{path}",
             self.access.endpoint,
             encode(&self.bucket)
-        );
-        Ok(self.send_to(url, call).await?.document)
+        )
     }
 
     /// Sends one request and reads its answer.
@@ -134,6 +145,18 @@ impl Api {
     }
 
     async fn send_to(&self, url: String, call: Call<'_>) -> Result<Answer> {
+        let (what, subject) = (call.what, self.subject(call.key));
+        let request = self.request(url, call).await?;
+        let (headers, document) = self.client.send(what, &subject, request).await?;
+        Ok(Answer {
+            headers,
+            document,
+            subject,
+            what: what.to_owned(),
+        })
+    }
+
+    async fn request(&self, url: String, call: Call<'_>) -> Result<Request<Payload>> {
         let subject = self.subject(call.key);
         let fault = |error: http::Error| {
             Error::new(ErrorKind::Failed, call.what)
@@ -154,14 +177,7 @@ impl Api {
         for (name, value) in call.headers {
             request = request.header(name, value);
         }
-        let request = request.body(call.body).map_err(fault)?;
-        let (headers, document) = self.client.send(call.what, &subject, request).await?;
-        Ok(Answer {
-            headers,
-            document,
-            subject,
-            what: call.what.to_owned(),
-        })
+        request.body(call.body).map_err(fault)
     }
 
     fn request_url(&self, key: Option<&str>, query: &[(&str, &str)]) -> Result<String> {
@@ -196,11 +212,8 @@ impl Api {
 
     /// Removes exactly the object that was written as `generation`, because it is damaged; best effort.
     pub(super) async fn discard(&self, key: &str, generation: &str) {
-        let call = Call {
-            headers: vec![("x-goog-if-generation-match", generation.to_owned())],
-            ..Call::new("cannot remove the damaged object", Method::DELETE, Some(key))
-        };
-        if let Err(error) = self.send(call).await {
+        const WHAT: &str = "cannot remove the damaged object";
+        if let Err(error) = self.delete_object(WHAT, key, Some(generation)).await {
             tracing::warn!("{error}");
         }
     }
@@ -235,7 +248,6 @@ impl Answer {
 
 /// Returns the CRC-32C from the `x-goog-hash` headers, of which there may be several.
 pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
-    use base64::Engine as _;
     let values = headers
         .get_all("x-goog-hash")
         .iter()
@@ -243,6 +255,12 @@ pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
     let text = values
         .flat_map(|value| value.split(','))
         .find_map(|item| item.trim().strip_prefix("crc32c="))?;
+    crc32c_from(text)
+}
+
+/// Returns a CRC-32C from Google's text form.
+pub(super) fn crc32c_from(text: &str) -> Option<Crc32c> {
+    use base64::Engine as _;
     let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
     Some(Crc32c(u32::from_be_bytes(bytes.try_into().ok()?)))
 }

@@ -6,6 +6,7 @@ use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, Lifecycle
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::GcsStore;
+use super::api::Api;
 use crate::examine::Examiner;
 use crate::pending::Listed;
 use crate::store::PendingUpload;
@@ -20,16 +21,8 @@ impl Examiner for GcsStore {
         self.api.credentials().await.map(Some)
     }
 
-    /// Sends one request for versioning, lifecycle rules and soft delete.
     async fn bucket(&self) -> Option<BucketFacts> {
-        Some(match self.described().await {
-            Ok(bucket) => bucket.facts(),
-            Err(error) => BucketFacts {
-                versioning: Err(error.duplicate()),
-                rules: Err(error),
-                soft_delete_seconds: None,
-            },
-        })
+        Some(facts(&self.api).await)
     }
 
     async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
@@ -41,15 +34,22 @@ impl Examiner for GcsStore {
     }
 }
 
-impl GcsStore {
-    async fn described(&self) -> Result<Bucket> {
-        let document = self.api.bucket_document(WHAT, FIELDS).await?;
-        serde_json::from_str(&document).map_err(|error| {
-            Error::new(ErrorKind::Failed, WHAT)
-                .on(&self.objects.url)
-                .caused_by(error)
-        })
+/// Sends one request for versioning, lifecycle rules and soft delete.
+pub(super) async fn facts(api: &Api) -> BucketFacts {
+    match described(api).await {
+        Ok(bucket) => bucket.facts(),
+        Err(error) => BucketFacts {
+            versioning: Err(error.duplicate()),
+            rules: Err(error),
+            soft_delete_seconds: None,
+        },
     }
+}
+
+async fn described(api: &Api) -> Result<Bucket> {
+    let document = api.bucket_document(WHAT, FIELDS).await?;
+    serde_json::from_str(&document)
+        .map_err(|error| Error::new(ErrorKind::Failed, WHAT).on(&api.url).caused_by(error))
 }
 
 /// The fields of the JSON API's bucket that are used here.

@@ -1,4 +1,4 @@
-//! Listings by the XML API: objects with their generations, and incomplete uploads.
+//! Listings: by the XML API objects with their generations and incomplete uploads, by the JSON API objects.
 //!
 //! Not done by `object_store`, which drops the generation and rejects the whole page when any object in the bucket has
 //! a name that it does not support.
@@ -13,17 +13,48 @@ use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Answer, Api, Call};
+use super::temporary::is_temporary;
 use super::xml::Element;
 use crate::listed::check_parts;
 use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
 use crate::store::{ObjectInfo, PendingUpload};
 
 const PENDING: &str = "cannot list the pending uploads";
+const OBJECTS: &str = "cannot list the objects";
 
 enum Next {
     First,
     After(String),
     End,
+}
+
+/// Lists all objects whose keys begin with `prefix` by the JSON API, page by page.
+pub(super) fn by_json(api: &Api, prefix: &str) -> BoxStream<'static, Result<ObjectInfo>> {
+    let state = (
+        api.clone(),
+        api.keys.full_prefix(prefix),
+        Next::First,
+        VecDeque::new(),
+    );
+    stream::try_unfold(state, |(api, prefix, mut next, mut page)| async move {
+        while page.is_empty() {
+            let token = match &next {
+                Next::First => None,
+                Next::After(token) => Some(token.as_str()),
+                Next::End => return Ok(None),
+            };
+            let answer = api.objects_page(OBJECTS, &prefix, token).await?;
+            let kept = answer.objects.into_iter().filter_map(|object| {
+                let key = api.keys.key_of(&object.name).filter(|key| !is_temporary(key));
+                let key = key.map(str::to_owned)?;
+                Some(object.into_head(&key).info)
+            });
+            page.extend(kept);
+            next = answer.next.map_or(Next::End, Next::After);
+        }
+        Ok(page.pop_front().map(|info| (info, (api, prefix, next, page))))
+    })
+    .boxed()
 }
 
 impl Api {
@@ -50,23 +81,24 @@ impl Api {
     }
 
     async fn list_page(&self, prefix: &str, token: Option<&str>) -> Result<(VecDeque<ObjectInfo>, Next)> {
-        const WHAT: &str = "cannot list the objects";
         let mut query = vec![("list-type", "2"), ("prefix", prefix)];
         query.extend(token.map(|token| ("continuation-token", token)));
-        let answer = self.get(WHAT, None, &query).await?;
+        let answer = self.get(OBJECTS, None, &query).await?;
         let list = answer.root("ListBucketResult")?;
         let mut page = VecDeque::new();
         for entry in list.children("Contents") {
             let name = entry.required("Key")?;
-            if let Some(key) = self.keys.key_of(&name) {
-                page.push_back(self.entry(WHAT, key, entry)?);
+            if let Some(key) = self.keys.key_of(&name).filter(|key| !is_temporary(key)) {
+                page.push_back(self.entry(OBJECTS, key, entry)?);
             }
         }
         let truncated = list.text("IsTruncated").as_deref() == Some("true");
         let next = match (list.text("NextContinuationToken"), truncated) {
             // A listing whose token repeats would never end.
             (Some(next), true) if token != Some(next.as_str()) => Next::After(next),
-            (_, true) => return Err(self.malformed(WHAT, "it is truncated but gives no continuation token")),
+            (_, true) => {
+                return Err(self.malformed(OBJECTS, "it is truncated but gives no continuation token"));
+            }
             (_, false) => Next::End,
         };
         Ok((page, next))

@@ -6,6 +6,9 @@
 //! no preconditions: the key is checked before it, and of two simultaneous completions the later one wins. Data keys
 //! are unique to an attempt, so this can only happen between two writers of the same bytes.
 //!
+//! With `transport = "json"` everything goes through the JSON API: the parts of a file are temporary objects, which are
+//! composed create-only to one object.
+//!
 //! Incomplete uploads cost storage until they are aborted. They are listed and removed by `gc`; a lifecycle rule
 //! `AbortIncompleteMultipartUpload` on the bucket does the same for nodes that never come back.
 
@@ -13,10 +16,14 @@ mod access;
 mod api;
 mod client;
 mod examine;
+mod json;
+mod json_store;
 mod listing;
 mod multipart;
+mod resource;
 mod rewrite;
 mod source;
+mod temporary;
 mod write;
 mod xml;
 
@@ -33,21 +40,24 @@ use google_cloud_storage::client::Storage;
 use google_cloud_storage::read_resume_policy::NeverResume;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::{RemoteSettings, Scheme, Transport};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use self::access::Access;
 pub(crate) use self::access::NoCredentials;
 use self::api::{Api, ObjectOptions, crc32c_of};
+use self::client::Client;
+use self::json_store::JsonStore;
 use self::write::Writer;
 use crate::generic::keys::KeySpace;
 use crate::generic::objects::Objects;
 use crate::generic::options::{check_scheme, refuse_options};
 use crate::generic::transport::{GuardedConnector, client_options, no_retries};
+use crate::open::BareStore;
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
-    StoredChecksum,
+    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    StoreCapabilities, StoredChecksum,
 };
 
 /// Opens `gs://bucket/prefix`. Makes no request.
@@ -56,16 +66,33 @@ use crate::store::{
 /// `Usage` for another scheme, an option that GCS does not support, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when no credentials can be found or read.
 pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
-    Ok(Arc::new(connect(settings).await?))
+    Ok(connect(settings).await?.store)
 }
 
-/// Like [`open`], with the concrete type.
-pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
+/// Like [`open`], with what examines the bucket.
+pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
     let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
     check_scheme(settings, Scheme::Gcs)?;
     refuse_options(settings)?;
     let access = Access::new(settings).await?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let keys = KeySpace::new(&settings.url.prefix);
+    let url = settings.url.to_string();
+    let options = ObjectOptions {
+        storage_class: settings.storage_class.clone(),
+        kms_key: settings.kms_key.clone(),
+    };
+    let api = Api::new(
+        access.clone(),
+        url.clone(),
+        settings.url.bucket.clone(),
+        keys.clone(),
+        options,
+        Client::new(settings, access.plain_http, stall_timeout)?,
+    );
+    if settings.transport == Transport::Json {
+        return Ok(BareStore::of(JsonStore { api, stall_timeout }));
+    }
     let store = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&settings.url.bucket)
         .with_base_url(&access.endpoint)
@@ -86,21 +113,7 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
         .build()
         .await
         .map_err(|error| fault().caused_by(error))?;
-    let keys = KeySpace::new(&settings.url.prefix);
-    let url = settings.url.to_string();
-    let options = ObjectOptions {
-        storage_class: settings.storage_class.clone(),
-        kms_key: settings.kms_key.clone(),
-    };
-    let api = Api::new(
-        access,
-        url.clone(),
-        settings.url.bucket.clone(),
-        keys.clone(),
-        options,
-        stall_timeout,
-    )?;
-    Ok(GcsStore {
+    Ok(BareStore::of(GcsStore {
         objects: Objects {
             url,
             keys,
@@ -113,11 +126,11 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
             stall_timeout,
         },
         api,
-    })
+    }))
 }
 
-/// A prefix of a bucket.
-pub(crate) struct GcsStore {
+/// A prefix of a bucket, over the XML API.
+struct GcsStore {
     objects: Objects,
     writer: Writer,
     api: Api,
@@ -254,6 +267,10 @@ impl RemoteStore for GcsStore {
             }))
     }
 
+    async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
+        self.api.ignored_attributes(key).await
+    }
+
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
         self.objects.read(key, range).await
     }
@@ -267,27 +284,6 @@ impl RemoteStore for GcsStore {
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        let Some(source) = self.objects.info(from).await? else {
-            return Err(self.fault(
-                ErrorKind::NotFound,
-                rewrite::WHAT,
-                from,
-                "the object does not exist",
-            ));
-        };
-        // Some servers use entity tags instead.
-        let generation = source.version.filter(|version| version.parse::<i64>().is_ok());
-        if let Err(error) = self.api.rewrite(from, generation.as_deref(), to).await {
-            // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
-            if error.kind() == ErrorKind::Conflict && self.objects.info(to).await?.is_some() {
-                return Ok(Created::Exists);
-            }
-            return Err(error);
-        }
-        let head = self.head(to).await?.ok_or_else(|| {
-            let why = "the store acknowledged it, but it does not exist";
-            self.fault(ErrorKind::Unreachable, rewrite::WHAT, to, why)
-        })?;
-        Ok(Created::Written(head))
+        rewrite::copy(self, &self.api, from, to).await
     }
 }

@@ -8,9 +8,11 @@ use serde_json::Value;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Api, Call, encode};
+use super::resource::number;
 use crate::payload::Payload;
+use crate::store::{Created, RemoteStore};
 
-pub(super) const WHAT: &str = "cannot copy the object";
+const WHAT: &str = "cannot copy the object";
 /// Bytes moved per request, where the store has to move them: an answer arrives before the stall time.
 const BYTES_IN_A_REQUEST: u64 = 1 << 30;
 
@@ -27,11 +29,33 @@ struct Progress {
 
 impl Progress {
     fn bytes(&self) -> u64 {
-        match &self.total_bytes_rewritten {
-            Value::String(text) => text.parse().unwrap_or(0),
-            number => number.as_u64().unwrap_or(0),
-        }
+        number(&self.total_bytes_rewritten).unwrap_or(0)
     }
+}
+
+/// Copies an object of `store`, whose requests `api` sends, to an unused key.
+pub(super) async fn copy(store: &dyn RemoteStore, api: &Api, from: &str, to: &str) -> Result<Created> {
+    let fault = |kind, key: &str, why: &str| Error::new(kind, WHAT).on(api.subject(Some(key))).because(why);
+    let Some(source) = store.head(from).await? else {
+        return Err(fault(ErrorKind::NotFound, from, "the object does not exist"));
+    };
+    // Some servers use entity tags instead.
+    let generation = source
+        .info
+        .version
+        .filter(|version| version.parse::<i64>().is_ok());
+    if let Err(error) = api.rewrite(from, generation.as_deref(), to).await {
+        // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
+        if error.kind() == ErrorKind::Conflict && store.head(to).await?.is_some() {
+            return Ok(Created::Exists);
+        }
+        return Err(error);
+    }
+    let head = store.head(to).await?.ok_or_else(|| {
+        let why = "the store acknowledged it, but it does not exist";
+        fault(ErrorKind::Unreachable, to, why)
+    })?;
+    Ok(Created::Written(head))
 }
 
 impl Api {

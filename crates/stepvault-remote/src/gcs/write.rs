@@ -12,11 +12,12 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::access::kind_of;
 use super::api::Api;
+use super::resource::Described;
 use super::source::Source;
 use crate::generic::errors::{find, refused};
 use crate::generic::transport::{Refusal, patience};
 use crate::payload::Payload;
-use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};
+use crate::store::ObjectHead;
 
 /// Writes objects to one bucket.
 #[derive(Debug, Clone)]
@@ -83,58 +84,32 @@ impl Writer {
         object: &Object,
         digest: &PartDigest,
     ) -> Result<ObjectHead> {
-        let fault = |kind, why: String| {
-            Error::new(kind, what)
+        let fault = |why| {
+            Error::new(ErrorKind::Unreachable, what)
                 .on(self.api.subject(Some(key)))
                 .because(why)
         };
         if object.name != self.api.keys.full(key)? || object.generation <= 0 {
-            return Err(fault(
-                ErrorKind::Unreachable,
-                "the answer does not describe the object".to_owned(),
-            ));
-        }
-        let size_bytes = u64::try_from(object.size).unwrap_or(0);
-        let stored = object
-            .checksums
-            .as_ref()
-            .and_then(|checksums| checksums.crc32c)
-            .map(Crc32c);
-        let generation = object.generation.to_string();
-        if size_bytes != digest.size_bytes || stored.is_some_and(|stored| stored != digest.crc32c) {
-            // The generation proves that this request wrote it; left there, it would block the key for the next
-            // attempt.
-            self.api.discard(key, &generation).await;
-            let why = format!(
-                "the store holds {size_bytes} bytes with CRC-32C {}; {} bytes with {} were sent",
-                stored.map_or_else(|| "unknown".to_owned(), |stored| stored.to_string()),
-                digest.size_bytes,
-                digest.crc32c
-            );
-            return Err(fault(ErrorKind::Damaged, why));
+            return Err(fault("the answer does not describe the object"));
         }
         let modified = object.update_time.as_ref().and_then(|time| {
             let whole = Duration::from_secs(u64::try_from(time.seconds()).ok()?);
             SystemTime::UNIX_EPOCH
                 .checked_add(whole + Duration::from_nanos(u64::try_from(time.nanos()).ok()?))
         });
-        let modified = modified.ok_or_else(|| {
-            fault(
-                ErrorKind::Unreachable,
-                "the answer has no modification time".to_owned(),
-            )
-        })?;
-        let info = ObjectInfo {
-            key: key.to_owned(),
-            size_bytes,
-            modified,
-            version: Some(generation),
+        let described = Described {
+            name: object.name.clone(),
+            generation: object.generation,
+            size_bytes: u64::try_from(object.size).unwrap_or(0),
+            modified: modified.ok_or_else(|| fault("the answer has no modification time"))?,
+            crc32c: object
+                .checksums
+                .as_ref()
+                .and_then(|checksums| checksums.crc32c)
+                .map(Crc32c),
         };
-        // An answer without a checksum proves nothing: the engine reads the object back.
-        Ok(ObjectHead {
-            info,
-            checksum: stored.map_or(StoredChecksum::None, StoredChecksum::Crc32c),
-        })
+        let sent = (digest.size_bytes, digest.crc32c);
+        self.api.compare(what, key, described, sent).await
     }
 }
 
@@ -170,7 +145,8 @@ fn refusal_of(status: u16, error: &google_cloud_storage::Error) -> Refusal {
     let document = error.http_payload().map_or(&[][..], |payload| payload);
     let mut refusal = Refusal::new(status, error.http_headers().unwrap_or(&none), document);
     if let Some(details) = error.status().filter(|_| refusal.message.is_empty()) {
-        refusal.message = details.message.chars().take(300).collect();
+        let words: Vec<&str> = details.message.split_whitespace().collect();
+        refusal.message = words.join(" ").chars().take(300).collect();
     }
     // The JSON API has no code for these; the text is the documented one.
     if status == 400 && refusal.message.contains("match calculated") {

@@ -1,6 +1,6 @@
 //! Rejects options that a kind of store does not support.
 
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::{RemoteSettings, Scheme, Transport};
 use stepvault_core::{Error, ErrorKind, Result};
 
 /// Refuses settings for another kind of store.
@@ -18,6 +18,7 @@ pub(crate) fn check_scheme(settings: &RemoteSettings, scheme: Scheme) -> Result<
 pub(crate) fn refuse_options(settings: &RemoteSettings) -> Result<()> {
     let given = [
         ("endpoint", settings.endpoint.is_some()),
+        ("transport", settings.transport != Transport::default()),
         ("storage-class", settings.storage_class.is_some()),
         (
             "server-side-encryption",

@@ -84,12 +84,14 @@ fn element(text: &str, name: &str) -> Option<String> {
 /// Returns the text of the first member `name` of a JSON document. Accurate enough for a message, not for a decision.
 fn member(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("\"{name}\""))?;
-    let rest = rest
-        .trim_start()
-        .strip_prefix(':')?
-        .trim_start()
-        .strip_prefix('"')?;
-    Some(rest.split_once('"')?.0.to_owned())
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+    let mut is_escaped = false;
+    let end = rest.strip_prefix('"')?.find(|letter| {
+        let is_end = letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        is_end
+    })?;
+    serde_json::from_str(&rest[..end + 2]).ok()
 }
 
 pub(crate) fn one_line(text: &str, limit: usize) -> String {
@@ -251,6 +253,11 @@ mod tests {
         assert_eq!(
             Refusal::new(403, &none, json).to_string(),
             "the server answered 403 PERMISSION_DENIED: No access."
+        );
+        let nested = br#"{"error": {"message": "{\"message\": \"C:\\\\ is\n wrong\"}", "code": 400}}"#;
+        assert_eq!(
+            Refusal::new(400, &none, nested).to_string(),
+            r#"the server answered 400: {"message": "C:\\ is wrong"}"#
         );
         assert_eq!(
             Refusal::new(502, &none, b"\x00\xff").to_string(),

@@ -27,19 +27,26 @@ fn an_upload_outside_the_prefix_is_not_passed_on() {
         <Initiated>2026-11-21T10:16:00.000Z</Initiated></Upload></ListMultipartUploadsResult>";
     const OBJECTS: &str = "200\n\n<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>prefix/runFa</Key>\
         <Size>4</Size><LastModified>2026-11-21T10:16:00.000Z</LastModified></Contents></ListBucketResult>";
-    for store in 0..2 {
-        for (what, answer) in [(4, PENDING), (0, OBJECTS)] {
-            answers::told(&[&[what * 2 + store], answer.as_bytes()].concat()).unwrap();
+    const JSON: &str = "200\n\n{\"kind\": \"storage#objects\", \"items\": [{\"name\": \"prefix/runFa\", \
+        \"generation\": \"1\", \"updated\": \"2026-11-21T10:16:00Z\"}, {\"name\": \
+        \"prefix/.stepvault-uploads/runFa/json-0123456789abcdef0123456789abcdef/begun\", \
+        \"generation\": \"1\", \"updated\": \"2026-11-21T10:16:00Z\"}]}";
+    for (store, pending, objects) in [(0, PENDING, OBJECTS), (1, PENDING, OBJECTS), (2, JSON, JSON)] {
+        for (what, answer) in [(4, pending), (0, objects)] {
+            let which = u8::try_from(what * answers::STORES + store).unwrap();
+            answers::told(&[&[which], answer.as_bytes()].concat()).unwrap();
         }
     }
 }
 
 /// Neither refusals alone nor answers that say nothing.
 #[test]
-fn seeds_of_both_stores_are_understood_and_others_are_not() {
-    for store in 0..2 {
+fn seeds_of_every_store_are_understood_and_others_are_not() {
+    for store in 0..answers::STORES {
         let seeds = answers::seeds();
-        let seeds = seeds.iter().filter(|seed| seed[0] % 2 == store);
+        let seeds = seeds
+            .iter()
+            .filter(|seed| usize::from(seed[0]) % answers::STORES == store);
         let told: Vec<String> = seeds
             .map(|seed| {
                 answers::told(seed).map_or_else(|error| error.to_string(), |()| "understood".to_owned())

@@ -1,10 +1,11 @@
-//! fake-gcs-server reads, lists and creates in order; it takes every checksum, replaces what a resumable upload must
-//! not replace, and knows no uploads in parts.
+//! fake-gcs-server reads, lists, creates and composes in order; it takes every checksum, replaces what a resumable upload
+//! must not replace, and knows no uploads in parts through the XML API.
 
 use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::remote_settings::Transport;
 use stepvault_remote::probe::probe;
 use stepvault_remote::store::{Created, RemoteStore};
 use stepvault_testkit::peers::FakeGcs;
@@ -14,10 +15,35 @@ use crate::support::{bytes, create, listed, read};
 use crate::{conformance, wrong};
 
 async fn start() -> (FakeGcs, Arc<dyn RemoteStore>) {
+    start_with(Transport::Xml).await
+}
+
+async fn start_with(transport: Transport) -> (FakeGcs, Arc<dyn RemoteStore>) {
     let server = FakeGcs::start();
     server.create_bucket(BUCKET);
-    let store = gcs(&server.endpoint()).await;
+    let store = gcs(&server.endpoint(), transport).await;
     (server, store)
+}
+
+/// It replaces objects by compositions and copies, whatever their condition.
+const NEED_CONDITIONS: [&str; 2] = ["an_upload_never_replaces", "copies_keep_bytes_and_proof"];
+
+#[tokio::test]
+#[ignore = "needs the Python servers that scripts/test installs"]
+async fn through_the_json_api_it_has_uploads_in_parts() {
+    let (_server, store) = start_with(Transport::Json).await;
+    conformance::run(Arc::clone(&store), &NEED_CONDITIONS).await;
+    let trust = probe(&*store, &keys()).await.unwrap();
+    // What it takes with a wrong checksum is found in its answer and removed, which a probe sees as a refusal.
+    assert!(
+        trust.checks_object_checksums
+            && trust.checks_part_checksums
+            && trust.returns_checksums
+            && trust.honours_create_only
+            && trust.cleaned_up,
+        "{trust:?}"
+    );
+    assert!(!trust.completes_create_only, "it no longer ignores the condition");
 }
 
 /// It has no uploads in parts.

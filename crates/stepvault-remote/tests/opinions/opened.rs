@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stepvault_core::ids::RunName;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
+use stepvault_core::remote_settings::Transport;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
 use stepvault_remote::store::RemoteStore;
@@ -34,9 +35,10 @@ pub(crate) async fn s3(endpoint: &str, access_key: &str, secret_key: &str) -> Ar
 }
 
 /// With all decorators.
-pub(crate) async fn gcs(endpoint: &str) -> Arc<dyn RemoteStore> {
+pub(crate) async fn gcs(endpoint: &str, transport: Transport) -> Arc<dyn RemoteStore> {
     let mut settings = settings(&format!("gs://{BUCKET}/{PREFIX}"));
     settings.endpoint = Some(endpoint.to_owned());
+    settings.transport = transport;
     open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
         .await
         .unwrap()

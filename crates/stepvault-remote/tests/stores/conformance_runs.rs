@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use stepvault_core::observe::SilentObserver;
+use stepvault_core::remote_settings::Transport;
 use stepvault_remote::open::open;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
@@ -67,12 +68,15 @@ async fn s3_on_s3s_fs() {
 
 #[tokio::test]
 async fn gcs_on_the_strict_server() {
-    let server = StrictGcs::start();
-    server.create_bucket("checkpoints");
-    let mut settings = settings("gs://checkpoints/vault");
-    settings.endpoint = Some(server.endpoint());
-    let store = open(&settings, Arc::new(SilentObserver)).await.unwrap();
-    conformance::run(store, &[]).await;
+    for transport in [Transport::Xml, Transport::Json] {
+        let server = StrictGcs::start();
+        server.create_bucket("checkpoints");
+        let mut settings = settings("gs://checkpoints/vault");
+        settings.endpoint = Some(server.endpoint());
+        settings.transport = transport;
+        let store = open(&settings, Arc::new(SilentObserver)).await.unwrap();
+        conformance::run(store, &[]).await;
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::{Crc32c, PartDigest};
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::remote_settings::{RemoteSettings, Transport};
 use stepvault_remote::probe::probe;
 use stepvault_remote::store::{Created, RemoteStore, StoredChecksum};
 use stepvault_testkit::faults::FaultAction;
@@ -18,31 +18,96 @@ use stepvault_testkit::gcs::{StrictGcs, StrictGcsOptions};
 use crate::conformance;
 use crate::support::{File, bytes, create, listed, read, send_part, written};
 
+mod json;
 mod large;
+
+use self::large::{
+    a_completed_upload_with_other_bytes_is_removed_and_reported, a_lost_answer_leaves_one_whole_object,
+    a_wrong_part_list_completes_nothing, completion_leaves_an_object_that_is_there,
+    large_files_go_in_parts_from_any_process,
+};
 
 const BUCKET: &str = "vault-bucket";
 
-fn settings(server: &StrictGcs) -> RemoteSettings {
+/// Makes each check a test on either transport.
+macro_rules! on_both_transports {
+    ($($name:ident),+ $(,)?) => {
+        mod over_xml {
+            use stepvault_core::remote_settings::Transport;
+
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(Transport::Xml).await;
+            })+
+        }
+
+        mod over_json {
+            use stepvault_core::remote_settings::Transport;
+
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(Transport::Json).await;
+            })+
+        }
+    };
+}
+
+on_both_transports! {
+    whole_objects_are_created_once_with_their_checksum,
+    reads_come_in_small_pieces_and_notice_their_end,
+    odd_keys_mean_the_same_bytes_on_every_path,
+    listings_page_keep_to_the_prefix_and_show_foreign_names,
+    bytes_damaged_on_their_way_are_refused,
+    a_store_that_accepts_wrong_bytes_is_found_out,
+    answers_without_checksums_prove_nothing,
+    nothing_is_repeated_behind_the_callers_back,
+    success_with_an_error_inside_is_no_success,
+    silence_ends_after_the_stall_time,
+    refusals_say_what_to_do,
+    copies_go_to_free_keys_only,
+    a_copy_whose_bytes_have_to_move_takes_as_many_requests_as_the_store_wants,
+    class_and_key_are_given_to_every_new_object,
+    it_conforms,
+    it_is_trusted_as_far_as_it_goes,
+    a_completed_upload_with_other_bytes_is_removed_and_reported,
+    large_files_go_in_parts_from_any_process,
+    completion_leaves_an_object_that_is_there,
+    a_wrong_part_list_completes_nothing,
+    a_lost_answer_leaves_one_whole_object,
+}
+
+fn settings(server: &StrictGcs, transport: Transport) -> RemoteSettings {
     let url = format!("gs://{BUCKET}/team/vault").parse().unwrap();
     let mut settings = RemoteSettings::new(RemoteName::new("gcs").unwrap(), url);
     settings.endpoint = Some(server.endpoint());
     settings.stall_timeout_seconds = 2;
+    settings.transport = transport;
     settings
 }
 
-async fn start() -> (StrictGcs, Arc<dyn RemoteStore>) {
-    start_with(StrictGcsOptions::default()).await
+async fn start(transport: Transport) -> (StrictGcs, Arc<dyn RemoteStore>) {
+    start_with(transport, StrictGcsOptions::default()).await
 }
 
-async fn start_with(options: StrictGcsOptions) -> (StrictGcs, Arc<dyn RemoteStore>) {
+async fn start_with(transport: Transport, options: StrictGcsOptions) -> (StrictGcs, Arc<dyn RemoteStore>) {
     let server = StrictGcs::start_with(options);
     server.create_bucket(BUCKET);
-    let store = open(&server).await;
+    let store = open(&server, transport).await;
     (server, store)
 }
 
-async fn open(server: &StrictGcs) -> Arc<dyn RemoteStore> {
-    stepvault_remote::gcs::open(&settings(server)).await.unwrap()
+async fn open(server: &StrictGcs, transport: Transport) -> Arc<dyn RemoteStore> {
+    stepvault_remote::gcs::open(&settings(server, transport))
+        .await
+        .unwrap()
+}
+
+/// Returns the request that sends a part: method and what its path has.
+fn part_request(transport: Transport) -> (&'static str, &'static str) {
+    match transport {
+        Transport::Xml => ("PUT", "partNumber"),
+        Transport::Json => ("POST", "stepvault-uploads"),
+    }
 }
 
 fn payload(length: usize) -> Bytes {
@@ -58,9 +123,8 @@ fn stored(server: &StrictGcs, key: &str) -> Option<Bytes> {
     server.objects().body(&format!("{BUCKET}/team/vault/{key}"))
 }
 
-#[tokio::test]
-async fn whole_objects_are_created_once_with_their_checksum() {
-    let (server, store) = start().await;
+async fn whole_objects_are_created_once_with_their_checksum(transport: Transport) {
+    let (server, store) = start(transport).await;
     let body = payload(300_000);
     let head = written(create(&*store, "run/a b", &body).await.unwrap());
     assert_eq!(head.info.size_bytes, 300_000);
@@ -96,9 +160,8 @@ async fn whole_objects_are_created_once_with_their_checksum() {
     );
 }
 
-#[tokio::test]
-async fn reads_come_in_small_pieces_and_notice_their_end() {
-    let (server, store) = start().await;
+async fn reads_come_in_small_pieces_and_notice_their_end(transport: Transport) {
+    let (server, store) = start(transport).await;
     let body = payload(1_000_000);
     create(&*store, "a", &body).await.unwrap();
     let pieces: Vec<Bytes> = store.read("a", None).await.unwrap().try_collect().await.unwrap();
@@ -117,9 +180,8 @@ async fn reads_come_in_small_pieces_and_notice_their_end() {
     assert_eq!(cut.kind(), ErrorKind::Unreachable, "{cut}");
 }
 
-#[tokio::test]
-async fn odd_keys_mean_the_same_bytes_on_every_path() {
-    let (server, store) = start().await;
+async fn odd_keys_mean_the_same_bytes_on_every_path(transport: Transport) {
+    let (server, store) = start(transport).await;
     let odd = [
         "50%",
         "a%2Fb",
@@ -167,12 +229,14 @@ async fn odd_keys_mean_the_same_bytes_on_every_path() {
     assert_eq!(listed(&*store, "k/").await.unwrap(), Vec::<String>::new());
 }
 
-#[tokio::test]
-async fn listings_page_keep_to_the_prefix_and_show_foreign_names() {
-    let (server, store) = start_with(StrictGcsOptions {
-        list_page_size: 2,
-        ..StrictGcsOptions::default()
-    })
+async fn listings_page_keep_to_the_prefix_and_show_foreign_names(transport: Transport) {
+    let (server, store) = start_with(
+        transport,
+        StrictGcsOptions {
+            list_page_size: 2,
+            ..StrictGcsOptions::default()
+        },
+    )
     .await;
     for key in ["run/a", "run/b/c", "run/b/d", "run2/x", "ru"] {
         create(&*store, key, &payload(1)).await.unwrap();
@@ -192,9 +256,8 @@ async fn listings_page_keep_to_the_prefix_and_show_foreign_names() {
     assert_eq!(listed(&*store, "").await.unwrap().len(), 6);
 }
 
-#[tokio::test]
-async fn bytes_damaged_on_their_way_are_refused() {
-    let (server, store) = start().await;
+async fn bytes_damaged_on_their_way_are_refused(transport: Transport) {
+    let (server, store) = start(transport).await;
     server
         .faults()
         .inject("POST", "uploadType", 1, FaultAction::FlipBit);
@@ -209,9 +272,8 @@ async fn bytes_damaged_on_their_way_are_refused() {
     assert_eq!(stored(&server, "a"), None);
 
     let upload = store.start_upload("b", 1000).await.unwrap();
-    server
-        .faults()
-        .inject("PUT", "partNumber", 1, FaultAction::FlipBit);
+    let (method, path) = part_request(transport);
+    server.faults().inject(method, path, 1, FaultAction::FlipBit);
     let error = send_part(&*store, "b", &upload, 0, &payload(1000))
         .await
         .unwrap_err();
@@ -219,12 +281,14 @@ async fn bytes_damaged_on_their_way_are_refused() {
     create(&*store, "a", &payload(1000)).await.expect("the next try");
 }
 
-#[tokio::test]
-async fn a_store_that_accepts_wrong_bytes_is_found_out() {
-    let (server, store) = start_with(StrictGcsOptions {
-        accept_wrong_checksums: true,
-        ..StrictGcsOptions::default()
-    })
+async fn a_store_that_accepts_wrong_bytes_is_found_out(transport: Transport) {
+    let (server, store) = start_with(
+        transport,
+        StrictGcsOptions {
+            accept_wrong_checksums: true,
+            ..StrictGcsOptions::default()
+        },
+    )
     .await;
     server
         .faults()
@@ -248,21 +312,22 @@ async fn a_store_that_accepts_wrong_bytes_is_found_out() {
     ));
 
     let upload = store.start_upload("b", 1000).await.unwrap();
-    server
-        .faults()
-        .inject("PUT", "partNumber", 1, FaultAction::FlipBit);
+    let (method, path) = part_request(transport);
+    server.faults().inject(method, path, 1, FaultAction::FlipBit);
     let error = send_part(&*store, "b", &upload, 0, &payload(1000))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
 }
 
-#[tokio::test]
-async fn answers_without_checksums_prove_nothing() {
-    let (_server, store) = start_with(StrictGcsOptions {
-        no_checksum_answers: true,
-        ..StrictGcsOptions::default()
-    })
+async fn answers_without_checksums_prove_nothing(transport: Transport) {
+    let (_server, store) = start_with(
+        transport,
+        StrictGcsOptions {
+            no_checksum_answers: true,
+            ..StrictGcsOptions::default()
+        },
+    )
     .await;
     let head = written(create(&*store, "a", &payload(10)).await.unwrap());
     assert_eq!(head.checksum, StoredChecksum::None);
@@ -272,10 +337,10 @@ async fn answers_without_checksums_prove_nothing() {
     );
 }
 
-#[tokio::test]
-async fn nothing_is_repeated_behind_the_callers_back() {
-    let (server, store) = start().await;
+async fn nothing_is_repeated_behind_the_callers_back(transport: Transport) {
+    let (server, store) = start(transport).await;
     let upload = store.start_upload("m", 10).await.unwrap();
+    let receipt = send_part(&*store, "m", &upload, 0, &payload(10)).await.unwrap();
     create(&*store, "there", &payload(10)).await.unwrap();
     let refuse = || FaultAction::Refuse {
         status: 503,
@@ -293,7 +358,7 @@ async fn nothing_is_repeated_behind_the_callers_back() {
             .unwrap_err(),
         store.start_upload("n", 10).await.unwrap_err(),
         store
-            .complete_upload("m", &upload, &[], &large().digest)
+            .complete_upload("m", &upload, &[receipt], &large().digest)
             .await
             .unwrap_err(),
         store.abort_upload("m", &upload).await.unwrap_err(),
@@ -316,9 +381,8 @@ async fn nothing_is_repeated_behind_the_callers_back() {
     );
 }
 
-#[tokio::test]
-async fn success_with_an_error_inside_is_no_success() {
-    let (server, store) = start().await;
+async fn success_with_an_error_inside_is_no_success(transport: Transport) {
+    let (server, store) = start(transport).await;
     let large = large();
     let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
     let receipts = large.send(&*store, "big", &upload).await.unwrap();
@@ -348,9 +412,8 @@ async fn success_with_an_error_inside_is_no_success() {
     }
 }
 
-#[tokio::test]
-async fn silence_ends_after_the_stall_time() {
-    let (server, store) = start().await;
+async fn silence_ends_after_the_stall_time(transport: Transport) {
+    let (server, store) = start(transport).await;
     create(&*store, "there", &payload(3)).await.unwrap();
     for method in ["GET", "HEAD", "POST"] {
         server.faults().inject(method, "", u64::MAX, FaultAction::Hang);
@@ -373,12 +436,14 @@ async fn keys_of_silence(store: &Arc<dyn RemoteStore>) -> stepvault_core::Error 
     store.list("").try_collect::<Vec<_>>().await.unwrap_err()
 }
 
-#[tokio::test]
-async fn refusals_say_what_to_do() {
-    let (_server, store) = start_with(StrictGcsOptions {
-        anonymous: false,
-        ..StrictGcsOptions::default()
-    })
+async fn refusals_say_what_to_do(transport: Transport) {
+    let (_server, store) = start_with(
+        transport,
+        StrictGcsOptions {
+            anonymous: false,
+            ..StrictGcsOptions::default()
+        },
+    )
     .await;
     let errors = [
         create(&*store, "a", &payload(3)).await.unwrap_err(),
@@ -395,7 +460,7 @@ async fn refusals_say_what_to_do() {
     }
 
     let server = StrictGcs::start();
-    let store = open(&server).await;
+    let store = open(&server, transport).await;
     let errors = [
         create(&*store, "a", &payload(3)).await.unwrap_err(),
         store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
@@ -418,9 +483,8 @@ async fn refusals_say_what_to_do() {
     assert!(error.hint_text().expect("a hint").contains("network"), "{error}");
 }
 
-#[tokio::test]
-async fn copies_go_to_free_keys_only() {
-    let (server, store) = start().await;
+async fn copies_go_to_free_keys_only(transport: Transport) {
+    let (server, store) = start(transport).await;
     create(&*store, "a", &payload(10)).await.unwrap();
     let head = written(store.copy("a", "b").await.unwrap());
     assert_eq!(head.checksum, StoredChecksum::Crc32c(Crc32c::of(&payload(10))));
@@ -436,14 +500,13 @@ async fn copies_go_to_free_keys_only() {
     );
 }
 
-#[tokio::test]
-async fn a_copy_whose_bytes_have_to_move_takes_as_many_requests_as_the_store_wants() {
+async fn a_copy_whose_bytes_have_to_move_takes_as_many_requests_as_the_store_wants(transport: Transport) {
     let server = StrictGcs::start_with(StrictGcsOptions {
         rewrite_bytes: 5 << 20,
         ..StrictGcsOptions::default()
     });
     server.create_bucket(BUCKET);
-    let mut settings = settings(&server);
+    let mut settings = settings(&server, transport);
     let store = stepvault_remote::gcs::open(&settings).await.unwrap();
     create(&*store, "a", &payload(12 << 20)).await.unwrap();
     settings.storage_class = Some("NEARLINE".to_owned());
@@ -457,11 +520,10 @@ async fn a_copy_whose_bytes_have_to_move_takes_as_many_requests_as_the_store_wan
     assert_eq!(rewrites.count(), 3);
 }
 
-#[tokio::test]
-async fn class_and_key_are_given_to_every_new_object() {
+async fn class_and_key_are_given_to_every_new_object(transport: Transport) {
     let server = StrictGcs::start();
     server.create_bucket(BUCKET);
-    let mut settings = settings(&server);
+    let mut settings = settings(&server, transport);
     settings.storage_class = Some("NEARLINE".to_owned());
     let store = stepvault_remote::gcs::open(&settings).await.unwrap();
     create(&*store, "a", &payload(3)).await.unwrap();
@@ -498,23 +560,21 @@ async fn class_and_key_are_given_to_every_new_object() {
     );
 }
 
-#[tokio::test]
-async fn it_conforms() {
-    let (_server, store) = start().await;
+async fn it_conforms(transport: Transport) {
+    let (_server, store) = start(transport).await;
     conformance::run(store, &[]).await;
     let options = StrictGcsOptions {
         list_page_size: 7,
         no_checksum_answers: true,
         ..StrictGcsOptions::default()
     };
-    let (_server, store) = start_with(options).await;
+    let (_server, store) = start_with(transport, options).await;
     conformance::run(store, &[]).await;
 }
 
-#[tokio::test]
-async fn it_is_trusted_as_far_as_it_goes() {
+async fn it_is_trusted_as_far_as_it_goes(transport: Transport) {
     let keys = RunKeys::new(RunName::new("run").unwrap());
-    let (server, store) = start().await;
+    let (server, store) = start(transport).await;
     let trust = probe(&*store, &keys).await.unwrap();
     let proves_uploads =
         trust.checks_object_checksums && trust.checks_part_checksums && trust.returns_checksums;
@@ -526,16 +586,22 @@ async fn it_is_trusted_as_far_as_it_goes() {
         (server.objects().keys(), server.pending_uploads()),
         (vec![], vec![])
     );
-    let (_server, store) = start_with(StrictGcsOptions {
-        ignore_create_only: true,
-        ..StrictGcsOptions::default()
-    })
+    let (_server, store) = start_with(
+        transport,
+        StrictGcsOptions {
+            ignore_create_only: true,
+            ..StrictGcsOptions::default()
+        },
+    )
     .await;
     assert!(!probe(&*store, &keys).await.unwrap().honours_create_only);
-    let (_server, store) = start_with(StrictGcsOptions {
-        no_checksum_answers: true,
-        ..StrictGcsOptions::default()
-    })
+    let (_server, store) = start_with(
+        transport,
+        StrictGcsOptions {
+            no_checksum_answers: true,
+            ..StrictGcsOptions::default()
+        },
+    )
     .await;
     assert!(!probe(&*store, &keys).await.unwrap().returns_checksums);
 }

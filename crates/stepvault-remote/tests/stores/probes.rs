@@ -336,3 +336,26 @@ async fn an_identity_that_may_not_read_tags_may_write() {
     let trust = probe(&*strict.open().await, &keys()).await.unwrap();
     assert_eq!(trust, HONEST);
 }
+
+#[tokio::test]
+async fn googles_metadata_shows_what_was_ignored() {
+    let server = StrictGcs::start();
+    server.create_bucket("checkpoints");
+    let mut settings = settings("gs://checkpoints/vault");
+    settings.endpoint = Some(server.endpoint());
+    settings.storage_class = Some("NEARLINE".to_owned());
+    settings.kms_key = Some("projects/p/locations/eu/keyRings/r/cryptoKeys/k".to_owned());
+    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(probe(&*store, &keys()).await.unwrap(), HONEST);
+    create(&*store, "a", &bytes(10, 1)).await.unwrap();
+    assert_eq!(store.ignored_attributes("a").await.unwrap(), []);
+    server.objects().with(|table| {
+        let object = table.get_mut("checkpoints/vault/a").unwrap();
+        object.attributes.retain(|name, _| !name.starts_with("x-goog-"));
+    });
+    let ignored = store.ignored_attributes("a").await.unwrap();
+    let settings: Vec<&str> = ignored.iter().map(|ignored| ignored.setting).collect();
+    assert_eq!(settings, ["storage-class", "kms-key"]);
+}

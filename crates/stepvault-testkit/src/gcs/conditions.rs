@@ -63,6 +63,22 @@ impl Conditions {
             && self.metageneration_not_match.is_none()
     }
 
+    /// Checks them for a read. The object that a client has already is not modified: 304.
+    pub(super) fn check_read(&self, object: &StoredObject) -> Result<(), Failure> {
+        let has_it = self.generation_not_match == Some(object.generation)
+            || self.metageneration_not_match == Some(METAGENERATION);
+        let others = Self {
+            generation_not_match: None,
+            metageneration_not_match: None,
+            ..self.clone()
+        };
+        others.check(Some(object), false)?;
+        if has_it {
+            return Err(Failure::new(304, "NotModified", "The object has not changed."));
+        }
+        Ok(())
+    }
+
     /// Checks them against the existing object, if any; a generation of 0 means that none exists.
     pub(super) fn check(
         &self,
@@ -87,8 +103,7 @@ impl Conditions {
         if holds {
             Ok(())
         } else {
-            let message = "At least one of the pre-conditions you specified did not hold.";
-            Err(Failure::new(412, "PreconditionFailed", message))
+            Err(Failure::precondition())
         }
     }
 }

@@ -6,22 +6,25 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::checksums::{Checksums, Claims};
+use super::compose::COMPONENT_COUNT;
 use super::conditions::{Conditions, METAGENERATION};
+use super::fields::select;
 use super::read::{read, storage_class};
 use super::reply::{Failure, Reply, rfc3339};
-use super::request::Request;
+use super::request::{KMS_KEY, Request};
 use super::server::Outcome;
 use super::state::{Core, NewObject, opaque_etag};
 use crate::objects::StoredObject;
 
 /// JSON fields of an object resource and the headers under which they are stored.
-const FIELDS: [(&str, &str); 6] = [
+const FIELDS: [(&str, &str); 7] = [
     ("cacheControl", "cache-control"),
     ("contentDisposition", "content-disposition"),
     ("contentEncoding", "content-encoding"),
     ("contentLanguage", "content-language"),
     ("contentType", "content-type"),
     ("storageClass", "x-goog-storage-class"),
+    ("kmsKeyName", KMS_KEY),
 ];
 
 /// `uploadType=multipart`: metadata, media and optionally a trailing part with checksums.
@@ -40,11 +43,7 @@ pub(super) fn insert_multipart(core: &Core, request: &Request, bucket: &str, bod
         return Err(invalid("Too many parts."));
     }
     let mut attributes = attributes_of(&resource);
-    if let Some(content_type) = &media.content_type {
-        attributes
-            .entry("content-type".to_owned())
-            .or_insert_with(|| content_type.clone());
-    }
+    set_content_type(&mut attributes, media.content_type.as_deref())?;
     let key = object_name(request, &resource)?;
     insert(core, request, bucket, key, &media.body, attributes, &claims)
 }
@@ -69,6 +68,10 @@ fn insert(
     let body = request.arrived(media.clone());
     let checksums = Checksums::of(&body);
     claims.check(&checksums, core)?;
+    let mut attributes = attributes;
+    if let Some(key) = request.parameter("kmsKeyName") {
+        attributes.insert(KMS_KEY.to_owned(), key.to_owned());
+    }
     let new = NewObject {
         bucket: bucket.to_owned(),
         key,
@@ -87,11 +90,18 @@ fn insert(
 /// Returns the object resource.
 pub(super) fn get(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
-    Conditions::from_query(&request.query)?.check(Some(&object), false)?;
-    Ok(Reply::json(
-        200,
-        &resource_of(core, &request.endpoint, bucket, key, &object),
-    ))
+    request.check_generation(&object)?;
+    Conditions::from_query(&request.query)?.check_read(&object)?;
+    let resource = resource_of(core, &request.endpoint, bucket, key, &object);
+    Ok(Reply::json(200, &select(resource, request.parameter("fields"))?))
+}
+
+/// Deletes an object; a missing one is an error.
+pub(super) fn delete(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
+    let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
+    request.check_generation(&object)?;
+    core.delete(bucket, key, &Conditions::from_query(&request.query)?)?;
+    Ok(Reply::new(204))
 }
 
 /// `alt=media`: returns the body.
@@ -107,10 +117,16 @@ pub(super) fn read_media(core: &Core, request: &Request, bucket: &str, key: &str
 
 /// Returns the name from the query parameter or the resource.
 pub(super) fn object_name(request: &Request, resource: &Value) -> Result<String, Failure> {
-    let name = request
-        .parameter("name")
-        .or_else(|| resource.get("name").and_then(Value::as_str));
-    match name {
+    let in_resource = resource.get("name").and_then(Value::as_str);
+    let in_query = request.parameter("name");
+    if let (Some(query), Some(resource)) = (in_query, in_resource)
+        && query != resource
+    {
+        return Err(invalid(&format!(
+            "Value '{resource}' in content does not agree with value '{query}'."
+        )));
+    }
+    match in_query.or(in_resource) {
         Some(name) if !name.is_empty() && name.len() <= 1024 => Ok(name.to_owned()),
         Some(_) => Err(invalid("An object name has 1 to 1024 bytes.")),
         None => Err(Failure::new(400, "required", "Required parameter: name")),
@@ -123,6 +139,25 @@ pub(super) fn parse_resource(body: &[u8]) -> Result<Value, Failure> {
         return Ok(Value::Null);
     }
     serde_json::from_slice(body).map_err(|_| Failure::new(400, "parseError", "Parse Error"))
+}
+
+/// Sets the content type that an upload states beside its metadata. They must agree.
+pub(super) fn set_content_type(
+    attributes: &mut BTreeMap<String, String>,
+    stated: Option<&str>,
+) -> Result<(), Failure> {
+    let Some(stated) = stated else {
+        return Ok(());
+    };
+    let kept = attributes
+        .entry("content-type".to_owned())
+        .or_insert_with(|| stated.to_owned());
+    if kept == stated {
+        return Ok(());
+    }
+    Err(invalid(&format!(
+        "Content-Type specified in the upload ({stated}) does not match Content-Type specified in metadata ({kept})."
+    )))
 }
 
 /// Returns the attributes stored with the object, under the names of the XML API.
@@ -194,6 +229,10 @@ pub(super) fn resource_of(
         .iter()
         .filter_map(|(name, value)| Some((name.strip_prefix("x-goog-meta-")?.to_owned(), json!(value))))
         .collect();
+    let components = object.attributes.get(COMPONENT_COUNT);
+    if let Some(count) = components.and_then(|count| count.parse::<u64>().ok()) {
+        resource.insert("componentCount".to_owned(), json!(count));
+    }
     if !metadata.is_empty() {
         resource.insert("metadata".to_owned(), Value::Object(metadata));
     }

@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use quick_xml::escape::escape;
+use serde_json::json;
 
 use super::conditions::METAGENERATION;
+use super::fields::select;
+use super::json::resource_of;
 use super::read::storage_class;
 use super::reply::{Failure, Reply, rfc3339};
 use super::request::Request;
@@ -102,6 +105,48 @@ fn entries(core: &Core, bucket: &str, prefix: &str, delimiter: Option<&str>) -> 
         }
         entries
     })
+}
+
+/// `GET …/o`.
+pub(super) fn json_objects(core: &Core, request: &Request, bucket: &str) -> Outcome {
+    let prefix = request.parameter("prefix").unwrap_or_default();
+    let delimiter = request
+        .parameter("delimiter")
+        .filter(|delimiter| !delimiter.is_empty());
+    let token = request.parameter("pageToken").map(read_token).transpose()?;
+    let limit = page_size(core, request.number("maxResults")?);
+    if limit == 0 {
+        return Err(Failure::new(
+            400,
+            "InvalidArgument",
+            "Invalid value for maxResults: 0",
+        ));
+    }
+    let mut entries = entries(core, bucket, prefix, delimiter);
+    entries.retain(|entry| token.as_deref().is_none_or(|token| entry.name() > token));
+    let truncated = entries.len() > limit;
+    entries.truncate(limit);
+    let mut answer = json!({ "kind": "storage#objects" });
+    if let (true, Some(last)) = (truncated, entries.last()) {
+        answer["nextPageToken"] = BASE64_URL_SAFE_NO_PAD.encode(last.name()).into();
+    }
+    let (mut items, mut prefixes) = (Vec::new(), Vec::new());
+    for entry in entries {
+        match entry {
+            Entry::Object(name, object) => {
+                items.push(resource_of(core, &request.endpoint, bucket, &name, &object));
+            }
+            Entry::Prefix(name) => prefixes.push(name),
+        }
+    }
+    // As documented, an empty list is left out.
+    if !items.is_empty() {
+        answer["items"] = items.into();
+    }
+    if !prefixes.is_empty() {
+        answer["prefixes"] = prefixes.into();
+    }
+    Ok(Reply::json(200, &select(answer, request.parameter("fields"))?))
 }
 
 fn write_object(xml: &mut String, name: &str, object: &StoredObject) {

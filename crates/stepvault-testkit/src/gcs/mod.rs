@@ -1,7 +1,8 @@
 //! A strict Google Cloud Storage server on loopback.
 //!
-//! It implements the requests of stepvault's two clients: the JSON API's uploads and media reads
-//! (`google-cloud-storage`), and the XML API's objects, listings, copies and multipart uploads (`object_store`). It
+//! It implements the requests of stepvault's clients: the JSON API's uploads and media reads (`google-cloud-storage`), its
+//! objects, listings, deletions, copies and compositions, and the XML API's objects, listings, copies and multipart
+//! uploads (`object_store`). It
 //! follows Google's documentation where other emulators do not:
 //!
 //! - every checksum a client states (crc32c and md5 in upload metadata, `x-goog-hash`, `Content-MD5`) is
@@ -11,17 +12,22 @@
 //! - generation preconditions hold for single-shot and resumable uploads (at the start and at the end), XML PUT
 //!   and XML copies. XML multipart uploads have none, as documented: a request that states one is refused
 //!   rather than silently not create-only;
-//! - XML multipart uploads check part sizes, order and `ETags`, and yield objects with a crc32c and no MD5.
+//! - XML multipart uploads check part sizes, order and `ETags`, and yield objects with a crc32c and no MD5;
+//! - a composition takes 1 to 32 sources of one storage class, each in the generation that the request names, and
+//!   yields an object with a crc32c and no MD5;
+//! - what a request states twice has to agree: names, content types, lengths.
 //!
 //! Faults come from [`Faults`]. Two actions that are worded for reads also act on uploads (PUT and POST):
 //! [`FaultAction::CutBody`](crate::faults::FaultAction::CutBody) takes only that many bytes of the request's
 //! body and drops the connection, and [`FaultAction::FlipBit`](crate::faults::FaultAction::FlipBit) damages the
 //! uploaded bytes in transit, before any check.
 //!
-//! Not implemented: changes of object and bucket metadata, versioning, ACLs, compose, encryption keys, gRPC.
+//! Not implemented: changes of object and bucket metadata, versioning, ACLs, encryption keys, gRPC.
 
 mod checksums;
+mod compose;
 mod conditions;
+mod fields;
 mod json;
 mod list;
 mod multipart;

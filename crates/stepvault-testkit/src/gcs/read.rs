@@ -20,12 +20,8 @@ pub(super) fn read(
 ) -> Outcome {
     let json = request.target.is_json();
     let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
-    if let Some(generation) = request.parameter("generation")
-        && generation != object.generation.to_string()
-    {
-        return Err(Failure::no_such_key());
-    }
-    conditions.check(Some(&object), false)?;
+    request.check_generation(&object)?;
+    conditions.check_read(&object)?;
     let etag = if json {
         opaque_etag(object.generation)
     } else {

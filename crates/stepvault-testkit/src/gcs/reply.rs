@@ -78,6 +78,11 @@ impl Failure {
         Self::new(404, "NoSuchKey", "The specified key does not exist.")
     }
 
+    pub(super) fn precondition() -> Self {
+        let message = "At least one of the pre-conditions you specified did not hold.";
+        Self::new(412, "PreconditionFailed", message)
+    }
+
     /// Names the unsupported request, so that the author of the test sees the reason.
     pub(super) fn not_implemented(what: &str) -> Self {
         Self::new(

@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use super::reply::Failure;
 use super::state::Core;
+use crate::objects::StoredObject;
 
 /// The addressed resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub(super) enum Target {
     },
     JsonBucket {
         bucket: String,
+    },
+    /// All objects of a bucket.
+    JsonObjects {
+        bucket: String,
+    },
+    JsonCompose {
+        bucket: String,
+        key: String,
     },
     /// From one object to another.
     JsonRewrite {
@@ -48,6 +57,11 @@ impl Target {
                 _ => Self::JsonOther,
             };
         }
+        // Reads of media have a path of their own beside the common one.
+        let path = path
+            .strip_prefix("/download")
+            .filter(|path| path.starts_with("/storage/v1/b/"))
+            .unwrap_or(path);
         if let Some(rest) = path.strip_prefix("/storage/v1/") {
             // An object's slashes are percent-encoded in JSON paths, so it is one segment.
             return match rest.split('/').collect::<Vec<_>>()[..] {
@@ -63,6 +77,13 @@ impl Target {
                         to: (decode(to_bucket), decode(to_key)),
                     }
                 }
+                ["b", bucket, "o"] if !bucket.is_empty() => Self::JsonObjects {
+                    bucket: decode(bucket),
+                },
+                ["b", bucket, "o", key, "compose"] if !key.is_empty() => Self::JsonCompose {
+                    bucket: decode(bucket),
+                    key: decode(key),
+                },
                 ["b", bucket] if !bucket.is_empty() => Self::JsonBucket {
                     bucket: decode(bucket),
                 },
@@ -91,6 +112,8 @@ impl Target {
             Self::JsonUpload { .. }
                 | Self::JsonObject { .. }
                 | Self::JsonBucket { .. }
+                | Self::JsonObjects { .. }
+                | Self::JsonCompose { .. }
                 | Self::JsonRewrite { .. }
                 | Self::JsonOther
         )
@@ -146,6 +169,16 @@ impl Request {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
+    /// Refuses a request for a generation that the object does not have: this server keeps no other one.
+    pub(super) fn check_generation(&self, object: &StoredObject) -> Result<(), Failure> {
+        let has_it = |asked: &str| asked == object.generation.to_string();
+        if self.parameter("generation").is_none_or(has_it) {
+            Ok(())
+        } else {
+            Err(Failure::no_such_key())
+        }
+    }
+
     /// Refuses a request without the bearer token that the options require.
     pub(super) fn authorize(&self, core: &Core) -> Result<(), Failure> {
         let given = self.header("authorization").unwrap_or_default();
@@ -176,13 +209,14 @@ impl Request {
 
     /// Returns the headers that are stored with an object written through the XML API.
     pub(super) fn attributes(&self) -> BTreeMap<String, String> {
-        const KEPT: [&str; 6] = [
+        const KEPT: [&str; 7] = [
             "cache-control",
             "content-disposition",
             "content-encoding",
             "content-language",
             "content-type",
             "x-goog-storage-class",
+            KMS_KEY,
         ];
         self.headers
             .iter()
@@ -191,6 +225,9 @@ impl Request {
             .collect()
     }
 }
+
+/// The header under which an object's encryption key is stored.
+pub(super) const KMS_KEY: &str = "x-goog-encryption-kms-key-name";
 
 /// Returns a copy with the lowest bit of the first byte flipped.
 pub(super) fn flip_first_bit(body: &[u8]) -> Bytes {

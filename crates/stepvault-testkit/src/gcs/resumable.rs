@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::checksums::{Checksums, Claims};
 use super::conditions::Conditions;
-use super::json::{attributes_of, object_name, parse_resource, resource_of};
+use super::json::{attributes_of, object_name, parse_resource, resource_of, set_content_type};
 use super::reply::{Failure, Reply};
 use super::request::{Request, flip_first_bit};
 use super::server::{Dropped, Intake, Outcome};
@@ -48,11 +48,17 @@ impl Session {
         self.received.len() / QUANTUM_BYTES * QUANTUM_BYTES
     }
 
-    /// Returns 308 with the persisted range; no `Range` when nothing is persisted.
-    fn incomplete(&self) -> Reply {
+    /// Returns 308 with the persisted range; no `Range` when nothing is persisted. A client whose HTTP library would
+    /// follow a redirection asks for 200 instead.
+    fn incomplete(&self, request: &Request) -> Reply {
+        let reply = if request.header("x-guploader-no-308") == Some("yes") {
+            Reply::new(200).header("x-http-status-code-override", "308")
+        } else {
+            Reply::new(308)
+        };
         match self.persisted_bytes() {
-            0 => Reply::new(308),
-            bytes => Reply::new(308).header("range", format!("bytes=0-{}", bytes - 1)),
+            0 => reply,
+            bytes => reply.header("range", format!("bytes=0-{}", bytes - 1)),
         }
     }
 }
@@ -72,9 +78,7 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
         None => None,
     };
     let mut attributes = attributes_of(&resource);
-    if let Some(content_type) = request.header("x-upload-content-type") {
-        attributes.insert("content-type".to_owned(), content_type.to_owned());
-    }
+    set_content_type(&mut attributes, request.header("x-upload-content-type"))?;
     let session = Session {
         bucket: bucket.to_owned(),
         key: key.clone(),
@@ -103,11 +107,12 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
 
 /// `DELETE` on a session URI: ends the session without an object and answers 499.
 pub(super) fn cancel(core: &Core, request: &Request) -> Outcome {
-    let id = request.parameter("upload_id").unwrap_or_default();
-    match lock(&core.sessions).remove(id) {
-        Some(_) => Ok(Reply::new(499)),
-        None => Err(gone()),
+    let id = upload_id(request)?;
+    if lock(&core.sessions).remove(id).is_none() {
+        return Err(missing(core, id));
     }
+    lock(&core.ended_sessions).insert(id.to_owned());
+    Ok(Reply::new(499))
 }
 
 /// `PUT` on a session URI: data, a status query, or the end. The URI itself is the credential, as documented.
@@ -200,7 +205,7 @@ fn begin(
         return Ok(if complete {
             Step::Finish
         } else {
-            Step::Answer(session.incomplete())
+            Step::Answer(session.incomplete(request))
         });
     };
     let persisted = session.persisted_bytes();
@@ -251,7 +256,7 @@ fn receive_end(
     if upload.last {
         finish(core, request, session)
     } else {
-        Ok(session.incomplete())
+        Ok(session.incomplete(request))
     }
 }
 
@@ -348,8 +353,15 @@ fn optional(text: &str) -> Result<Option<usize>, ParseIntError> {
 }
 
 fn find(core: &Core, request: &Request) -> Result<Arc<Mutex<Session>>, Failure> {
-    let id = request.parameter("upload_id").unwrap_or_default();
-    lock(&core.sessions).get(id).cloned().ok_or_else(gone)
+    let id = upload_id(request)?;
+    let session = lock(&core.sessions).get(id).cloned();
+    session.ok_or_else(|| missing(core, id))
+}
+
+fn upload_id(request: &Request) -> Result<&str, Failure> {
+    request
+        .parameter("upload_id")
+        .ok_or_else(|| Failure::new(400, "required", "Required parameter: upload_id"))
 }
 
 async fn refuse(intake: &mut Intake, failure: Failure) -> Result<Outcome, Dropped> {
@@ -357,8 +369,13 @@ async fn refuse(intake: &mut Intake, failure: Failure) -> Result<Outcome, Droppe
     Ok(Err(failure))
 }
 
-fn gone() -> Failure {
-    Failure::new(410, "gone", "The upload session does not exist or has expired.")
+/// Tells a session that was cancelled or has expired from one that never existed.
+fn missing(core: &Core, id: &str) -> Failure {
+    if lock(&core.ended_sessions).contains(id) {
+        Failure::new(410, "gone", "The upload session was cancelled or has expired.")
+    } else {
+        Failure::new(404, "notFound", "The upload session does not exist.")
+    }
 }
 
 fn invalid(message: &str) -> Failure {
@@ -387,5 +404,6 @@ pub(super) fn pending(core: &Core) -> Vec<PendingUpload> {
 }
 
 pub(super) fn expire_all(core: &Core) {
-    lock(&core.sessions).clear();
+    let expired = std::mem::take(&mut *lock(&core.sessions));
+    lock(&core.ended_sessions).extend(expired.into_keys());
 }

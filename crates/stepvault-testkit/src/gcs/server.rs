@@ -16,10 +16,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
+use super::fields::select;
 use super::reply::{Failure, Reply};
 use super::request::{Request, Target, flip_first_bit};
 use super::state::Core;
-use super::{json, list, multipart, objects, resumable, rewrite};
+use super::{compose, json, list, multipart, objects, resumable, rewrite};
 use crate::faults::FaultAction;
 
 /// Ends the connection without an answer.
@@ -175,8 +176,9 @@ async fn answer(
 }
 
 async fn route(core: &Core, request: &Request, intake: &mut Intake) -> Result<Outcome, Dropped> {
-    let is_session = matches!(request.target, Target::JsonUpload { .. }) && request.method == Method::PUT;
-    if is_session {
+    let is_upload = matches!(request.target, Target::JsonUpload { .. });
+    let continues = request.method == Method::POST && request.query.contains_key("upload_id");
+    if is_upload && (request.method == Method::PUT || continues) {
         // The only request whose body counts even when it ends early.
         return resumable::put(core, request, intake).await;
     }
@@ -196,6 +198,11 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
                 ("POST", Some("media")) => json::insert_media(core, request, bucket, body),
                 ("POST", Some("resumable")) => resumable::start(core, request, bucket, body),
                 ("DELETE", _) => resumable::cancel(core, request),
+                ("POST", None) => Err(Failure::new(400, "required", "Required parameter: uploadType")),
+                ("POST", Some(other)) => {
+                    let message = format!("Invalid value for uploadType: {other}");
+                    Err(Failure::new(400, "InvalidArgument", &message))
+                }
                 _ => Err(Failure::not_implemented("this kind of upload")),
             }
         }
@@ -204,11 +211,25 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
             match (method, request.parameter("alt")) {
                 ("GET", Some("media")) => json::read_media(core, request, bucket, key),
                 ("GET", _) => json::get(core, request, bucket, key),
+                ("DELETE", _) => json::delete(core, request, bucket, key),
                 _ => Err(Failure::not_implemented("this call on a JSON object")),
             }
         }
-        Target::JsonBucket { bucket } if method == "GET" => Ok(Reply::json(200, &core.described(bucket)?)),
+        Target::JsonBucket { bucket } if method == "GET" => {
+            let described = select(core.described(bucket)?, request.parameter("fields"))?;
+            Ok(Reply::json(200, &described))
+        }
         Target::JsonBucket { .. } => Err(Failure::not_implemented("this call on a JSON bucket")),
+        Target::JsonObjects { bucket } if method == "GET" => {
+            core.require_bucket(bucket)?;
+            list::json_objects(core, request, bucket)
+        }
+        Target::JsonObjects { .. } => Err(Failure::not_implemented("this call on a bucket's objects")),
+        Target::JsonCompose { bucket, key } if method == "POST" => {
+            core.require_bucket(bucket)?;
+            compose::compose(core, request, bucket, key, body)
+        }
+        Target::JsonCompose { .. } => Err(Failure::not_implemented("this call on a composition")),
         Target::JsonRewrite { from, to } if method == "POST" => {
             rewrite::rewrite(core, request, from, to, body)
         }

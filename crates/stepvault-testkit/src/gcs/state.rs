@@ -1,6 +1,6 @@
 //! The server's state: buckets, objects, sessions and multipart uploads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,6 +25,8 @@ pub(super) struct Core {
     pub(super) objects: Objects,
     pub(super) faults: Faults,
     pub(super) sessions: Mutex<BTreeMap<String, Arc<Mutex<Session>>>>,
+    /// The IDs of sessions that were cancelled or have expired.
+    pub(super) ended_sessions: Mutex<BTreeSet<String>>,
     pub(super) multipart_uploads: Mutex<BTreeMap<String, MultipartUpload>>,
     /// Buckets with their JSON resources.
     buckets: Mutex<BTreeMap<String, serde_json::Value>>,
@@ -48,6 +50,7 @@ impl Core {
             objects: Objects::default(),
             faults: Faults::default(),
             sessions: Mutex::default(),
+            ended_sessions: Mutex::default(),
             multipart_uploads: Mutex::default(),
             buckets: Mutex::default(),
             last_generation: AtomicI64::new(0),

@@ -1,6 +1,7 @@
 //! The strict GCS server's own tests: each rule and each fault, through both clients and by hand.
 
 mod faults;
+mod json;
 mod multipart;
 mod raw;
 mod resumable;

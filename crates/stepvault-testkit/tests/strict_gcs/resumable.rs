@@ -251,3 +251,35 @@ async fn sessions_expire_and_can_be_cancelled() {
     assert_eq!(put(&server, &session, "bytes */*", b"").await.status, 410);
     assert_eq!(stored(&server, "a"), None);
 }
+
+#[tokio::test]
+async fn a_session_that_never_existed_is_told_from_one_that_has_ended() {
+    let server = server();
+    let unknown = format!("/upload/storage/v1/b/{BUCKET}/o?uploadType=resumable&upload_id=unknown");
+    assert_eq!(put(&server, &unknown, "bytes 0-4/5", b"hello").await.status, 404);
+    assert_eq!(send(&server, "DELETE", &unknown, &[], b"").await.status, 404);
+    let unnamed = format!("/upload/storage/v1/b/{BUCKET}/o?uploadType=resumable");
+    assert_eq!(put(&server, &unnamed, "bytes 0-4/5", b"hello").await.status, 400);
+    assert_eq!(send(&server, "DELETE", &unnamed, &[], b"").await.status, 400);
+}
+
+#[tokio::test]
+async fn chunks_may_be_posted_and_308_may_be_avoided() {
+    let server = server();
+    let body = payload(QUANTUM_BYTES + 5);
+    let session = start(&server, "", "{}").await;
+    let headers = [
+        ("Content-Range", "bytes 0-262143/*"),
+        ("X-GUploader-No-308", "yes"),
+    ];
+    let answer = send(&server, "POST", &session, &headers, &body[..QUANTUM_BYTES]).await;
+    assert_eq!(
+        (answer.status, answer.header("range")),
+        (200, Some("bytes=0-262143"))
+    );
+    assert_eq!(answer.header("x-http-status-code-override"), Some("308"));
+    let headers = [("Content-Range", "bytes 262144-262148/262149")];
+    let answer = send(&server, "POST", &session, &headers, &body[QUANTUM_BYTES..]).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(stored(&server, "a"), Some(body));
+}

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 use stepvault_testkit::serve::ServerHandle;
 use stepvault_testkit::tls::{Authority, Validity};
@@ -159,6 +160,40 @@ fn a_server_that_asks_for_a_certificate_gets_it() {
         .expect_stderr(&["client-certificate", "it has no effect without client-key"]);
     with("node").expect_code(0);
     assert!(scene.is_stored());
+}
+
+#[test]
+fn googles_store_is_reached_in_the_same_way_through_its_json_api() {
+    let place = Place::new();
+    let server = StrictGcs::start();
+    server.create_bucket("bucket");
+    let authority = Authority::new();
+    authority.write(&place.path("authority.pem"));
+    authority.write_client(&place.path("node.pem"), &place.path("node.key"));
+    let address = server.endpoint();
+    let address = address.strip_prefix("http://").unwrap().trim_end_matches('/');
+    let front = authority.serve_to_its_clients(address.parse().unwrap());
+    place.write("step_1/weights.bin", "weights");
+    let endpoint = front.endpoint().replace("http://", "https://");
+    let push = |options: &str| {
+        let remote = format!("main=gs://bucket/p?endpoint={endpoint}{options}");
+        let arguments = [
+            "push", "step_1", "--run", "demo/a", "--local", "vault", "--remote",
+        ];
+        let mut command = place.command(arguments);
+        command.arg(remote).run()
+    };
+    let json = "&transport=json";
+    push(json).expect_code(12).expect_stderr(&["UnknownIssuer"]);
+    let json = "&transport=json&ca-file=authority.pem";
+    push(json)
+        .expect_code(12)
+        .expect_stderr(&["refuses this client's certificate, or requires one"]);
+    push(&format!("{json}&client-certificate=node.pem&client-key=node.key")).expect_code(0);
+    assert!(!server.objects().keys().is_empty());
+    push("&ca-file=authority.pem")
+        .expect_code(2)
+        .expect_stderr(&["set transport = \"json\""]);
 }
 
 /// Starts a proxy that connects to `server` for any host, if it is given its password.

@@ -152,6 +152,10 @@ fn settings_that_contradict_each_other_are_found() {
             "3: remote.r.server-side-encryption: it does not apply to a gs:// remote",
         ),
         (
+            "[remote.r]\nurl = \"s3://b\"\ntransport = \"json\"",
+            "3: remote.r.transport: it does not apply to a s3:// remote",
+        ),
+        (
             "[remote.r]\nurl = \"s3://b\"\nendpoint = \"http://10.0.0.1:9000\"",
             "3: remote.r.endpoint: plain http to another machine would expose every byte on the network",
         ),

@@ -4,7 +4,7 @@
 use super::{Subject, provider, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 
 /// One guarantee of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +172,10 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
         }
         Err(error) => {
             let otherwise = match promise {
+                Promise::Multipart if subject.scheme == Scheme::Gcs => {
+                    "use a store that supports multipart uploads, or set transport = \"json\" for this remote: files \
+                     over 8 MiB need one of them"
+                }
                 Promise::Multipart => {
                     "use a store that supports multipart uploads: files over 8 MiB need them"
                 }

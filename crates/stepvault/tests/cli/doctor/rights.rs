@@ -10,7 +10,7 @@ use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::doctor::remote_place::{RUN, RemotePlace};
-use crate::support::Outcome;
+use crate::support::{Outcome, file_below};
 
 /// Each command as the document calls it, with its arguments.
 const COMMANDS: [(&str, &str); 12] = [
@@ -82,6 +82,9 @@ fn furnish(place: &RemotePlace, age_uploads: impl Fn(Duration)) {
         run(place, &format!("push run/{step} --local vault")).expect_code(0);
     }
     run(place, "pin 2").expect_code(0);
+    // What was found out about the store counts for a day.
+    let known = file_below(&place.place.path("vault"), "notes/guarantees-main");
+    std::fs::remove_file(known).unwrap();
     place.place.save_in_run("step_3", 3000, 0);
     place.leave_upload("grpo/000000000009.a1/step_9/model.bin", 1024);
     age_uploads(Duration::from_hours(72));
