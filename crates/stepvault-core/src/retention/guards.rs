@@ -92,7 +92,12 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
         match newest_valid.map(|newest| step.id.cmp(&newest)) {
             Some(Ordering::Less) => {}
             Some(Ordering::Equal) => reasons.push("newest valid step".to_owned()),
-            Some(Ordering::Greater) | None => reasons.push("newer than the newest valid step".to_owned()),
+            Some(Ordering::Greater) | None => {
+                reasons.push("newer than the newest valid step".to_owned());
+                if let Verified::Damaged(why) = &step.verified {
+                    reasons.push(format!("damaged ({why})"));
+                }
+            }
         }
         if let Some(newest) = newest_valid.filter(|_| best.contains(&step.id)) {
             reasons.push(format!("the best according to step {}", newest.step));

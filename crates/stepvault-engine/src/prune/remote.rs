@@ -27,6 +27,10 @@ use crate::run_remote::RunRemote;
 use crate::step_state::visible_commits;
 use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
 
+/// What to do about a step that is no longer listed and whose files could not all be deleted.
+const LEFT_BEHIND: &str = "the step is no longer listed, but some of its files are left: correct the cause, then run \
+                           `stepvault gc`, which deletes them in its second run";
+
 /// Inputs for pruning a remote.
 #[derive(Debug, Clone)]
 pub struct RemotePrune {
@@ -293,13 +297,25 @@ async fn erase(prune: &RemotePrune, id: StepId) -> Result<Option<String>> {
     }
     let parts = part_records(remote, id).await?;
     remote.delete(vec![remote.keys.commit(id)]).await?;
+    erase_uncommitted(prune, id, parts)
+        .await
+        .map_err(|error| error.hint(LEFT_BEHIND))?;
+    Ok(None)
+}
+
+/// Deletes the data and the records of a step whose commit is gone.
+async fn erase_uncommitted(
+    prune: &RemotePrune,
+    id: StepId,
+    parts: Vec<(String, Option<PartManifest>)>,
+) -> Result<()> {
+    let remote = &prune.remote;
     remote.delete(named_data(prune, id, &parts)?).await?;
     let mut keys: Vec<String> = parts.into_iter().map(|(key, _)| key).collect();
     keys.push(remote.keys.claim(id));
     // The pin of a process that was too late and got an error.
     keys.push(remote.keys.pin(id));
-    remote.delete(keys).await?;
-    Ok(None)
+    remote.delete(keys).await
 }
 
 /// Returns the existing part manifests of a step, by key; empty if one cannot be read.

@@ -1,7 +1,10 @@
 //! `prune`, `pin`, `unpin`, `gc`.
 
 use serde_json::json;
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3;
 
+use crate::doctor::remote_place::{RUN, RemotePlace};
 use crate::support::{Place, assert_members, listed_steps};
 
 fn steps(place: &Place) -> Vec<u64> {
@@ -213,4 +216,42 @@ fn a_local_copy_stays_where_a_remote_has_lost_its_data_and_others_go_in_its_plac
         tier["spared"][0]["reason"],
         "its data on file-remote is not what was uploaded: model.bin is missing"
     );
+}
+
+#[test]
+fn a_removal_that_is_cut_off_says_what_to_do_with_what_is_left() {
+    let server = StrictS3::start();
+    let place = RemotePlace::of_s3(&server);
+    for number in [1, 2] {
+        place.place.save_in_run(&format!("step_{number}"), 1000, 0);
+        let step = format!("run/step_{number}");
+        let arguments = [
+            "push",
+            &step,
+            "--local",
+            "vault",
+            "--run",
+            RUN,
+            "--remote",
+            &place.remote,
+        ];
+        place.stepvault(&arguments).expect_code(0);
+    }
+    // The commit goes by a request of its own.
+    let refusal = FaultAction::refuse(403, "AccessDenied");
+    server.faults().inject("POST", "delete", u64::MAX, refusal);
+    let prune = [
+        "prune",
+        "--keep-last",
+        "1",
+        "--run",
+        RUN,
+        "--remote",
+        &place.remote,
+    ];
+    let ran = place.stepvault(&prune).expect_code(1);
+    ran.expect_stderr(&[
+        "no longer listed, but some of its files are left",
+        "run `stepvault gc`",
+    ]);
 }

@@ -12,7 +12,7 @@ mod leftovers;
 mod limits;
 mod mounts;
 mod notices;
-mod remote_place;
+pub(crate) mod remote_place;
 mod remotes;
 mod rights;
 mod uploads;
