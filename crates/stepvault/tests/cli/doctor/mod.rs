@@ -33,7 +33,7 @@ fn place() -> Place {
 
 impl Place {
     /// A complete step: a file of so many bytes, and as many small ones as wanted.
-    fn save_in_run(&self, name: &str, bytes: usize, small_files: usize) {
+    pub(crate) fn save_in_run(&self, name: &str, bytes: usize, small_files: usize) {
         let step = format!("run/{name}");
         self.write(&format!("{step}/model.bin"), vec![7; bytes]);
         for number in 0..small_files {
