@@ -366,7 +366,7 @@ impl RemoteSettings {
             expected_bucket_owner: None,
             attributes_required: true,
             requester_pays: false,
-            max_concurrent_requests: 32,
+            max_concurrent_requests: 256,
             bandwidth_limit_bytes_per_second: None,
             stall_timeout_seconds: 30,
             retry_deadline_seconds: 120,

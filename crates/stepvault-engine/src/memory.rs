@@ -52,7 +52,24 @@ impl MemoryBudget {
     /// theirs would wait for each other. A single buffer larger than the whole budget is granted when it is alone, so
     /// that a small budget slows a transfer but never blocks it permanently.
     pub async fn take(&self, size_bytes: usize) -> Result<Buffer> {
-        let mut permits = self.reserve(size_bytes).await?;
+        let permits = self.reserve(size_bytes).await?;
+        Ok(self.buffer(size_bytes, permits))
+    }
+
+    /// Returns a buffer of exactly `size_bytes` if half of the budget is still free beside it, so that callers which need
+    /// little memory always find some.
+    pub fn take_if_plenty(&self, size_bytes: usize) -> Option<Buffer> {
+        let wanted = permits_of(size_bytes);
+        let needed = wanted + self.inner.total_permits / 2;
+        if self.inner.permits.available_permits() < needed {
+            return None;
+        }
+        let permits = Arc::clone(&self.inner.permits);
+        let permits = permits.try_acquire_many_owned(u32::try_from(wanted).ok()?).ok()?;
+        Some(self.buffer(size_bytes, permits))
+    }
+
+    fn buffer(&self, size_bytes: usize, mut permits: OwnedSemaphorePermit) -> Buffer {
         let mut reused = self.inner.take_idle(size_bytes / BLOCK_BYTES);
         let blocks = (0..size_bytes)
             .step_by(BLOCK_BYTES)
@@ -71,7 +88,7 @@ impl MemoryBudget {
                 }
             })
             .collect();
-        Ok(Buffer { blocks, size_bytes })
+        Buffer { blocks, size_bytes }
     }
 }
 
@@ -164,7 +181,7 @@ mod tests {
     async fn a_block_that_is_kept_takes_its_own_bytes_and_no_more() {
         let budget = MemoryBudget::new(MINIMUM_PART_SIZE_BYTES);
         let payload = budget.take(PART_BYTES).await.unwrap().into_payload();
-        let kept = payload.blocks()[3].clone();
+        let kept = payload.blocks().nth(3).unwrap().unwrap();
         drop(payload);
         let rest = budget.take(PART_BYTES - BLOCK_BYTES).await.unwrap();
         let one_more = budget.take(1);

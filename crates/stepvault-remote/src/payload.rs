@@ -1,15 +1,18 @@
-//! Upload payloads: bytes in separately allocated blocks.
+//! Upload payloads: bytes in separately allocated blocks, or read from their source block by block while they are sent.
 //!
 //! A connection to a peer that has stopped reading outlives its request, with whatever it has queued. Of a payload in
 //! blocks it keeps only the few queued ones, and nothing has to be copied to achieve that.
 
-use std::convert::Infallible;
+use std::fmt::Debug;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Block size of large payloads: large enough to be read and hashed at once, small enough for the cache and to be
 /// retained by a dead connection.
@@ -20,10 +23,33 @@ const SLICE_BYTES: usize = 32 << 10;
 /// Change of the sent bytes from which on it is reported.
 const REPORTED_CHANGE_BYTES: u64 = 256 << 10;
 
+/// Size of the blocks in which a payload is read while it is sent: with 256 requests under way, each holds two or three.
+pub const READ_BLOCK_BYTES: usize = 128 << 10;
+
+/// Where the bytes of a payload are read from, again for each request: a file that does not change.
+pub trait BlockSource: Debug + Send + Sync {
+    /// Returns the `length` bytes from `offset` on. May block.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn read(&self, offset: u64, length: usize) -> io::Result<Bytes>;
+}
+
+/// A block of a payload.
+#[derive(Debug, Clone)]
+enum Block {
+    Held(Bytes),
+    Read {
+        source: Arc<dyn BlockSource>,
+        offset: u64,
+        length: usize,
+    },
+}
+
 /// Bytes in blocks. Cheap to clone; a block is freed when no clone and no connection holds it any more.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
-    blocks: Arc<[Bytes]>,
+    blocks: Arc<[Block]>,
     size_bytes: u64,
     sending: Option<Arc<Sending>>,
 }
@@ -34,9 +60,36 @@ impl Payload {
         self.size_bytes
     }
 
-    /// Returns the blocks in order, none of them empty.
-    pub fn blocks(&self) -> &[Bytes] {
-        &self.blocks
+    /// Returns a payload whose `size_bytes` bytes are read from `source` whenever they are sent.
+    pub fn read_from(source: &Arc<dyn BlockSource>, size_bytes: u64) -> Self {
+        let blocks = (0..size_bytes)
+            .step_by(READ_BLOCK_BYTES)
+            .map(|offset| Block::Read {
+                source: Arc::clone(source),
+                offset,
+                length: usize::try_from(size_bytes - offset)
+                    .unwrap_or(READ_BLOCK_BYTES)
+                    .min(READ_BLOCK_BYTES),
+            });
+        Self {
+            blocks: blocks.collect(),
+            size_bytes,
+            sending: None,
+        }
+    }
+
+    /// Returns the blocks in order, none of them empty. May block where they are read.
+    pub fn blocks(&self) -> impl Iterator<Item = io::Result<Bytes>> {
+        self.blocks.iter().map(Block::bytes)
+    }
+
+    /// Returns all blocks at once, for a store that does not stream bodies. May block where they are read.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(crate) fn held(&self, what: &str, subject: &str) -> Result<Vec<Bytes>> {
+        let blocks: io::Result<Vec<Bytes>> = self.blocks().collect();
+        blocks.map_err(|error| Error::new(ErrorKind::Failed, what).on(subject).caused_by(error))
     }
 
     /// Reports to `sending` how much of it the requests take.
@@ -49,14 +102,16 @@ impl Payload {
     /// Returns the payload with other bytes around it, which count as sent with it.
     #[must_use]
     pub(crate) fn between(self, before: Bytes, after: Bytes) -> Self {
-        let blocks = [before]
+        let size_bytes = self.size_bytes + before.len() as u64 + after.len() as u64;
+        let around = |bytes: Bytes| (!bytes.is_empty()).then_some(Block::Held(bytes));
+        let blocks = around(before)
             .into_iter()
             .chain(self.blocks.iter().cloned())
-            .chain([after]);
-        let sending = self.sending.clone();
+            .chain(around(after));
         Self {
-            sending,
-            ..blocks.collect::<Vec<_>>().into()
+            blocks: blocks.collect(),
+            size_bytes,
+            sending: self.sending.clone(),
         }
     }
 
@@ -67,6 +122,20 @@ impl Payload {
             payload: self,
             next: 0,
             rest: Bytes::new(),
+            reading: None,
+        }
+    }
+}
+
+impl Block {
+    fn bytes(&self) -> io::Result<Bytes> {
+        match self {
+            Self::Held(bytes) => Ok(bytes.clone()),
+            Self::Read {
+                source,
+                offset,
+                length,
+            } => source.read(*offset, *length),
         }
     }
 }
@@ -82,7 +151,7 @@ impl From<Vec<Bytes>> for Payload {
         blocks.retain(|block| !block.is_empty());
         Self {
             size_bytes: blocks.iter().map(|block| block.len() as u64).sum(),
-            blocks: blocks.into(),
+            blocks: blocks.into_iter().map(Block::Held).collect(),
             sending: None,
         }
     }
@@ -131,7 +200,7 @@ impl Sending {
     }
 }
 
-impl std::fmt::Debug for Sending {
+impl Debug for Sending {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Sending")
             .field("state", &self.state)
@@ -146,6 +215,8 @@ pub(crate) struct PayloadBody {
     next: usize,
     /// Rest of the block before `next`.
     rest: Bytes,
+    /// The block `next`, being read on a thread that may block.
+    reading: Option<JoinHandle<io::Result<Bytes>>>,
     remaining_bytes: u64,
 }
 
@@ -156,21 +227,43 @@ impl PayloadBody {
     }
 }
 
-impl Body for PayloadBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = self.get_mut();
-        if this.rest.is_empty() {
-            let Some(block) = this.payload.blocks.get(this.next) else {
+impl PayloadBody {
+    /// Returns the next block; `None` at the end.
+    fn poll_block(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if self.reading.is_none() {
+            let Some(block) = self.payload.blocks.get(self.next) else {
                 return Poll::Ready(None);
             };
-            this.rest = block.clone();
-            this.next += 1;
+            if let Block::Held(bytes) = block {
+                let bytes = bytes.clone();
+                self.next += 1;
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            let block = block.clone();
+            self.reading = Some(spawn_blocking(move || block.bytes()));
+        }
+        let Some(reading) = &mut self.reading else {
+            return Poll::Ready(None);
+        };
+        let read = ready!(Pin::new(reading).poll(context));
+        self.reading = None;
+        self.next += 1;
+        Poll::Ready(Some(read.map_err(io::Error::other).flatten()))
+    }
+}
+
+impl Body for PayloadBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let this = self.get_mut();
+        if this.rest.is_empty() {
+            match ready!(this.poll_block(context)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(block)) => this.rest = block,
+            }
         }
         let slice = this.rest.split_to(this.rest.len().min(SLICE_BYTES));
         this.remaining_bytes -= slice.len() as u64;
@@ -209,7 +302,7 @@ mod tests {
         let blocks = vec![Bytes::new(), large.clone(), Bytes::from_static(b"end")];
         let payload = Payload::from(blocks);
         assert_eq!(payload.size_bytes(), SLICE_BYTES as u64 + 8);
-        assert_eq!(payload.blocks().len(), 2);
+        assert_eq!(payload.blocks().count(), 2);
         let mut body = payload.into_body();
         for _ in 0..2 {
             assert_eq!(body.size_hint().exact(), Some(SLICE_BYTES as u64 + 8));

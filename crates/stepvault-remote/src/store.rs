@@ -105,6 +105,8 @@ pub struct StoreCapabilities {
     pub creates_atomically: bool,
     /// A completed multipart upload never replaces an existing object.
     pub multipart_is_create_only: bool,
+    /// A body is sent block by block, so that it can be read from its source meanwhile. Otherwise it is held as a whole.
+    pub streams_bodies: bool,
     /// Several objects are deleted by one request.
     pub deletes_in_batches: bool,
     /// Pending multipart uploads can be listed.

@@ -169,7 +169,7 @@ pub(super) static REMOTE: &[Member] = &[
         "required",
     ),
     default("requester-pays", Kind::Boolean, "false"),
-    default("max-concurrent-requests", POSITIVE, "32"),
+    default("max-concurrent-requests", POSITIVE, "256"),
     unset("bandwidth-limit", Kind::Size),
     default("stall-timeout", Kind::Duration, "30s"),
     default("retry-deadline", Kind::Duration, "2m"),

@@ -2,9 +2,12 @@
 //! object is completed and proved.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use stepvault_core::digest::{FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::{Event, Observer, Tier};
@@ -14,18 +17,21 @@ use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
-use stepvault_remote::payload::{Payload, Sending};
+use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES, Sending};
 use stepvault_remote::store::{Created, PartReceipt};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::copy_sources::CopySources;
 use super::plan::UploadPlan;
 use super::session::UploadSession;
 use crate::blocking::blocking;
-use crate::local_digest::digest_parts;
+use crate::local_digest::{digest_parts, digest_range};
 use crate::memory::Buffer;
 use crate::workers::run_bounded;
 
+/// The memory of a body that is read again while it is sent: the block that the connection takes its slices from, the
+/// next one, and what the connection has queued.
+const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
 /// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
 pub(super) const MAX_ROUNDS: usize = 3;
 
@@ -235,7 +241,7 @@ impl FileUpload {
                 Ok(upload)
             })
             .await?;
-        let (body, digest) = self.read_part(index).await?;
+        let ReadPart { body, digest, room } = self.read_part(index).await?;
         let in_flight = self.in_flight();
         let copied = self.copy_part(upload, index, &digest).await;
         let is_copy = copied.is_some();
@@ -244,9 +250,10 @@ impl FileUpload {
             drop(body);
             receipt
         } else {
-            let body = body.into_payload().reporting_to(&in_flight.sending);
+            let body = body.reporting_to(&in_flight.sending);
             self.send_bytes(upload, index, body, &digest).await?
         };
+        drop(room);
         self.journal.append(&JournalRecord::PartDone {
             path: self.file.path.clone(),
             index,
@@ -307,27 +314,72 @@ impl FileUpload {
         .await
     }
 
-    async fn read_part(&self, index: u32) -> Result<(Buffer, PartDigest)> {
+    async fn read_part(&self, index: u32) -> Result<ReadPart> {
         let range = self.layout.range(index);
-        let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let buffer = self.session.budget.take(size).await?;
         let source = self.source().await?;
-        blocking(move || read_and_digest(&source, range.start, buffer)).await
+        match self.buffer_for(range.end - range.start).await? {
+            Some(buffer) => {
+                let read = blocking(move || read_and_digest(&source, range.start, buffer)).await?;
+                Ok(ReadPart::held(read))
+            }
+            None => self.hash(source, range).await,
+        }
+    }
+
+    /// Reads a file of one part, and checks after its last byte that it is what was sealed.
+    async fn read_whole(&self) -> Result<ReadPart> {
+        let size_bytes = self.layout.size_bytes();
+        let (path, file) = (self.local_path.clone(), self.file.clone());
+        if let Some(buffer) = self.buffer_for(size_bytes).await? {
+            let read = blocking(move || {
+                let source = SourceFile::open(&path, &file)?;
+                let read = read_and_digest(&source, 0, buffer)?;
+                source.check_unchanged()?;
+                Ok(read)
+            });
+            return Ok(ReadPart::held(read.await?));
+        }
+        let source = blocking(move || Ok(Arc::new(SourceFile::open(&path, &file)?))).await?;
+        let part = self.hash(Arc::clone(&source), 0..size_bytes).await?;
+        blocking(move || source.check_unchanged()).await?;
+        Ok(part)
+    }
+
+    /// Returns memory for a whole body; `None` where there is not plenty and the store streams bodies, so that it can be
+    /// read again while it is sent.
+    async fn buffer_for(&self, size_bytes: u64) -> Result<Option<Buffer>> {
+        let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+        let budget = &self.session.budget;
+        if self.session.remote.store.capabilities().streams_bodies && size > STREAMED_BYTES {
+            return Ok(budget.take_if_plenty(size));
+        }
+        budget.take(size).await.map(Some)
+    }
+
+    /// Hashes a range whose bytes are read again for each request, from the same open file: the store checks them against
+    /// the digest.
+    async fn hash(&self, source: Arc<SourceFile>, range: Range<u64>) -> Result<ReadPart> {
+        let room = self.session.budget.reserve(STREAMED_BYTES).await?;
+        let (hashed, start, size_bytes) = (Arc::clone(&source), range.start, range.end - range.start);
+        let turn = self.session.hashing.acquire().await;
+        let digest = blocking(move || digest_range(&hashed, range)).await?;
+        drop(turn);
+        let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
+        Ok(ReadPart {
+            body: Payload::read_from(&source, size_bytes),
+            digest,
+            room: Some(room),
+        })
     }
 
     async fn send_whole(&self) -> Result<()> {
-        let size = usize::try_from(self.layout.size_bytes()).unwrap_or(usize::MAX);
-        let buffer = self.session.budget.take(size).await?;
-        let (path, file) = (self.local_path.clone(), self.file.clone());
-        let (body, digest) = blocking(move || {
-            let source = SourceFile::open(&path, &file)?;
-            let read = read_and_digest(&source, 0, buffer)?;
-            source.check_unchanged()?;
-            Ok(read)
-        })
-        .await?;
+        let ReadPart {
+            body,
+            digest,
+            room: _room,
+        } = self.read_whole().await?;
         let in_flight = self.in_flight();
-        let body = body.into_payload().reporting_to(&in_flight.sending);
+        let body = body.reporting_to(&in_flight.sending);
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
         if self.copy_whole(&file_digest, &parts).await? {
@@ -499,6 +551,41 @@ impl FileUpload {
             path: &self.file.path,
         });
         Ok(())
+    }
+}
+
+/// A part that was read and hashed.
+struct ReadPart {
+    body: Payload,
+    digest: PartDigest,
+    /// The memory of a body that is read again while it is sent.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl ReadPart {
+    fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
+        Self {
+            body: buffer.into_payload(),
+            digest,
+            room: None,
+        }
+    }
+}
+
+/// A range of a sealed file, from `start` on.
+#[derive(Debug)]
+struct SourceRange {
+    source: Arc<SourceFile>,
+    start: u64,
+}
+
+impl BlockSource for SourceRange {
+    fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let mut block = vec![0; length];
+        self.source
+            .read_at(self.start + offset, &mut block)
+            .map_err(io::Error::other)?;
+        Ok(block.into())
     }
 }
 

@@ -17,6 +17,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::StoreGuarantees;
 use stepvault_remote::store::IgnoredAttribute;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::guarantees::guarantees;
@@ -32,6 +33,8 @@ pub struct UploadSession {
     pub(super) marker: VaultMarker,
     pub(super) guarantees: StoreGuarantees,
     pub(super) budget: MemoryBudget,
+    /// Limits the parts that are hashed at once: more than the cores would only hold threads.
+    pub(super) hashing: Arc<Semaphore>,
     pub(super) observer: Arc<dyn Observer>,
     /// Bytes that the store has copied in this session and that were not sent.
     pub(super) copied_bytes: Arc<AtomicU64>,
@@ -72,6 +75,7 @@ impl UploadSession {
             marker,
             guarantees,
             budget,
+            hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
             copied_bytes: Arc::default(),
         })
@@ -178,6 +182,10 @@ impl UploadSession {
         drop(manifest);
         self.commit_if_complete(sealed).await
     }
+}
+
+fn hashing_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2)
 }
 
 /// Fails, or warns where the settings allow it, if the store ignores attributes that were requested for new objects.

@@ -27,6 +27,7 @@ mod placement;
 mod pruning;
 mod round_trip;
 mod several_nodes;
+mod short_memory;
 mod starts;
 mod unreadable;
 mod versions;

@@ -115,7 +115,11 @@ fn unreachable(url: &str, why: &str) -> Error {
 
 /// Copies the body, so that the store does not keep the sender's memory alive.
 fn copied(body: &Payload) -> Bytes {
-    body.blocks().concat().into()
+    body.blocks()
+        .map(Result::unwrap)
+        .collect::<Vec<_>>()
+        .concat()
+        .into()
 }
 
 #[async_trait]
@@ -129,6 +133,7 @@ impl RemoteStore for Link {
             checks_checksums: true,
             creates_atomically: true,
             multipart_is_create_only: true,
+            streams_bodies: false,
             deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,

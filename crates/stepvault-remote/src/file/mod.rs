@@ -149,6 +149,7 @@ impl RemoteStore for FileStore {
             checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: true,
+            streams_bodies: false,
             deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,
@@ -170,9 +171,8 @@ impl RemoteStore for FileStore {
         let owned = key.to_owned();
         let work = move |layout: &Layout| {
             let path = layout.path(&owned)?;
-            placing::in_directory_of(WHAT, layout, &owned, || {
-                durable::create_new_of(&path, body.blocks())
-            })
+            let blocks = body.held(WHAT, &owned)?;
+            placing::in_directory_of(WHAT, layout, &owned, || durable::create_new_of(&path, &blocks))
         };
         let outcome = self.run(WHAT, key, digest.size_bytes, work).await?;
         self.created(WHAT, key, outcome, digest.size_bytes).await

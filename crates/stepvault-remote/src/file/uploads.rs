@@ -110,10 +110,11 @@ impl Upload {
         }
         let file = self.open(&what)?;
         let mut position = range.start;
-        let written = body.blocks().iter().try_for_each(|block| {
+        let written = body.blocks().try_for_each(|block| {
+            let block = block?;
             let place = position;
             position += block.len() as u64;
-            file.write_all_at(block, place)
+            file.write_all_at(&block, place)
         });
         let written = written.and_then(|()| file.sync_data());
         written.map_err(|error| errors::io(&what, &self.data(), error))?;

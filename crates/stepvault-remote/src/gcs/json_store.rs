@@ -65,6 +65,7 @@ impl RemoteStore for JsonStore {
             checks_checksums: true,
             creates_atomically: true,
             multipart_is_create_only: true,
+            streams_bodies: true,
             deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,

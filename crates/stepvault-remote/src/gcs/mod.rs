@@ -161,6 +161,7 @@ impl RemoteStore for GcsStore {
             checks_checksums: true,
             creates_atomically: true,
             multipart_is_create_only: false,
+            streams_bodies: true,
             deletes_in_batches: false,
             lists_pending_uploads: true,
             copies: true,

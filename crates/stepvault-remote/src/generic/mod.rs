@@ -133,11 +133,6 @@ impl GenericStore {
     }
 }
 
-/// Converts to the blocks of `object_store` without copying.
-fn blocks(body: &Payload) -> PutPayload {
-    body.blocks().iter().cloned().collect()
-}
-
 #[async_trait]
 impl RemoteStore for GenericStore {
     fn url(&self) -> &str {
@@ -149,6 +144,7 @@ impl RemoteStore for GenericStore {
             checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: self.completing.is_some(),
+            streams_bodies: false,
             deletes_in_batches: false,
             lists_pending_uploads: false,
             // Azure may answer before a copy is done, which `object_store` does not report.
@@ -160,9 +156,10 @@ impl RemoteStore for GenericStore {
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         const WHAT: &str = "cannot write the object";
         let path = self.objects.keys.path(key)?;
+        let body = PutPayload::from_iter(body.held(WHAT, &self.objects.subject(key))?);
         let _alone = self.alone().await;
         let options = PutOptions::from(PutMode::Create);
-        match self.objects.store.put_opts(&path, blocks(&body), options).await {
+        match self.objects.store.put_opts(&path, body, options).await {
             Ok(_) => self.written(WHAT, key, digest.size_bytes).await,
             Err(error) => match store_error(WHAT, &self.objects.subject(key), error) {
                 taken if taken.kind() == ErrorKind::Conflict => Ok(Created::Exists),
@@ -207,17 +204,16 @@ impl RemoteStore for GenericStore {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let path = self.objects.keys.path(key)?;
+        let (what, subject) = (
+            format!("cannot upload part {}", index + 1),
+            self.objects.subject(key),
+        );
+        let body = PutPayload::from_iter(body.held(&what, &subject)?);
         let sent = self
             .multipart
-            .put_part(&path, &upload.to_owned(), index as usize, blocks(&body))
+            .put_part(&path, &upload.to_owned(), index as usize, body)
             .await;
-        let part = sent.map_err(|error| {
-            store_error(
-                &format!("cannot upload part {}", index + 1),
-                &self.objects.subject(key),
-                error,
-            )
-        })?;
+        let part = sent.map_err(|error| store_error(&what, &subject, error))?;
         Ok(PartReceipt {
             index,
             tag: part.content_id,

@@ -9,8 +9,8 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, unfold};
 use stepvault_core::{Error, ErrorKind, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::level::{Level, Turn};
 use crate::decorator::{Answer, Request, StoreDecorator};
 use crate::store::{ObjectInfo, RemoteStore};
 
@@ -22,20 +22,21 @@ use crate::store::{ObjectInfo, RemoteStore};
 #[derive(Debug)]
 pub struct RequestLimitStore {
     inner: Arc<dyn RemoteStore>,
-    requests: Arc<Semaphore>,
+    level: Arc<Level>,
 }
 
 impl RequestLimitStore {
     /// Permits at most `most` concurrent requests, and at least one.
     pub fn new(inner: Arc<dyn RemoteStore>, most: usize) -> Self {
-        let requests = Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { inner, requests }
+        Self {
+            inner,
+            level: Level::new(most),
+        }
     }
 
-    async fn permit(&self) -> Result<OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.requests).acquire_owned().await;
+    async fn turn(&self) -> Result<Turn> {
         // The semaphore is never closed.
-        permit.map_err(|error| {
+        self.level.turn().await.map_err(|error| {
             Error::new(ErrorKind::Failed, "cannot send a request")
                 .on(self.url())
                 .caused_by(error)
@@ -49,13 +50,17 @@ impl StoreDecorator for RequestLimitStore {
         &*self.inner
     }
 
-    async fn around<'a, T, C>(&'a self, _request: Request, call: C) -> Result<T>
+    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
     where
         T: Answer + 'a,
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
     {
-        let _permit = self.permit().await?;
-        call().await
+        let _turn = self.turn().await?;
+        let answer = call().await;
+        if answer.is_ok() {
+            self.level.answered(request.sent_bytes);
+        }
+        answer
     }
 
     async fn read_decorated(
@@ -63,11 +68,19 @@ impl StoreDecorator for RequestLimitStore {
         key: &str,
         range: Option<Range<u64>>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let permit = self.permit().await?;
+        let turn = self.turn().await?;
         let body = self.inner.read(key, range).await?;
-        let held = unfold((body, permit), |(mut body, permit)| async move {
-            let next = body.next().await?;
-            Some((next, (body, permit)))
+        let level = Arc::clone(&self.level);
+        let held = unfold((body, turn, 0), move |(mut body, turn, bytes)| {
+            let level = Arc::clone(&level);
+            async move {
+                let Some(next) = body.next().await else {
+                    level.answered(bytes);
+                    return None;
+                };
+                let bytes = bytes + next.as_ref().map_or(0, |piece| piece.len() as u64);
+                Some((next, (body, turn, bytes)))
+            }
         });
         Ok(held.boxed())
     }
@@ -76,8 +89,8 @@ impl StoreDecorator for RequestLimitStore {
     fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
         let entries = self.inner.list(prefix);
         unfold(entries, move |mut entries| async move {
-            let next = match self.permit().await {
-                Ok(_permit) => entries.next().await?,
+            let next = match self.turn().await {
+                Ok(_turn) => entries.next().await?,
                 Err(error) => Err(error),
             };
             Some((next, entries))

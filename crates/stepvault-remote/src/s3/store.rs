@@ -146,6 +146,7 @@ impl RemoteStore for S3Store {
             checks_checksums: self.clients.sends_checksums(),
             creates_atomically: self.sends_conditions.load(Ordering::Relaxed),
             multipart_is_create_only: true,
+            streams_bodies: true,
             deletes_in_batches: self.deletes_in_batches.load(Ordering::Relaxed),
             lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
             copies: true,

@@ -99,6 +99,7 @@ impl RemoteStore for Flaky {
             checks_checksums: false,
             creates_atomically: true,
             multipart_is_create_only: false,
+            streams_bodies: false,
             deletes_in_batches: false,
             lists_pending_uploads: false,
             copies: false,

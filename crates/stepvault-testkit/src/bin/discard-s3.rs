@@ -3,23 +3,26 @@
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use stepvault_testkit::discard::{DiscardStore, pattern, serve};
+use stepvault_testkit::discard::{DiscardStore, Pace, pattern, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
 const USAGE: &str = "\
-usage: discard-s3 [--threads N] [--port P] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]...
+usage: discard-s3 [--threads N] [--port P] [--latency-ms N] [--rate-mib N] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]...
        discard-s3 --emit-pattern BYTES
 
 Serves S3 on loopback and throws bodies away. Seeded objects can be read at once. --emit-pattern writes the bytes
-that generated objects consist of, for source files whose downloads can be verified.";
+that generated objects consist of, for source files whose downloads can be verified.
+--latency-ms and --rate-mib delay each answer, as a network of that latency and that rate per connection would.";
 
 struct Arguments {
     threads: usize,
     port: u16,
     store: DiscardStore,
     emit_bytes: Option<u64>,
+    pace: Pace,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -28,6 +31,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         port: 0,
         store: DiscardStore::default(),
         emit_bytes: None,
+        pace: Pace::default(),
     };
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -35,6 +39,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         match option.as_str() {
             "--threads" => arguments.threads = value.parse().map_err(|_| wrong())?,
             "--port" => arguments.port = value.parse().map_err(|_| wrong())?,
+            "--latency-ms" => {
+                arguments.pace.latency = Duration::from_millis(value.parse().map_err(|_| wrong())?);
+            }
+            "--rate-mib" => {
+                let rate: u64 = value.parse().map_err(|_| wrong())?;
+                arguments.pace.bytes_per_second = Some(rate << 20);
+            }
             "--emit-pattern" => arguments.emit_bytes = Some(value.parse().map_err(|_| wrong())?),
             "--seed" => {
                 let (path, bytes) = value.split_once('=').ok_or_else(wrong)?;
@@ -84,7 +95,7 @@ fn run(arguments: Arguments) -> io::Result<()> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, arguments.port)).await?;
         println!("listening on http://{}", listener.local_addr()?);
         io::stdout().flush()?;
-        serve(listener, arguments.store).await;
+        serve(listener, arguments.store, arguments.pace).await;
         Ok(())
     })
 }

@@ -12,15 +12,16 @@ mod xml;
 
 use std::fmt::Write as _;
 use std::io;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Range, TimestampFormat};
 use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
 
 use self::body::Reply;
 pub use self::body::pattern;
@@ -43,7 +44,8 @@ impl DiscardS3 {
     pub fn start() -> Self {
         let store = DiscardStore::default();
         let served = store.clone();
-        let handle = ServerHandle::start(move |listener| serve(listener, served)).expect("a server");
+        let handle =
+            ServerHandle::start(move |listener| serve(listener, served, Pace::default())).expect("a server");
         Self { handle, store }
     }
 
@@ -58,14 +60,34 @@ impl DiscardS3 {
     }
 }
 
+/// How long the server takes for a request, like a store at the other end of a network.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pace {
+    /// Time before each answer.
+    pub latency: Duration,
+    /// Bytes per second of one request, of its body and its answer; `None` for no limit.
+    pub bytes_per_second: Option<u64>,
+}
+
+impl Pace {
+    /// Returns when the answer to a request that began at `begun` and moves `bytes` is due.
+    fn due(self, begun: Instant, bytes: u64) -> Instant {
+        let moving = self.bytes_per_second.map_or(Duration::ZERO, |rate| {
+            Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1))
+        });
+        begun + self.latency + moving
+    }
+}
+
 /// Serves `store` on `listener` until dropped.
-pub async fn serve(listener: TcpListener, store: DiscardStore) {
-    connections::serve(listener, Service { store }).await;
+pub async fn serve(listener: TcpListener, store: DiscardStore, pace: Pace) {
+    connections::serve(listener, Service { store, pace }).await;
 }
 
 #[derive(Clone)]
 struct Service {
     store: DiscardStore,
+    pace: Pace,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Service {
@@ -74,8 +96,17 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     type Future = BoxFuture<'static, io::Result<Response<Reply>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let store = self.store.clone();
-        Box::pin(async move { answer(&store, request).await })
+        let (store, pace, begun) = (self.store.clone(), self.pace, Instant::now());
+        Box::pin(async move {
+            let sent_bytes = request.body().size_hint().exact().unwrap_or(0);
+            let answer = answer(&store, request).await?;
+            let bytes = sent_bytes + answer.body().size_hint().exact().unwrap_or(0);
+            let due = pace.due(begun, bytes);
+            if due > Instant::now() {
+                sleep_until(due).await;
+            }
+            Ok(answer)
+        })
     }
 }
 

@@ -1,0 +1,224 @@
+//! The number of concurrent requests that a remote is worth: it grows while throughput does. What a remote that asks to
+//! slow down gets is decided below it, where requests are repeated.
+//!
+//! A store at the other end of a network answers after tens of milliseconds and gives each connection a part of its
+//! rate, so that throughput is the number of requests under way; a store on loopback is busy with a few.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// The level to start with, and the lowest one.
+const FIRST: usize = 32;
+/// Throughput is measured over at least this time, and over as many answers as requests may be under way.
+const WINDOW: Duration = Duration::from_millis(400);
+/// A request counts as this many bytes beside its own: its answer takes time even if it moves nothing.
+const BYTES_OF_A_REQUEST: u64 = 64 << 10;
+/// Growth continues while throughput rises by this factor.
+const WORTHWHILE: f64 = 1.1;
+/// After growth has stopped, this many windows pass until a little more is tried again.
+const REST_WINDOWS: u32 = 20;
+
+/// Grants requests their turn.
+#[derive(Debug)]
+pub(crate) struct Level {
+    turns: Arc<Semaphore>,
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    level: usize,
+    /// Turns to take back from requests that end, after the level was lowered.
+    owed: usize,
+    window: Window,
+    /// Bytes per second of the last window at a lower level; `None` at the beginning.
+    before: Option<f64>,
+    /// The level before the last growth, to return to if it was not worthwhile.
+    lower: usize,
+    /// Windows until growth is tried again.
+    rest: u32,
+}
+
+#[derive(Debug)]
+struct Window {
+    begun: Instant,
+    bytes: u64,
+    answers: usize,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            bytes: 0,
+            answers: 0,
+        }
+    }
+}
+
+/// The turn of one request.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    level: Arc<Level>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Level {
+    /// Permits at most `most` concurrent requests, and at least one.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        let most = most.clamp(1, Semaphore::MAX_PERMITS);
+        let level = FIRST.min(most);
+        Arc::new(Self {
+            turns: Arc::new(Semaphore::new(level)),
+            most,
+            state: Mutex::new(State {
+                level,
+                owed: 0,
+                window: Window::new(),
+                before: None,
+                lower: level,
+                rest: 0,
+            }),
+        })
+    }
+
+    /// Waits for a turn.
+    pub(crate) async fn turn(self: &Arc<Self>) -> Result<Turn, AcquireError> {
+        let permit = Arc::clone(&self.turns).acquire_owned().await?;
+        Ok(Turn {
+            level: Arc::clone(self),
+            permit: Some(permit),
+        })
+    }
+
+    /// Records a successful request that moved `bytes`, and adjusts the level at the end of a window.
+    pub(crate) fn answered(&self, bytes: u64) {
+        let mut state = self.state();
+        let window = &mut state.window;
+        window.bytes += bytes + BYTES_OF_A_REQUEST;
+        window.answers += 1;
+        let (elapsed, answers) = (window.begun.elapsed(), window.answers);
+        if elapsed < WINDOW || answers < state.level {
+            return;
+        }
+        let window = std::mem::replace(&mut state.window, Window::new());
+        // Throughput says nothing about a level that is not used up.
+        if self.turns.available_permits() == 0 {
+            let rate = window.bytes as f64 / elapsed.as_secs_f64();
+            let level = state.next_level(rate, self.most);
+            self.set(&mut state, level);
+        }
+    }
+
+    fn set(&self, state: &mut State, level: usize) {
+        if level > state.level {
+            let more = level - state.level;
+            let kept = more.min(state.owed);
+            state.owed -= kept;
+            self.turns.add_permits(more - kept);
+        } else {
+            let fewer = state.level - level;
+            state.owed += fewer - self.turns.forget_permits(fewer);
+        }
+        if level != state.level {
+            tracing::debug!(from = state.level, to = level, "concurrent requests");
+        }
+        state.level = level;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns the level after a window with this rate.
+    fn next_level(&mut self, rate: f64, most: usize) -> usize {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return self.level;
+        }
+        match self.before.replace(rate) {
+            Some(before) if rate < before * WORTHWHILE => {
+                // The last step was too much, or changed nothing.
+                self.before = None;
+                self.rest = REST_WINDOWS;
+                self.lower
+            }
+            _ => {
+                self.lower = self.level;
+                (self.level * 2).min(most)
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.level.state();
+        if state.owed > 0
+            && let Some(permit) = self.permit.take()
+        {
+            state.owed -= 1;
+            permit.forget();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends requests as fast as the level permits, each of `takes`, of which only `capacity` make progress at once.
+    async fn run(level: &Arc<Level>, requests: usize, takes: Duration, capacity: usize) {
+        let server = Arc::new(Semaphore::new(capacity));
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..requests {
+            let (level, server) = (Arc::clone(level), Arc::clone(&server));
+            tasks.spawn(async move {
+                let _turn = level.turn().await.unwrap();
+                let _served = server.acquire().await.unwrap();
+                tokio::time::sleep(takes).await;
+                level.answered(1 << 20);
+            });
+        }
+        tasks.join_all().await;
+    }
+
+    fn at(level: &Level) -> usize {
+        level.state().level
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_remote_that_is_far_gets_as_many_requests_as_it_can_use() {
+        let level = Level::new(256);
+        run(&level, 20_000, Duration::from_millis(50), 10_000).await;
+        assert_eq!(at(&level), 256);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_remote_that_is_busy_with_a_few_gets_no_more() {
+        let level = Level::new(256);
+        run(&level, 20_000, Duration::from_millis(5), 32).await;
+        assert!(at(&level) <= 64, "{}", at(&level));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_level_that_is_lowered_takes_its_turns_back_as_requests_end() {
+        let level = Level::new(10);
+        run(&level, 1_000, Duration::from_millis(50), 10_000).await;
+        assert_eq!(at(&level), 10);
+        let mut turns = Vec::new();
+        for _ in 0..10 {
+            turns.push(level.turn().await.unwrap());
+        }
+        level.set(&mut level.state(), 7);
+        assert_eq!(level.turns.available_permits(), 0);
+        drop(turns);
+        assert_eq!(level.turns.available_permits(), 7);
+    }
+}
