@@ -116,7 +116,7 @@ fn unreachable(url: &str, why: &str) -> Error {
 /// Copies the body, so that the store does not keep the sender's memory alive.
 fn copied(body: &Payload) -> Bytes {
     body.blocks()
-        .map(Result::unwrap)
+        .map(|block| block.unwrap())
         .collect::<Vec<_>>()
         .concat()
         .into()
