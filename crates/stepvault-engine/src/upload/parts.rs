@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use stepvault_core::digest::{FileDigest, PartDigest, PartHasher};
@@ -20,6 +21,7 @@ use stepvault_local::source::SourceFile;
 use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES, Sending};
 use stepvault_remote::store::{Created, PartReceipt};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
+use tokio::time::Instant;
 
 use super::copy_sources::CopySources;
 use super::plan::UploadPlan;
@@ -32,6 +34,8 @@ use crate::workers::run_bounded;
 /// The memory of a body that is read again while it is sent: the block that the connection takes its slices from, the
 /// next one, and what the connection has queued.
 const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
+/// A part that is acknowledged within this time is worth more of them at once.
+const QUICK: Duration = Duration::from_secs(2);
 /// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
 pub(super) const MAX_ROUNDS: usize = 3;
 
@@ -251,7 +255,10 @@ impl FileUpload {
             receipt
         } else {
             let body = body.reporting_to(&in_flight.sending);
-            self.send_bytes(upload, index, body, &digest).await?
+            let begun = Instant::now();
+            let receipt = self.send_bytes(upload, index, body, &digest).await?;
+            self.session.is_quick.send_replace(begun.elapsed() <= QUICK);
+            receipt
         };
         drop(room);
         self.journal.append(&JournalRecord::PartDone {
@@ -345,15 +352,26 @@ impl FileUpload {
         Ok(part)
     }
 
-    /// Returns memory for a whole body; `None` where there is not plenty and the store streams bodies, so that it can be
-    /// read again while it is sent.
+    /// Returns memory for a whole body; `None` where there is not plenty and the body can be read again while it is
+    /// sent: the store streams bodies, and parts are acknowledged quickly. On a slow link, more of them at once would
+    /// only take longer, and none would be whole when the machine is taken away.
     async fn buffer_for(&self, size_bytes: u64) -> Result<Option<Buffer>> {
         let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
         let budget = &self.session.budget;
-        if self.session.remote.store.capabilities().streams_bodies && size > STREAMED_BYTES {
-            return Ok(budget.take_if_plenty(size));
+        let streams = self.session.remote.store.capabilities().streams_bodies && size > STREAMED_BYTES;
+        if !streams {
+            return budget.take(size).await.map(Some);
         }
-        budget.take(size).await.map(Some)
+        if let Some(buffer) = budget.take_if_plenty(size) {
+            return Ok(Some(buffer));
+        }
+        let mut is_quick = self.session.is_quick.subscribe();
+        tokio::select! {
+            // The fixed order lets a simulation be repeated.
+            biased;
+            Ok(_) = is_quick.wait_for(|is_quick| *is_quick) => Ok(None),
+            buffer = budget.take(size) => buffer.map(Some),
+        }
     }
 
     /// Hashes a range whose bytes are read again for each request, from the same open file: the store checks them against

@@ -17,7 +17,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::StoreGuarantees;
 use stepvault_remote::store::IgnoredAttribute;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::guarantees::guarantees;
@@ -35,6 +35,8 @@ pub struct UploadSession {
     pub(super) budget: MemoryBudget,
     /// Limits the parts that are hashed at once: more than the cores would only hold threads.
     pub(super) hashing: Arc<Semaphore>,
+    /// Whether the last part that was acknowledged took little time.
+    pub(super) is_quick: watch::Sender<bool>,
     pub(super) observer: Arc<dyn Observer>,
     /// Bytes that the store has copied in this session and that were not sent.
     pub(super) copied_bytes: Arc<AtomicU64>,
@@ -75,6 +77,7 @@ impl UploadSession {
             marker,
             guarantees,
             budget,
+            is_quick: watch::Sender::new(false),
             hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
             copied_bytes: Arc::default(),

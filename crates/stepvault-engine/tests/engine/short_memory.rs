@@ -59,7 +59,12 @@ async fn a_file_that_changes_between_the_two_reads_is_refused() {
     let server = StrictS3::start();
     let mut rig = Rig::with_s3(&server).await;
     rig.budget = MemoryBudget::new(1);
-    let step = rig.write_step(100, &[("whole.bin", 6 << 20)], 1, 1_800_000_000);
+    let step = rig.write_step(
+        100,
+        &[("first.bin", 12 << 20), ("whole.bin", 6 << 20)],
+        1,
+        1_800_000_000,
+    );
     // The second attempt comes late enough for another process to change the vault's file.
     let refusal = FaultAction::Refuse {
         status: 503,

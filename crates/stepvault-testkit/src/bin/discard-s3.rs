@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use stepvault_testkit::discard::{DiscardStore, Pace, pattern, serve};
+use stepvault_testkit::discard::{Delays, DiscardStore, pattern, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
@@ -22,7 +22,7 @@ struct Arguments {
     port: u16,
     store: DiscardStore,
     emit_bytes: Option<u64>,
-    pace: Pace,
+    delays: Delays,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -31,7 +31,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         port: 0,
         store: DiscardStore::default(),
         emit_bytes: None,
-        pace: Pace::default(),
+        delays: Delays::default(),
     };
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -40,11 +40,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--threads" => arguments.threads = value.parse().map_err(|_| wrong())?,
             "--port" => arguments.port = value.parse().map_err(|_| wrong())?,
             "--latency-ms" => {
-                arguments.pace.latency = Duration::from_millis(value.parse().map_err(|_| wrong())?);
+                arguments.delays.latency = Duration::from_millis(value.parse().map_err(|_| wrong())?);
             }
             "--rate-mib" => {
                 let rate: u64 = value.parse().map_err(|_| wrong())?;
-                arguments.pace.bytes_per_second = Some(rate << 20);
+                arguments.delays.bytes_per_second = Some(rate << 20);
             }
             "--emit-pattern" => arguments.emit_bytes = Some(value.parse().map_err(|_| wrong())?),
             "--seed" => {
@@ -95,7 +95,7 @@ fn run(arguments: Arguments) -> io::Result<()> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, arguments.port)).await?;
         println!("listening on http://{}", listener.local_addr()?);
         io::stdout().flush()?;
-        serve(listener, arguments.store, arguments.pace).await;
+        serve(listener, arguments.store, arguments.delays).await;
         Ok(())
     })
 }

@@ -44,8 +44,8 @@ impl DiscardS3 {
     pub fn start() -> Self {
         let store = DiscardStore::default();
         let served = store.clone();
-        let handle =
-            ServerHandle::start(move |listener| serve(listener, served, Pace::default())).expect("a server");
+        let handle = ServerHandle::start(move |listener| serve(listener, served, Delays::default()))
+            .expect("a server");
         Self { handle, store }
     }
 
@@ -62,14 +62,14 @@ impl DiscardS3 {
 
 /// How long the server takes for a request, like a store at the other end of a network.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pace {
+pub struct Delays {
     /// Time before each answer.
     pub latency: Duration,
     /// Bytes per second of one request, of its body and its answer; `None` for no limit.
     pub bytes_per_second: Option<u64>,
 }
 
-impl Pace {
+impl Delays {
     /// Returns when the answer to a request that began at `begun` and moves `bytes` is due.
     fn due(self, begun: Instant, bytes: u64) -> Instant {
         let moving = self.bytes_per_second.map_or(Duration::ZERO, |rate| {
@@ -80,14 +80,14 @@ impl Pace {
 }
 
 /// Serves `store` on `listener` until dropped.
-pub async fn serve(listener: TcpListener, store: DiscardStore, pace: Pace) {
-    connections::serve(listener, Service { store, pace }).await;
+pub async fn serve(listener: TcpListener, store: DiscardStore, delays: Delays) {
+    connections::serve(listener, Service { store, delays }).await;
 }
 
 #[derive(Clone)]
 struct Service {
     store: DiscardStore,
-    pace: Pace,
+    delays: Delays,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Service {
@@ -96,12 +96,12 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     type Future = BoxFuture<'static, io::Result<Response<Reply>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (store, pace, begun) = (self.store.clone(), self.pace, Instant::now());
+        let (store, delays, begun) = (self.store.clone(), self.delays, Instant::now());
         Box::pin(async move {
             let sent_bytes = request.body().size_hint().exact().unwrap_or(0);
             let answer = answer(&store, request).await?;
             let bytes = sent_bytes + answer.body().size_hint().exact().unwrap_or(0);
-            let due = pace.due(begun, bytes);
+            let due = delays.due(begun, bytes);
             if due > Instant::now() {
                 sleep_until(due).await;
             }

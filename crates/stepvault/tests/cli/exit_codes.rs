@@ -118,5 +118,5 @@ fn three_is_partly_done() {
         "--remote",
         &broken,
     ]);
-    outcome.expect_code(1).expect_error("file/remote");
+    outcome.expect_code(2).expect_error("file/remote");
 }
