@@ -16,8 +16,8 @@ const FIRST: usize = 32;
 const WINDOW: Duration = Duration::from_millis(400);
 /// A request counts as this many bytes beside its own: its answer takes time even if it moves nothing.
 const BYTES_OF_A_REQUEST: u64 = 64 << 10;
-/// Growth continues while throughput rises by this factor.
-const WORTHWHILE: f64 = 1.1;
+/// Growth continues while throughput rises by this much.
+const WORTHWHILE_PERCENT: u64 = 10;
 /// After growth has stopped, this many windows pass until a little more is tried again.
 const REST_WINDOWS: u32 = 20;
 
@@ -36,7 +36,7 @@ struct State {
     owed: usize,
     window: Window,
     /// Bytes per second of the last window at a lower level; `None` at the beginning.
-    before: Option<f64>,
+    before: Option<u64>,
     /// The level before the last growth, to return to if it was not worthwhile.
     lower: usize,
     /// Windows until growth is tried again.
@@ -108,7 +108,8 @@ impl Level {
         let window = std::mem::replace(&mut state.window, Window::new());
         // Throughput says nothing about a level that is not used up.
         if self.turns.available_permits() == 0 {
-            let rate = window.bytes as f64 / elapsed.as_secs_f64();
+            let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+            let rate = window.bytes.saturating_mul(1000) / milliseconds.max(1);
             let level = state.next_level(rate, self.most);
             self.set(&mut state, level);
         }
@@ -137,13 +138,13 @@ impl Level {
 
 impl State {
     /// Returns the level after a window with this rate.
-    fn next_level(&mut self, rate: f64, most: usize) -> usize {
+    fn next_level(&mut self, rate: u64, most: usize) -> usize {
         if self.rest > 0 {
             self.rest -= 1;
             return self.level;
         }
         match self.before.replace(rate) {
-            Some(before) if rate < before * WORTHWHILE => {
+            Some(before) if rate < before.saturating_mul(100 + WORTHWHILE_PERCENT) / 100 => {
                 // The last step was too much, or changed nothing.
                 self.before = None;
                 self.rest = REST_WINDOWS;
