@@ -1,10 +1,14 @@
 //! What goes over the wire.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
+use bytes::Bytes;
 use futures::StreamExt as _;
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
+use stepvault_remote::payload::{BlockSource, Payload};
 use stepvault_remote::store::StoredChecksum;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3Options;
@@ -351,4 +355,33 @@ async fn an_object_without_an_entity_tag_is_told_from_another_one() {
     let listed: Vec<_> = store.list("a").map(|info| info.unwrap().version).collect().await;
     assert_eq!(listed, [Some(head)]);
     store.copy("a", "b").await.unwrap();
+}
+
+/// Has other bytes whenever it is read again.
+#[derive(Debug, Default)]
+struct Changing(AtomicU8);
+
+impl BlockSource for Changing {
+    fn read(&self, _offset: u64, length: usize) -> std::io::Result<Bytes> {
+        let byte = self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(vec![byte; length].into())
+    }
+}
+
+/// What was hashed and what is sent are two reads: the store compares them.
+#[tokio::test]
+async fn a_source_that_changes_between_two_requests_is_refused() {
+    let strict = Strict::start();
+    let store = strict.open().await;
+    let digest = PartDigest::of(&[0; 1000]);
+    let body = || {
+        let source: Arc<dyn BlockSource> = Arc::new(Changing::default());
+        Payload::read_from(&source, 1000)
+    };
+    store.create("a", body(), &digest).await.unwrap();
+    let changed = body();
+    changed.blocks().for_each(drop);
+    let error = store.create("c", changed, &digest).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert!(store.head("c").await.unwrap().is_none());
 }
