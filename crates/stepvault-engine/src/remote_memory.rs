@@ -14,6 +14,7 @@ use stepvault_local::vault::Vault;
 use crate::blocking::blocking;
 use crate::notes::encode;
 use crate::run_remote::RunRemote;
+use crate::upload::guarantees::note_key;
 
 const NOTE_PREFIX: &str = "remote-";
 
@@ -117,6 +118,7 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
         {
             vault.remove_note(&run, key)?;
         }
+        vault.remove_note(&run, &note_key(&remote))?;
         let archive = vault.remove_note(&run, &own)?;
         Ok(Forgotten { run, archive, steps })
     })

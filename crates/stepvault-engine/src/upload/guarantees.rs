@@ -29,7 +29,8 @@ struct Probed {
     guarantees: StoreGuarantees,
 }
 
-fn note_key(remote: &RemoteName) -> String {
+/// Returns the key of the note that holds a remote's record.
+pub(crate) fn note_key(remote: &RemoteName) -> String {
     format!("guarantees-{remote}")
 }
 
@@ -42,7 +43,8 @@ fn identity(remote: &RunRemote, archive: &str) -> String {
 pub(super) async fn guarantees(remote: &RunRemote, vault: &Vault, archive: &str) -> Result<StoreGuarantees> {
     let identity = identity(remote, archive);
     let now = SystemClock.now();
-    if let Some(probed) = read(remote, vault).await?
+    // An unreadable record is none.
+    if let Ok(Some(probed)) = read(remote, vault).await
         && probed.identity == identity
         && probed.at <= now
         && now.seconds_since(probed.at) < VALID_SECONDS
@@ -60,12 +62,15 @@ pub(super) async fn guarantees(remote: &RunRemote, vault: &Vault, archive: &str)
         let bytes = encode(&probed)?;
         let (vault, run) = (vault.clone(), remote.keys.run().clone());
         let key = note_key(remote.name());
-        blocking(move || vault.write_note(&run, &key, &bytes)).await?;
+        // A full disk needs its steps uploaded all the more.
+        if let Err(error) = blocking(move || vault.write_note(&run, &key, &bytes)).await {
+            tracing::debug!(%error, "cannot store what the remote enforces");
+        }
     }
     Ok(guarantees)
 }
 
-/// Returns what is recorded of a remote; an unreadable record is none.
+/// Returns what is recorded of a remote.
 async fn read(remote: &RunRemote, vault: &Vault) -> Result<Option<Probed>> {
     let (vault, run) = (vault.clone(), remote.keys.run().clone());
     let key = note_key(remote.name());

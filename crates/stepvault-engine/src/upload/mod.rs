@@ -3,7 +3,7 @@
 mod commit;
 mod copy;
 mod copy_sources;
-mod guarantees;
+pub(crate) mod guarantees;
 mod parts;
 mod plan;
 mod progress;

@@ -4,7 +4,7 @@ use stepvault_engine::upload::Uploaded;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Rig, id, snapshot, text};
+use crate::harness::{Rig, id, run_name, snapshot, text};
 
 const FILES: &[(&str, usize)] = &[
     ("trainer/.metadata", 3_000),
@@ -237,4 +237,25 @@ async fn a_part_of_the_step_in_its_place_is_completed() {
     let restored = rig.restore().await.unwrap();
     assert!(!restored.already_there);
     assert_eq!(snapshot(&target), written);
+}
+
+/// What the vault remembers of a store is a convenience: a full disk, on which it cannot be written, needs its steps
+/// uploaded all the more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_remembered_of_a_store_stops_no_upload() {
+    let rig = Rig::with_directory().await;
+    let first = rig.write_step(1, &[("x", 10)], 1, 1_800_000_000);
+    rig.push_durably(&first).await;
+    let keys = rig.vault.note_keys(&run_name()).unwrap();
+    let key = keys.iter().find(|key| key.starts_with("guarantees-")).unwrap();
+    let tree = stepvault_local::tree::scan(rig.vault.root()).unwrap();
+    let note = tree
+        .files
+        .iter()
+        .find(|file| file.path.as_str().ends_with(key.as_str()));
+    let note = rig.vault.root().join(note.unwrap().path.as_str());
+    std::fs::remove_file(&note).unwrap();
+    std::fs::create_dir(&note).unwrap();
+    let second = rig.write_step(2, &[("x", 10)], 2, 1_800_000_100);
+    rig.push_durably(&second).await;
 }

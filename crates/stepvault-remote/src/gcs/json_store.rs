@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
+use stepvault_core::Result;
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
-use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::Api;
 use super::{examine, listing, rewrite, temporary};
 use crate::examine::Examiner;
-use crate::generic::objects::shorter_than_asked;
+use crate::generic::objects::no_bytes;
 use crate::generic::pieces::{Expected, watched};
 use crate::payload::Payload;
 use crate::pending::Listed;
@@ -35,22 +34,6 @@ impl fmt::Debug for JsonStore {
         out.debug_struct("JsonStore")
             .field("url", &self.api.url)
             .finish_non_exhaustive()
-    }
-}
-
-impl JsonStore {
-    /// Returns no bytes of an object: existence and length are checked by its metadata.
-    async fn read_nothing(&self, key: &str, range: &Range<u64>) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let subject = self.api.subject(Some(key));
-        match self.api.object(key).await? {
-            None => Err(Error::new(ErrorKind::NotFound, "cannot read the object")
-                .on(subject)
-                .because("it does not exist")),
-            Some(head) if head.info.size_bytes < range.end => {
-                Err(shorter_than_asked(&subject, head.info.size_bytes, range))
-            }
-            Some(_) => Ok(stream::empty().boxed()),
-        }
     }
 }
 
@@ -131,7 +114,9 @@ impl RemoteStore for JsonStore {
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
         if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
-            return self.read_nothing(key, range).await;
+            let head = self.api.object(key).await?;
+            let size_bytes = head.map(|head| head.info.size_bytes);
+            return no_bytes(&self.api.subject(Some(key)), size_bytes, range);
         }
         let media = self.api.media(key, range.as_ref()).await?;
         let wanted = range.unwrap_or(0..media.object_bytes);

@@ -108,16 +108,8 @@ impl Objects {
     /// Returns no bytes of an object. Existence and length are checked by its metadata, since stores reject empty
     /// ranges.
     async fn read_nothing(&self, key: &str, range: &Range<u64>) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let subject = self.subject(key);
-        match self.info(key).await? {
-            None => Err(Error::new(ErrorKind::NotFound, "cannot read the object")
-                .on(subject)
-                .because("it does not exist")),
-            Some(info) if info.size_bytes < range.end => {
-                Err(shorter_than_asked(&subject, info.size_bytes, range))
-            }
-            Some(_) => Ok(stream::empty().boxed()),
-        }
+        let info = self.info(key).await?;
+        no_bytes(&self.subject(key), info.map(|info| info.size_bytes), range)
     }
 
     /// See [`RemoteStore::list`](crate::store::RemoteStore::list).
@@ -212,6 +204,21 @@ fn info_of(key: &str, meta: ObjectMeta) -> ObjectInfo {
         size_bytes: meta.size,
         modified: meta.last_modified.into(),
         version: meta.version.or(meta.e_tag),
+    }
+}
+
+/// Returns no bytes of an object of `size_bytes` for an empty range; `None` where the object does not exist.
+pub(crate) fn no_bytes(
+    subject: &str,
+    size_bytes: Option<u64>,
+    range: &Range<u64>,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
+    match size_bytes {
+        None => Err(Error::new(ErrorKind::NotFound, "cannot read the object")
+            .on(subject)
+            .because("it does not exist")),
+        Some(size_bytes) if size_bytes < range.end => Err(shorter_than_asked(subject, size_bytes, range)),
+        Some(_) => Ok(stream::empty().boxed()),
     }
 }
 
