@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use stepvault_core::Result;
 use stepvault_core::codec::FORMAT;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
@@ -17,6 +16,7 @@ use stepvault_core::retention::{
     plan,
 };
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, Result};
 
 use super::removal::Removal;
 use super::{PruneReport, local_now};
@@ -27,9 +27,14 @@ use crate::run_remote::RunRemote;
 use crate::step_state::visible_commits;
 use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
 
-/// What to do about a step that is no longer listed and whose files could not all be deleted.
-const LEFT_BEHIND: &str = "the step is no longer listed, but some of its files are left: correct the cause, then run \
-                           `stepvault gc`, which deletes them in its second run";
+/// Adds what to do about a step that is no longer listed and whose files could not all be deleted.
+fn left_behind(error: Error) -> Error {
+    let cause = error.hint_text().unwrap_or("correct the cause").to_owned();
+    error.hint(format!(
+        "{cause}; the step is no longer listed, but some of its files are left: `stepvault gc` deletes them in its \
+         second run"
+    ))
+}
 
 /// Inputs for pruning a remote.
 #[derive(Debug, Clone)]
@@ -297,9 +302,7 @@ async fn erase(prune: &RemotePrune, id: StepId) -> Result<Option<String>> {
     }
     let parts = part_records(remote, id).await?;
     remote.delete(vec![remote.keys.commit(id)]).await?;
-    erase_uncommitted(prune, id, parts)
-        .await
-        .map_err(|error| error.hint(LEFT_BEHIND))?;
+    erase_uncommitted(prune, id, parts).await.map_err(left_behind)?;
     Ok(None)
 }
 

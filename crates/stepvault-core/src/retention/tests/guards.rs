@@ -67,8 +67,8 @@ fn guards_name_themselves() {
             "+2 being restored",
             "+3 being uploaded",
             "+4 newest valid step",
-            "+5 newer than the newest valid step; damaged (cut off)",
-            "+6 newer than the newest valid step; damaged (a part is missing)",
+            "+5 newer than the newest valid step, damaged (cut off)",
+            "+6 newer than the newest valid step, damaged (a part is missing)",
         ]
     );
 }

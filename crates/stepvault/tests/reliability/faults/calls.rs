@@ -130,23 +130,31 @@ pub(crate) fn on_file_below(
     root: &Path,
 ) -> Option<(&'static str, String)> {
     let number = i64::try_from(registers.orig_rax).ok()?;
-    let link = |name: String| std::fs::read_link(format!("/proc/{thread}/{name}")).ok();
-    let arguments = [registers.rdi, registers.rsi];
     let (call, path) = if let Some((call, ..)) = BY_DESCRIPTOR.iter().find(|call| call.1 == number) {
-        (*call, link(format!("fd/{}", registers.rdi))?)
+        (*call, link(thread, &format!("fd/{}", registers.rdi))?)
     } else {
-        let (call, _, argument, has_directory) = BY_PATH.iter().find(|call| call.1 == number)?;
-        let path = text_at(thread, arguments[*argument])?;
-        let above =
-            if *has_directory && registers.rdi & 0xffff_ffff != u64::from(libc::AT_FDCWD.cast_unsigned()) {
-                link(format!("fd/{}", registers.rdi))
-            } else {
-                link("cwd".to_owned())
-            };
-        (*call, above?.join(path))
+        by_path(thread, registers)?
     };
     path.starts_with(root)
         .then(|| (call, path.to_string_lossy().into_owned()))
+}
+
+/// Returns the call on a path that a stopped thread is about to make, with its path.
+fn by_path(thread: Pid, registers: &libc::user_regs_struct) -> Option<(&'static str, PathBuf)> {
+    let number = i64::try_from(registers.orig_rax).ok()?;
+    let (call, _, argument, has_directory) = BY_PATH.iter().find(|call| call.1 == number)?;
+    let path = text_at(thread, [registers.rdi, registers.rsi][*argument])?;
+    let is_below = *has_directory && registers.rdi & 0xffff_ffff != u64::from(libc::AT_FDCWD.cast_unsigned());
+    let above = if is_below {
+        link(thread, &format!("fd/{}", registers.rdi))
+    } else {
+        link(thread, "cwd")
+    };
+    Some((call, above?.join(path)))
+}
+
+fn link(thread: Pid, name: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{thread}/{name}")).ok()
 }
 
 /// Reads a zero-terminated text from the memory of a stopped thread.
@@ -224,10 +232,8 @@ pub(crate) fn about_to_be_made(
 ) -> Option<(&'static str, String)> {
     let number = i64::try_from(registers.orig_rax).ok()?;
     let call = *CALLS.iter().find(|call| call.number == number)?;
-    let on = || {
-        let link = format!("/proc/{thread}/fd/{}", registers.rdi);
-        std::fs::read_link(link).map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned())
-    };
+    let text = |path: Option<PathBuf>| path.unwrap_or_default().to_string_lossy().into_owned();
+    let on = || text(link(thread, &format!("fd/{}", registers.rdi)));
     let creates = |flags: u64| flags & u64::from((libc::O_CREAT | libc::O_TRUNC).unsigned_abs()) != 0;
     let changes = match call.when {
         When::Always => true,
@@ -242,6 +248,10 @@ pub(crate) fn about_to_be_made(
         }
         When::Clones => registers.rsi == FICLONE,
     };
-    let about = if call.by_descriptor { on() } else { String::new() };
+    let about = if call.by_descriptor {
+        on()
+    } else {
+        text(by_path(thread, registers).map(|(_, path)| path))
+    };
     changes.then_some((call.name, about))
 }

@@ -28,7 +28,8 @@ fn counted(call: &str) -> bool {
 }
 
 /// Returns whether the call at `index` syncs a directory in which its thread has just created a name that no other
-/// thread has synced since. A thread that only confirms an existing name has made another call before.
+/// thread has synced since. A thread that only confirms an existing name has made another call before, or was too late
+/// with a directory that another thread had created.
 fn syncs_a_new_name(sites: &[Site], index: usize) -> bool {
     let Some(site) = sites.get(index) else {
         return false;
@@ -41,6 +42,10 @@ fn syncs_a_new_name(sites: &[Site], index: usize) -> bool {
         && Path::new(&site.about).is_dir()
         && !is_given_up(&site.about)
         && gives_name(sites[before].call)
+        && !sites[..before].iter().any(|other| {
+            other.call.starts_with("mkdir")
+                && (other.call, &other.about) == (sites[before].call, &sites[before].about)
+        })
         && !sites[before..index].iter().any(|other| other.about == site.about)
 }
 

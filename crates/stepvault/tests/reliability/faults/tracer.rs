@@ -60,7 +60,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) call: &'static str,
-    /// The file of its descriptor, if it has one.
+    /// The file of its descriptor or its path; a call with two names has the one that exists.
     pub(crate) about: String,
     pub(crate) thread: Pid,
 }
