@@ -46,6 +46,7 @@ mod options;
 mod other_writers;
 mod outcome;
 mod pause;
+mod priority;
 mod profiles;
 mod remotes;
 mod report;

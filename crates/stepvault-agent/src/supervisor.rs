@@ -24,6 +24,7 @@ use crate::final_report::{UndurableContents, final_report};
 use crate::metrics::{CountingObserver, Metrics};
 use crate::notice;
 use crate::options::AgentOptions;
+use crate::priority::Priority;
 use crate::remotes::{ServedRun, remotes_of, served_runs};
 use crate::report::{AgentReport, NotDurable};
 use crate::reporter::Reporter;
@@ -55,13 +56,49 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     // Before anything that may take long: the trainer may save already.
     let started_at = SystemClock.now();
     options.check()?;
+    let priority = lowered(&options, &*observer);
+    let restored = async {
+        stop.wait().await;
+        if let Some(priority) = &priority {
+            priority.restore();
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        report = Box::pin(serve(&options, &observer, &stop, started_at)) => report,
+        report = restored => report,
+    }
+}
+
+/// Lowers the priority of this process, if the options want it and the trainer may still run.
+fn lowered(options: &AgentOptions, observer: &dyn Observer) -> Option<Priority> {
+    if options.nice == 0 || options.trainer_ended {
+        return None;
+    }
+    let lowered = Priority::lower(i32::from(options.nice));
+    let warn = |error: &Error| {
+        observer.on_event(&Event::Warning {
+            message: &error.text_with_hint(),
+        });
+    };
+    lowered.inspect_err(warn).ok()
+}
+
+/// Serves one vault after the other.
+async fn serve(
+    options: &AgentOptions,
+    observer: &Arc<dyn Observer>,
+    stop: &Stop,
+    started_at: Timestamp,
+) -> Result<AgentReport> {
     let mut lost = Vec::new();
     loop {
-        let (watch, waiting) =
-            match Box::pin(serve_vault(&options, &observer, &stop, started_at, &lost)).await? {
-                Served::Ended(report) => return Ok(*report),
-                Served::VaultGone { watch, waiting } => (watch, waiting),
-            };
+        let (watch, waiting) = match Box::pin(serve_vault(options, observer, stop, started_at, &lost)).await?
+        {
+            Served::Ended(report) => return Ok(*report),
+            Served::VaultGone { watch, waiting } => (watch, waiting),
+        };
         let steps: BTreeSet<(&RunName, StepId)> = waiting.iter().map(|step| (&step.run, step.id)).collect();
         let lost_with_it = match steps.len() {
             0 => "every step in it was durable".to_owned(),

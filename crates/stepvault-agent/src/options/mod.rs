@@ -157,6 +157,8 @@ pub struct AgentOptions {
     pub retention_interval: Duration,
     /// How long the service may take to end after a request without a deadline.
     pub drain_deadline: Duration,
+    /// The nice value of all threads of the process until a stop is requested, 1 to 19; 0 leaves them as they are.
+    pub nice: u8,
     /// The sources of notices that the machine will be reclaimed.
     pub notices: NoticeOptions,
     /// The Unix socket for controlling the service; `None` to disable it.
@@ -218,6 +220,7 @@ impl AgentOptions {
             poll_interval: config.agent.poll_interval,
             retention_interval: config.agent.retention_interval,
             drain_deadline: config.agent.drain_deadline,
+            nice: config.agent.nice,
             notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
             control_socket,
             metrics_listen: config.agent.metrics_listen,

@@ -207,6 +207,7 @@ impl Node {
             drain_deadline: Duration::from_secs(20),
             notices: NoticeOptions::none(),
             control_socket: None,
+            nice: 0,
             metrics_listen: None,
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,

@@ -61,6 +61,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         drain_deadline: section
             .duration("drain-deadline")
             .unwrap_or(fallback.drain_deadline),
+        nice: nice(&mut section).unwrap_or(fallback.nice),
         control_socket,
         metrics_listen,
     };
@@ -129,6 +130,20 @@ fn control_socket(section: &Section<'_>) -> ControlSocket {
             .path("control-socket")
             .map_or(ControlSocket::InVault, ControlSocket::At),
     }
+}
+
+/// Returns `agent.nice`; more than Linux knows is a fault.
+fn nice(section: &mut Section<'_>) -> Option<u8> {
+    let nice: u8 = section.number("nice")?;
+    if nice > 19 {
+        section.fault(
+            "nice",
+            format!("{nice} is too large"),
+            "write a number from 0 to 19",
+        );
+        return None;
+    }
+    Some(nice)
 }
 
 /// Reads the metrics address. The endpoint answers every client, so only a loopback address is allowed.

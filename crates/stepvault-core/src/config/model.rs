@@ -143,6 +143,9 @@ pub struct AgentSettings {
     pub retention_interval: Duration,
     /// How long the service may continue after it is told to stop, if no deadline is given with the request.
     pub drain_deadline: Duration,
+    /// The nice value of the service's threads while the trainer may run: 0 to 19, 0 for the one that it was started
+    /// with.
+    pub nice: u8,
     /// Which providers' notices are polled.
     pub notices: Notices,
     /// Whether EC2's rebalance recommendation drains the service or only causes a warning.
@@ -330,6 +333,7 @@ impl Default for AgentSettings {
             poll_interval: Duration::from_secs(5),
             retention_interval: Duration::from_mins(10),
             drain_deadline: Duration::from_secs(90),
+            nice: 10,
             notices: Notices::Auto,
             drains_on_rebalance: false,
             drain_file: None,

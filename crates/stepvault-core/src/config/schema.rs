@@ -125,6 +125,7 @@ static AGENT: &[Member] = &[
     default("poll-interval", Kind::Duration, "5s"),
     default("retention-interval", Kind::Duration, "10m"),
     default("drain-deadline", Kind::Duration, "90s"),
+    default("nice", COUNT, "10"),
     default("notices", Kind::Texts, "auto"),
     default("rebalance", Kind::Choice(&["warn", "drain"]), "warn"),
     unset("drain-file", Kind::Path),

@@ -529,3 +529,13 @@ fn as_process_one_it_reaps_what_the_trainer_leaves() {
     let outcome = command.under(OTHER_PROCESSES).run().expect_code(5);
     assert_eq!(outcome.stdout, "reaped stepvault\n");
 }
+
+#[test]
+fn the_agent_is_nice_and_the_trainer_is_not() {
+    let script = "for i in $(seq 100); do \
+                  awk '{ sub(/.*\\) /, \"\"); if ($17 != 12) exit 1 }' /proc/$PPID/task/*/stat && nice > nice && exit; sleep 0.1; done; exit 7";
+    let place = place("nice = 12\n");
+    run(&place, &[], script).expect_code(0);
+    let own = std::fs::read_to_string(place.path("nice")).unwrap();
+    assert!(own.trim().parse::<i32>().unwrap() < 12, "{own}");
+}

@@ -86,6 +86,11 @@ fn values_of_the_wrong_kind_are_told_apart() {
             "write \"5s\", \"5m\" or \"5h\"",
         ),
         (
+            "agent.nice = 20",
+            "agent.nice: 20 is too large",
+            "write a number from 0 to 19",
+        ),
+        (
             "upload.maximum-backlog-steps = 0",
             "upload.maximum-backlog-steps: 0 is too small",
             "the smallest value is 1",
