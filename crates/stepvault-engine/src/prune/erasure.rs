@@ -7,7 +7,7 @@
 //! 1. *Tombstones* are written for all of them. From then on no reader sees them, and no writer takes their identities
 //!    (S9).
 //! 2. *Pins and leases* are listed once, after the last tombstone: one that was taken before its step's tombstone is
-//!    seen, and a process that takes one later sees the tombstone (S4).
+//!    seen, and whoever takes one later sees the tombstone (S4).
 //! 3. *Part manifests* are read while nothing is deleted yet.
 //! 4. *Commits* are deleted, before any data (S5).
 //! 5. *Data* is deleted, then the records of the parts, the claims and the pins.
