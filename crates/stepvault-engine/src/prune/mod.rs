@@ -1,6 +1,5 @@
 //! Retention on both tiers: list, plan, then execute the plan.
 
-mod erasure;
 mod local;
 mod local_runs;
 mod proof;

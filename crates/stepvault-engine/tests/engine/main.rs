@@ -22,7 +22,6 @@ mod gc;
 mod harness;
 mod interruption;
 mod late_writer;
-mod many_steps;
 mod outage;
 mod placement;
 mod pruning;
