@@ -1,13 +1,15 @@
 //! The trainer comes first: while it runs, the agent's threads have a low scheduling priority.
 
-use std::collections::BTreeSet;
-
 use rustix::io::Errno;
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// The nice values of this process's threads: the agent's while it serves, the former one again when it is dropped or
-/// [restored](Self::restore).
+/// Maximum number of passes over the threads: a sandbox may accept a value and not keep it.
+const MAXIMUM_PASSES: usize = 16;
+
+/// The nice values of this process's threads: the agent's, and the former one again when this is dropped because the
+/// machine is going away or the trainer has ended. That takes a privilege (`CAP_SYS_NICE` or `RLIMIT_NICE`); without it,
+/// they keep the low one.
 ///
 /// Linux keeps a nice value for each thread, and a new thread has its creator's. The kernel derives the priority of a
 /// thread's reads and writes from it (`ioprio_set(2)`), so that the lowest nice value is the lowest best-effort level.
@@ -34,10 +36,10 @@ impl Priority {
         }
         Ok(Self { before, nice })
     }
+}
 
-    /// Gives the threads the former priority again: the machine is going away, or the trainer has ended. That takes a
-    /// privilege (`CAP_SYS_NICE` or `RLIMIT_NICE`); without it, they keep the low one.
-    pub(crate) fn restore(&self) {
+impl Drop for Priority {
+    fn drop(&mut self) {
         if self.before < self.nice
             && let Err(error) = renice(self.before)
         {
@@ -46,33 +48,30 @@ impl Priority {
     }
 }
 
-impl Drop for Priority {
-    fn drop(&mut self) {
-        self.restore();
-    }
-}
-
-/// Sets the nice value of all threads, those included that are created meanwhile.
+/// Sets the nice value of all threads, until none has another one: those that were created meanwhile may have their
+/// creator's former one, and later ones have the new one.
 fn renice(nice: i32) -> std::io::Result<()> {
-    let mut done = BTreeSet::new();
-    loop {
+    for _ in 0..MAXIMUM_PASSES {
         let mut is_complete = true;
         for entry in std::fs::read_dir("/proc/self/task")? {
             let Some(thread) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            if !done.insert(thread) {
-                continue;
+            let thread = Pid::from_raw(thread);
+            match getpriority_process(thread) {
+                Ok(found) if found != nice => is_complete = false,
+                // It is so already, or has ended.
+                Ok(_) | Err(Errno::SRCH) => continue,
+                Err(error) => return Err(error.into()),
             }
-            is_complete = false;
-            match setpriority_process(Pid::from_raw(thread), nice) {
-                // It has ended.
+            match setpriority_process(thread, nice) {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         if is_complete {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }

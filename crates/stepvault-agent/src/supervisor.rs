@@ -59,9 +59,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     let priority = lowered(&options, &*observer);
     let restored = async {
         stop.wait().await;
-        if let Some(priority) = &priority {
-            priority.restore();
-        }
+        drop(priority);
         std::future::pending().await
     };
     tokio::select! {
