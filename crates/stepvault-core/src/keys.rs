@@ -112,6 +112,11 @@ impl RunKeys {
         self.record(&format!("commits/{}.json", id.label()))
     }
 
+    /// Returns the prefix of the part manifests of all steps.
+    pub fn parts_prefix(&self) -> String {
+        self.record("parts/")
+    }
+
     /// Returns the prefix of the part manifests of one step.
     pub fn step_parts_prefix(&self, id: StepId) -> String {
         self.record(&format!("parts/{}/", id.label()))

@@ -17,14 +17,15 @@ use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
+use crate::commit_cache::CommitCache;
 use crate::run_remote::RunRemote;
 
 /// Number of small records that are read concurrently.
-const PARALLEL_READS: usize = 32;
+pub(crate) const PARALLEL_READS: usize = 32;
 /// Number of manifests of unknown length that are read concurrently.
 const PARALLEL_MANIFESTS: usize = 4;
 /// Maximum total bytes of manifests that are read concurrently, unless a single one is larger.
-const MANIFESTS_AT_ONCE_BYTES: u64 = 32 << 20;
+pub(crate) const MANIFESTS_AT_ONCE_BYTES: u64 = 32 << 20;
 /// Maximum number of records of one kind, each of another node, that are read from a remote.
 const MAX_NODE_RECORDS: usize = 64;
 
@@ -35,6 +36,8 @@ pub struct FoundCommit {
     pub object: ObjectInfo,
     /// The commit, or why it cannot be read.
     pub commit: Result<Commit>,
+    /// Whether it was read in an earlier listing, in this version of the object.
+    pub(crate) is_cached: bool,
 }
 
 /// Lists the steps committed on a remote without reading the commits: one LIST.
@@ -71,18 +74,54 @@ async fn list_ids(remote: &RunRemote, prefix: &str) -> Result<BTreeMap<StepId, O
 }
 
 /// Lists and reads all commits. A failed listing is an error; an unreadable commit is part of the result.
+///
+/// Each commit is read now, for callers that rely on what the remote holds: gc deletes what no commit names.
 pub async fn commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
+    read_commits(remote, None).await
+}
+
+/// Like [`commits`], but takes commits from the vault that it has read before, in the version that is listed now: the
+/// second listing takes the LIST requests alone.
+///
+/// For overviews and plans. A caller that relies on the commit of a step, because it restores it, calls it sound or
+/// removes others in its favour, reads that commit again, by [`read_commit`].
+pub async fn known_commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
+    let Some(cache) = CommitCache::load(remote).await else {
+        return commits(remote).await;
+    };
+    let found = read_commits(remote, Some(&cache)).await?;
+    cache.update(remote, &found).await;
+    Ok(found)
+}
+
+async fn read_commits(
+    remote: &RunRemote,
+    cache: Option<&CommitCache>,
+) -> Result<BTreeMap<StepId, FoundCommit>> {
     stream::iter(committed_ids(remote).await?)
         .map(|(id, object)| async move {
+            if let Some(commit) = cache.and_then(|cache| cache.commit(remote, id, &object)) {
+                return Ok((id, FoundCommit::new(object, Ok(commit), true)));
+            }
             match read_commit(remote, id).await {
                 // The remote is unreachable, which proves nothing about the commit.
                 Err(error) if is_outage(&error) => Err(error),
-                commit => Ok((id, FoundCommit { object, commit })),
+                commit => Ok((id, FoundCommit::new(object, commit, false))),
             }
         })
         .buffer_unordered(PARALLEL_READS)
         .try_collect()
         .await
+}
+
+impl FoundCommit {
+    fn new(object: ObjectInfo, commit: Result<Commit>, is_cached: bool) -> Self {
+        Self {
+            object,
+            commit,
+            is_cached,
+        }
+    }
 }
 
 /// Whether an error concerns access to a tier, or this process, rather than the tier's content.
@@ -164,15 +203,19 @@ pub(crate) async fn read_manifests_of(
     parts: &[CommittedPart],
 ) -> Result<Vec<PartManifest>> {
     let largest_bytes = parts.iter().map(|part| part.manifest_bytes).max().unwrap_or(0);
-    let at_once = MANIFESTS_AT_ONCE_BYTES / largest_bytes.max(1);
-    let at_once = usize::try_from(at_once)
-        .unwrap_or(usize::MAX)
-        .clamp(1, PARALLEL_READS);
     stream::iter(parts)
         .map(|part| read_part_manifest(remote, commit, part))
-        .buffered(at_once)
+        .buffered(manifests_at_once(largest_bytes))
         .try_collect()
         .await
+}
+
+/// Returns how many manifests, of which the largest has `largest_bytes`, are read concurrently.
+pub(crate) fn manifests_at_once(largest_bytes: u64) -> usize {
+    let at_once = MANIFESTS_AT_ONCE_BYTES / largest_bytes.max(1);
+    usize::try_from(at_once)
+        .unwrap_or(usize::MAX)
+        .clamp(1, PARALLEL_READS)
 }
 
 /// Returns the nodes whose parts of a step exist: one LIST.

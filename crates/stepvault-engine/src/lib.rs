@@ -35,6 +35,7 @@
 pub mod blocking;
 mod broken_body;
 pub mod catalog;
+mod commit_cache;
 pub mod content;
 mod copies;
 pub mod doctor;

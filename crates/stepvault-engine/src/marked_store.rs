@@ -63,6 +63,11 @@ impl MarkedStore {
         self.vault.get_or_init(|| vault.clone());
     }
 
+    /// Returns the vault that stores the marker, if there is one.
+    pub(crate) fn vault(&self) -> Option<&Vault> {
+        self.vault.get()
+    }
+
     /// From now on, expects the marker with this identity.
     pub(crate) fn expect(&self, identity: &str) {
         *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = Some(ExpectedMarker {

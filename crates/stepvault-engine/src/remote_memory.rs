@@ -12,6 +12,7 @@ use stepvault_core::records::VaultMarker;
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
+use crate::commit_cache::forget_commits;
 use crate::notes::encode;
 use crate::run_remote::RunRemote;
 use crate::upload::guarantees::note_key;
@@ -119,6 +120,7 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
             vault.remove_note(&run, key)?;
         }
         vault.remove_note(&run, &note_key(&remote))?;
+        forget_commits(&vault, &run, &remote)?;
         let archive = vault.remove_note(&run, &own)?;
         Ok(Forgotten { run, archive, steps })
     })

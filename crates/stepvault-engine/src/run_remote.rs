@@ -242,6 +242,11 @@ impl RunRemote {
         self
     }
 
+    /// Returns the vault that remembers this remote, if there is one.
+    pub(crate) fn vault(&self) -> Option<&Vault> {
+        self.marked.vault()
+    }
+
     /// Records in the vault which archive the remote holds, if there is one and none was recorded before.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_remote::store::ObjectInfo;
 
 use crate::catalog::{
-    FoundCommit, RemovedSteps, commits, committed_ids, read_tombstone, removal_record, removed_steps,
+    FoundCommit, RemovedSteps, committed_ids, known_commits, read_tombstone, removal_record, removed_steps,
 };
 use crate::run_remote::RunRemote;
 
@@ -33,12 +33,14 @@ pub async fn visible_steps(remote: &RunRemote) -> Result<BTreeMap<StepId, Object
     Ok(without_removed(committed, &removed_steps(remote).await?))
 }
 
-/// Lists the visible steps and reads their commits. An unreadable commit is part of the result.
+/// Lists the visible steps with their commits. An unreadable commit is part of the result.
+///
+/// Commits that the vault has read before in the listed version are not read again, as [`known_commits`] describes.
 ///
 /// # Errors
 /// When the remote is unreachable.
 pub async fn visible_commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
-    let committed = commits(remote).await?;
+    let committed = known_commits(remote).await?;
     Ok(without_removed(committed, &removed_steps(remote).await?))
 }
 

@@ -1,5 +1,6 @@
 //! Retention on both tiers: list, plan, then execute the plan.
 
+mod erasure;
 mod local;
 mod local_runs;
 mod proof;

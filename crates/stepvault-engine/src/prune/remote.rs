@@ -4,13 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use stepvault_core::codec::FORMAT;
+use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
-use stepvault_core::keys::KeyKind;
-use stepvault_core::manifest::PartManifest;
-use stepvault_core::observe::{Event, Observer};
-use stepvault_core::records::Tombstone;
+use stepvault_core::observe::Observer;
 use stepvault_core::retention::{
     Guards, KeepRules, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified, abandoned_steps,
     plan,
@@ -18,23 +15,20 @@ use stepvault_core::retention::{
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
 
-use super::removal::Removal;
+use super::erasure::{Erasure, StepToRemove, Tombstones};
 use super::{PruneReport, local_now};
-use crate::catalog::{committed_ids, leases, live_leases, pins, read_tombstone, removed_steps};
+use crate::catalog::{
+    PARALLEL_READS, committed_ids, is_outage, leases, manifests_at_once, pins, read_commit, read_tombstone,
+    removed_steps,
+};
 use crate::gc::pardon_spared;
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
 use crate::step_state::visible_commits;
-use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
+use crate::verify::{Depth, StepHealth, check_committed, prove_committed};
 
-/// Adds what to do about a step that is no longer listed and whose files could not all be deleted.
-fn left_behind(error: Error) -> Error {
-    let cause = error.hint_text().unwrap_or("correct the cause").to_owned();
-    error.hint(format!(
-        "{cause}; the step is no longer listed, but some of its files are left: `stepvault gc` deletes them in its \
-         second run"
-    ))
-}
+/// Maximum number of steps that stay and are checked concurrently.
+const STEPS_CHECKED_AT_ONCE: usize = 16;
 
 /// Inputs for pruning a remote.
 #[derive(Debug, Clone)]
@@ -55,6 +49,8 @@ pub struct RemotePrune {
 struct Found {
     view: TierView,
     commits: Vec<Commit>,
+    /// Those of the commits that were not read from the remote now.
+    cached: BTreeSet<StepId>,
 }
 
 /// Plans which steps would go, and writes nothing. Ages are measured by this machine's clock.
@@ -83,6 +79,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     pardon_spared(&prune.remote).await?;
     let found = remote_view(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
+    let known_parts = commits.iter().map(|commit| commit.parts.len()).sum();
     let mut report = PruneReport {
         plan,
         removed: Vec::new(),
@@ -90,7 +87,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         spared: Vec::new(),
     };
     if report.plan.refusal.is_none() {
-        finish_tombstoned(prune, &mut report).await?;
+        finish_tombstoned(prune, known_parts, &mut report).await?;
         if !report.plan.deletions().is_empty() {
             // The steps that stay justify removing the others.
             let keys = commits.iter().map(|commit| prune.remote.keys.commit(commit.id));
@@ -98,34 +95,20 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         }
     }
     let commits: BTreeMap<StepId, &Commit> = commits.iter().map(|commit| (commit.id, commit)).collect();
-    let planned: Vec<StepId> = report
+    let to_remove: Vec<StepToRemove> = report
         .plan
         .deletions()
         .iter()
-        .map(|decision| decision.id)
+        .filter_map(|decision| commits.get(&decision.id))
+        .map(|commit| StepToRemove {
+            id: commit.id,
+            name: commit.name.clone(),
+            bytes: Some(commit.data_bytes()),
+        })
         .collect();
-    for id in planned {
-        let Some(commit) = commits.get(&id) else {
-            continue;
-        };
-        let removal = removal(prune, id, &commit.name, Some(commit.data_bytes()));
-        match removal.by(remove(prune, id, &commit.name)).await? {
-            None => report.removed.push(id),
-            Some(reason) => report.spared.push((id, reason)),
-        }
-    }
+    let erasure = Erasure::new(prune, known_parts, Tombstones::ToWrite);
+    erasure.remove(&to_remove, &mut report).await?;
     Ok(report)
-}
-
-fn removal<'a>(prune: &'a RemotePrune, id: StepId, name: &str, bytes: Option<u64>) -> Removal<'a> {
-    let remote = &prune.remote;
-    Removal {
-        observer: &prune.observer,
-        tier: &remote.tier,
-        id,
-        location: remote.step_location(name, id),
-        bytes,
-    }
 }
 
 /// Lists the visible steps with all facts on which retention depends, and their commits.
@@ -136,13 +119,14 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
         return Ok(Found {
             view: empty_view(remote, now),
             commits: Vec::new(),
+            cached: BTreeSet::new(),
         });
     }
-    let visible = visible_commits(remote).await?;
-    let mut pinned = pins(remote).await?;
+    // Pins and leases are listed again after the tombstones.
+    let (visible, mut pinned, found_leases) =
+        tokio::try_join!(visible_commits(remote), pins(remote), leases(remote))?;
     pinned.extend(&prune.pinned_elsewhere);
-    let leased: BTreeSet<StepId> = leases(remote)
-        .await?
+    let leased: BTreeSet<StepId> = found_leases
         .iter()
         .filter(|found| found.is_live(now))
         .filter_map(|found| found.id)
@@ -150,7 +134,11 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     let abandoned = abandoned_steps(visible.keys().copied());
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
+    let mut cached = BTreeSet::new();
     for (id, found) in visible {
+        if found.is_cached {
+            cached.insert(id);
+        }
         match found.commit {
             Ok(commit) => {
                 view.steps.push(StepFacts {
@@ -185,6 +173,7 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     Ok(Found {
         view,
         commits: readable,
+        cached,
     })
 }
 
@@ -219,12 +208,16 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
         if newest_valid != proved {
             proved = newest_valid;
             if let Some(id) = newest_valid {
+                if read_again(prune, &mut found, &BTreeSet::from([id])).await? {
+                    proved = None;
+                    continue;
+                }
                 let health = prove_newest(prune, &found, id).await?;
                 note_health(&mut found.view, id, &health);
             }
             continue;
         }
-        let relied_on: Vec<StepId> = plan
+        let relied_on: BTreeSet<StepId> = plan
             .decisions
             .iter()
             .filter(|decision| decision.verdict == Verdict::Keep && Some(decision.id) != proved)
@@ -234,14 +227,80 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
         if relied_on.is_empty() {
             return Ok((plan, found.commits));
         }
-        for id in relied_on {
-            let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
-                continue;
-            };
-            let health = check_committed(&prune.remote, commit, Depth::Listed, &prune.observer).await?;
+        if read_again(prune, &mut found, &relied_on).await? {
+            listed.clear();
+            continue;
+        }
+        for (id, health) in check_listed(prune, &found.commits, &relied_on).await? {
             note_health(&mut found.view, id, &health);
         }
     }
+}
+
+/// Reads those commits from the remote that the vault's cache supplied: a removal relies on what the remote holds now
+/// (S4). Returns whether one differs or cannot be read, so that everything is planned again.
+async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepId>) -> Result<bool> {
+    let remote = &prune.remote;
+    let cached: Vec<StepId> = found.cached.intersection(ids).copied().collect();
+    let read: Vec<(StepId, Result<Commit>)> = stream::iter(cached)
+        .map(|id| async move {
+            match read_commit(remote, id).await {
+                Err(error) if is_outage(&error) => Err(error),
+                commit => Ok((id, commit)),
+            }
+        })
+        .buffered(PARALLEL_READS)
+        .try_collect()
+        .await?;
+    let mut is_changed = false;
+    for (id, commit) in read {
+        found.cached.remove(&id);
+        let known = found.commits.iter_mut().find(|known| known.id == id);
+        match (commit, known) {
+            (Ok(commit), Some(known)) if commit == *known => continue,
+            (Ok(commit), Some(known)) => {
+                if let Some(step) = found.view.steps.iter_mut().find(|step| step.id == id) {
+                    step.name.clone_from(&commit.name);
+                    step.written_at = commit.written_at;
+                    step.bytes = commit.data_bytes();
+                    step.reclaimable_bytes = commit.data_bytes();
+                    step.best.clone_from(&commit.best);
+                    step.metrics.clone_from(&commit.metrics);
+                    step.needs_other_nodes = commit.parts.len() > 1;
+                }
+                *known = commit;
+            }
+            (Ok(_), None) => continue,
+            (Err(error), _) => {
+                found.view.steps.retain(|step| step.id != id);
+                found.commits.retain(|known| known.id != id);
+                let unreadable = (remote.keys.commit(id), error.to_string());
+                found.view.unreadable.push(unreadable);
+            }
+        }
+        is_changed = true;
+    }
+    Ok(is_changed)
+}
+
+/// Checks that the files of these steps are listed with their sizes, a few steps at once.
+async fn check_listed(
+    prune: &RemotePrune,
+    commits: &[Commit],
+    ids: &BTreeSet<StepId>,
+) -> Result<Vec<(StepId, StepHealth)>> {
+    let relied_on: Vec<&Commit> = commits.iter().filter(|commit| ids.contains(&commit.id)).collect();
+    let manifests_bytes =
+        |commit: &&Commit| -> u64 { commit.parts.iter().map(|part| part.manifest_bytes).sum() };
+    let largest_bytes = relied_on.iter().map(manifests_bytes).max().unwrap_or(0);
+    stream::iter(relied_on)
+        .map(|commit| async move {
+            let health = check_committed(&prune.remote, commit, Depth::Listed, &prune.observer).await?;
+            Ok((commit.id, health))
+        })
+        .buffered(manifests_at_once(largest_bytes).min(STEPS_CHECKED_AT_ONCE))
+        .try_collect()
+        .await
 }
 
 fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
@@ -260,110 +319,8 @@ async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<
     prove_committed(&prune.remote, commit, &prune.observer).await
 }
 
-/// Removes one step; returns a reason if it was kept. The tombstone comes first: a reader that takes a lease after it
-/// sees the step as removed, and a reader that took one before it is seen here.
-async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
-    let remote = &prune.remote;
-    if pins(remote).await?.contains(&id) {
-        return Ok(Some("it was pinned meanwhile".to_owned()));
-    }
-    let tombstone = Tombstone {
-        format: FORMAT,
-        run: remote.keys.run().clone(),
-        id,
-        name: name.to_owned(),
-        by_gc: false,
-    };
-    remote
-        .create_record(&remote.keys.tombstone(id), &tombstone)
-        .await?;
-    erase(prune, id).await
-}
-
-/// Deletes a tombstoned step, unless someone pinned or began to read it before the tombstone was written.
-async fn erase(prune: &RemotePrune, id: StepId) -> Result<Option<String>> {
-    let remote = &prune.remote;
-    // A pinning process checks for the tombstone after it has written the pin, so this pin came first. Nothing is
-    // deleted before the commit, so the step is whole, unless it was committed during a gc.
-    if pins(remote).await?.contains(&id)
-        && check_remote(remote, id, Depth::Listed, &prune.observer)
-            .await?
-            .is_sound()
-    {
-        remote.delete(vec![remote.keys.tombstone(id)]).await?;
-        return Ok(Some("it was pinned meanwhile".to_owned()));
-    }
-    let step_leases = remote.list(&remote.keys.step_leases_prefix(id)).await?;
-    if !step_leases.is_empty() {
-        let live = live_leases(remote).await?;
-        if live.iter().any(|lease| lease.id == Some(id)) {
-            return Ok(Some("it is being restored; the next prune deletes it".to_owned()));
-        }
-    }
-    let parts = part_records(remote, id).await?;
-    remote.delete(vec![remote.keys.commit(id)]).await?;
-    erase_uncommitted(prune, id, parts).await.map_err(left_behind)?;
-    Ok(None)
-}
-
-/// Deletes the data and the records of a step whose commit is gone.
-async fn erase_uncommitted(
-    prune: &RemotePrune,
-    id: StepId,
-    parts: Vec<(String, Option<PartManifest>)>,
-) -> Result<()> {
-    let remote = &prune.remote;
-    remote.delete(named_data(prune, id, &parts)?).await?;
-    let mut keys: Vec<String> = parts.into_iter().map(|(key, _)| key).collect();
-    keys.push(remote.keys.claim(id));
-    // The pin of a process that was too late and got an error.
-    keys.push(remote.keys.pin(id));
-    remote.delete(keys).await
-}
-
-/// Returns the existing part manifests of a step, by key; empty if one cannot be read.
-async fn part_records(remote: &RunRemote, id: StepId) -> Result<Vec<(String, Option<PartManifest>)>> {
-    let mut parts = Vec::new();
-    let select = |kind| matches!(kind, KeyKind::Part(found, _) if found == id).then_some(());
-    for ((), object) in remote
-        .list_kind(&remote.keys.step_parts_prefix(id), select)
-        .await?
-    {
-        let manifest: Option<PartManifest> = remote.read_usable_record(&object.key).await?;
-        let manifest = manifest.filter(|manifest| manifest.id == id);
-        parts.push((object.key, manifest));
-    }
-    Ok(parts)
-}
-
-/// Returns the keys of the files in a step's manifests. Other objects below the step's label are not known to belong to
-/// it, and are left to gc.
-fn named_data(
-    prune: &RemotePrune,
-    id: StepId,
-    parts: &[(String, Option<PartManifest>)],
-) -> Result<Vec<String>> {
-    let remote = &prune.remote;
-    let mut keys = BTreeSet::new();
-    for (key, manifest) in parts {
-        let Some(manifest) = manifest else {
-            prune.observer.on_event(&Event::Warning {
-                message: &format!(
-                    "{}: the record is unreadable; its files stay until gc deletes them",
-                    remote.describe(key)
-                ),
-            });
-            continue;
-        };
-        for file in &manifest.files {
-            keys.insert(remote.keys.data(&manifest.name, id, &file.path)?);
-        }
-    }
-    Ok(keys.into_iter().collect())
-}
-
 /// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists.
-async fn finish_tombstoned(prune: &RemotePrune, report: &mut PruneReport) -> Result<()> {
+async fn finish_tombstoned(prune: &RemotePrune, known_parts: usize, report: &mut PruneReport) -> Result<()> {
     let remote = &prune.remote;
     let mut listed = committed_ids(remote).await?;
     let removed = removed_steps(remote).await?;
@@ -373,18 +330,25 @@ async fn finish_tombstoned(prune: &RemotePrune, report: &mut PruneReport) -> Res
     let tombstones = listed.keys().filter(|id| removed.tombstoned.contains(id));
     let keys = tombstones.map(|id| remote.keys.tombstone(*id));
     remote.store.sync(&keys.collect::<Vec<_>>()).await?;
-    for id in listed.into_keys() {
-        let name = match read_tombstone(remote, id).await? {
-            Some(tombstone) => tombstone.name,
-            // The tombstone was deleted meanwhile, to keep the step.
-            None if !removed.retired.contains(id) => continue,
-            None => id.label(),
-        };
-        let removal = removal(prune, id, &name, None);
-        match removal.by(erase(prune, id)).await? {
-            None => report.removed.push(id),
-            Some(reason) => report.spared.push((id, reason)),
-        }
-    }
-    Ok(())
+    let is_retired = |id| removed.retired.contains(id);
+    let named: Vec<Option<StepToRemove>> = stream::iter(listed.into_keys())
+        .map(|id| async move {
+            let name = match read_tombstone(remote, id).await? {
+                Some(tombstone) => tombstone.name,
+                // The tombstone was deleted meanwhile, to keep the step.
+                None if !is_retired(id) => return Ok(None),
+                None => id.label(),
+            };
+            Ok::<_, Error>(Some(StepToRemove {
+                id,
+                name,
+                bytes: None,
+            }))
+        })
+        .buffered(PARALLEL_READS)
+        .try_collect()
+        .await?;
+    let to_remove: Vec<StepToRemove> = named.into_iter().flatten().collect();
+    let erasure = Erasure::new(prune, known_parts, Tombstones::Written);
+    erasure.remove(&to_remove, report).await
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use stepvault_core::Result;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::{Error, Result};
 use tokio::time::Instant;
 
 /// The step being removed.
@@ -25,32 +25,38 @@ impl Removal<'_> {
         &self,
         work: impl Future<Output = Result<Option<String>>>,
     ) -> Result<Option<String>> {
-        let Self {
-            observer,
-            tier,
-            id,
-            location: place,
-            bytes,
-        } = self;
-        let (id, bytes, begun) = (*id, *bytes, Instant::now());
-        observer.on_event(&Event::RemovalStarted {
+        let begun = self.start();
+        let outcome = work.await;
+        self.finish(begun, outcome.as_ref().map(Option::as_deref));
+        outcome
+    }
+
+    /// Reports that the removal starts, and returns when.
+    pub(super) fn start(&self) -> Instant {
+        let (tier, id, place, bytes) = (self.tier, self.id, self.location.as_str(), self.bytes);
+        self.observer.on_event(&Event::RemovalStarted {
             tier,
             id,
             place,
             bytes,
         });
-        let outcome = work.await;
+        Instant::now()
+    }
+
+    /// Reports how a removal that started at `begun` ended; `outcome` holds a reason if the step is kept.
+    pub(super) fn finish(&self, begun: Instant, outcome: std::result::Result<Option<&str>, &Error>) {
+        let (tier, id, place, bytes) = (self.tier, self.id, self.location.as_str(), self.bytes);
         let seconds = begun.elapsed().as_secs_f64();
-        match &outcome {
-            Ok(None) => observer.on_event(&Event::Removed {
+        match outcome {
+            Ok(None) => self.observer.on_event(&Event::Removed {
                 tier,
                 id,
                 place,
                 bytes,
                 seconds,
             }),
-            Ok(Some(reason)) => observer.on_event(&Event::Skipped { tier, id, reason }),
-            Err(error) => observer.on_event(&Event::RemovalFailed {
+            Ok(Some(reason)) => self.observer.on_event(&Event::Skipped { tier, id, reason }),
+            Err(error) => self.observer.on_event(&Event::RemovalFailed {
                 tier,
                 id,
                 place,
@@ -58,6 +64,5 @@ impl Removal<'_> {
                 error,
             }),
         }
-        outcome
     }
 }

@@ -22,6 +22,7 @@ mod gc;
 mod harness;
 mod interruption;
 mod late_writer;
+mod many_steps;
 mod outage;
 mod placement;
 mod pruning;

@@ -258,11 +258,15 @@ struct RemoteListing {
 }
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
-    let visible = visible_commits(remote).await?.into_iter();
+    let (visible, pinned, incomplete) =
+        tokio::try_join!(visible_commits(remote), pins(remote), incomplete_steps(remote))?;
     Ok(RemoteListing {
-        commits: visible.map(|(id, found)| (id, found.commit)).collect(),
-        pinned: pins(remote).await?,
-        incomplete: incomplete_steps(remote).await?,
+        commits: visible
+            .into_iter()
+            .map(|(id, found)| (id, found.commit))
+            .collect(),
+        pinned,
+        incomplete,
     })
 }
 

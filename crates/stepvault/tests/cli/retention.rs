@@ -251,7 +251,7 @@ fn a_removal_that_is_cut_off_says_what_to_do_with_what_is_left() {
     ];
     let ran = place.stepvault(&prune).expect_code(1);
     ran.expect_stderr(&[
-        "no longer listed, but some of its files are left",
+        "no longer listed, but some of their files are left",
         "grant",
         "`stepvault gc` deletes them",
     ]);
