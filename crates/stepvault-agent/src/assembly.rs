@@ -7,6 +7,7 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::push::Placer;
+use stepvault_engine::upload::SharedDigests;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -71,6 +72,7 @@ impl Shared {
         let mut upload_workers = Vec::new();
         let mut prunes = Vec::new();
         let budget = MemoryBudget::new(options.memory_budget_bytes);
+        let digests = SharedDigests::default();
         for (remote, wake) in options.remotes.iter().zip(&self.signals.uploads) {
             let all = options.runs.iter().zip(&open_runs);
             let runs = || {
@@ -113,6 +115,7 @@ impl Shared {
                 throughput: Arc::clone(&self.throughput),
                 remote: remote.settings.name.clone(),
                 budget: budget.clone(),
+                digests: digests.clone(),
                 runs: uploads.collect(),
                 wake: Arc::clone(wake),
                 uploaded,

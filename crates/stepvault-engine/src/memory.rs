@@ -131,7 +131,7 @@ impl Drop for Block {
 }
 
 /// Memory of the budget, in blocks of [`BLOCK_BYTES`] each, except for the last.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Buffer {
     blocks: Vec<Block>,
     size_bytes: usize,

@@ -14,7 +14,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::push::make_provisional_again;
-use stepvault_engine::upload::{UploadSession, Uploaded};
+use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -62,6 +62,8 @@ pub(crate) struct UploadWorker {
     pub(crate) throughput: Arc<Throughput>,
     pub(crate) remote: RemoteName,
     pub(crate) budget: MemoryBudget,
+    /// Shared by the workers of all remotes.
+    pub(crate) digests: SharedDigests,
     pub(crate) runs: Vec<RunUploads>,
     pub(crate) wake: Arc<Notify>,
     /// Notified of every step that becomes durable.
@@ -194,6 +196,7 @@ impl UploadWorker {
         }
         let (budget, observer) = (self.budget.clone(), Arc::clone(&self.reporter.observer));
         let session = UploadSession::open(run.remote.clone(), vault.clone(), budget, observer).await?;
+        let session = session.with_digests(&self.digests);
         run.hold(vault).await?;
         Ok(run.session.insert(session).clone())
     }

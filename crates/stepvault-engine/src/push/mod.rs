@@ -24,7 +24,7 @@ use crate::blocking::blocking;
 use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
-use crate::upload::{UploadSession, Uploaded};
+use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::ensure_durable;
 
 pub use determine::Placer;
@@ -223,11 +223,13 @@ async fn upload_everywhere(
     patience: Duration,
     observer: &Arc<dyn Observer>,
 ) -> Vec<RemoteOutcome> {
+    let digests = &SharedDigests::default();
     join_all(remotes.iter().map(|remote| async move {
         let observer = Arc::clone(observer);
         let session = UploadSession::open(remote.clone(), vault.clone(), budget.clone(), observer).await;
         let (result, copied_bytes) = match session {
             Ok(session) => {
+                let session = session.with_digests(digests);
                 let result = upload_and_wait(&session, step, patience).await;
                 (result, session.copied_bytes())
             }

@@ -1,7 +1,7 @@
 //! Writes the records that make an uploaded step visible: each node's part manifest, then the commit, once.
 
 use stepvault_core::codec::{FORMAT, encode};
-use stepvault_core::commit::Commit;
+use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::NodeName;
 use stepvault_core::launch::LaunchName;
@@ -13,6 +13,7 @@ use stepvault_local::journal::Journal;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 
+use super::digests::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
 use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
@@ -159,13 +160,7 @@ impl UploadSession {
         let manifest = record.part_manifest(files);
         let step = sealed.clone();
         blocking(move || match step.manifest()? {
-            Some(known) if known != manifest => Err(Error::new(
-                ErrorKind::SourceChanged,
-                "a sealed step changed between two uploads",
-            )
-            .on(step.data_root().display())
-            .because("the digests of the bytes sent to two remotes differ")
-            .hint("set local.links = \"copy\": a process rewrites the checkpoint's files in place")),
+            Some(known) if known != manifest => Err(changed_between_uploads(&step.data_root().display())),
             Some(known) => Ok(known),
             None => step.save_manifest(&manifest).map(|()| manifest),
         })
@@ -183,12 +178,37 @@ impl UploadSession {
         .hint("push it as a new attempt with --attempt")
     }
 
-    /// Writes the manifest of this node's part, whose bytes are uploaded and proved.
-    pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: &PartManifest) -> Result<()> {
+    /// Writes the manifest of this node's part, whose bytes are uploaded and proved, and returns what a commit says of it
+    /// as it was read back.
+    pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: &PartManifest) -> Result<FoundPart> {
         let record = sealed.record();
         let key = self.remote.keys.part(record.id, &record.node);
-        self.remote.create_record(&key, manifest).await?;
-        self.save_state(sealed, UploadState::Uploaded, None).await
+        let bytes = self.remote.create_record(&key, manifest).await?;
+        self.save_state(sealed, UploadState::Uploaded, None).await?;
+        Ok(FoundPart::of(
+            manifest,
+            Sha256Digest::of(&bytes),
+            bytes.len() as u64,
+        ))
+    }
+
+    /// Commits the step whose part this call has written: like [`commit_if_complete`](Self::commit_if_complete), but a
+    /// step of this node alone needs no look at what exists, since its part was just read back, and a commit that exists
+    /// is found by its creation.
+    ///
+    /// # Invariants
+    /// As there: S2 and S9.
+    pub(super) async fn commit_own(&self, sealed: &SealedStep, part: FoundPart) -> Result<Uploaded> {
+        // A store that overwrites would replace a commit.
+        if sealed.record().is_one_of_several() || !self.guarantees.honours_create_only {
+            return self.commit_if_complete(sealed).await;
+        }
+        let commit = Commit::of(vec![part])?;
+        match self.write_commit(sealed, &commit).await {
+            Ok(bytes) => self.acknowledge(sealed, &bytes).await,
+            Err(error) if error.kind() == ErrorKind::Conflict => self.commit_if_complete(sealed).await,
+            Err(error) => Err(error),
+        }
     }
 
     /// Commits a step whose parts all exist, or detects that another node has. Call it again while parts are missing.
@@ -216,10 +236,16 @@ impl UploadSession {
                 Collected::All(commit) => self.write_commit(sealed, &commit).await?,
             },
         };
+        self.acknowledge(sealed, &bytes).await
+    }
+
+    /// Records a step as durable whose commit was read back as `commit`, unless it was removed meanwhile.
+    async fn acknowledge(&self, sealed: &SealedStep, commit: &[u8]) -> Result<Uploaded> {
+        let record = sealed.record();
         // A gc that found the step without a commit may have tombstoned it. Check again after the commit, so that a
         // writer that was paused in between cannot acknowledge a step that is being deleted.
         ensure_not_removed(&self.remote, sealed.id()).await?;
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
+        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(commit)))
             .await?;
         let (vault, run, id, name) = (
             self.vault.clone(),

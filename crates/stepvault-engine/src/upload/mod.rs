@@ -3,6 +3,7 @@
 mod commit;
 mod copy;
 mod copy_sources;
+mod digests;
 pub(crate) mod guarantees;
 mod parts;
 mod plan;
@@ -10,6 +11,7 @@ mod progress;
 mod prove;
 mod session;
 
+pub use digests::SharedDigests;
 pub use guarantees::lets_writers_collide;
 pub use progress::missing_bytes;
 pub use session::{UploadSession, Uploaded};

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use stepvault_core::digest::{FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
@@ -24,6 +23,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::copy_sources::CopySources;
+use super::digests::{PartCell, StepDigests, changed_between_uploads};
 use super::plan::UploadPlan;
 use super::session::UploadSession;
 use crate::blocking::blocking;
@@ -109,6 +109,8 @@ pub(super) struct FileUpload {
     source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
+    /// The digests that all remotes of the step share; `None` to hash the file for this upload.
+    digests: Option<StepDigests>,
     remaining: AtomicU32,
     /// Whether the store has lost the upload that the journal names, so that the file has to start again.
     lost: AtomicBool,
@@ -172,12 +174,18 @@ impl FileUpload {
             source: Arc::default(),
             upload,
             receipts: Mutex::new(receipts),
+            digests: None,
             remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
             lost: AtomicBool::new(false),
             others,
             was_copied: AtomicBool::new(false),
             finished: AtomicBool::new(false),
         })
+    }
+
+    /// Takes digests from there, and leaves those that are computed.
+    pub(super) fn sharing(self, digests: Option<StepDigests>) -> Self {
+        Self { digests, ..self }
     }
 
     pub(super) fn path(&self) -> &RelativePath {
@@ -223,6 +231,15 @@ impl FileUpload {
 
     /// Sends one part; the task that sends the last part completes and proves the file.
     pub(super) async fn send_part(self: Arc<Self>, index: u32) -> Result<()> {
+        match self.try_part(index).await {
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                Err(self.changed_since_hashed(index).await.unwrap_or(error))
+            }
+            sent => sent,
+        }
+    }
+
+    async fn try_part(&self, index: u32) -> Result<()> {
         if self.others == OtherWriters::Sent {
             return self.compare_with_present().await;
         }
@@ -325,31 +342,89 @@ impl FileUpload {
         let range = self.layout.range(index);
         let source = self.source().await?;
         match self.buffer_for(range.end - range.start).await? {
-            Some(buffer) => {
-                let read = blocking(move || read_and_digest(&source, range.start, buffer)).await?;
-                Ok(ReadPart::held(read))
-            }
-            None => self.hash(source, range).await,
+            Some(buffer) => self.read(source, index, buffer).await,
+            None => self.hash(source, index).await,
         }
     }
 
     /// Reads a file of one part, and checks after its last byte that it is what was sealed.
     async fn read_whole(&self) -> Result<ReadPart> {
-        let size_bytes = self.layout.size_bytes();
         let (path, file) = (self.local_path.clone(), self.file.clone());
-        if let Some(buffer) = self.buffer_for(size_bytes).await? {
-            let read = blocking(move || {
-                let source = SourceFile::open(&path, &file)?;
-                let read = read_and_digest(&source, 0, buffer)?;
-                source.check_unchanged()?;
-                Ok(read)
-            });
-            return Ok(ReadPart::held(read.await?));
-        }
+        let buffer = match (
+            self.buffer_for(self.layout.size_bytes()).await?,
+            self.shared_digest(0),
+        ) {
+            (Some(buffer), None) => {
+                let read = blocking(move || {
+                    let source = SourceFile::open(&path, &file)?;
+                    let read = read_and_digest(&source, 0, buffer)?;
+                    source.check_unchanged()?;
+                    Ok(read)
+                });
+                return Ok(ReadPart::held(read.await?));
+            }
+            (buffer, _) => buffer,
+        };
         let source = blocking(move || Ok(Arc::new(SourceFile::open(&path, &file)?))).await?;
-        let part = self.hash(Arc::clone(&source), 0..size_bytes).await?;
+        let part = match buffer {
+            Some(buffer) => self.read(Arc::clone(&source), 0, buffer).await?,
+            None => self.hash(Arc::clone(&source), 0).await?,
+        };
         blocking(move || source.check_unchanged()).await?;
         Ok(part)
+    }
+
+    /// Reads a part into memory, and hashes it unless its digest is known.
+    async fn read(&self, source: Arc<SourceFile>, index: u32, mut buffer: Buffer) -> Result<ReadPart> {
+        let start = self.layout.range(index).start;
+        let Some(shared) = self.shared_digest(index) else {
+            let read = blocking(move || read_and_digest(&source, start, buffer));
+            return Ok(ReadPart::held(read.await?));
+        };
+        let mut is_read = false;
+        let digest = *shared
+            .get_or_try_init(|| async {
+                let (source, unread) = (Arc::clone(&source), std::mem::take(&mut buffer));
+                let (read, digest) = blocking(move || read_and_digest(&source, start, unread)).await?;
+                (buffer, is_read) = (read, true);
+                Ok::<_, Error>(digest)
+            })
+            .await?;
+        if !is_read {
+            buffer = blocking(move || {
+                buffer.fill(|position, block| source.read_at(start + position, block))?;
+                Ok(buffer)
+            })
+            .await?;
+        }
+        Ok(ReadPart::held((buffer, digest)))
+    }
+
+    /// Returns the place of a part's digest that all remotes of the step share.
+    fn shared_digest(&self, index: u32) -> Option<PartCell> {
+        self.digests.as_ref()?.part(&self.file, index)
+    }
+
+    /// Returns why the bytes of a part are not those that an upload to another remote has hashed, if that is so.
+    async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
+        let shared = self.shared_digest(index)?;
+        let known = *shared.get()?;
+        let (path, file, range) = (
+            self.local_path.clone(),
+            self.file.clone(),
+            self.layout.range(index),
+        );
+        let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range)).await;
+        match hashed {
+            Ok(digest) if digest == known => None,
+            Ok(_) => {
+                if let Some(digests) = &self.digests {
+                    digests.forget(&self.file, index);
+                }
+                Some(changed_between_uploads(&self.local_path.display()))
+            }
+            Err(error) => Some(error),
+        }
     }
 
     /// Returns memory for a whole body; `None` where there is not plenty and the body can be read again while it is
@@ -374,14 +449,21 @@ impl FileUpload {
         }
     }
 
-    /// Hashes a range whose bytes are read again for each request, from the same open file: the store checks them against
+    /// Hashes a part whose bytes are read again for each request, from the same open file: the store checks them against
     /// the digest.
-    async fn hash(&self, source: Arc<SourceFile>, range: Range<u64>) -> Result<ReadPart> {
+    async fn hash(&self, source: Arc<SourceFile>, index: u32) -> Result<ReadPart> {
+        let range = self.layout.range(index);
+        let (start, size_bytes) = (range.start, range.end - range.start);
         let room = self.session.budget.reserve(STREAMED_BYTES).await?;
-        let (hashed, start, size_bytes) = (Arc::clone(&source), range.start, range.end - range.start);
-        let turn = self.session.hashing.acquire().await;
-        let digest = blocking(move || digest_range(&hashed, range)).await?;
-        drop(turn);
+        let hash = || async {
+            let hashed = Arc::clone(&source);
+            let _turn = self.session.hashing.acquire().await;
+            blocking(move || digest_range(&hashed, range)).await
+        };
+        let digest = match self.shared_digest(index) {
+            Some(shared) => *shared.get_or_try_init(hash).await?,
+            None => hash().await?,
+        };
         let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
         Ok(ReadPart {
             body: Payload::read_from(&source, size_bytes),

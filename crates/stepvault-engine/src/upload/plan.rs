@@ -11,6 +11,7 @@ use stepvault_local::seal_record::{SealRecord, SealedFile};
 use stepvault_local::sealed::SealedStep;
 
 use super::copy_sources::CopySources;
+use super::digests::StepDigests;
 use super::parts::{FileUpload, OtherWriters};
 use super::session::UploadSession;
 use crate::blocking::blocking;
@@ -27,6 +28,7 @@ pub(super) struct UploadPlan<'a> {
     pub(super) journal: Arc<Journal>,
     state: JournalState,
     pub(super) copies: Arc<CopySources>,
+    digests: StepDigests,
     /// The step's objects that already exist, with their sizes, if other nodes may have sent them.
     present: BTreeMap<String, u64>,
     /// The unfinished files, the largest first, so that no long one is left for the end.
@@ -67,6 +69,7 @@ impl UploadSession {
             journal,
             state,
             copies: Arc::clone(copies),
+            digests: self.digests.of_step(record),
             present,
             files,
             lost,
@@ -131,7 +134,9 @@ impl<'a> UploadPlan<'a> {
                 _ => OtherWriters::Possible,
             };
             let path = self.sealed.file_path(&file.path);
-            let upload = FileUpload::new(self, file.clone(), path, key, progress, others)?;
+            // The store may have lost it because its bytes are no longer those of the shared digests.
+            let digests = Some(self.digests.clone()).filter(|_| !self.lost.contains(&file.path));
+            let upload = FileUpload::new(self, file.clone(), path, key, progress, others)?.sharing(digests);
             reused_bytes += upload.resumed_bytes();
             uploads.push(Arc::new(upload));
         }

@@ -20,6 +20,7 @@ use stepvault_remote::store::IgnoredAttribute;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::digests::SharedDigests;
 use super::guarantees::guarantees;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
@@ -33,6 +34,7 @@ pub struct UploadSession {
     pub(super) marker: VaultMarker,
     pub(super) guarantees: StoreGuarantees,
     pub(super) budget: MemoryBudget,
+    pub(super) digests: SharedDigests,
     /// Limits the parts that are hashed at once: more than the cores would only hold threads.
     pub(super) hashing: Arc<Semaphore>,
     /// Whether the last part that was acknowledged took little time.
@@ -77,6 +79,7 @@ impl UploadSession {
             marker,
             guarantees,
             budget,
+            digests: SharedDigests::default(),
             is_quick: watch::Sender::new(false),
             hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
@@ -92,6 +95,15 @@ impl UploadSession {
     /// [`Unreachable`](stepvault_core::ErrorKind::Unreachable) when the vault's marker is missing.
     pub async fn recognise(&self) -> Result<()> {
         self.remote.ensure_marker(&self.vault).await.map(drop)
+    }
+
+    /// Shares the digests of parts with the sessions that upload the same steps to other remotes.
+    #[must_use]
+    pub fn with_digests(self, digests: &SharedDigests) -> Self {
+        Self {
+            digests: digests.clone(),
+            ..self
+        }
     }
 
     /// Sends at most this many file parts at once.
@@ -129,16 +141,16 @@ impl UploadSession {
                 .because("its attempt is provisional")
                 .hint("wait until a remote is reachable: the agent or the next push then determines it"));
         }
-        match self.confirm_committed(sealed).await {
-            Ok(false) => {}
+        let (committed, not_removed) = tokio::join!(
+            self.confirm_committed(sealed),
+            ensure_not_removed(&self.remote, id)
+        );
+        match committed {
             Ok(true) => return Ok(Uploaded::AlreadyDurable),
-            Err(error) => {
-                // Of a removed step, some objects may be gone before its commit.
-                ensure_not_removed(&self.remote, id).await?;
-                return Err(error);
-            }
+            Ok(false) => not_removed?,
+            // Of a removed step, some objects may be gone before its commit.
+            Err(error) => return Err(not_removed.err().unwrap_or(error)),
         }
-        ensure_not_removed(&self.remote, id).await?;
         self.claim(sealed).await?;
         let own = record.own_files();
         let bytes = own.iter().map(|file| file.size_bytes).sum();
@@ -181,9 +193,9 @@ impl UploadSession {
         let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
         let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
         let manifest = self.finish_manifest(sealed).await?;
-        self.write_part(sealed, &manifest).await?;
+        let part = self.write_part(sealed, &manifest).await?;
         drop(manifest);
-        self.commit_if_complete(sealed).await
+        self.commit_own(sealed, part).await
     }
 }
 

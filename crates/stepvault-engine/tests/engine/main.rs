@@ -28,6 +28,7 @@ mod placement;
 mod pruning;
 mod round_trip;
 mod several_nodes;
+mod shared_digests;
 mod short_memory;
 mod starts;
 mod unreadable;

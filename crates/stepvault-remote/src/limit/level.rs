@@ -14,6 +14,8 @@ use tokio::time::Instant;
 const FIRST: usize = 32;
 /// Throughput is measured over at least this time, and over as many answers as requests may be under way.
 const WINDOW: Duration = Duration::from_millis(400);
+/// The same until growth first stops: a step of many small files is sent within a few seconds.
+const FIRST_WINDOW: Duration = Duration::from_millis(50);
 /// A request counts as this many bytes beside its own: its answer takes time even if it moves nothing.
 const BYTES_OF_A_REQUEST: u64 = 64 << 10;
 /// Growth continues while throughput rises by this much.
@@ -41,6 +43,8 @@ struct State {
     lower: usize,
     /// Windows until growth is tried again.
     rest: u32,
+    /// Whether growth has never stopped.
+    is_first_growth: bool,
 }
 
 #[derive(Debug)]
@@ -82,6 +86,7 @@ impl Level {
                 before: None,
                 lower: level,
                 rest: 0,
+                is_first_growth: true,
             }),
         })
     }
@@ -102,7 +107,7 @@ impl Level {
         window.bytes += bytes + BYTES_OF_A_REQUEST;
         window.answers += 1;
         let (elapsed, answers) = (window.begun.elapsed(), window.answers);
-        if elapsed < WINDOW || answers < state.level {
+        if elapsed < state.shortest_window() || answers < state.level {
             return;
         }
         let window = std::mem::replace(&mut state.window, Window::new());
@@ -137,6 +142,14 @@ impl Level {
 }
 
 impl State {
+    fn shortest_window(&self) -> Duration {
+        if self.is_first_growth {
+            FIRST_WINDOW
+        } else {
+            WINDOW
+        }
+    }
+
     /// Returns the level after a window with this rate.
     fn next_level(&mut self, rate: u64, most: usize) -> usize {
         if self.rest > 0 {
@@ -148,6 +161,7 @@ impl State {
                 // The last step was too much, or changed nothing.
                 self.before = None;
                 self.rest = REST_WINDOWS;
+                self.is_first_growth = false;
                 self.lower
             }
             _ => {
