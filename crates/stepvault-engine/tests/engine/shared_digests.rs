@@ -6,14 +6,27 @@ use std::time::Duration;
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::StepId;
 use stepvault_core::path::RelativePath;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_engine::push::seal_checkpoint;
 use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
+use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, asked, id, run_name};
 
 const PART_BYTES: usize = 8 << 20;
+
+/// Adds a server under another URL than the first.
+async fn add_second(rig: &mut Rig, server: &StrictS3) {
+    server.create_bucket("bucket");
+    let keys = StaticKeys {
+        access_key: server.access_key().to_owned(),
+        secret_key: server.secret_key().to_owned(),
+    };
+    let adjust = |settings: &mut RemoteSettings| settings.endpoint = Some(server.endpoint());
+    rig.add("second", "s3://bucket/second", adjust, Some(keys)).await;
+}
 
 async fn session(rig: &Rig, remote: usize, digests: &SharedDigests) -> UploadSession {
     let (remote, observer) = (rig.remotes[remote].clone(), rig.observer.clone());
@@ -50,7 +63,7 @@ async fn bytes_that_changed_after_they_were_hashed_reach_no_second_remote() {
     for (size, part) in [(3 * PART_BYTES, 1), (2 << 20, 0)] {
         let (first, second) = (StrictS3::start(), StrictS3::start());
         let mut rig = Rig::with_s3(&first).await;
-        rig.add_s3("second", &second).await;
+        add_second(&mut rig, &second).await;
         let sealed = sealed(&rig, 1, size).await;
         let digests = SharedDigests::default();
         let uploaded = session(&rig, 0, &digests).await.upload(&sealed).await.unwrap();
@@ -74,7 +87,7 @@ async fn bytes_that_changed_after_they_were_hashed_reach_no_second_remote() {
 async fn remotes_that_are_sent_to_at_once_wait_for_the_digest_and_no_longer() {
     let (first, second) = (StrictS3::start(), StrictS3::start());
     let mut rig = Rig::with_s3(&first).await;
-    rig.add_s3("second", &second).await;
+    add_second(&mut rig, &second).await;
     let sealed = sealed(&rig, 1, 5 * PART_BYTES + 3).await;
     let digests = SharedDigests::default();
     let (one, other) = (session(&rig, 0, &digests).await, session(&rig, 1, &digests).await);
