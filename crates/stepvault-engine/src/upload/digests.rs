@@ -35,7 +35,7 @@ pub(super) struct StepDigests {
     parts: Arc<Mutex<BTreeMap<PartOfFile, PartCell>>>,
 }
 
-/// The digest of one part: whoever needs it first computes it, and the others wait for that.
+/// The digest of one part: the first remote that needs it computes it, and the others wait for that.
 pub(super) type PartCell = Arc<OnceCell<PartDigest>>;
 
 /// A part of a file as it was sealed.
