@@ -16,6 +16,7 @@ use stepvault_core::records::{Lease, Tombstone};
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
+use tokio::time::Instant;
 
 use crate::commit_cache::CommitCache;
 use crate::run_remote::RunRemote;
@@ -320,13 +321,26 @@ pub async fn removed_steps(remote: &RunRemote) -> Result<RemovedSteps> {
 /// # Errors
 /// When the remote is unreachable.
 pub async fn removal_record(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
-    let tombstone = remote.keys.tombstone(id);
-    if remote.store.head(&tombstone).await?.is_some() {
+    if let Some(tombstone) = tombstone_of(remote, id).await? {
         return Ok(Some(tombstone));
     }
     let (retired, numbers) = retired_steps(remote).await?;
     let newest = numbers.last().map(|number| remote.keys.retired(*number));
     Ok(newest.filter(|_| retired.contains(id)))
+}
+
+/// Like [`removal_record`], but may miss a step that was retired within the last minute: for a check that only spares
+/// needless work.
+pub(crate) async fn likely_removal_record(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
+    match remote.retired.recent() {
+        Some(retired) if !retired.contains(id) => tombstone_of(remote, id).await,
+        _ => removal_record(remote, id).await,
+    }
+}
+
+async fn tombstone_of(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
+    let tombstone = remote.keys.tombstone(id);
+    Ok(remote.store.head(&tombstone).await?.map(|_| tombstone))
 }
 
 /// Returns the steps in all records of retired steps, and the numbers of those records.
@@ -335,11 +349,25 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
         KeyKind::Retired(number) => Some(number),
         _ => None,
     };
+    let begun = Instant::now();
     let listed = remote.list_kind(&remote.keys.retired_prefix(), select).await?;
     let mut retired = RetiredSteps::default();
-    for (_, object) in &listed {
-        match remote.read_record::<RetiredRecord>(&object.key).await {
-            Ok(Some((record, _))) => retired.extend(record),
+    let mut read = Vec::new();
+    let mut numbers = BTreeSet::new();
+    for (number, object) in listed {
+        numbers.insert(number);
+        let record = match remote.retired.record(&object) {
+            Some(known) => Ok(Some(known)),
+            None => remote
+                .read_record::<RetiredRecord>(&object.key)
+                .await
+                .map(|found| found.map(|(record, _)| record)),
+        };
+        match record {
+            Ok(Some(record)) => {
+                retired.extend(record.clone());
+                read.push((object, record));
+            }
             // Deleted since the listing: a later record holds the same.
             Ok(None) => {}
             Err(error) if is_outage(&error) => return Err(error),
@@ -347,7 +375,8 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
             Err(error) => tracing::warn!("{error}"),
         }
     }
-    Ok((retired, listed.into_iter().map(|(number, _)| number).collect()))
+    remote.retired.replace(begun, read, &retired);
+    Ok((retired, numbers))
 }
 
 /// Reads a tombstone, which has the step's name.

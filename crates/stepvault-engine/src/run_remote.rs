@@ -18,12 +18,14 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 use stepvault_remote::random;
-use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
+use stepvault_remote::store::{ObjectInfo, RemoteStore};
 
 use crate::broken_body::Breaks;
 use crate::catalog::is_outage;
 use crate::marked_store::{MarkedStore, gone, same_archive};
 use crate::remote_memory::{other_runs_at, remember};
+use crate::retired_memory::RetiredMemory;
+use crate::written_record::WrittenRecord;
 
 /// How long work that can do without the answer of a remote waits for it: sealing, which then gives a provisional attempt,
 /// and a restore that another remote has answered.
@@ -45,6 +47,8 @@ pub struct RunRemote {
     pub may_copy: Arc<AtomicBool>,
     /// The same for parts of files alone.
     pub may_copy_parts: Arc<AtomicBool>,
+    /// The records of retired steps that were read on it.
+    pub(crate) retired: RetiredMemory,
 }
 
 impl RunRemote {
@@ -61,6 +65,7 @@ impl RunRemote {
             tier,
             may_copy: Arc::new(AtomicBool::new(true)),
             may_copy_parts: Arc::new(AtomicBool::new(true)),
+            retired: RetiredMemory::default(),
         }
     }
 
@@ -158,29 +163,25 @@ impl RunRemote {
     /// # Errors
     /// [`ErrorKind::Conflict`] when the key holds a different record.
     pub async fn create_record<R: Record>(&self, key: &str, record: &R) -> Result<Vec<u8>> {
+        self.write_record(key, record).await?.confirm(self).await
+    }
+
+    /// Writes a record that never changes, unless its key is taken. It is not stored for certain before it was
+    /// [confirmed](WrittenRecord::confirm).
+    pub(crate) async fn write_record<R: Record>(&self, key: &str, record: &R) -> Result<WrittenRecord> {
         let bytes = encode(record)?;
         // Never write what this program could not read back: the step would be durable but unreadable.
         drop(decode::<R>(&bytes, &self.describe(key))?);
         let bytes = Bytes::from(bytes);
-        let written = self
-            .store
-            .create(key, bytes.clone().into(), &PartDigest::of(&bytes))
-            .await?;
-        let conflict = |why: &str| {
-            Error::new(ErrorKind::Conflict, format!("cannot write the {}", R::WHAT))
-                .on(self.describe(key))
-                .because(why)
-        };
-        match self.read_small(key).await? {
-            Some(found) if found == bytes => Ok(found),
-            Some(_) if matches!(written, Created::Exists) => {
-                Err(conflict("a different one already exists").name_taken())
-            }
-            Some(_) => {
-                Err(conflict("the bytes read back differ from those written").with_kind(ErrorKind::Damaged))
-            }
-            None => Err(conflict("it is missing after it was written").with_kind(ErrorKind::Damaged)),
-        }
+        let digest = PartDigest::of(&bytes);
+        let created = self.store.create(key, bytes.clone().into(), &digest).await?;
+        Ok(WrittenRecord {
+            what: R::WHAT,
+            key: key.to_owned(),
+            bytes,
+            digest,
+            created,
+        })
     }
 
     /// Writes a record, replacing an existing one.

@@ -18,7 +18,8 @@ use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_remote::store::ObjectInfo;
 
 use crate::catalog::{
-    FoundCommit, RemovedSteps, committed_ids, known_commits, read_tombstone, removal_record, removed_steps,
+    FoundCommit, RemovedSteps, committed_ids, known_commits, likely_removal_record, read_tombstone,
+    removal_record, removed_steps,
 };
 use crate::run_remote::RunRemote;
 
@@ -54,7 +55,20 @@ fn without_removed<T>(mut steps: BTreeMap<StepId, T>, removed: &RemovedSteps) ->
 /// # Errors
 /// [`ErrorKind::Refused`] when the step was removed or is being removed.
 pub(crate) async fn ensure_not_removed(remote: &RunRemote, id: StepId) -> Result<()> {
-    let Some(key) = removal_record(remote, id).await? else {
+    refuse_removed(remote, id, removal_record(remote, id).await?).await
+}
+
+/// Refuses most of what [`ensure_not_removed`] refuses, for a request less: before an upload, whose commit is followed by
+/// that check.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn ensure_likely_not_removed(remote: &RunRemote, id: StepId) -> Result<()> {
+    refuse_removed(remote, id, likely_removal_record(remote, id).await?).await
+}
+
+async fn refuse_removed(remote: &RunRemote, id: StepId, removal: Option<String>) -> Result<()> {
+    let Some(key) = removal else {
         return Ok(());
     };
     let error = Error::new(ErrorKind::Refused, format!("cannot upload {id}"))

@@ -1,5 +1,7 @@
 //! Writes the records that make an uploaded step visible: each node's part manifest, then the commit, once.
 
+use std::time::Duration;
+
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::digest::Sha256Digest;
@@ -12,6 +14,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::Journal;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use tokio::time::Instant;
 
 use super::digests::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
@@ -20,6 +23,10 @@ use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
 use crate::content::record_matches_manifest;
 use crate::step_state::ensure_not_removed;
 use crate::verify::{Depth, check_committed, ensure_part_durable};
+
+/// For how long a step that was not removed is taken for not removed while its commit is not written: what follows the
+/// commit is the check that counts.
+const RECENT: Duration = Duration::from_secs(60);
 
 /// The parts of a step that were found.
 enum Collected {
@@ -86,7 +93,7 @@ impl UploadSession {
             launch: record.launch.clone(),
         };
         let key = self.remote.keys.claim(record.id);
-        let Err(error) = self.remote.create_record(&key, &claim).await else {
+        let Err(error) = self.create_proved_record(&key, &claim).await else {
             return Ok(());
         };
         if error.kind() != ErrorKind::Conflict {
@@ -178,12 +185,12 @@ impl UploadSession {
         .hint("push it as a new attempt with --attempt")
     }
 
-    /// Writes the manifest of this node's part, whose bytes are uploaded and proved, and returns what a commit says of it
-    /// as it was read back.
+    /// Writes the manifest of this node's part, whose bytes are uploaded and proved, and returns what a commit says of
+    /// it.
     pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: &PartManifest) -> Result<FoundPart> {
         let record = sealed.record();
         let key = self.remote.keys.part(record.id, &record.node);
-        let bytes = self.remote.create_record(&key, manifest).await?;
+        let bytes = self.create_proved_record(&key, manifest).await?;
         self.save_state(sealed, UploadState::Uploaded, None).await?;
         Ok(FoundPart::of(
             manifest,
@@ -193,21 +200,28 @@ impl UploadSession {
     }
 
     /// Commits the step whose part this call has written: like [`commit_if_complete`](Self::commit_if_complete), but a
-    /// step of this node alone needs no look at what exists, since its part was just read back, and a commit that exists
-    /// is found by its creation.
+    /// step of this node alone needs no look at what exists, since its part was just proved, and a commit that exists
+    /// is found by its creation. `unremoved_at` is when the step was found not to be removed.
     ///
     /// # Invariants
     /// As there: S2 and S9.
-    pub(super) async fn commit_own(&self, sealed: &SealedStep, part: FoundPart) -> Result<Uploaded> {
+    pub(super) async fn commit_own(
+        &self,
+        sealed: &SealedStep,
+        part: FoundPart,
+        unremoved_at: Instant,
+    ) -> Result<Uploaded> {
         // A store that overwrites would replace a commit.
         if sealed.record().is_one_of_several() || !self.guarantees.honours_create_only {
             return self.commit_if_complete(sealed).await;
         }
         let commit = Commit::of(vec![part])?;
+        if unremoved_at.elapsed() > RECENT {
+            ensure_not_removed(&self.remote, sealed.id()).await?;
+        }
         match self.write_commit(sealed, &commit).await {
-            Ok(bytes) => self.acknowledge(sealed, &bytes).await,
             Err(error) if error.kind() == ErrorKind::Conflict => self.commit_if_complete(sealed).await,
-            Err(error) => Err(error),
+            committed => committed,
         }
     }
 
@@ -219,33 +233,46 @@ impl UploadSession {
     pub async fn commit_if_complete(&self, sealed: &SealedStep) -> Result<Uploaded> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
-        let bytes = match self.remote.read_record::<Commit>(&key).await? {
-            Some((commit, bytes)) => {
-                self.check_own_part(sealed, &commit).await?;
-                bytes
+        if let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? {
+            self.check_own_part(sealed, &commit).await?;
+            return self.acknowledge(sealed, async { Ok(bytes) }).await;
+        }
+        match self.collect_parts(record).await? {
+            Collected::Missing(missing) if missing.contains(&record.node) => {
+                Err(self.own_part_is_gone(sealed).await)
             }
-            None => match self.collect_parts(record).await? {
-                Collected::Missing(missing) if missing.contains(&record.node) => {
-                    return Err(self.own_part_is_gone(sealed).await);
+            Collected::Missing(missing) => {
+                // Do not wait for the parts of a step that is being removed.
+                ensure_not_removed(&self.remote, sealed.id()).await?;
+                Ok(Uploaded::Incomplete { missing })
+            }
+            Collected::All(commit) => {
+                if record.is_one_of_several() {
+                    self.ensure_parts_exist(record, &commit).await?;
                 }
-                Collected::Missing(missing) => {
-                    // Do not wait for the parts of a step that is being removed.
-                    ensure_not_removed(&self.remote, sealed.id()).await?;
-                    return Ok(Uploaded::Incomplete { missing });
-                }
-                Collected::All(commit) => self.write_commit(sealed, &commit).await?,
-            },
-        };
-        self.acknowledge(sealed, &bytes).await
+                ensure_not_removed(&self.remote, record.id).await?;
+                self.write_commit(sealed, &commit).await
+            }
+        }
     }
 
-    /// Records a step as durable whose commit was read back as `commit`, unless it was removed meanwhile.
-    async fn acknowledge(&self, sealed: &SealedStep, commit: &[u8]) -> Result<Uploaded> {
+    /// Records a step as durable, once its commit is read back, unless it was removed meanwhile. `commit` reads it back,
+    /// and exists before this call.
+    async fn acknowledge(
+        &self,
+        sealed: &SealedStep,
+        commit: impl Future<Output = Result<Vec<u8>>>,
+    ) -> Result<Uploaded> {
         let record = sealed.record();
         // A gc that found the step without a commit may have tombstoned it. Check again after the commit, so that a
         // writer that was paused in between cannot acknowledge a step that is being deleted.
-        ensure_not_removed(&self.remote, sealed.id()).await?;
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(commit)))
+        let (commit, not_removed) = tokio::join!(commit, ensure_not_removed(&self.remote, sealed.id()));
+        let commit = match (commit, not_removed) {
+            (Ok(commit), not_removed) => not_removed.map(|()| commit)?,
+            // Of a removed step, the commit may be gone.
+            (Err(error), not_removed) => return Err(not_removed.err().unwrap_or(error)),
+        };
+        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit)))
             .await?;
         let (vault, run, id, name) = (
             self.vault.clone(),
@@ -313,25 +340,26 @@ impl UploadSession {
         Commit::of(parts).map(|commit| Collected::All(Box::new(commit)))
     }
 
-    async fn write_commit(&self, sealed: &SealedStep, commit: &Commit) -> Result<Vec<u8>> {
-        let record = sealed.record();
-        if record.is_one_of_several() {
-            // The other nodes proved their parts, perhaps long ago: check that their files still exist.
-            let health = check_committed(&self.remote, commit, Depth::Listed, &self.observer).await?;
-            if !health.is_sound() {
-                return Err(
-                    Error::new(ErrorKind::Damaged, format!("cannot commit {}", record.id))
-                        .on(self
-                            .remote
-                            .describe(&self.remote.keys.step_parts_prefix(record.id)))
-                        .because(health.faults.join("; "))
-                        .hint("save the step again, as a new attempt"),
-                );
-            }
+    /// Checks that the files of the other nodes, which proved them perhaps long ago, still exist.
+    async fn ensure_parts_exist(&self, record: &SealRecord, commit: &Commit) -> Result<()> {
+        let health = check_committed(&self.remote, commit, Depth::Listed, &self.observer).await?;
+        if health.is_sound() {
+            return Ok(());
         }
-        ensure_not_removed(&self.remote, sealed.id()).await?;
-        let key = self.remote.keys.commit(record.id);
-        self.remote.create_record(&key, commit).await
+        Err(
+            Error::new(ErrorKind::Damaged, format!("cannot commit {}", record.id))
+                .on(self
+                    .remote
+                    .describe(&self.remote.keys.step_parts_prefix(record.id)))
+                .because(health.faults.join("; "))
+                .hint("save the step again, as a new attempt"),
+        )
+    }
+
+    async fn write_commit(&self, sealed: &SealedStep, commit: &Commit) -> Result<Uploaded> {
+        let key = self.remote.keys.commit(sealed.id());
+        let written = self.remote.write_record(&key, commit).await?;
+        self.acknowledge(sealed, written.confirm(&self.remote)).await
     }
 
     async fn save_state(

@@ -1,5 +1,6 @@
 //! Proves what was sent: each object when it is complete, and that the remote lists all of them.
 
+use stepvault_core::codec::Record;
 use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::Event;
@@ -118,6 +119,19 @@ impl UploadSession {
         // A store may turn out to accept no checksums after it was probed.
         let sends_them = self.remote.store.capabilities().checks_checksums;
         self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
+    }
+
+    /// Writes a record, and proves it as a file of one part is proved: by the store's answer if its checksums can be
+    /// trusted, otherwise byte for byte. Returns its bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when the key holds a different record.
+    pub(super) async fn create_proved_record<R: Record>(&self, key: &str, record: &R) -> Result<Vec<u8>> {
+        let written = self.remote.write_record(key, record).await?;
+        match written.proved().filter(|_| !self.must_read_back(1)) {
+            Some(bytes) => Ok(bytes),
+            None => written.confirm(&self.remote).await,
+        }
     }
 
     /// Returns this node's sent files that the remote does not list with their size: one LIST.

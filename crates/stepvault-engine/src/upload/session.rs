@@ -24,7 +24,7 @@ use super::digests::SharedDigests;
 use super::guarantees::guarantees;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
-use crate::step_state::ensure_not_removed;
+use crate::step_state::ensure_likely_not_removed;
 
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
 #[derive(Debug, Clone)]
@@ -141,9 +141,10 @@ impl UploadSession {
                 .because("its attempt is provisional")
                 .hint("wait until a remote is reachable: the agent or the next push then determines it"));
         }
+        let begun = Instant::now();
         let (committed, not_removed) = tokio::join!(
             self.confirm_committed(sealed),
-            ensure_not_removed(&self.remote, id)
+            ensure_likely_not_removed(&self.remote, id)
         );
         match committed {
             Ok(true) => return Ok(Uploaded::AlreadyDurable),
@@ -154,7 +155,7 @@ impl UploadSession {
         self.claim(sealed).await?;
         let own = record.own_files();
         let bytes = own.iter().map(|file| file.size_bytes).sum();
-        let (tier, begun) = (&self.remote.tier, Instant::now());
+        let tier = &self.remote.tier;
         let place = &self.remote.step_location(&record.name, id);
         let copied_before = self.copied_bytes();
         self.observer.on_event(&Event::TransferStarted {
@@ -164,8 +165,9 @@ impl UploadSession {
             files: own.len() as u64,
             bytes,
         });
-        let sent = self.send(sealed).await;
-        let seconds = begun.elapsed().as_secs_f64();
+        let started = Instant::now();
+        let sent = self.send(sealed, begun).await;
+        let seconds = started.elapsed().as_secs_f64();
         self.observer.on_event(&match &sent {
             Ok(_) => Event::TransferFinished {
                 tier,
@@ -187,7 +189,7 @@ impl UploadSession {
         sent
     }
 
-    async fn send(&self, sealed: &SealedStep) -> Result<Uploaded> {
+    async fn send(&self, sealed: &SealedStep, unremoved_at: Instant) -> Result<Uploaded> {
         self.send_files(sealed).await?;
         // A written record is held twice and read back; if it is large, one remote does this at a time.
         let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
@@ -195,7 +197,7 @@ impl UploadSession {
         let manifest = self.finish_manifest(sealed).await?;
         let part = self.write_part(sealed, &manifest).await?;
         drop(manifest);
-        self.commit_own(sealed, part).await
+        self.commit_own(sealed, part, unremoved_at).await
     }
 }
 

@@ -11,6 +11,7 @@ use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_engine::catalog::read_commit;
 use stepvault_engine::leases::HeldLease;
 use stepvault_engine::pins;
+use stepvault_engine::push::seal_checkpoint;
 use stepvault_engine::step_state::visible_commits;
 use stepvault_testkit::faults::{FaultAction, FaultRule, Faults};
 use stepvault_testkit::objects::StoredObject;
@@ -200,6 +201,73 @@ async fn a_pin_and_a_lease_that_come_before_the_tombstone_hold_in_the_middle_of_
     lease.release().await.unwrap();
     let report = rig.prune(5).await.unwrap();
     assert_eq!(report.removed, [id(1, 11)], "the pin still holds");
+}
+
+/// What was asked of the server, in order of arrival: the method, and the kind of the object or listing.
+fn kinds(faults: &Faults) -> Vec<String> {
+    let layout = RunKeys::new(run_name());
+    let requests = faults.requests().into_iter();
+    let kind = |path: &str| {
+        if path.contains("list-type=2") {
+            return if path.contains("retired") {
+                "retired"
+            } else {
+                "files"
+            };
+        }
+        let key = path.split('?').next().unwrap();
+        match layout.classify(&key[key.find(run_name().as_str()).unwrap()..]) {
+            Some(KeyKind::Tombstone(_)) => "tombstone",
+            Some(KeyKind::Claim(_)) => "claim",
+            Some(KeyKind::Commit(_)) => "commit",
+            Some(KeyKind::Part(..)) => "part",
+            Some(KeyKind::Data { .. }) => "data",
+            Some(KeyKind::Retired(_)) => "retired record",
+            Some(KeyKind::Marker) => "marker",
+            _ => "other",
+        }
+    };
+    requests
+        .map(|request| format!("{} {}", request.method, kind(&request.path)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_step_takes_ten_requests_after_another_one_also_when_steps_were_retired() {
+    let server = StrictS3::start();
+    let rig = with_small_steps(&server, 3).await;
+    rig.prune(1).await.unwrap();
+    // Stores tell times in whole seconds: what is younger than that is never old enough.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(rig.gc_now().await.retired_steps, 2);
+    let session = rig.upload_session().await;
+    let mut asked = Vec::new();
+    for step in [4, 5] {
+        let source = rig.write_step(step, &[("x", 10)], step, step as i64 * 1_000);
+        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
+            .await
+            .unwrap();
+        let sealed = rig.vault.step(&run_name(), id(1, step)).unwrap().unwrap();
+        server.faults().clear_requests();
+        assert!(session.upload(&sealed).await.unwrap().is_durable());
+        asked = kinds(server.faults());
+        // The two at the start are sent at once, and so are the two after the commit.
+        asked[..2].sort();
+        asked[7..9].sort();
+    }
+    let expected = [
+        "GET commit",
+        "HEAD tombstone",
+        "PUT claim",
+        "PUT data",
+        "GET files",
+        "PUT part",
+        "PUT commit",
+        "GET commit",
+        "HEAD tombstone",
+        "GET retired",
+    ];
+    assert_eq!(asked, expected);
 }
 
 /// The requests that read an object, other than the marker.

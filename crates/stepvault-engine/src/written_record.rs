@@ -1,0 +1,60 @@
+//! A record that was written and is not stored for certain yet.
+
+use std::slice;
+
+use bytes::Bytes;
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::store::Created;
+
+use crate::run_remote::RunRemote;
+
+/// A record that [`RunRemote::write_record`] has written, or whose key was taken.
+#[derive(Debug)]
+pub(crate) struct WrittenRecord {
+    /// What it is, for messages.
+    pub(crate) what: &'static str,
+    pub(crate) key: String,
+    pub(crate) bytes: Bytes,
+    pub(crate) digest: PartDigest,
+    pub(crate) created: Created,
+}
+
+impl WrittenRecord {
+    /// Returns the bytes if this call wrote them and the checksum in the store's answer proves them: for a store that
+    /// checks what it stores.
+    pub(crate) fn proved(&self) -> Option<Vec<u8>> {
+        let head = match &self.created {
+            Created::Written(head) => head,
+            Created::Exists => return None,
+        };
+        let digest = FileDigest::from_parts(slice::from_ref(&self.digest));
+        let is_proved = head.info.size_bytes == digest.size_bytes
+            && head.checksum.proves(&digest, &[self.digest.sha256]) == Some(true);
+        is_proved.then(|| self.bytes.to_vec())
+    }
+
+    /// Reads the record back: after `Ok` exactly these bytes are stored, whether this call wrote them, an earlier one
+    /// whose answer was lost, or another writer with the same record.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when the key holds a different record; [`ErrorKind::Damaged`] when what this call wrote is
+    /// missing or different.
+    pub(crate) async fn confirm(self, remote: &RunRemote) -> Result<Vec<u8>> {
+        let conflict = |why: &str| {
+            Error::new(ErrorKind::Conflict, format!("cannot write the {}", self.what))
+                .on(remote.describe(&self.key))
+                .because(why)
+        };
+        match remote.read_small(&self.key).await? {
+            Some(found) if found == self.bytes => Ok(found),
+            Some(_) if matches!(self.created, Created::Exists) => {
+                Err(conflict("a different one already exists").name_taken())
+            }
+            Some(_) => {
+                Err(conflict("the bytes read back differ from those written").with_kind(ErrorKind::Damaged))
+            }
+            None => Err(conflict("it is missing after it was written").with_kind(ErrorKind::Damaged)),
+        }
+    }
+}
