@@ -7,6 +7,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use tokio::time::{Duration, Instant};
 
+use super::small_steps::small_steps;
 use super::{RunUploads, UploadWorker};
 use crate::backlog::Backlog;
 use crate::pause::earliest;
@@ -20,6 +21,8 @@ pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
 pub(super) enum Choice {
     /// Upload this step of this run.
     Upload(usize, Box<SealedStep>),
+    /// Upload this step of this run, and then these small ones at once.
+    UploadSmall(usize, Box<SealedStep>, Vec<SealedStep>),
     /// Check again at this time.
     Later(Instant),
     /// Nothing waits.
@@ -61,10 +64,10 @@ impl UploadWorker {
                 self.maximum_backlog_steps,
                 patient,
             ) {
-                Choice::Upload(..) if run.pause.until().is_some() => {
+                Choice::Upload(..) | Choice::UploadSmall(..) if run.pause.until().is_some() => {
                     later = earliest(later, run.pause.until());
                 }
-                choice @ Choice::Upload(..) => {
+                choice @ (Choice::Upload(..) | Choice::UploadSmall(..)) => {
                     self.next_run = index + 1;
                     return choice;
                 }
@@ -133,14 +136,21 @@ impl RunUploads {
             return Choice::upload(index, step.clone());
         }
         let newest_first = || waiting.iter().rev();
-        let undeferred = newest_first().filter(|id| !deferred.contains(id));
-        for id in undeferred.chain(newest_first().filter(|id| deferred.contains(id))) {
+        let undeferred = || newest_first().filter(|id| !deferred.contains(id));
+        for id in undeferred().chain(newest_first().filter(|id| deferred.contains(id))) {
             if let Some(until) = self.tries.get(id).and_then(|tries| tries.pause.until()) {
                 later = earliest(later, Some(until));
                 continue;
             }
-            let step = sealed.into_iter().find(|step| step.id() == *id);
-            return step.map_or(Choice::Nothing, |step| Choice::upload(index, step));
+            let Some(step) = sealed.iter().find(|step| step.id() == *id).cloned() else {
+                return Choice::Nothing;
+            };
+            // What has failed before goes alone.
+            let others = undeferred().filter(|other| *other != id && !self.tries.contains_key(other));
+            return match small_steps(&step, others, &sealed) {
+                small if small.is_empty() => Choice::upload(index, step),
+                small => Choice::UploadSmall(index, Box::new(step), small),
+            };
         }
         for step in sealed {
             if for_others.contains(&step.id()) && self.missing_parts.take_final_check(step.id()) {

@@ -5,6 +5,7 @@ mod deferral;
 mod draining;
 mod missing_parts;
 mod run_uploads;
+mod small_steps;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +85,8 @@ impl UploadWorker {
             // Checked before the scan: a step sealed in between is found by the next scan.
             let ending = self.signals.all_determined.is_cancelled();
             match self.choose().await {
-                Choice::Upload(run, step) => self.upload_unless_preempted(run, &step).await,
+                Choice::Upload(run, step) => drop(self.upload_unless_preempted(run, &step).await),
+                Choice::UploadSmall(run, step, others) => self.upload_small(run, &step, &others).await,
                 Choice::Nothing if ending => break,
                 Choice::Nothing => self.rest(None, ending).await,
                 Choice::Later(until) => self.rest(Some(until), ending).await,
@@ -106,9 +108,9 @@ impl UploadWorker {
         }
     }
 
-    /// Uploads a step, and preempts it if time is short and another step has the better chance. The journal keeps what
-    /// was sent.
-    async fn upload_unless_preempted(&mut self, index: usize, step: &SealedStep) {
+    /// Uploads a step, and preempts it if time is short and another step has the better chance: then returns false. The
+    /// journal keeps what was sent.
+    async fn upload_unless_preempted(&mut self, index: usize, step: &SealedStep) -> bool {
         let here = self.runs[index].on_remote(step.id());
         let (in_use, in_vault) = (self.vault.in_use.clone(), here.step());
         let planner = self.planner(self.excluded(true));
@@ -116,13 +118,14 @@ impl UploadWorker {
         let narrowed = planner.clone().until_fewer_at_once(parts);
         let preempted = planner.until_preempted(here.run.clone(), here.id);
         let why = tokio::select! {
-            () = self.upload(index, step, parts.count) => return,
+            () = self.upload(index, step, parts.count) => return true,
             () = narrowed => "upload continues with fewer parts at once, so that they are whole at the deadline",
             () = preempted => "upload preempted by another step",
             () = in_use.is_given_up(&in_vault) => "upload stopped: the vault gives the step up for lack of space",
         };
         self.reporter.status.upload_stopped(&here);
         tracing::info!(run = %here.run, id = %here.id, remote = %here.remote, "{why}");
+        false
     }
 
     async fn upload(&mut self, index: usize, step: &SealedStep, parts_at_once: usize) {
@@ -138,14 +141,25 @@ impl UploadWorker {
         let _busy = self.throughput.busy(&here.remote);
         let uploaded = self.try_upload(index, step, parts_at_once).await;
         drop(in_use);
+        self.ended(index, &here, uploaded).await;
+    }
+
+    /// Records how an upload ended.
+    async fn ended(
+        &mut self,
+        index: usize,
+        here: &StepOnRemote,
+        uploaded: std::result::Result<Uploaded, UploadFailure>,
+    ) {
+        let id = here.id;
         match uploaded {
-            Ok(Uploaded::Incomplete { missing }) => self.lacks_parts(index, &here, &missing),
+            Ok(Uploaded::Incomplete { missing }) => self.lacks_parts(index, here, &missing),
             Ok(uploaded) => {
                 self.runs[index].succeeded(id);
                 self.runs[index].missing_parts.forget(id);
                 let is_new = uploaded == Uploaded::Durable;
-                self.reporter.status.upload_done(&here, is_new);
-                self.resolved(&here);
+                self.reporter.status.upload_done(here, is_new);
+                self.resolved(here);
                 self.uploaded.notify_one();
                 self.signals.eviction.notify_one();
             }
@@ -155,9 +169,9 @@ impl UploadWorker {
                     lacks_parts: true,
                     ..Trouble::of(&failure.error)
                 };
-                self.reporter.status.step_failed(&here, trouble);
+                self.reporter.status.step_failed(here, trouble);
             }
-            Err(failure) => self.failed(index, &here, &failure).await,
+            Err(failure) => self.failed(index, here, &failure).await,
         }
     }
 

@@ -32,6 +32,7 @@ mod retention;
 mod rewriting;
 mod rotation;
 mod several_paths;
+mod small_steps;
 mod source;
 mod space;
 mod starts;
