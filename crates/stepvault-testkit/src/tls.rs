@@ -1,20 +1,23 @@
 //! TLS in front of a test server, with a certificate of an authority that the test makes.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    date_time_ymd,
+    KeyUsagePurpose, date_time_ymd,
 };
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CipherSuite, HandshakeKind, RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::serve::ServerHandle;
 
@@ -29,6 +32,64 @@ pub enum Validity {
     OtherHost,
 }
 
+/// The connections that an [`Acceptor`] accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionCounts {
+    /// Connections over TCP.
+    pub connections: u64,
+    /// TLS handshakes that succeeded.
+    pub handshakes: u64,
+    /// Those of them that resumed a session of an earlier connection.
+    pub resumed: u64,
+}
+
+/// Counts connections, and performs the TLS handshake on each if it was made by an [`Authority`]. The clones share
+/// their counts.
+#[derive(Debug, Clone, Default)]
+pub struct Acceptor {
+    tls: Option<Arc<ServerConfig>>,
+    connections: Arc<AtomicU64>,
+    handshakes: Arc<AtomicU64>,
+    resumed: Arc<AtomicU64>,
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Acceptor {
+    /// Returns the scheme of URLs of its server.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Returns the counts since the last call.
+    pub fn take_counts(&self) -> ConnectionCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        ConnectionCounts {
+            connections: take(&self.connections),
+            handshakes: take(&self.handshakes),
+            resumed: take(&self.resumed),
+        }
+    }
+
+    pub(crate) async fn accept(&self, client: TcpStream) -> io::Result<Accepted> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let Some(config) = &self.tls else {
+            return Ok(Accepted::Plain(client));
+        };
+        let stream = TlsAcceptor::from(Arc::clone(config)).accept(client).await?;
+        self.handshakes.fetch_add(1, Ordering::Relaxed);
+        if stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
+            self.resumed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Accepted::Tls(Box::new(stream)))
+    }
+}
+
 /// An authority that signs certificates of test servers.
 #[derive(Debug)]
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -41,6 +102,8 @@ impl Authority {
         let name = format!("test authority {}", uuid::Uuid::new_v4());
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL's strict mode, Python's default since 3.13, requires it.
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().expect("a key");
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
@@ -58,6 +121,14 @@ impl Authority {
         let signed = params.signed_by(&pair, &self.0).expect("a certificate");
         std::fs::write(certificate, signed.pem()).expect("its file");
         std::fs::write(key, pair.serialize_pem()).expect("its file");
+    }
+
+    /// Returns an acceptor with a certificate that this authority signed.
+    pub fn acceptor(&self, validity: Validity) -> Acceptor {
+        Acceptor {
+            tls: Some(Arc::new(self.config(validity, None))),
+            ..Acceptor::default()
+        }
     }
 
     /// Serves what `server` serves, over TLS, until the handle is dropped.
@@ -100,6 +171,7 @@ impl Authority {
             "127.0.0.1"
         };
         let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
+        params.use_authority_key_identifier_extension = true;
         if validity == Validity::Expired {
             params.not_before = date_time_ymd(2020, 1, 1);
             params.not_after = date_time_ymd(2021, 1, 1);
@@ -107,16 +179,25 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        // Every client encrypts by the same cipher, so that a benchmark compares the clients and not their preferences.
+        let mut provider = aws_lc_rs::default_provider();
+        provider
+            .cipher_suites
+            .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+        let builder = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .expect("TLS versions");
         let builder = match clients {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        builder
+        let mut config = builder
             .with_single_cert(vec![certificate.der().clone()], key)
-            .expect("a certificate that fits its key")
+            .expect("a certificate that fits its key");
+        config.ignore_client_order = true;
+        // By default, sessions are kept in a table of 256, which a client with more connections would overflow.
+        config.ticketer = aws_lc_rs::Ticketer::new().expect("a key for tickets");
+        config
     }
 }
 

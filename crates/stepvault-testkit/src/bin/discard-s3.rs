@@ -2,20 +2,24 @@
 
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use stepvault_testkit::discard::{Delays, DiscardStore, pattern, serve};
+use stepvault_testkit::tls::{Acceptor, Authority, Validity};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
 const USAGE: &str = "\
-usage: discard-s3 [--threads N] [--port P] [--latency-ms N] [--rate-mib N] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]...
+usage: discard-s3 [--threads N] [--port P] [--tls FILE] [--latency-ms N] [--rate-mib N] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]...
        discard-s3 --emit-pattern BYTES
 
 Serves S3 on loopback and throws bodies away. Seeded objects can be read at once. --emit-pattern writes the bytes
 that generated objects consist of, for source files whose downloads can be verified.
---latency-ms and --rate-mib delay each answer, as a network of that latency and that rate per connection would.";
+--tls serves HTTPS with a certificate of an authority of its own, whose certificate it writes to FILE.
+--latency-ms and --rate-mib delay each answer, as a network of that latency and that rate per connection would.
+GET /.counts answers with the requests, connections, TLS handshakes and resumed sessions since it was last read.";
 
 struct Arguments {
     threads: usize,
@@ -23,6 +27,7 @@ struct Arguments {
     store: DiscardStore,
     emit_bytes: Option<u64>,
     delays: Delays,
+    acceptor: Acceptor,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -32,6 +37,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         store: DiscardStore::default(),
         emit_bytes: None,
         delays: Delays::default(),
+        acceptor: Acceptor::default(),
     };
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -39,6 +45,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         match option.as_str() {
             "--threads" => arguments.threads = value.parse().map_err(|_| wrong())?,
             "--port" => arguments.port = value.parse().map_err(|_| wrong())?,
+            "--tls" => {
+                let authority = Authority::new();
+                authority.write(Path::new(&value));
+                arguments.acceptor = authority.acceptor(Validity::Valid);
+            }
             "--latency-ms" => {
                 arguments.delays.latency = Duration::from_millis(value.parse().map_err(|_| wrong())?);
             }
@@ -93,9 +104,13 @@ fn run(arguments: Arguments) -> io::Result<()> {
     };
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, arguments.port)).await?;
-        println!("listening on http://{}", listener.local_addr()?);
+        println!(
+            "listening on {}://{}",
+            arguments.acceptor.scheme(),
+            listener.local_addr()?
+        );
         io::stdout().flush()?;
-        serve(listener, arguments.store, arguments.delays).await;
+        serve(listener, arguments.acceptor, arguments.store, arguments.delays).await;
         Ok(())
     })
 }

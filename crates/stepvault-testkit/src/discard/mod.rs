@@ -11,6 +11,7 @@ mod store;
 mod xml;
 
 use std::fmt::Write as _;
+use std::future::ready;
 use std::io;
 use std::time::{Duration, SystemTime};
 
@@ -31,27 +32,43 @@ use self::store::{Entry, Tables};
 use crate::s3::checksums::Algorithm;
 use crate::s3::connections;
 use crate::serve::ServerHandle;
+use crate::tls::{Acceptor, ConnectionCounts};
 
 /// A discarding server on its own threads; stops when dropped.
 #[derive(Debug)]
 pub struct DiscardS3 {
     handle: ServerHandle,
     store: DiscardStore,
+    acceptor: Acceptor,
 }
 
 impl DiscardS3 {
     /// Starts a server on a free loopback port.
     pub fn start() -> Self {
-        let store = DiscardStore::default();
-        let served = store.clone();
-        let handle = ServerHandle::start(move |listener| serve(listener, served, Delays::default()))
-            .expect("a server");
-        Self { handle, store }
+        Self::start_with(Acceptor::default(), Delays::default())
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// Starts a server on a free loopback port, behind this acceptor and as slow as this.
+    pub fn start_with(acceptor: Acceptor, delays: Delays) -> Self {
+        let store = DiscardStore::default();
+        let (served, accepting) = (store.clone(), acceptor.clone());
+        let handle = ServerHandle::start(move |listener| serve(listener, accepting, served, delays))
+            .expect("a server");
+        Self {
+            handle,
+            store,
+            acceptor,
+        }
+    }
+
+    /// `http://127.0.0.1:PORT`, or with https.
     pub fn endpoint(&self) -> String {
-        self.handle.endpoint()
+        format!("{}://{}", self.acceptor.scheme(), self.handle.address())
+    }
+
+    /// Returns the connections since the last call.
+    pub fn take_connections(&self) -> ConnectionCounts {
+        self.acceptor.take_counts()
     }
 
     /// Returns the record of objects and uploads.
@@ -79,15 +96,50 @@ impl Delays {
     }
 }
 
-/// Serves `store` on `listener` until dropped.
-pub async fn serve(listener: TcpListener, store: DiscardStore, delays: Delays) {
-    connections::serve(listener, Service { store, delays }).await;
+/// Serves `store` on the connections of `acceptor` until dropped.
+pub async fn serve(listener: TcpListener, acceptor: Acceptor, store: DiscardStore, delays: Delays) {
+    let service = Service {
+        store,
+        delays,
+        acceptor: acceptor.clone(),
+    };
+    connections::serve(listener, acceptor, service).await;
 }
 
 #[derive(Clone)]
 struct Service {
     store: DiscardStore,
     delays: Delays,
+    acceptor: Acceptor,
+}
+
+/// A name that is no bucket, which answers with the counts since it was last read.
+const COUNTS_PATH: &str = "/.counts";
+
+/// What a client did, as JSON.
+#[derive(Debug, serde::Serialize)]
+struct Counts {
+    requests: u64,
+    connections: u64,
+    handshakes: u64,
+    resumed: u64,
+}
+
+impl Service {
+    /// Returns the counts since the last call, without this request and its connection, which is closed.
+    fn take_counts(&self) -> io::Result<Response<Reply>> {
+        let accepted = self.acceptor.take_counts();
+        let counts = Counts {
+            requests: self.store.take_requests(),
+            connections: accepted.connections.saturating_sub(1),
+            handshakes: accepted.handshakes.saturating_sub(1),
+            resumed: accepted.resumed,
+        };
+        let document = serde_json::to_vec(&counts)?;
+        let mut response = reply(StatusCode::OK, Reply::Document(Bytes::from(document)));
+        set(&mut response, "connection", "close");
+        Ok(response)
+    }
 }
 
 impl hyper::service::Service<Request<Incoming>> for Service {
@@ -96,6 +148,9 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     type Future = BoxFuture<'static, io::Result<Response<Reply>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        if request.uri().path() == COUNTS_PATH {
+            return Box::pin(ready(self.take_counts()));
+        }
         let (store, delays, begun) = (self.store.clone(), self.delays, Instant::now());
         Box::pin(async move {
             let sent_bytes = request.body().size_hint().exact().unwrap_or(0);
@@ -110,17 +165,11 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     }
 }
 
-/// A name that is no bucket. Reading it returns the number of requests since it was last read.
-const REQUESTS: &str = ".requests";
 /// Maximum length of documents that clients send; a full batch delete is smaller.
 const DOCUMENT_BYTES: usize = 16 << 20;
 
 async fn answer(store: &DiscardStore, request: Request<Incoming>) -> io::Result<Response<Reply>> {
     let target = Target::of(request.uri());
-    if target.path == REQUESTS {
-        let count = store.take_requests().to_string();
-        return Ok(reply(StatusCode::OK, Reply::Document(Bytes::from(count))));
-    }
     store.count_request();
     let (parts, body) = request.into_parts();
     let (method, headers) = (&parts.method, &parts.headers);

@@ -74,7 +74,7 @@ impl DiscardStore {
     }
 
     /// Returns the number of requests since the last call.
-    pub(crate) fn take_requests(&self) -> u64 {
+    pub fn take_requests(&self) -> u64 {
         self.requests.swap(0, Ordering::Relaxed)
     }
 

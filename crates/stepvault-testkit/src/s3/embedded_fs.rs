@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::{ACCESS_KEY, SECRET_KEY, connections};
 use crate::serve::ServerHandle;
+use crate::tls::Acceptor;
 
 /// `s3s-fs` over a temporary directory. It enforces preconditions, and supports few multipart checksums.
 #[derive(Debug)]
@@ -24,7 +25,8 @@ impl EmbeddedS3Fs {
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
         let handle =
-            ServerHandle::start(move |listener| connections::serve(listener, service)).expect("a server");
+            ServerHandle::start(move |listener| connections::serve(listener, Acceptor::default(), service))
+                .expect("a server");
         Self { handle, root }
     }
 

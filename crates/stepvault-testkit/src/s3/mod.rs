@@ -31,6 +31,7 @@ use self::state::State;
 use crate::faults::Faults;
 use crate::objects::Objects;
 use crate::serve::ServerHandle;
+use crate::tls::Acceptor;
 
 const ACCESS_KEY: &str = "AKIATESTKITEXAMPLE01";
 const SECRET_KEY: &str = "testkit/secret+key/that-opens-nothing-else";
@@ -160,8 +161,10 @@ impl StrictS3 {
             manners,
             state: Arc::clone(&state),
         };
-        let handle = ServerHandle::start_on(listener, move |listener| connections::serve(listener, layer))
-            .expect("a server");
+        let handle = ServerHandle::start_on(listener, move |listener| {
+            connections::serve(listener, Acceptor::default(), layer)
+        })
+        .expect("a server");
         Self {
             handle,
             state,

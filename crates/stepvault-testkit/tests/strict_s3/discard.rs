@@ -1,5 +1,7 @@
 use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumMode, CompletedMultipartUpload, CompletedPart};
 use stepvault_testkit::discard::{DiscardS3, pattern};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::*;
 
@@ -219,4 +221,33 @@ async fn listings_and_deletes() {
         .await
         .unwrap();
     assert_eq!(server.store().size_bytes("vault/one & <only>"), None);
+}
+
+/// Reads the counts of a server over a connection of their own, which the server closes.
+async fn counts(server: &DiscardS3) -> serde_json::Value {
+    let endpoint = server.endpoint();
+    let mut stream = TcpStream::connect(endpoint.trim_start_matches("http://"))
+        .await
+        .unwrap();
+    let request = b"GET /.counts HTTP/1.1\r\nhost: discard\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap()
+}
+
+#[tokio::test]
+async fn requests_and_connections_are_counted_since_they_were_last_read() {
+    let (server, client) = discard();
+    for key in ["a", "b", "c"] {
+        put(&client, key, b"x").await;
+    }
+    let counted = |requests, connections| {
+        serde_json::json!({
+            "requests": requests, "connections": connections, "handshakes": 0, "resumed": 0,
+        })
+    };
+    assert_eq!(counts(&server).await, counted(3, 1));
+    assert_eq!(counts(&server).await, counted(0, 0));
 }
