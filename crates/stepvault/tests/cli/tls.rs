@@ -2,13 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
+use stepvault_testkit::discard::{Delays, DiscardS3};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 use stepvault_testkit::serve::ServerHandle;
 use stepvault_testkit::tls::{Authority, Validity};
 
-use crate::support::{Outcome, Place, TestCommand};
+use crate::support::{ANY_KEYS, Outcome, Place, TestCommand};
 
 /// A strict S3 behind TLS, with a directory that has a step.
 struct Scene {
@@ -253,4 +255,39 @@ fn a_proxy_carries_what_it_may_and_is_named_when_it_refuses() {
     with_password.env("HTTPS_PROXY", format!("http://user:secret@{proxy}"));
     with_password.run().expect_code(0);
     assert!(scene.is_stored());
+}
+
+/// Files of the step, each a request of its own.
+const FILES: u64 = 100;
+/// Requests that the push has under way at once.
+const MAX_CONCURRENT_REQUESTS: u64 = 8;
+
+/// The SDK opens a connection for each request that finds none idle, also where one becomes idle before the handshake
+/// is over. That is why there may be more connections than concurrent requests, and why the server answers late. Each
+/// TLS 1.3 handshake leaves two tickets, which the SDK's rustls keeps (eight for each server) and uses once. The first
+/// connection has answered before the others are opened, so at least two of these resume its session.
+#[test]
+fn connections_are_reused_and_later_ones_resume_a_session() {
+    let (place, authority) = (Place::new(), Authority::new());
+    authority.write(&place.path("authority.pem"));
+    let delays = Delays {
+        latency: Duration::from_millis(20),
+        ..Delays::default()
+    };
+    let server = DiscardS3::start_with(authority.acceptor(Validity::Valid), delays);
+    for number in 0..FILES {
+        place.write(&format!("step_1/part-{number:03}.bin"), format!("part {number}"));
+    }
+    let endpoint = server.endpoint();
+    let remote = format!(
+        "s3://bucket/p?endpoint={endpoint}&region=us-east-1&ca-file=authority.pem\
+         &max-concurrent-requests={MAX_CONCURRENT_REQUESTS}"
+    );
+    let mut push = place.command(["push", "step_1", "--run", "demo/a", "--local", "vault"]);
+    push.option("--remote", remote).envs(ANY_KEYS);
+    push.run().expect_code(0);
+    let (requests, counts) = (server.store().take_requests(), server.take_connections());
+    assert!(requests >= FILES, "{requests} requests");
+    assert!(counts.connections <= 2 * MAX_CONCURRENT_REQUESTS, "{counts:?}");
+    assert!(counts.resumed >= 2, "{counts:?}");
 }
