@@ -40,7 +40,7 @@ struct CachedCommit {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Segment {
-    /// The remote's URL: a remote of the same name may be another one by now.
+    /// The remote's [place](RunRemote::place): a remote of the same name may be another one by now.
     url: String,
     /// The commits, by the label of their step.
     commits: BTreeMap<String, CachedCommit>,
@@ -49,9 +49,9 @@ struct Segment {
 }
 
 impl Segment {
-    fn new(url: &str) -> Self {
+    fn new(place: &str) -> Self {
         Self {
-            url: url.to_owned(),
+            url: place.to_owned(),
             commits: BTreeMap::new(),
             is_changed: false,
         }
@@ -80,8 +80,8 @@ impl CommitCache {
         let vault = remote.vault()?.clone();
         let read = {
             let (vault, run, name) = (vault.clone(), remote.keys.run().clone(), remote.name().clone());
-            let url = remote.store.url().to_owned();
-            blocking(move || Ok(read_segments(&vault, &run, &name, &url))).await
+            let place = remote.place();
+            blocking(move || Ok(read_segments(&vault, &run, &name, &place))).await
         };
         let segments = read.unwrap_or_default();
         Some(Self { vault, segments })
@@ -108,7 +108,7 @@ impl CommitCache {
                 .retain(|label, _| used.get(label).is_some_and(|found| found.is_cached));
             segment.is_changed |= segment.commits.len() != before;
         }
-        let url = remote.store.url();
+        let place = remote.place();
         let mut room_bytes = match self.segments.last() {
             Some(last) => SEGMENT_BYTES.saturating_sub(last.bytes()),
             None => 0,
@@ -123,7 +123,7 @@ impl CommitCache {
                 if self.segments.len() == MAX_SEGMENTS {
                     break;
                 }
-                self.segments.push(Segment::new(url));
+                self.segments.push(Segment::new(&place));
                 room_bytes = SEGMENT_BYTES;
             }
             room_bytes -= bytes;
@@ -156,7 +156,7 @@ fn note_key(remote: &RemoteName, number: usize) -> String {
     format!("commits-{remote}-{number}")
 }
 
-fn read_segments(vault: &Vault, run: &RunName, remote: &RemoteName, url: &str) -> Vec<Segment> {
+fn read_segments(vault: &Vault, run: &RunName, remote: &RemoteName, place: &str) -> Vec<Segment> {
     let mut segments = Vec::new();
     for number in 0..MAX_SEGMENTS {
         let bytes = match vault.read_note(run, &note_key(remote, number)) {
@@ -168,11 +168,11 @@ fn read_segments(vault: &Vault, run: &RunName, remote: &RemoteName, url: &str) -
             }
         };
         let segment = serde_json::from_slice(&bytes).ok();
-        let segment = segment.filter(|segment: &Segment| segment.url == url);
+        let segment = segment.filter(|segment: &Segment| segment.url == place);
         // An unusable note is replaced.
         segments.push(segment.unwrap_or_else(|| Segment {
             is_changed: true,
-            ..Segment::new(url)
+            ..Segment::new(place)
         }));
     }
     segments

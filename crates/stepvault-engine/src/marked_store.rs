@@ -22,6 +22,7 @@ use stepvault_remote::store::{ObjectInfo, RemoteStore};
 use tokio::time::Instant;
 
 use crate::remote_memory::seen_identity;
+use crate::run_remote::place;
 
 /// Maximum length of a marker that is read.
 const MAX_MARKER_BYTES: usize = 4096;
@@ -90,7 +91,8 @@ impl MarkedStore {
             expected.clone()
         };
         if let (None, Some(vault)) = (expected(), self.vault.get())
-            && let Some(identity) = seen_identity(vault, self.keys.run(), self.inner.url()).await?
+            && let place = place(self.inner.url(), &self.settings)
+            && let Some(identity) = seen_identity(vault, self.keys.run(), &place).await?
         {
             self.expect(&identity);
         }

@@ -1,7 +1,7 @@
 //! Records in a vault which archive each remote of its runs holds.
 //!
 //! A vault that has seen a marker notices when it is missing: because a filesystem is not mounted, or a bucket was
-//! emptied. Uploads and restores record the marker under the remote's name, and it is found again by its URL, because
+//! emptied. Uploads and restores record the marker under the remote's name, and it is found again by its place, because
 //! the same directory may be given under a different name.
 
 use schemars::JsonSchema;
@@ -23,6 +23,7 @@ const NOTE_PREFIX: &str = "remote-";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SeenRemote {
+    /// Its [place](RunRemote::place).
     url: String,
     vault: String,
 }
@@ -41,29 +42,31 @@ fn notes(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
     Ok(notes)
 }
 
-/// Returns the identity that this vault saw at this URL of a run before; `None` if it never saw one.
-pub(crate) async fn seen_identity(vault: &Vault, run: &RunName, url: &str) -> Result<Option<String>> {
-    let (vault, run, url) = (vault.clone(), run.clone(), url.to_owned());
+/// Returns the identity that this vault saw at this place of a run before; `None` if it never saw one.
+pub(crate) async fn seen_identity(vault: &Vault, run: &RunName, place: &str) -> Result<Option<String>> {
+    let (vault, run, place) = (vault.clone(), run.clone(), place.to_owned());
     blocking(move || {
-        let seen = notes(&vault, &run)?.into_iter().find(|(_, seen)| seen.url == url);
+        let seen = notes(&vault, &run)?
+            .into_iter()
+            .find(|(_, seen)| seen.url == place);
         Ok(seen.map(|(_, seen)| seen.vault))
     })
     .await
 }
 
-/// Returns the other runs of which this vault saw an archive at this URL.
-pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, url: &str) -> Result<Vec<RunName>> {
-    let (vault, run, url) = (vault.clone(), run.clone(), url.to_owned());
+/// Returns the other runs of which this vault saw an archive at this place.
+pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, place: &str) -> Result<Vec<RunName>> {
+    let (vault, run, place) = (vault.clone(), run.clone(), place.to_owned());
     blocking(move || {
         let mut others = vault.runs()?;
         others.retain(|other| *other != run);
-        let mut at_url = Vec::new();
+        let mut at_place = Vec::new();
         for other in others {
-            if notes(&vault, &other)?.iter().any(|(_, seen)| seen.url == url) {
-                at_url.push(other);
+            if notes(&vault, &other)?.iter().any(|(_, seen)| seen.url == place) {
+                at_place.push(other);
             }
         }
-        Ok(at_url)
+        Ok(at_place)
     })
     .await
 }
@@ -71,7 +74,7 @@ pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, url: &str) -> Re
 /// Records the vault that a remote holds.
 pub(crate) async fn remember(remote: &RunRemote, vault: &Vault, marker: &VaultMarker) -> Result<()> {
     let seen = SeenRemote {
-        url: remote.store.url().to_owned(),
+        url: remote.place(),
         vault: marker.vault.clone(),
     };
     let bytes = encode(&seen)?;
@@ -108,14 +111,14 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
         }
         let own = format!("{NOTE_PREFIX}{remote}");
         let notes = notes(&vault, &run)?;
-        let url = notes
+        let place = notes
             .iter()
             .find(|(key, _)| *key == own)
             .map(|(_, seen)| &seen.url);
-        // The same URL under other names: its archive is gone there as well.
+        // The same place under other names: its archive is gone there as well.
         for (key, _) in notes
             .iter()
-            .filter(|(key, seen)| *key != own && Some(&seen.url) == url)
+            .filter(|(key, seen)| *key != own && Some(&seen.url) == place)
         {
             vault.remove_note(&run, key)?;
         }

@@ -31,6 +31,14 @@ use crate::written_record::WrittenRecord;
 /// and a restore that another remote has answered.
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
+/// See [`RunRemote::place`].
+pub(crate) fn place(url: &str, settings: &RemoteSettings) -> String {
+    match &settings.endpoint {
+        Some(endpoint) => format!("{url}?endpoint={endpoint}"),
+        None => url.to_owned(),
+    }
+}
+
 /// A run on a remote. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RunRemote {
@@ -88,6 +96,12 @@ impl RunRemote {
         Error::new(ErrorKind::Unreachable, "the remote does not answer")
             .on(format!("{} ({})", self.name(), self.settings.url))
             .because(format!("no answer within {} s", ANSWER_PATIENCE.as_secs()))
+    }
+
+    /// Returns where the remote is, for records: its URL, and its endpoint if it has one of its own. Buckets of the same
+    /// name on two servers are two places.
+    pub fn place(&self) -> String {
+        place(self.store.url(), &self.settings)
     }
 
     /// Returns a key prefixed with the remote's URL, for messages.
@@ -278,7 +292,7 @@ impl RunRemote {
 
     /// Returns the markers of other runs that this vault saw at this URL.
     async fn other_archives(&self, vault: &Vault) -> Result<Vec<String>> {
-        let others = other_runs_at(vault, self.keys.run(), self.store.url()).await?;
+        let others = other_runs_at(vault, self.keys.run(), &self.place()).await?;
         Ok(others.into_iter().map(|run| RunKeys::new(run).marker()).collect())
     }
 

@@ -4,7 +4,7 @@
 //! remote holds the same *bytes* under that identity is a question for [`push`](crate::push) and
 //! [`prune`](crate::prune), which compare manifests and the digest of the commit.
 //!
-//! What the vault has recorded about a remote is a cache, and applies to the URL and the attempt that it was recorded
+//! What the vault has recorded about a remote is a cache, and applies to the place and the attempt that it was recorded
 //! for. When in doubt a step counts as not durable, and its local copy stays.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ async fn refuse_removed(remote: &RunRemote, id: StepId, removal: Option<String>)
     Err(if was_durable { error.pruned() } else { error })
 }
 
-/// Returns what the vault recorded of a sealed step on a remote at its current URL.
+/// Returns what the vault recorded of a sealed step on a remote at its current place.
 ///
 /// # Errors
 /// When the record cannot be read.
@@ -91,7 +91,7 @@ pub fn recorded_state(step: &SealedStep, remote: &RunRemote) -> Result<Option<Re
 }
 
 fn is_at(state: &RemoteState, remote: &RunRemote) -> bool {
-    state.url == remote.store.url()
+    state.url == remote.place()
 }
 
 /// Returns the digest of the commit that was read back on a remote; `None` when the step is not durable on it.
@@ -109,7 +109,7 @@ fn commit_if_durable(state: Option<RemoteState>) -> Option<Sha256Digest> {
         .and_then(|state| state.commit_sha256)
 }
 
-/// Returns whether the vault has recorded that a step is durable on a remote at its current URL.
+/// Returns whether the vault has recorded that a step is durable on a remote at its current place.
 ///
 /// # Errors
 /// As [`durable_commit`].

@@ -44,7 +44,7 @@ pub struct RemoteState {
     pub id: StepId,
     /// The remote's configured name.
     pub remote: RemoteName,
-    /// Its URL at that time, because the configured URL may change.
+    /// Its URL at that time, with its endpoint if it has one of its own, because the configuration may change.
     pub url: String,
     /// Identity of the vault found there.
     pub vault: String,

@@ -373,7 +373,7 @@ impl UploadSession {
             format: FORMAT,
             id: sealed.id(),
             remote: self.remote.name().clone(),
-            url: self.remote.store.url().to_owned(),
+            url: self.remote.place(),
             vault: self.marker.vault.clone(),
             state,
             commit_sha256,

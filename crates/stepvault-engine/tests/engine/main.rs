@@ -31,5 +31,6 @@ mod several_nodes;
 mod shared_digests;
 mod short_memory;
 mod starts;
+mod two_endpoints;
 mod unreadable;
 mod versions;
