@@ -56,7 +56,7 @@ fn every_mentioned_command_and_flag_exists() {
 /// The words behind each `stepvault` in a line of shell.
 pub(crate) fn invocations(line: &str) -> Vec<Vec<String>> {
     let line = line.split(" # ").next().unwrap_or_default();
-    let line = line.replace("cargo run --release --bin stepvault --", "stepvault");
+    let line = line.replace("cargo run --bin stepvault --", "stepvault");
     let mut found = Vec::new();
     for part in line.split(['|', ';', '&', '(', ')']) {
         let words: Vec<&str> = part.split_whitespace().collect();
@@ -143,6 +143,6 @@ fn invocations_are_found() {
         words("17 * * * * stepvault verify --deep && stepvault prune"),
         "verify --deep prune"
     );
-    assert_eq!(words("cargo run --release --bin stepvault -- demo"), "demo");
+    assert_eq!(words("cargo run --bin stepvault -- demo"), "demo");
     assert_eq!(words("stepvault"), "");
 }
