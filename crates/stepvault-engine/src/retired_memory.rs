@@ -9,7 +9,7 @@ use stepvault_remote::store::ObjectInfo;
 use tokio::time::Instant;
 
 /// How long a listing of the records is recent.
-const RECENT: Duration = Duration::from_secs(60);
+const RECENT: Duration = Duration::from_mins(1);
 
 /// The records of retired steps of a remote that this process has read. Cheap to clone.
 #[derive(Debug, Clone, Default)]

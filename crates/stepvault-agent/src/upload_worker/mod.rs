@@ -85,7 +85,9 @@ impl UploadWorker {
             // Checked before the scan: a step sealed in between is found by the next scan.
             let ending = self.signals.all_determined.is_cancelled();
             match self.choose().await {
-                Choice::Upload(run, step) => drop(self.upload_unless_preempted(run, &step).await),
+                Choice::Upload(run, step) => {
+                    self.upload_unless_preempted(run, &step).await;
+                }
                 Choice::UploadSmall(run, step, others) => self.upload_small(run, &step, &others).await,
                 Choice::Nothing if ending => break,
                 Choice::Nothing => self.rest(None, ending).await,

@@ -66,7 +66,7 @@ impl UploadWorker {
             match uploaded {
                 Some(uploaded) => {
                     self.ended(index, &here, uploaded.map_err(UploadFailure::from))
-                        .await
+                        .await;
                 }
                 None => self.reporter.status.upload_stopped(&here),
             }

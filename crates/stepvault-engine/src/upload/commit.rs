@@ -26,7 +26,7 @@ use crate::verify::{Depth, check_committed, ensure_part_durable};
 
 /// For how long a step that was not removed is taken for not removed while its commit is not written: what follows the
 /// commit is the check that counts.
-const RECENT: Duration = Duration::from_secs(60);
+const RECENT: Duration = Duration::from_mins(1);
 
 /// The parts of a step that were found.
 enum Collected {
