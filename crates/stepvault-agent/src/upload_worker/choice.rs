@@ -19,10 +19,8 @@ pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
 /// What to do next.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// Upload this step of this run.
-    Upload(usize, Box<SealedStep>),
     /// Upload this step of this run, and then these small ones at once.
-    UploadSmall(usize, Box<SealedStep>, Vec<SealedStep>),
+    Upload(usize, Box<SealedStep>, Vec<SealedStep>),
     /// Check again at this time.
     Later(Instant),
     /// Nothing waits.
@@ -31,7 +29,7 @@ pub(super) enum Choice {
 
 impl Choice {
     pub(super) fn upload(run: usize, step: SealedStep) -> Self {
-        Self::Upload(run, Box::new(step))
+        Self::Upload(run, Box::new(step), Vec::new())
     }
 
     pub(super) fn later(time: Option<Instant>) -> Self {
@@ -64,10 +62,10 @@ impl UploadWorker {
                 self.maximum_backlog_steps,
                 patient,
             ) {
-                Choice::Upload(..) | Choice::UploadSmall(..) if run.pause.until().is_some() => {
+                Choice::Upload(..) if run.pause.until().is_some() => {
                     later = earliest(later, run.pause.until());
                 }
-                choice @ (Choice::Upload(..) | Choice::UploadSmall(..)) => {
+                choice @ Choice::Upload(..) => {
                     self.next_run = index + 1;
                     return choice;
                 }
@@ -147,10 +145,8 @@ impl RunUploads {
             };
             // What has failed before goes alone.
             let others = undeferred().filter(|other| *other != id && !self.tries.contains_key(other));
-            return match small_steps(&step, others, &sealed) {
-                small if small.is_empty() => Choice::upload(index, step),
-                small => Choice::UploadSmall(index, Box::new(step), small),
-            };
+            let small = small_steps(&step, others, &sealed);
+            return Choice::Upload(index, Box::new(step), small);
         }
         for step in sealed {
             if for_others.contains(&step.id()) && self.missing_parts.take_final_check(step.id()) {

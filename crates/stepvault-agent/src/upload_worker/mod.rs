@@ -85,10 +85,7 @@ impl UploadWorker {
             // Checked before the scan: a step sealed in between is found by the next scan.
             let ending = self.signals.all_determined.is_cancelled();
             match self.choose().await {
-                Choice::Upload(run, step) => {
-                    self.upload_unless_preempted(run, &step).await;
-                }
-                Choice::UploadSmall(run, step, others) => self.upload_small(run, &step, &others).await,
+                Choice::Upload(run, step, small) => self.upload_with_small(run, &step, &small).await,
                 Choice::Nothing if ending => break,
                 Choice::Nothing => self.rest(None, ending).await,
                 Choice::Later(until) => self.rest(Some(until), ending).await,

@@ -30,10 +30,15 @@ fn own_bytes(step: &SealedStep) -> u64 {
 }
 
 impl UploadWorker {
-    /// Uploads the chosen step, and then the others at once if that one was uploaded: the remote then answers, and holds
+    /// Uploads the chosen step, and then the small ones at once if it was uploaded: the remote then answers, and holds
     /// the archive that it must.
-    pub(super) async fn upload_small(&mut self, index: usize, chosen: &SealedStep, others: &[SealedStep]) {
-        if !self.upload_unless_preempted(index, chosen).await || self.drain.is_urgent() {
+    pub(super) async fn upload_with_small(
+        &mut self,
+        index: usize,
+        chosen: &SealedStep,
+        small: &[SealedStep],
+    ) {
+        if !self.upload_unless_preempted(index, chosen).await || small.is_empty() || self.drain.is_urgent() {
             return;
         }
         let run = &self.runs[index];
@@ -41,7 +46,7 @@ impl UploadWorker {
         let Some(session) = run.session.clone().filter(|_| !is_waiting && !run.was_out) else {
             return;
         };
-        let uploads = others.iter().filter_map(|step| {
+        let uploads = small.iter().filter_map(|step| {
             let here = run.on_remote(step.id());
             let in_use = self.vault.in_use.for_upload(here.step())?;
             self.reporter.status.upload_began(&here);
@@ -64,6 +69,10 @@ impl UploadWorker {
         };
         for (here, uploaded) in uploaded {
             match uploaded {
+                // The whole remote failed: that is one failure, however many steps had to do with it.
+                Some(Err(_)) if self.runs[index].pause.until().is_some() => {
+                    self.reporter.status.upload_stopped(&here);
+                }
                 Some(uploaded) => {
                     self.ended(index, &here, uploaded.map_err(UploadFailure::from))
                         .await;

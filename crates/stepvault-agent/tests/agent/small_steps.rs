@@ -26,6 +26,12 @@ async fn waiting(node: &Node, server: &StrictS3, count: u64, bytes: usize) {
     server.faults().clear_requests();
 }
 
+/// Answers each claim late.
+fn delay_claims(server: &StrictS3) {
+    let late = FaultAction::Delay(Duration::from_millis(500));
+    server.faults().inject("PUT", "/attempts/", u64::MAX, late);
+}
+
 /// The step numbers of the objects of a kind that were put, in order of arrival.
 fn put(server: &StrictS3, kind: &str) -> Vec<String> {
     let requests = server.faults().requests().into_iter();
@@ -46,13 +52,8 @@ fn put(server: &StrictS3, kind: &str) -> Vec<String> {
 async fn the_newest_one_goes_alone_and_those_behind_it_at_once() {
     let (node, server) = (Node::new(), StrictS3::start());
     waiting(&node, &server, 12, 1000).await;
-    // Each claim is answered late, so that those that are sent at once arrive before the first file.
-    server.faults().inject(
-        "PUT",
-        "/attempts/",
-        u64::MAX,
-        FaultAction::Delay(Duration::from_millis(500)),
-    );
+    // Those that are sent at once arrive before the first file.
+    delay_claims(&server);
     let remote = node.s3_remote("s3", &server, 5).await;
     let report = node.once(node.options(vec![remote.clone()]));
     assert!(report.is_durable(), "{:?}", report.not_durable);
@@ -109,12 +110,7 @@ async fn one_that_fails_is_retried_alone_and_takes_no_other_with_it() {
 async fn a_large_step_goes_alone() {
     let (node, server) = (Node::new(), StrictS3::start());
     waiting(&node, &server, 3, 9 << 20).await;
-    server.faults().inject(
-        "PUT",
-        "/attempts/",
-        u64::MAX,
-        FaultAction::Delay(Duration::from_millis(500)),
-    );
+    delay_claims(&server);
     let remote = node.s3_remote("s3", &server, 5).await;
     assert!(node.once(node.options(vec![remote])).is_durable());
     let order: Vec<String> = [3, 2, 1].map(|step| format!("{step:012}.a1.json")).into();
