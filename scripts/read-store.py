@@ -27,22 +27,34 @@ def read_part(records, label, commit, part):
         raise ValueError("a part manifest contradicts its commit")
     return manifest
 
-def copy_file(source, target, entry):
+def hasher_of(algorithm):
+    if algorithm == "sha256":
+        return hashlib.sha256
+    if algorithm != "blake3":
+        raise ValueError(f"unknown digests {algorithm!r}")
+    try:
+        from blake3 import blake3
+    except ImportError:
+        sys.exit("this run has BLAKE3 digests: install the Python package blake3")
+    return blake3
+
+def copy_file(source, target, entry, algorithm):
     """Copies a file part by part; writes a part only after its digest is verified."""
-    size, cut, composite = entry["size_bytes"], 8 << 20, hashlib.sha256()
+    hasher, parts = hasher_of(algorithm), entry[f"parts_{algorithm}"]
+    size, cut, composite = entry["size_bytes"], 8 << 20, hasher()
     while size > cut * 10_000:
         cut *= 2
-    if cut != entry["part_size_bytes"] or len(entry["parts_sha256"]) != max(1, -(-size // cut)):
+    if cut != entry["part_size_bytes"] or len(parts) != max(1, -(-size // cut)):
         raise ValueError(f"{entry['path']}: wrong parts")
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(source, "rb") as data, open(target, "wb") as out:
-        for index, expected in enumerate(entry["parts_sha256"]):
+        for index, expected in enumerate(parts):
             part = data.read(min(cut, size - index * cut))
-            if hashlib.sha256(part).hexdigest() != expected:
+            if hasher(part).hexdigest() != expected:
                 raise ValueError(f"{entry['path']}: part {index} differs from what was saved")
             composite.update(bytes.fromhex(expected))
             out.write(part)
-        if data.read(1) or composite.hexdigest() != entry["sha256"]:
+        if data.read(1) or composite.hexdigest() != entry[algorithm]:
             raise ValueError(f"{entry['path']}: wrong size or digest")
     settle(target, entry)
 
@@ -57,9 +69,11 @@ def restore(root, label, staging):
     manifests = [read_part(root / ".stepvault", label, commit, part) for part in commit["parts"]]
     every = lambda kind: [entry for manifest in manifests for entry in manifest[kind]]
     place = staging if commit["shape"] == "file" else staging / checked(commit["name"])
-    for entry in every("files"):
-        path = checked(entry["path"])
-        copy_file(root / label / commit["name"] / path, place / path, entry)
+    for manifest in manifests:
+        for entry in manifest["files"]:
+            path = checked(entry["path"])
+            data = root / label / commit["name"] / path
+            copy_file(data, place / path, entry, manifest.get("digest", "sha256"))
     folders = {entry["path"] or "": entry for entry in every("directories")}
     for path in filter(None, folders):
         (place / checked(path)).mkdir(parents=True, exist_ok=True)

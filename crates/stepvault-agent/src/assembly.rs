@@ -84,6 +84,7 @@ impl Shared {
                 let on_remote = on_remote(&run.run, remote, vault);
                 RunUploads::new(
                     on_remote,
+                    run.digest,
                     run.keep_remote.clone(),
                     Arc::clone(attempts),
                     exclusive,
@@ -182,6 +183,7 @@ impl Shared {
             run: run.run.clone(),
             discovery,
             shared: run.shared,
+            digest: run.digest,
             knows_launches: false,
             first_scan: None,
             profile: run.profile.clone(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::timestamp::Timestamp;
@@ -51,6 +52,7 @@ pub(crate) struct SealedRun {
     /// `None` for a run that is not watched, and during a scan.
     pub(crate) discovery: Option<Discovery>,
     pub(crate) shared: bool,
+    pub(crate) digest: DigestAlgorithm,
     /// Whether the vault had recorded launches when the service started: times then tell which one wrote an entry.
     pub(crate) knows_launches: bool,
     /// What the first scan found: only these entries can be older than this service. Entries that appear later were
@@ -524,6 +526,7 @@ impl Sealer {
             metrics: std::collections::BTreeMap::new(),
             metrics_source: run.metrics_source.clone(),
             links: stricter(self.links, ready.links),
+            digest: run.digest,
             expected: None,
         };
         let (access, remotes) = (self.vault.clone(), run.remotes.clone());

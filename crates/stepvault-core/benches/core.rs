@@ -44,6 +44,7 @@ fn manifest(step: u64, files: u32) -> PartManifest {
     };
     PartManifest {
         format: FORMAT,
+        digest: stepvault_core::digest::DigestAlgorithm::Sha256,
         run: RunName::new("bench").expect("a run"),
         id: id(step),
         node: NodeName::new("node-0").expect("a node"),

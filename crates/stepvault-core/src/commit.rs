@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::digest::Sha256Digest;
+use crate::digest::{DigestAlgorithm, Sha256Digest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
-use crate::manifest::{PartManifest, Shape};
+use crate::manifest::{PartManifest, Shape, is_zero};
 use crate::nodes::MAX_NODES;
 use crate::step_origin::{BestName, MAX_BEST, best_fault};
 use crate::timestamp::Timestamp;
@@ -26,6 +26,9 @@ pub struct CommittedPart {
     pub manifest_bytes: u64,
     /// Bytes of all files of the part.
     pub data_bytes: u64,
+    /// The algorithm of the digests of its files. Omitted for SHA-256.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub digest: DigestAlgorithm,
     /// Number of files of the part.
     pub file_count: u64,
 }
@@ -78,6 +81,7 @@ struct PartSummary {
     best: Vec<BestName>,
     shared_tree_sha256: Option<Sha256Digest>,
     data_bytes: u64,
+    digest: DigestAlgorithm,
     file_count: u64,
 }
 
@@ -96,6 +100,7 @@ impl FoundPart {
                 best: manifest.origin.best.clone(),
                 shared_tree_sha256: manifest.shared_tree_sha256,
                 data_bytes: manifest.data_bytes(),
+                digest: manifest.digest,
                 file_count: manifest.files.len() as u64,
             },
             sha256,
@@ -143,6 +148,7 @@ impl Commit {
                 manifest_sha256: sha256,
                 manifest_bytes: bytes,
                 data_bytes: summary.data_bytes,
+                digest: summary.digest,
                 file_count: summary.file_count,
             });
             for named in summary.best {

@@ -9,6 +9,7 @@ type Damage<T> = fn(&mut T);
 
 fn part(node: &str) -> CommittedPart {
     CommittedPart {
+        digest: DigestAlgorithm::Sha256,
         node: NodeName::new(node).unwrap(),
         manifest_sha256: Sha256Digest::of(b""),
         manifest_bytes: 0,
@@ -41,6 +42,7 @@ fn manifest_of(node: &str, sizes_bytes: &[u64]) -> PartManifest {
     };
     PartManifest {
         format: FORMAT,
+        digest: DigestAlgorithm::Sha256,
         run: RunName::new("run").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
         node: NodeName::new(node).unwrap(),

@@ -4,16 +4,105 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::CrcAlgorithm::{Crc32Iscsi, Crc64Nvme as Crc64NvmeAlgorithm};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A SHA-256 digest; lower-case hexadecimal in records, base64 in headers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Sha256Digest([u8; 32]);
+/// The algorithm whose digests prove the content of a run's checkpoints. Records are always proved by SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DigestAlgorithm {
+    /// SHA-256. S3 checks it for each part and each object.
+    #[default]
+    Sha256,
+    /// BLAKE3, which takes a third of the processor time or less. No store checks it: S3 is given the CRC-64/NVME
+    /// instead, of each part and of the whole object.
+    Blake3,
+}
+
+impl DigestAlgorithm {
+    /// All algorithms, the default first.
+    pub const ALL: [Self; 2] = [Self::Sha256, Self::Blake3];
+
+    /// Returns its name in the configuration and in records.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Blake3 => "blake3",
+        }
+    }
+}
+
+impl fmt::Display for DigestAlgorithm {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.word())
+    }
+}
+
+/// Declares a digest of 32 bytes whose text form is 64 lower-case hexadecimal digits.
+macro_rules! hex_digest {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name([u8; 32]);
+
+        impl $name {
+            /// Returns the 32 raw bytes.
+            pub const fn as_bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+
+            /// Reads 64 lower-case hexadecimal digits.
+            pub fn from_hex(text: &str) -> Result<Self> {
+                bytes_of_hex(text).map(Self).ok_or_else(|| {
+                    Error::new(ErrorKind::Damaged, concat!("not a ", $what, " digest"))
+                        .on(format!("{:?}", text.chars().take(80).collect::<String>()))
+                        .because("it must be 64 lower-case hexadecimal digits")
+                })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, out)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                Self::from_hex(&text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(digest: $name) -> Self {
+                digest.to_string()
+            }
+        }
+    };
+}
+
+hex_digest!(
+    /// A SHA-256 digest; lower-case hexadecimal in records, base64 in headers.
+    Sha256Digest,
+    "SHA-256"
+);
+hex_digest!(
+    /// A BLAKE3 digest of 32 bytes; lower-case hexadecimal in records.
+    Blake3Digest,
+    "BLAKE3"
+);
 
 impl Sha256Digest {
     /// Returns the digest of `bytes`.
@@ -30,11 +119,6 @@ impl Sha256Digest {
         hasher.finish()
     }
 
-    /// Returns the 32 raw bytes.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
     /// Returns base64 with padding, as in S3's `x-amz-checksum-sha256`.
     pub fn to_base64(self) -> String {
         BASE64.encode(self.0)
@@ -44,28 +128,19 @@ impl Sha256Digest {
     pub fn from_base64(text: &str) -> Option<Self> {
         Some(Self(BASE64.decode(text).ok()?.try_into().ok()?))
     }
+}
 
-    /// Reads 64 lower-case hexadecimal digits.
-    pub fn from_hex(text: &str) -> Result<Self> {
-        let mut bytes = [0_u8; 32];
-        let digits = text.as_bytes();
-        let parsed = digits.len() == 64
-            && bytes.iter_mut().zip(digits.chunks_exact(2)).all(|(byte, pair)| {
-                match (hex_value(pair[0]), hex_value(pair[1])) {
-                    (Some(high), Some(low)) => {
-                        *byte = high << 4 | low;
-                        true
-                    }
-                    _ => false,
-                }
-            });
-        if parsed {
-            return Ok(Self(bytes));
-        }
-        Err(Error::new(ErrorKind::Damaged, "not a SHA-256 digest")
-            .on(format!("{:?}", text.chars().take(80).collect::<String>()))
-            .because("it must be 64 lower-case hexadecimal digits"))
+/// Reads 64 lower-case hexadecimal digits.
+fn bytes_of_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
     }
+    let mut bytes = [0_u8; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = hex_value(pair[0])? << 4 | hex_value(pair[1])?;
+    }
+    Some(bytes)
 }
 
 fn hex_value(digit: u8) -> Option<u8> {
@@ -76,29 +151,49 @@ fn hex_value(digit: u8) -> Option<u8> {
     }
 }
 
-impl fmt::Display for Sha256Digest {
+/// The digest that proves the bytes of a part or a file, by the algorithm of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContentDigest {
+    /// By SHA-256.
+    Sha256(Sha256Digest),
+    /// By BLAKE3.
+    Blake3(Blake3Digest),
+}
+
+impl ContentDigest {
+    /// Returns the algorithm.
+    pub const fn algorithm(&self) -> DigestAlgorithm {
+        match self {
+            Self::Sha256(_) => DigestAlgorithm::Sha256,
+            Self::Blake3(_) => DigestAlgorithm::Blake3,
+        }
+    }
+
+    /// Returns the 32 raw bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        match self {
+            Self::Sha256(digest) => digest.as_bytes(),
+            Self::Blake3(digest) => digest.as_bytes(),
+        }
+    }
+
+    /// Returns the digest over these digests, in order: that of a file whose parts' digests are known. For SHA-256, S3
+    /// calls it a composite checksum. Digests of one file are all by one algorithm; without any it is SHA-256.
+    pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut parts = parts.into_iter().peekable();
+        let algorithm = parts.peek().map(|part| part.algorithm()).unwrap_or_default();
+        let mut hasher = ContentHasher::new(algorithm);
+        parts.for_each(|part| hasher.update(part.as_bytes()));
+        hasher.finish()
+    }
+}
+
+impl fmt::Display for ContentDigest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Sha256Digest {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, out)
-    }
-}
-
-impl TryFrom<String> for Sha256Digest {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        Self::from_hex(&text)
-    }
-}
-
-impl From<Sha256Digest> for String {
-    fn from(digest: Sha256Digest) -> Self {
-        digest.to_string()
+        match self {
+            Self::Sha256(digest) => digest.fmt(out),
+            Self::Blake3(digest) => digest.fmt(out),
+        }
     }
 }
 
@@ -158,22 +253,149 @@ impl From<Crc32c> for String {
     }
 }
 
+/// A CRC-64/NVME; 16 lower-case hexadecimal digits in records, base64 of eight big-endian bytes on S3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Crc64Nvme(pub u64);
+
+impl Crc64Nvme {
+    /// Returns the checksum of the bytes that this one covers, followed by `next_size_bytes` bytes that `next` covers.
+    #[must_use]
+    pub fn followed_by(self, next: Self, next_size_bytes: u64) -> Self {
+        Self(crc_fast::checksum_combine(
+            Crc64NvmeAlgorithm,
+            self.0,
+            next.0,
+            next_size_bytes,
+        ))
+    }
+
+    /// Returns base64 as in S3's `x-amz-checksum-crc64nvme`.
+    pub fn to_base64(self) -> String {
+        BASE64.encode(self.0.to_be_bytes())
+    }
+
+    /// Reads base64; returns `None` unless it is 8 bytes of it.
+    pub fn from_base64(text: &str) -> Option<Self> {
+        Some(Self(u64::from_be_bytes(
+            BASE64.decode(text).ok()?.try_into().ok()?,
+        )))
+    }
+}
+
+impl fmt::Display for Crc64Nvme {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
+
+impl TryFrom<String> for Crc64Nvme {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| hex_value(byte).is_some());
+        match u64::from_str_radix(&text, 16) {
+            Ok(value) if digits => Ok(Self(value)),
+            _ => Err(Error::new(ErrorKind::Damaged, "not a CRC-64/NVME")
+                .on(format!("{:?}", text.chars().take(80).collect::<String>()))
+                .because("it must be 16 lower-case hexadecimal digits")),
+        }
+    }
+}
+
+impl From<Crc64Nvme> for String {
+    fn from(checksum: Crc64Nvme) -> Self {
+        checksum.to_string()
+    }
+}
+
 /// The result of one pass over a part's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "EncodedPartDigest", into = "EncodedPartDigest")]
 pub struct PartDigest {
-    /// SHA-256 of the part.
-    pub sha256: Sha256Digest,
+    /// The digest that proves the part.
+    pub content: ContentDigest,
     /// CRC-32C of the part.
     pub crc32c: Crc32c,
+    /// CRC-64/NVME of the part, where its digest is not SHA-256: then S3 checks this.
+    pub crc64nvme: Option<Crc64Nvme>,
     /// Length of the part in bytes.
     pub size_bytes: u64,
 }
 
+/// A [`PartDigest`] in a record: each digest under the name of its algorithm.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EncodedPartDigest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blake3: Option<Blake3Digest>,
+    crc32c: Crc32c,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc64nvme: Option<Crc64Nvme>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<Sha256Digest>,
+    size_bytes: u64,
+}
+
+impl From<PartDigest> for EncodedPartDigest {
+    fn from(digest: PartDigest) -> Self {
+        let (blake3, sha256) = digest.content.by_algorithm();
+        Self {
+            blake3,
+            crc32c: digest.crc32c,
+            crc64nvme: digest.crc64nvme,
+            sha256,
+            size_bytes: digest.size_bytes,
+        }
+    }
+}
+
+impl TryFrom<EncodedPartDigest> for PartDigest {
+    type Error = Error;
+
+    fn try_from(encoded: EncodedPartDigest) -> Result<Self> {
+        Ok(Self {
+            content: ContentDigest::only(encoded.blake3, encoded.sha256, encoded.crc64nvme)?,
+            crc32c: encoded.crc32c,
+            crc64nvme: encoded.crc64nvme,
+            size_bytes: encoded.size_bytes,
+        })
+    }
+}
+
+impl ContentDigest {
+    /// Returns the digest as the members of a record: the BLAKE3, and the SHA-256.
+    pub(crate) const fn by_algorithm(self) -> (Option<Blake3Digest>, Option<Sha256Digest>) {
+        match self {
+            Self::Blake3(digest) => (Some(digest), None),
+            Self::Sha256(digest) => (None, Some(digest)),
+        }
+    }
+
+    /// Returns the one digest of a record's members; a CRC-64/NVME belongs to every BLAKE3, and to nothing else.
+    pub(crate) fn only(
+        blake3: Option<Blake3Digest>,
+        sha256: Option<Sha256Digest>,
+        crc64nvme: Option<Crc64Nvme>,
+    ) -> Result<Self> {
+        match (blake3, sha256, crc64nvme) {
+            (Some(digest), None, Some(_)) => Ok(Self::Blake3(digest)),
+            (None, Some(digest), None) => Ok(Self::Sha256(digest)),
+            _ => Err(Error::new(ErrorKind::Damaged, "invalid digests")
+                .because("there must be either one SHA-256, or one BLAKE3 with a CRC-64/NVME")),
+        }
+    }
+}
+
 impl PartDigest {
-    /// Returns both digests of a part held in memory.
+    /// Returns the digests of a record held in memory.
     pub fn of(bytes: &[u8]) -> Self {
-        let mut hasher = PartHasher::default();
+        Self::by(DigestAlgorithm::Sha256, bytes)
+    }
+
+    /// Returns the digests of a part held in memory.
+    pub fn by(algorithm: DigestAlgorithm, bytes: &[u8]) -> Self {
+        let mut hasher = PartHasher::new(algorithm);
         hasher.update(bytes);
         hasher.finish()
     }
@@ -195,30 +417,72 @@ impl Sha256Hasher {
     }
 }
 
-/// Computes the digests of a part as its bytes stream by.
+/// Computes the digest that proves a stream of bytes, and no checksum.
 #[derive(Debug)]
-pub struct PartHasher {
-    sha256: sha2::Sha256,
-    crc32c: crc_fast::Digest,
-    size_bytes: u64,
+pub enum ContentHasher {
+    /// By SHA-256.
+    Sha256(Sha256Hasher),
+    /// By BLAKE3.
+    Blake3(Box<blake3::Hasher>),
 }
 
-impl Default for PartHasher {
-    fn default() -> Self {
-        Self {
-            sha256: sha2::Sha256::new(),
-            crc32c: crc_fast::Digest::new(Crc32Iscsi),
-            size_bytes: 0,
+impl ContentHasher {
+    /// Begins a digest by this algorithm.
+    pub fn new(algorithm: DigestAlgorithm) -> Self {
+        match algorithm {
+            DigestAlgorithm::Sha256 => Self::Sha256(Sha256Hasher::default()),
+            DigestAlgorithm::Blake3 => Self::Blake3(Box::default()),
+        }
+    }
+
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hasher) => hasher.update(bytes),
+            Self::Blake3(hasher) => {
+                hasher.update(bytes);
+            }
+        }
+    }
+
+    /// Returns the digest of all bytes taken.
+    pub fn finish(self) -> ContentDigest {
+        match self {
+            Self::Sha256(hasher) => ContentDigest::Sha256(hasher.finish()),
+            Self::Blake3(hasher) => ContentDigest::Blake3(Blake3Digest(hasher.finalize().into())),
         }
     }
 }
 
+/// Computes the digests of a part as its bytes stream by.
+#[derive(Debug)]
+pub struct PartHasher {
+    content: ContentHasher,
+    crc32c: crc_fast::Digest,
+    crc64nvme: Option<crc_fast::Digest>,
+    size_bytes: u64,
+}
+
 impl PartHasher {
+    /// Begins the digests of a part; the one that proves it is by this algorithm.
+    pub fn new(algorithm: DigestAlgorithm) -> Self {
+        let needs_crc64 = algorithm != DigestAlgorithm::Sha256;
+        Self {
+            content: ContentHasher::new(algorithm),
+            crc32c: crc_fast::Digest::new(Crc32Iscsi),
+            crc64nvme: needs_crc64.then(|| crc_fast::Digest::new(Crc64NvmeAlgorithm)),
+            size_bytes: 0,
+        }
+    }
+
     /// Adds the next bytes, in slices that are small enough to be still cached for the second digest.
     pub fn update(&mut self, bytes: &[u8]) {
         for slice in bytes.chunks(64 << 10) {
-            self.sha256.update(slice);
+            self.content.update(slice);
             self.crc32c.update(slice);
+            if let Some(crc64nvme) = &mut self.crc64nvme {
+                crc64nvme.update(slice);
+            }
         }
         self.size_bytes += bytes.len() as u64;
     }
@@ -231,8 +495,9 @@ impl PartHasher {
     /// Returns the digests of all bytes taken.
     pub fn finish(self) -> PartDigest {
         PartDigest {
-            sha256: Sha256Digest(self.sha256.finalize().into()),
+            content: self.content.finish(),
             crc32c: Crc32c::from_wide(self.crc32c.finalize()),
+            crc64nvme: self.crc64nvme.map(|crc| Crc64Nvme(crc.finalize())),
             size_bytes: self.size_bytes,
         }
     }
@@ -241,10 +506,12 @@ impl PartHasher {
 /// The digests of a whole file, computed from those of its parts without reading the file again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDigest {
-    /// SHA-256 over the parts' SHA-256 digests, which S3 calls a composite checksum.
-    pub sha256: Sha256Digest,
+    /// The digest over the parts' digests.
+    pub content: ContentDigest,
     /// CRC-32C of the whole file, which GCS stores.
     pub crc32c: Crc32c,
+    /// CRC-64/NVME of the whole file, which S3 stores; `None` where S3 stores the SHA-256.
+    pub crc64nvme: Option<Crc64Nvme>,
     /// Length of the file in bytes.
     pub size_bytes: u64,
 }
@@ -252,34 +519,28 @@ pub struct FileDigest {
 impl FileDigest {
     /// Computes the digests from the parts, in order.
     pub fn from_parts(parts: &[PartDigest]) -> Self {
-        let mut composite = sha2::Sha256::new();
         let mut crc32c = Crc32c(0);
+        let mut crc64nvme = None;
         let mut size_bytes = 0;
         for (index, part) in parts.iter().enumerate() {
-            composite.update(part.sha256.as_bytes());
-            crc32c = if index == 0 {
-                part.crc32c
+            (crc32c, crc64nvme) = if index == 0 {
+                (part.crc32c, part.crc64nvme)
             } else {
-                crc32c.followed_by(part.crc32c, part.size_bytes)
+                let wide = |(crc, next): (Crc64Nvme, _)| crc.followed_by(next, part.size_bytes);
+                (
+                    crc32c.followed_by(part.crc32c, part.size_bytes),
+                    crc64nvme.zip(part.crc64nvme).map(wide),
+                )
             };
             size_bytes += part.size_bytes;
         }
         Self {
-            sha256: Sha256Digest(composite.finalize().into()),
+            content: ContentDigest::of_parts(parts.iter().map(|part| &part.content)),
             crc32c,
+            crc64nvme,
             size_bytes,
         }
     }
-}
-
-/// Returns the SHA-256 over digests in order: the composite digest of a file whose parts' digests are known from its
-/// manifest.
-pub fn composite_sha256<'a>(parts: impl IntoIterator<Item = &'a Sha256Digest>) -> Sha256Digest {
-    let mut composite = sha2::Sha256::new();
-    parts
-        .into_iter()
-        .for_each(|part| composite.update(part.as_bytes()));
-    Sha256Digest(composite.finalize().into())
 }
 
 #[cfg(test)]
@@ -295,18 +556,59 @@ mod tests {
         // The check value of CRC-32C, from the catalogue of parametrised CRC algorithms.
         assert_eq!(Crc32c::of(b"123456789"), Crc32c(0xe306_9283));
         assert_eq!(Crc32c::of(b"").to_base64(), "AAAAAA==");
+        let blake3 = PartDigest::by(DigestAlgorithm::Blake3, b"123456789");
+        // From the same catalogue: CRC-64/NVME.
+        assert_eq!(blake3.crc64nvme, Some(Crc64Nvme(0xae8b_1486_0a79_9888)));
+        // The test vector of the BLAKE3 authors for an empty input.
+        assert_eq!(
+            PartDigest::by(DigestAlgorithm::Blake3, b"").content.to_string(),
+            "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+        );
     }
 
     #[test]
     fn a_file_digest_equals_one_over_the_whole() {
         let bytes: Vec<u8> = (0..200_000_u32).map(|value| (value * 7 % 251) as u8).collect();
-        for cut in [1, 65_536, 99_999] {
-            let parts: Vec<_> = bytes.chunks(cut).map(PartDigest::of).collect();
-            let file = FileDigest::from_parts(&parts);
-            assert_eq!(file.crc32c, Crc32c::of(&bytes));
-            assert_eq!(file.size_bytes, bytes.len() as u64);
-            let raw: Vec<u8> = parts.iter().flat_map(|part| *part.sha256.as_bytes()).collect();
-            assert_eq!(file.sha256, Sha256Digest::of(&raw));
+        for algorithm in DigestAlgorithm::ALL {
+            for cut in [1, 65_536, 99_999] {
+                let parts: Vec<_> = bytes
+                    .chunks(cut)
+                    .map(|part| PartDigest::by(algorithm, part))
+                    .collect();
+                let file = FileDigest::from_parts(&parts);
+                let whole = PartDigest::by(algorithm, &bytes);
+                assert_eq!(file.crc32c, Crc32c::of(&bytes));
+                assert_eq!(file.crc64nvme, whole.crc64nvme);
+                assert_eq!(file.size_bytes, bytes.len() as u64);
+                let raw: Vec<u8> = parts.iter().flat_map(|part| *part.content.as_bytes()).collect();
+                assert_eq!(file.content, PartDigest::by(algorithm, &raw).content);
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_is_recorded_under_the_names_of_its_algorithms() {
+        let encoded = |algorithm| serde_json::to_string(&PartDigest::by(algorithm, b"abc")).unwrap();
+        let sha256 = encoded(DigestAlgorithm::Sha256);
+        assert_eq!(
+            sha256,
+            "{\"crc32c\":\"364b3fb7\",\"sha256\":\"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\",\
+             \"size_bytes\":3}"
+        );
+        let blake3 = encoded(DigestAlgorithm::Blake3);
+        for algorithm in DigestAlgorithm::ALL {
+            let part: PartDigest = serde_json::from_str(&encoded(algorithm)).unwrap();
+            assert_eq!(part, PartDigest::by(algorithm, b"abc"));
+        }
+        let both = blake3.replace(
+            ",\"size",
+            &format!(",\"sha256\":\"{}\",\"size", Sha256Digest::of(b"abc")),
+        );
+        let neither = sha256.replace("\"sha256\"", "\"sha512\"");
+        let bare = blake3.replace(",\"crc64nvme\":\"05e5cabb3fc1faeb\"", "");
+        for wrong in [both, neither, bare] {
+            assert_ne!(wrong, blake3);
+            assert!(serde_json::from_str::<PartDigest>(&wrong).is_err(), "{wrong}");
         }
     }
 
@@ -319,5 +621,9 @@ mod tests {
         assert!(Sha256Digest::from_hex("ü").is_err());
         assert!(Crc32c::try_from("+0000001".to_owned()).is_err());
         assert_eq!(Crc32c::try_from("0000000a".to_owned()).unwrap(), Crc32c(10));
+        let wide = Crc64Nvme(10);
+        assert_eq!(Crc64Nvme::try_from(wide.to_string()).unwrap(), wide);
+        assert_eq!(Crc64Nvme::from_base64(&wide.to_base64()), Some(wide));
+        assert!(Crc64Nvme::try_from("+00000000000000a".to_owned()).is_err());
     }
 }

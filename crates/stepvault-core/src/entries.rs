@@ -1,9 +1,13 @@
 //! The entries of a checkpoint: files, directories and symbolic links, as a manifest lists them.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::encoded_bytes;
-use crate::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest, composite_sha256};
+use crate::digest::{
+    Blake3Digest, ContentDigest, Crc32c, Crc64Nvme, DigestAlgorithm, FileDigest, PartDigest, Sha256Digest,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_parts::FileParts;
 use crate::path::RelativePath;
@@ -23,14 +27,16 @@ pub enum Shape {
 }
 
 /// One regular file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
+    /// The digest over the parts' digests.
+    pub content: ContentDigest,
     /// CRC-32C of the whole file.
     pub crc32c: Crc32c,
+    /// CRC-64/NVME of the whole file, where its digests are not SHA-256.
+    pub crc64nvme: Option<Crc64Nvme>,
     /// Bytes that were holes when the step was sealed. A restore then creates holes wherever the file reads as zeros.
     /// Omitted if 0.
-    #[serde(default, skip_serializing_if = "is_zero")]
     pub hole_bytes: u64,
     /// Permission bits, at most 0o777.
     pub mode: u32,
@@ -38,14 +44,92 @@ pub struct FileEntry {
     pub mtime: Timestamp,
     /// Size of each part but the last, in bytes; always equal to [`FileParts`] for `size_bytes`.
     pub part_size_bytes: u64,
-    /// SHA-256 of each part, in order.
-    pub parts_sha256: Vec<Sha256Digest>,
+    /// The digest of each part, in order.
+    pub parts_content: Vec<ContentDigest>,
     /// Path inside the checkpoint.
     pub path: RelativePath,
-    /// SHA-256 over the parts' digests.
-    pub sha256: Sha256Digest,
     /// Length in bytes.
     pub size_bytes: u64,
+}
+
+/// A [`FileEntry`] in a record: its digests under the names of their algorithms, its members sorted by name.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EncodedFileEntry<'a> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blake3: Option<Blake3Digest>,
+    crc32c: Crc32c,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc64nvme: Option<Crc64Nvme>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    hole_bytes: u64,
+    mode: u32,
+    mtime: Timestamp,
+    part_size_bytes: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parts_blake3: Vec<Blake3Digest>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parts_sha256: Vec<Sha256Digest>,
+    path: Cow<'a, RelativePath>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<Sha256Digest>,
+    size_bytes: u64,
+}
+
+impl Serialize for FileEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let (blake3, sha256) = self.content.by_algorithm();
+        let parts = || self.parts_content.iter().map(|part| part.by_algorithm());
+        EncodedFileEntry {
+            blake3,
+            crc32c: self.crc32c,
+            crc64nvme: self.crc64nvme,
+            hole_bytes: self.hole_bytes,
+            mode: self.mode,
+            mtime: self.mtime,
+            part_size_bytes: self.part_size_bytes,
+            parts_blake3: parts().filter_map(|(blake3, _)| blake3).collect(),
+            parts_sha256: parts().filter_map(|(_, sha256)| sha256).collect(),
+            path: Cow::Borrowed(&self.path),
+            sha256,
+            size_bytes: self.size_bytes,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FileEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let encoded = EncodedFileEntry::deserialize(deserializer)?;
+        let content = ContentDigest::only(encoded.blake3, encoded.sha256, encoded.crc64nvme)
+            .map_err(serde::de::Error::custom)?;
+        let (blake3, sha256) = (encoded.parts_blake3, encoded.parts_sha256);
+        let parts_content = match content.algorithm() {
+            DigestAlgorithm::Blake3 if sha256.is_empty() => {
+                blake3.into_iter().map(ContentDigest::Blake3).collect()
+            }
+            DigestAlgorithm::Sha256 if blake3.is_empty() => {
+                sha256.into_iter().map(ContentDigest::Sha256).collect()
+            }
+            _ => {
+                return Err(serde::de::Error::custom(
+                    "a file and its parts have digests by different algorithms",
+                ));
+            }
+        };
+        Ok(Self {
+            content,
+            crc32c: encoded.crc32c,
+            crc64nvme: encoded.crc64nvme,
+            hole_bytes: encoded.hole_bytes,
+            mode: encoded.mode,
+            mtime: encoded.mtime,
+            part_size_bytes: encoded.part_size_bytes,
+            parts_content,
+            path: encoded.path.into_owned(),
+            size_bytes: encoded.size_bytes,
+        })
+    }
 }
 
 /// Returns whether a member has its default value, with which it is omitted.
@@ -59,14 +143,15 @@ impl FileEntry {
         let digest = FileDigest::from_parts(parts);
         let cut = FileParts::of(digest.size_bytes)?;
         Ok(Self {
+            content: digest.content,
             crc32c: digest.crc32c,
+            crc64nvme: digest.crc64nvme,
             hole_bytes: 0,
             mode: mode & MODE_MASK,
             mtime,
             part_size_bytes: cut.part_size_bytes(),
-            parts_sha256: parts.iter().map(|part| part.sha256).collect(),
+            parts_content: parts.iter().map(|part| part.content).collect(),
             path,
-            sha256: digest.sha256,
             size_bytes: digest.size_bytes,
         })
     }
@@ -77,31 +162,24 @@ impl FileEntry {
         Self { hole_bytes, ..self }
     }
 
-    /// Returns the number of bytes of a file's entry in a manifest. It is known before the file is read, because all
-    /// digests have the same length.
-    pub fn encoded_bytes(
-        path: &RelativePath,
-        size_bytes: u64,
-        mode: u32,
-        mtime: Timestamp,
-        hole_bytes: u64,
-    ) -> Result<u64> {
+    /// Returns the number of bytes that the entry of a file of `size_bytes` has in a manifest. This one is of an empty
+    /// file in its place: the file need not be read, because all digests of an algorithm have the same length.
+    pub fn encoded_bytes(mut self, size_bytes: u64) -> Result<u64> {
         /// A quoted digest and a comma.
         const NEXT_DIGEST_BYTES: u64 = 2 * 32 + 3;
         let cut = FileParts::of(size_bytes)?;
-        let nothing = Sha256Digest::of(&[]);
-        let entry = Self {
-            crc32c: Crc32c(0),
-            hole_bytes,
-            mode: mode & MODE_MASK,
-            mtime,
-            part_size_bytes: cut.part_size_bytes(),
-            parts_sha256: vec![nothing],
-            path: path.clone(),
-            sha256: nothing,
-            size_bytes,
-        };
-        Ok(encoded_bytes(&entry)? + u64::from(cut.count() - 1) * NEXT_DIGEST_BYTES)
+        self.part_size_bytes = cut.part_size_bytes();
+        self.size_bytes = size_bytes;
+        Ok(encoded_bytes(&self)? + u64::from(cut.count() - 1) * NEXT_DIGEST_BYTES)
+    }
+
+    /// Whether two entries mean the same bytes. Nodes may have different algorithms: then the CRC-32C decides, because each
+    /// node compared what it did not write byte for byte.
+    pub fn has_same_bytes(&self, other: &Self) -> bool {
+        if self.content.algorithm() == other.content.algorithm() {
+            return self.content == other.content;
+        }
+        (self.size_bytes, self.crc32c) == (other.size_bytes, other.crc32c)
     }
 
     /// Returns how the file is divided into parts.
@@ -119,10 +197,10 @@ impl FileEntry {
         if cut.part_size_bytes() != self.part_size_bytes {
             return Err(fault("its part size does not follow from its size"));
         }
-        if self.parts_sha256.len() != cut.count() as usize {
+        if self.parts_content.len() != cut.count() as usize {
             return Err(fault("it does not have one digest for each part"));
         }
-        if composite_sha256(&self.parts_sha256) != self.sha256 {
+        if ContentDigest::of_parts(&self.parts_content) != self.content {
             return Err(fault("its digest does not match the digests of its parts"));
         }
         if self.mode & !MODE_MASK != 0 {

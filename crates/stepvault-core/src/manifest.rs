@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
-use crate::digest::Sha256Digest;
+use crate::digest::{DigestAlgorithm, Sha256Digest};
 pub use crate::entries::{
     DirectoryEntry, FileEntry, MODE_MASK, Shape, SymlinkEntry, check_link_target, is_zero,
 };
@@ -28,6 +28,9 @@ pub const MAX_ENTRIES: usize = 150_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartManifest {
+    /// The algorithm of its files' digests. Omitted for SHA-256.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub digest: DigestAlgorithm,
     /// Directories, the checkpoint's own first, then sorted by path; empty for a single file.
     pub directories: Vec<DirectoryEntry>,
     /// Regular files, sorted by path.
@@ -94,6 +97,14 @@ impl Record for PartManifest {
         let mut total_bytes = 0_u64;
         for file in &self.files {
             file.check()?;
+            if file.content.algorithm() != self.digest {
+                return Err(fault(format!(
+                    "the digests of {} are {}, and those of the part are {}",
+                    file.path,
+                    file.content.algorithm(),
+                    self.digest
+                )));
+            }
             total_bytes = total_bytes
                 .checked_add(file.size_bytes)
                 .ok_or_else(|| fault("its sizes add up to more than 64 bits".to_owned()))?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::codec::{decode, encode};
-use crate::digest::PartDigest;
+use crate::digest::{DigestAlgorithm, PartDigest};
 use crate::file_parts::FileParts;
 use crate::ids::{Attempt, Step};
 
@@ -42,6 +42,7 @@ fn link(text: &str, target: &str) -> SymlinkEntry {
 fn manifest() -> PartManifest {
     PartManifest {
         format: FORMAT,
+        digest: DigestAlgorithm::Sha256,
         run: RunName::new("run").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
         node: NodeName::new("node-0").unwrap(),
@@ -109,6 +110,54 @@ fn a_file_says_how_it_is_cut() {
 }
 
 #[test]
+fn all_files_of_a_part_have_digests_by_its_algorithm() {
+    let blake3 = || {
+        let part = PartDigest::by(DigestAlgorithm::Blake3, b"12345");
+        FileEntry::from_parts(path("step_1"), 0o640, late(999_999_999), &[part]).unwrap()
+    };
+    let of = |digest, file| PartManifest {
+        digest,
+        files: vec![file],
+        ..of_one_file()
+    };
+    let right = of(DigestAlgorithm::Blake3, blake3());
+    let bytes = encode(&right).unwrap();
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    assert!(
+        text.starts_with("{\"digest\":\"blake3\",\"directories\""),
+        "{text}"
+    );
+    assert!(
+        text.contains("\"parts_blake3\":[\"") && !text.contains("sha256"),
+        "{text}"
+    );
+    assert_eq!(decode::<PartManifest>(&bytes, "here").unwrap(), right);
+    for wrong in [
+        of(DigestAlgorithm::Sha256, blake3()),
+        of(DigestAlgorithm::Blake3, file("step_1")),
+    ] {
+        let bytes = encode(&wrong).unwrap();
+        let error = decode::<PartManifest>(&bytes, "here").unwrap_err();
+        assert!(error.to_string().contains("the digests of step_1 are"), "{error}");
+    }
+    // A file whose parts have digests by another algorithm than the file itself.
+    let mixed = text.replace("parts_blake3", "parts_sha256");
+    assert!(decode::<PartManifest>(mixed.as_bytes(), "here").is_err());
+}
+
+#[test]
+fn entries_by_different_algorithms_are_compared_by_size_and_crc() {
+    let of = |algorithm, bytes: &[u8]| {
+        let part = PartDigest::by(algorithm, bytes);
+        FileEntry::from_parts(path("x"), 0o640, late(7), &[part]).unwrap()
+    };
+    let sha256 = of(DigestAlgorithm::Sha256, b"12345");
+    assert!(sha256.has_same_bytes(&of(DigestAlgorithm::Blake3, b"12345")));
+    assert!(!sha256.has_same_bytes(&of(DigestAlgorithm::Blake3, b"12346")));
+    assert!(!sha256.has_same_bytes(&of(DigestAlgorithm::Sha256, b"12346")));
+}
+
+#[test]
 fn the_length_of_an_entry_is_known_before_its_digests() {
     for (size_bytes, hole_bytes, text) in [
         (5, 0, "x"),
@@ -118,23 +167,27 @@ fn the_length_of_an_entry_is_known_before_its_digests() {
         (200 << 20, 0, "y"),
     ] {
         let cut = FileParts::of(size_bytes).unwrap();
-        let parts: Vec<PartDigest> = (0..cut.count())
-            .map(|index| {
-                let range = cut.range(index);
-                PartDigest {
-                    size_bytes: range.end - range.start,
-                    ..PartDigest::of(b"x")
-                }
-            })
-            .collect();
-        let mtime = late(7);
-        let entry = FileEntry::from_parts(path(text), 0o640, mtime, &parts)
-            .unwrap()
-            .with_holes(hole_bytes);
-        assert_eq!(
-            FileEntry::encoded_bytes(&entry.path, size_bytes, 0o640, mtime, hole_bytes).unwrap(),
-            serde_json::to_vec(&entry).unwrap().len() as u64
-        );
+        for algorithm in DigestAlgorithm::ALL {
+            let parts: Vec<PartDigest> = (0..cut.count())
+                .map(|index| {
+                    let range = cut.range(index);
+                    PartDigest {
+                        size_bytes: range.end - range.start,
+                        ..PartDigest::by(algorithm, b"x")
+                    }
+                })
+                .collect();
+            let of = |parts: &[PartDigest]| {
+                let entry = FileEntry::from_parts(path(text), 0o640, late(7), parts).unwrap();
+                entry.with_holes(hole_bytes)
+            };
+            assert_eq!(
+                of(&[PartDigest::by(algorithm, b"")])
+                    .encoded_bytes(size_bytes)
+                    .unwrap(),
+                serde_json::to_vec(&of(&parts)).unwrap().len() as u64
+            );
+        }
     }
 }
 
@@ -162,13 +215,13 @@ fn a_file_that_contradicts_itself_is_refused() {
             file.part_size_bytes += 1;
         }),
         ("it does not have one digest for each part", |file| {
-            file.parts_sha256.clear();
+            file.parts_content.clear();
         }),
         ("it does not have one digest for each part", |file| {
             file.size_bytes = 20 << 20;
         }),
         ("its digest does not match the digests of its parts", |file| {
-            file.sha256 = Sha256Digest::of(b"other");
+            file.content = PartDigest::of(b"other").content;
         }),
         ("its mode has more than permission bits", |file| {
             file.mode = 0o1777;

@@ -182,9 +182,10 @@ mod tests {
 
     #[test]
     fn a_manifest_without_any_does_not_mention_them() {
-        let empty = [crate::digest::PartHasher::default().finish()];
+        let empty = [crate::digest::PartDigest::of(b"")];
         let mut manifest = PartManifest {
             format: FORMAT,
+            digest: crate::digest::DigestAlgorithm::Sha256,
             run: RunName::new("run").unwrap(),
             id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
             node: NodeName::new("node-0").unwrap(),

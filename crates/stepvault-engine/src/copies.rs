@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use stepvault_core::Result;
-use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::digest::{ContentDigest, Crc32c, FileDigest, PartDigest};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::manifest::PartManifest;
 
@@ -15,7 +15,7 @@ use stepvault_core::manifest::PartManifest;
 pub(crate) struct Copies {
     /// The object keys of the files.
     keys: Vec<String>,
-    files: HashMap<(u64, Sha256Digest), (usize, Crc32c)>,
+    files: HashMap<(u64, ContentDigest), (usize, Crc32c)>,
     parts: HashMap<Place, usize>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Copies {
 struct Place {
     file_size_bytes: u64,
     index: u32,
-    sha256: Sha256Digest,
+    content: ContentDigest,
 }
 
 impl Copies {
@@ -49,15 +49,15 @@ impl Copies {
                 .push(keys.data(&earlier.name, earlier.id, &file.path)?);
             copies
                 .files
-                .entry((size, file.sha256))
+                .entry((size, file.content))
                 .or_insert((source, file.crc32c));
             // A file with one part is copied as a whole.
-            if file.parts_sha256.len() > 1 {
-                for (index, sha256) in (0..).zip(&file.parts_sha256) {
+            if file.parts_content.len() > 1 {
+                for (index, content) in (0..).zip(&file.parts_content) {
                     let place = Place {
                         file_size_bytes: size,
                         index,
-                        sha256: *sha256,
+                        content: *content,
                     };
                     copies.parts.entry(place).or_insert(source);
                 }
@@ -73,7 +73,7 @@ impl Copies {
 
     /// Returns the key of a file with exactly these bytes.
     pub(crate) fn of_file(&self, digest: &FileDigest) -> Option<&str> {
-        let (source, crc32c) = self.files.get(&(digest.size_bytes, digest.sha256))?;
+        let (source, crc32c) = self.files.get(&(digest.size_bytes, digest.content))?;
         (*crc32c == digest.crc32c).then(|| self.keys[*source].as_str())
     }
 
@@ -82,7 +82,7 @@ impl Copies {
         let place = Place {
             file_size_bytes,
             index,
-            sha256: digest.sha256,
+            content: digest.content,
         };
         self.parts.get(&place).map(|source| self.keys[*source].as_str())
     }
@@ -115,6 +115,7 @@ mod tests {
             FileEntry::from_parts(path, 0o644, Timestamp::default(), &parts(letters, *last_bytes)).unwrap()
         };
         PartManifest {
+            digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             format: 1,
             run: RunName::new("run").unwrap(),
             id: StepId::new(Attempt::new(2).unwrap(), Step::new(100).unwrap()),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use stepvault_core::digest::{PartDigest, PartHasher};
+use stepvault_core::digest::{DigestAlgorithm, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::observe::{Event, Observer, Tier};
@@ -33,9 +33,8 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         .own_files()
         .into_iter()
         .map(|file| {
-            let parts = digest_file(step, file)?;
-            let entry = FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &parts)?;
-            Ok(entry.with_holes(file.hole_bytes))
+            let parts = digest_file(step, file, record.digest)?;
+            file.entry(&parts)
         })
         .collect();
     let manifest = record.part_manifest(files?);
@@ -48,26 +47,38 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
 }
 
 /// Returns the digests of one sealed file, part by part.
-pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDigest>> {
-    digest_parts(&step.file_path(&file.path), file)
+pub fn digest_file(
+    step: &SealedStep,
+    file: &SealedFile,
+    algorithm: DigestAlgorithm,
+) -> Result<Vec<PartDigest>> {
+    digest_parts(&step.file_path(&file.path), file, algorithm)
 }
 
 /// Returns the digests of the file at `path`, which must match `file`, part by part.
-pub(crate) fn digest_parts(path: &Path, file: &SealedFile) -> Result<Vec<PartDigest>> {
+pub(crate) fn digest_parts(
+    path: &Path,
+    file: &SealedFile,
+    algorithm: DigestAlgorithm,
+) -> Result<Vec<PartDigest>> {
     let source = SourceFile::open(path, file)?;
     let cut = FileParts::of(file.size_bytes)?;
     let mut digests = Vec::with_capacity(cut.count() as usize);
     for index in 0..cut.count() {
-        digests.push(digest_range(&source, cut.range(index))?);
+        digests.push(digest_range(&source, cut.range(index), algorithm)?);
     }
     source.check_unchanged()?;
     Ok(digests)
 }
 
 /// Returns the digest of a range of an open file.
-pub(crate) fn digest_range(source: &SourceFile, range: Range<u64>) -> Result<PartDigest> {
+pub(crate) fn digest_range(
+    source: &SourceFile,
+    range: Range<u64>,
+    algorithm: DigestAlgorithm,
+) -> Result<PartDigest> {
     let mut slice = vec![0_u8; SLICE_BYTES];
-    let mut hasher = PartHasher::default();
+    let mut hasher = PartHasher::new(algorithm);
     let mut position = range.start;
     while position < range.end {
         let length = usize::try_from(range.end - position)
@@ -93,12 +104,12 @@ pub fn check_local(
             reasons.push(format!("{} is not in the sealed step", file.path));
             continue;
         };
-        match digest_file(step, sealed) {
+        match digest_file(step, sealed, manifest.digest) {
             Ok(parts) => {
                 let same = parts
                     .iter()
-                    .map(|part| part.sha256)
-                    .eq(file.parts_sha256.iter().copied());
+                    .map(|part| part.content)
+                    .eq(file.parts_content.iter().copied());
                 if !same {
                     reasons.push(format!("{} has different bytes than were saved", file.path));
                 }

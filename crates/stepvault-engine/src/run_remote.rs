@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use stepvault_core::codec::{MAX_RECORD_BYTES, Record, decode, encode};
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest, PartHasher};
+use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::observe::Tier;
@@ -359,13 +360,14 @@ impl RunRemote {
         &self,
         key: &str,
         size_bytes: u64,
-        part_size_bytes: u64,
+        algorithm: DigestAlgorithm,
     ) -> Result<Vec<PartDigest>> {
+        let part_size_bytes = FileParts::of(size_bytes)?.part_size_bytes();
         let mut digests = Vec::new();
         if size_bytes == 0 {
-            return Ok(vec![PartDigest::of(&[])]);
+            return Ok(vec![PartDigest::by(algorithm, &[])]);
         }
-        let mut hasher = stepvault_core::digest::PartHasher::default();
+        let mut hasher = PartHasher::new(algorithm);
         let mut stream = self.store.read(key, None).await?;
         let (mut total, mut moved, mut breaks) = (0_u64, false, Breaks::default());
         while let Some(piece) = stream.next().await {
@@ -386,7 +388,8 @@ impl RunRemote {
                 let cut = piece.len().min(usize::try_from(room).unwrap_or(usize::MAX));
                 hasher.update(&piece.split_to(cut));
                 if hasher.size_bytes() == part_size_bytes {
-                    digests.push(std::mem::take(&mut hasher).finish());
+                    let part = std::mem::replace(&mut hasher, PartHasher::new(algorithm));
+                    digests.push(part.finish());
                 }
             }
             if total > size_bytes {

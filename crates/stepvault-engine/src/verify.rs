@@ -285,11 +285,12 @@ async fn check_file(
         return Ok(StepHealth::fault(format!("{} is missing", file.path)));
     };
     let digest = FileDigest {
-        sha256: file.sha256,
+        content: file.content,
         crc32c: file.crc32c,
+        crc64nvme: file.crc64nvme,
         size_bytes: file.size_bytes,
     };
-    Ok(match head.checksum.proves(&digest, &file.parts_sha256) {
+    Ok(match head.checksum.proves(&digest, &file.parts_content) {
         Some(true) => StepHealth::proved_file(0),
         Some(false) => StepHealth::fault(format!(
             "{}: the store's checksum differs from the recorded one",
@@ -306,7 +307,7 @@ async fn read_back(
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
     let found = match remote
-        .digest_object(key, file.size_bytes, file.part_size_bytes)
+        .digest_object(key, file.size_bytes, file.content.algorithm())
         .await
     {
         Ok(found) => found,
@@ -319,10 +320,10 @@ async fn read_back(
     });
     let wrong = found
         .iter()
-        .map(|part| part.sha256)
-        .zip(&file.parts_sha256)
+        .map(|part| part.content)
+        .zip(&file.parts_content)
         .position(|(found, expected)| found != *expected)
-        .or((found.len() != file.parts_sha256.len()).then_some(found.len()));
+        .or((found.len() != file.parts_content.len()).then_some(found.len()));
     Ok(match wrong {
         None => StepHealth::proved_file(file.size_bytes),
         Some(part) => StepHealth::fault(format!(

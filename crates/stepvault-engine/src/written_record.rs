@@ -30,7 +30,7 @@ impl WrittenRecord {
         };
         let digest = FileDigest::from_parts(slice::from_ref(&self.digest));
         let is_proved = head.info.size_bytes == digest.size_bytes
-            && head.checksum.proves(&digest, &[self.digest.sha256]) == Some(true);
+            && head.checksum.proves(&digest, &[self.digest.content]) == Some(true);
         is_proved.then(|| self.bytes.to_vec())
     }
 

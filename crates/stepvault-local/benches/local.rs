@@ -36,6 +36,7 @@ fn checkpoint(root: &Path) {
 
 fn request(source: &Path, step: u64) -> SealRequest {
     SealRequest {
+        digest: stepvault_core::digest::DigestAlgorithm::Sha256,
         run: RunName::new("bench").expect("a run"),
         attempt: stepvault_local::seal_record::AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(step).expect("a step")),

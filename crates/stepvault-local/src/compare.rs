@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use stepvault_core::digest::PartHasher;
+use stepvault_core::digest::ContentHasher;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, Shape, SymlinkEntry};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{ErrorKind, Result};
@@ -203,10 +203,10 @@ fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> Str
 fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Option<String>> {
     let cut = file.parts()?;
     let mut buffer = vec![0_u8; BUFFER_BYTES];
-    for (index, expected) in (0..cut.count()).zip(&file.parts_sha256) {
+    for (index, expected) in (0..cut.count()).zip(&file.parts_content) {
         let range = cut.range(index);
         let mut left_bytes = range.end - range.start;
-        let mut hasher = PartHasher::default();
+        let mut hasher = ContentHasher::new(file.content.algorithm());
         while left_bytes > 0 {
             let wanted = usize::try_from(left_bytes)
                 .unwrap_or(BUFFER_BYTES)
@@ -220,7 +220,7 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
             hasher.update(&buffer[..read]);
             left_bytes -= read as u64;
         }
-        if hasher.finish().sha256 != *expected {
+        if hasher.finish() != *expected {
             return Ok(Some(format!("{} differs in part {index}", file.path)));
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encode, encoded_bytes};
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
@@ -56,6 +57,8 @@ pub struct SealRequest {
     pub metrics: BTreeMap<String, f64>,
     /// Allowed snapshot methods.
     pub links: LinkPolicy,
+    /// The algorithm of the digests of its files.
+    pub digest: DigestAlgorithm,
     /// The tree as it was when it was judged complete. Sealing fails when it has changed since.
     pub expected: Option<Tree>,
 }
@@ -256,6 +259,7 @@ fn record_of(
         run: request.run.clone(),
         id: request.id,
         attempt: request.attempt.clone(),
+        digest: request.digest,
         node: place.node().clone(),
         nodes: Some(place.nodes().clone()).filter(NodeSet::is_several),
         launch: request.writer.launch.clone(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record, encoded_bytes};
-use stepvault_core::digest::Sha256Digest;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest, Sha256Digest};
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
 use stepvault_core::keys::check_step_name;
@@ -53,6 +53,14 @@ pub struct SealedFile {
     pub path: RelativePath,
     /// Length in bytes.
     pub size_bytes: u64,
+}
+
+impl SealedFile {
+    /// Returns the file's entry in a manifest, from the digests of its parts in order.
+    pub fn entry(&self, parts: &[PartDigest]) -> Result<FileEntry> {
+        let entry = FileEntry::from_parts(self.path.clone(), self.mode, self.mtime, parts)?;
+        Ok(entry.with_holes(self.hole_bytes))
+    }
 }
 
 /// How final the attempt of a sealed step is.
@@ -107,6 +115,9 @@ pub struct SealRecord {
     /// How the attempt was determined. Omitted where it was determined from the tiers and nothing else is known.
     #[serde(default, skip_serializing_if = "AttemptOrigin::is_default")]
     pub attempt: AttemptOrigin,
+    /// The algorithm of the digests of its files, on every tier. Omitted for SHA-256.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub digest: DigestAlgorithm,
     /// Directories as the trainer created them, the checkpoint's own first, then sorted by path; empty for a single
     /// file.
     pub directories: Vec<DirectoryEntry>,
@@ -224,6 +235,7 @@ impl SealRecord {
     /// Returns the manifest of this node's part from the digests of its files.
     pub fn part_manifest(&self, files: Vec<FileEntry>) -> PartManifest {
         PartManifest {
+            digest: self.digest,
             format: FORMAT,
             run: self.run.clone(),
             id: self.id,
@@ -247,15 +259,9 @@ impl SealRecord {
         let own = self.own_files();
         let frame = encoded_bytes(&self.part_manifest(Vec::new()))?;
         let commas = own.len().saturating_sub(1) as u64;
+        let unread = [PartDigest::by(self.digest, &[])];
         own.into_iter().try_fold(frame + commas, |sum, file| {
-            let entry = FileEntry::encoded_bytes(
-                &file.path,
-                file.size_bytes,
-                file.mode,
-                file.mtime,
-                file.hole_bytes,
-            )?;
-            Ok(sum + entry)
+            Ok(sum + file.entry(&unread)?.encoded_bytes(file.size_bytes)?)
         })
     }
 

@@ -52,6 +52,7 @@ fn link(text: &str, target: &str) -> SymlinkEntry {
 
 fn record() -> SealRecord {
     SealRecord {
+        digest: DigestAlgorithm::Sha256,
         format: FORMAT,
         run: RunName::new("run").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
@@ -280,9 +281,9 @@ fn the_length_of_the_manifest_is_known_before_its_digests() {
             .files
             .iter()
             .map(|file| {
-                let part = stepvault_core::digest::PartDigest {
+                let part = PartDigest {
                     size_bytes: file.size_bytes,
-                    ..stepvault_core::digest::PartDigest::of(b"x")
+                    ..PartDigest::of(b"x")
                 };
                 FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &[part]).unwrap()
             })

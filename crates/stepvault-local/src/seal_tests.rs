@@ -55,6 +55,7 @@ fn request() -> SealRequest {
         name: "step_1".to_owned(),
         metrics: BTreeMap::new(),
         links: LinkPolicy::Auto,
+        digest: DigestAlgorithm::Sha256,
         expected: None,
     }
 }

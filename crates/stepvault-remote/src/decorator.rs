@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use stepvault_core::Result;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 
 use crate::payload::Payload;
 use crate::store::{
@@ -146,9 +146,9 @@ impl<D: StoreDecorator> RemoteStore for D {
         .await
     }
 
-    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
-        self.around(Request::WRITE, || self.inner().start_upload(key, size_bytes))
-            .await
+    async fn start_upload(&self, key: &str, size_bytes: u64, algorithm: DigestAlgorithm) -> Result<String> {
+        let start = || self.inner().start_upload(key, size_bytes, algorithm);
+        self.around(Request::WRITE, start).await
     }
 
     async fn upload_part(

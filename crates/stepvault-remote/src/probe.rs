@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
-use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::keys::{PARTS_PROBE, RunKeys, UNUSUAL_PROBE};
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -14,11 +14,15 @@ use crate::store::{Created, IgnoredAttribute, ObjectHead, PartReceipt, RemoteSto
 
 /// The guarantees that a store was observed to enforce. Any other guarantee must not be relied on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-// Six independent findings, each true or false.
+// Seven independent findings, each true or false.
 #[allow(clippy::struct_excessive_bools)]
 pub struct StoreGuarantees {
+    /// The algorithm of the digests that the objects of the probe were sent with.
+    pub algorithm: DigestAlgorithm,
     /// The store rejects an object whose bytes do not match the digest sent with them, and stores nothing of it.
     pub checks_object_checksums: bool,
+    /// The store rejects such an object if the digest is by SHA-256, as those of records are.
+    pub checks_record_checksums: bool,
     /// The store rejects such a part of an upload.
     pub checks_part_checksums: bool,
     /// The store returns checksums that prove its content, for whole objects and for multipart objects.
@@ -34,13 +38,30 @@ pub struct StoreGuarantees {
     pub cleaned_up: bool,
 }
 
-/// Sends small objects under keys of its own, some of them with wrong digests, and checks the results. Needs no
-/// permission to delete, but leaves two small objects behind without it.
+impl StoreGuarantees {
+    /// Returns whether the store was found to check the digests by `algorithm` that bytes in `parts` parts are sent with.
+    pub fn checks(&self, algorithm: DigestAlgorithm, parts: usize) -> bool {
+        match parts {
+            1 if algorithm == DigestAlgorithm::Sha256 => self.checks_record_checksums,
+            _ if algorithm != self.algorithm => false,
+            0 | 1 => self.checks_object_checksums,
+            _ => self.checks_part_checksums,
+        }
+    }
+}
+
+/// Sends small objects under keys of its own, some of them with wrong digests, and checks the results. Their digests are
+/// by `algorithm`, and for another one than SHA-256 one object more is sent with a wrong SHA-256. Needs no permission to
+/// delete, but leaves two small objects behind without it.
 ///
 /// # Errors
 /// When the store does not answer. A store that violates its guarantees is not an error.
-pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<StoreGuarantees> {
-    let probe = Probe::new(store, keys);
+pub async fn probe(
+    store: &dyn RemoteStore,
+    keys: &RunKeys,
+    algorithm: DigestAlgorithm,
+) -> Result<StoreGuarantees> {
+    let probe = Probe::new(store, keys, algorithm);
     let outcome = probe.run().await;
     let cleaned_up = probe.clean_up().await.is_ok();
     outcome.map(|trust| StoreGuarantees { cleaned_up, ..trust })
@@ -51,6 +72,7 @@ pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<StoreGuara
 #[derive(Debug)]
 pub struct Probe<'a> {
     store: &'a dyn RemoteStore,
+    algorithm: DigestAlgorithm,
     /// Prefix of everything that probes of this run write; some stores list only prefixes that end in a slash.
     directory: String,
     /// Prefix of everything that this probe writes.
@@ -70,14 +92,10 @@ fn sent(body: &'static [u8]) -> Payload {
 }
 
 /// Returns a digest of `body`'s length that matches no payload of the probe.
-fn wrong_digest(body: &[u8]) -> PartDigest {
+fn wrong_digest(algorithm: DigestAlgorithm, body: &[u8]) -> PartDigest {
     let mut other = body.to_vec();
     other.reverse();
-    PartDigest {
-        sha256: Sha256Digest::of(&other),
-        crc32c: Crc32c::of(&other),
-        size_bytes: body.len() as u64,
-    }
+    PartDigest::by(algorithm, &other)
 }
 
 /// Returns whether a store refused a request with a wrong digest. Stores have several codes for it; what is wrong with the
@@ -90,16 +108,17 @@ fn proves(head: &ObjectHead, digest: &PartDigest) -> bool {
     head.info.size_bytes == digest.size_bytes
         && head
             .checksum
-            .proves(&FileDigest::from_parts(&[*digest]), &[digest.sha256])
+            .proves(&FileDigest::from_parts(&[*digest]), &[digest.content])
             == Some(true)
 }
 
 impl<'a> Probe<'a> {
     /// Creates a probe under keys of its own.
-    pub fn new(store: &'a dyn RemoteStore, keys: &RunKeys) -> Self {
+    pub fn new(store: &'a dyn RemoteStore, keys: &RunKeys, algorithm: DigestAlgorithm) -> Self {
         let place = keys.probe(&crate::random::identity());
         Self {
             store,
+            algorithm,
             directory: keys.probe(""),
             wrong: format!("{place}-wrong"),
             whole: format!("{place}-whole"),
@@ -110,13 +129,23 @@ impl<'a> Probe<'a> {
         }
     }
 
+    fn digest(&self, body: &[u8]) -> PartDigest {
+        PartDigest::by(self.algorithm, body)
+    }
+
     async fn run(&self) -> Result<StoreGuarantees> {
         let checks_object_checksums = self.refuses_wrong_object().await?;
+        let checks_record_checksums = match self.algorithm {
+            DigestAlgorithm::Sha256 => checks_object_checksums,
+            DigestAlgorithm::Blake3 => self.refuses_wrong(DigestAlgorithm::Sha256).await?,
+        };
         let (object_proven, create_is_exclusive) = self.keeps_object().await?;
         let (checks_part_checksums, parts_proven) = self.keeps_parts().await?;
         let ignored_attributes = self.ignored_attributes().await?;
         Ok(StoreGuarantees {
+            algorithm: self.algorithm,
             checks_object_checksums,
+            checks_record_checksums,
             checks_part_checksums,
             returns_checksums: object_proven && parts_proven,
             honours_create_only: create_is_exclusive,
@@ -131,14 +160,14 @@ impl<'a> Probe<'a> {
         self.creates().await?;
         let head = self.head(&self.whole).await?;
         let create_is_exclusive = self.refuses_second_create().await?;
-        Ok((proves(&head, &PartDigest::of(BODY)), create_is_exclusive))
+        Ok((proves(&head, &self.digest(BODY)), create_is_exclusive))
     }
 
     /// Writes an object. Returns its modification time by the store's clock, if the store reports it.
     pub async fn creates(&self) -> Result<Option<SystemTime>> {
         let created = self
             .store
-            .create(&self.whole, sent(BODY), &PartDigest::of(BODY))
+            .create(&self.whole, sent(BODY), &self.digest(BODY))
             .await?;
         Ok(match created {
             Created::Written(head) => Some(head.info.modified).filter(|time| *time > SystemTime::UNIX_EPOCH),
@@ -155,7 +184,7 @@ impl<'a> Probe<'a> {
 
     /// Returns whether a second create leaves the object unchanged, because the store refuses it.
     pub async fn refuses_second_create(&self) -> Result<bool> {
-        let other = PartDigest::of(OTHER_BODY);
+        let other = self.digest(OTHER_BODY);
         let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
         Ok(again == Created::Exists && self.store.capabilities().creates_atomically)
     }
@@ -183,7 +212,7 @@ impl<'a> Probe<'a> {
     /// Returns whether an object with an unusual name is listed under exactly that name.
     pub async fn keeps_names(&self) -> Result<bool> {
         self.store
-            .create(&self.unusual, sent(BODY), &PartDigest::of(BODY))
+            .create(&self.unusual, sent(BODY), &self.digest(BODY))
             .await?;
         let listed: Vec<_> = self.store.list(&self.directory).try_collect().await?;
         Ok(listed.iter().any(|info| info.key == self.unusual))
@@ -191,11 +220,12 @@ impl<'a> Probe<'a> {
 
     /// Returns whether an object with a wrong digest is rejected.
     pub async fn refuses_wrong_object(&self) -> Result<bool> {
-        match self
-            .store
-            .create(&self.wrong, sent(BODY), &wrong_digest(BODY))
-            .await
-        {
+        self.refuses_wrong(self.algorithm).await
+    }
+
+    async fn refuses_wrong(&self, algorithm: DigestAlgorithm) -> Result<bool> {
+        let wrong = wrong_digest(algorithm, BODY);
+        match self.store.create(&self.wrong, sent(BODY), &wrong).await {
             Ok(_) => Ok(false),
             // Some servers reject the request but store the bytes.
             Err(error) if is_refusal(&error) => Ok(self.store.head(&self.wrong).await?.is_none()),
@@ -206,7 +236,10 @@ impl<'a> Probe<'a> {
     /// Returns whether a part with a wrong digest is rejected, and whether the finished object's checksum proves it. An
     /// error before either is known means that multipart uploads do not work at all.
     pub async fn keeps_parts(&self) -> Result<(bool, bool)> {
-        let upload = self.store.start_upload(&self.parts, BODY.len() as u64).await?;
+        let upload = self
+            .store
+            .start_upload(&self.parts, BODY.len() as u64, self.algorithm)
+            .await?;
         let sent = self.send_parts(&upload).await;
         if sent.is_err() {
             // A remaining pending upload is removed by `gc`; the first error is more useful.
@@ -216,7 +249,7 @@ impl<'a> Probe<'a> {
     }
 
     async fn send_parts(&self, upload: &str) -> Result<(bool, bool)> {
-        let wrong = wrong_digest(BODY);
+        let wrong = wrong_digest(self.algorithm, BODY);
         let refused = match self
             .store
             .upload_part(&self.parts, upload, 0, sent(BODY), &wrong)
@@ -252,7 +285,7 @@ impl<'a> Probe<'a> {
         }
         let upload = self
             .store
-            .start_upload(&self.whole, OTHER_BODY.len() as u64)
+            .start_upload(&self.whole, OTHER_BODY.len() as u64, self.algorithm)
             .await?;
         let completed = match self.send_part(&self.whole, &upload, OTHER_BODY).await {
             Ok(receipt) => {
@@ -272,7 +305,10 @@ impl<'a> Probe<'a> {
     /// Returns whether an upload with a part is listed as pending, and whether it can be aborted and is no longer
     /// pending afterwards.
     pub async fn lists_and_aborts(&self) -> Result<(bool, bool)> {
-        let upload = self.store.start_upload(&self.dropped, BODY.len() as u64).await?;
+        let upload = self
+            .store
+            .start_upload(&self.dropped, BODY.len() as u64, self.algorithm)
+            .await?;
         let sent = self.send_part(&self.dropped, &upload, BODY).await;
         let listed = self.is_pending(&upload).await;
         self.store.abort_upload(&self.dropped, &upload).await?;
@@ -305,7 +341,7 @@ impl<'a> Probe<'a> {
 
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {
         self.store
-            .upload_part(key, upload, 0, sent(body), &PartDigest::of(body))
+            .upload_part(key, upload, 0, sent(body), &self.digest(body))
             .await
     }
 

@@ -7,7 +7,9 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::digest::{
+    ContentDigest, Crc32c, Crc64Nvme, DigestAlgorithm, FileDigest, PartDigest, Sha256Digest,
+};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::payload::Payload;
@@ -39,24 +41,49 @@ pub enum StoredChecksum {
     },
     /// CRC-32C of the whole object (GCS).
     Crc32c(Crc32c),
+    /// CRC-64/NVME of the whole object, in one part or several (S3).
+    Crc64Nvme(Crc64Nvme),
     /// The store has none, or none that stepvault uses: the bytes must be read back.
     None,
 }
 
 impl StoredChecksum {
+    /// Returns the checksum that S3 keeps of a part, or of an object sent at once.
+    pub fn of_part(digest: &PartDigest) -> Self {
+        match &digest.content {
+            ContentDigest::Sha256(sha256) => Self::Sha256(*sha256),
+            ContentDigest::Blake3(_) => digest.crc64nvme.map_or(Self::None, Self::Crc64Nvme),
+        }
+    }
+
+    /// Returns the checksum that S3 keeps of an object sent in `parts` parts.
+    pub fn of_file(digest: &FileDigest, parts: u32) -> Self {
+        match &digest.content {
+            ContentDigest::Sha256(sha256) => Self::CompositeSha256 {
+                digest: *sha256,
+                parts,
+            },
+            ContentDigest::Blake3(_) => digest.crc64nvme.map_or(Self::None, Self::Crc64Nvme),
+        }
+    }
+
     /// Returns whether this checksum proves that the object holds the file with `digest`, split into `parts`. `None`
     /// when it proves neither.
-    pub fn proves(&self, digest: &FileDigest, parts: &[Sha256Digest]) -> Option<bool> {
+    pub fn proves(&self, digest: &FileDigest, parts: &[ContentDigest]) -> Option<bool> {
         match self {
             Self::Sha256(stored) => match parts {
-                [only] => Some(stored == only),
+                [ContentDigest::Sha256(only)] => Some(stored == only),
                 _ => None,
             },
             Self::CompositeSha256 {
                 digest: stored,
                 parts: count,
-            } => Some(*stored == digest.sha256 && *count as usize == parts.len()),
+            } => match &digest.content {
+                ContentDigest::Sha256(own) => Some(stored == own && *count as usize == parts.len()),
+                ContentDigest::Blake3(_) => None,
+            },
             Self::Crc32c(stored) => Some(*stored == digest.crc32c),
+            Self::Crc64Nvme(stored) => digest.crc64nvme.map(|own| own == *stored),
             Self::None => None,
         }
     }
@@ -207,8 +234,9 @@ pub trait RemoteStore: Send + Sync + Debug {
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()>;
 
     /// Begins a multipart upload of a file of `size_bytes`, split as defined by
-    /// [`FileParts`](stepvault_core::file_parts::FileParts), and returns its upload ID.
-    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String>;
+    /// [`FileParts`](stepvault_core::file_parts::FileParts), and returns its upload ID. All its parts have digests by
+    /// `algorithm`.
+    async fn start_upload(&self, key: &str, size_bytes: u64, algorithm: DigestAlgorithm) -> Result<String>;
 
     /// Sends one part. `digest` is the digest of `body`, for the store to check.
     async fn upload_part(

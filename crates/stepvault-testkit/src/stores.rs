@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
@@ -44,14 +44,19 @@ pub struct File {
 }
 
 impl File {
-    /// Returns a file with bytes from a seed.
+    /// Returns a file with bytes from a seed and digests by SHA-256.
     pub fn new(length: usize, seed: u64) -> Self {
+        Self::by(DigestAlgorithm::Sha256, length, seed)
+    }
+
+    /// Returns a file with bytes from a seed and digests by this algorithm.
+    pub fn by(algorithm: DigestAlgorithm, length: usize, seed: u64) -> Self {
         let bytes = bytes(length, seed);
         let cut = FileParts::of(length as u64).unwrap();
         let parts: Vec<_> = (0..cut.count())
             .map(|index| {
                 let part = slice(&bytes, &cut.range(index));
-                let digest = PartDigest::of(&part);
+                let digest = PartDigest::by(algorithm, &part);
                 (part, digest)
             })
             .collect();
@@ -64,8 +69,8 @@ impl File {
     }
 
     /// Returns the digest of each file part.
-    pub fn part_digests(&self) -> Vec<Sha256Digest> {
-        self.parts.iter().map(|(_, digest)| digest.sha256).collect()
+    pub fn part_digests(&self) -> Vec<ContentDigest> {
+        self.parts.iter().map(|(_, digest)| digest.content).collect()
     }
 
     /// Sends the file parts, the last one first, and returns their receipts in order.
@@ -86,12 +91,21 @@ impl File {
         upload: &str,
         index: u32,
     ) -> Result<PartReceipt> {
-        send_part(store, key, upload, index, &self.parts[index as usize].0).await
+        let (body, digest) = &self.parts[index as usize];
+        store
+            .upload_part(key, upload, index, body.clone().into(), digest)
+            .await
+    }
+
+    /// Begins an upload of the file.
+    pub async fn start(&self, store: &dyn RemoteStore, key: &str) -> Result<String> {
+        let algorithm = self.digest.content.algorithm();
+        store.start_upload(key, self.digest.size_bytes, algorithm).await
     }
 
     /// Uploads the file in parts.
     pub async fn upload(&self, store: &dyn RemoteStore, key: &str) -> Result<Created> {
-        let upload = store.start_upload(key, self.digest.size_bytes).await?;
+        let upload = self.start(store, key).await?;
         let receipts = self.send(store, key, &upload).await?;
         store.complete_upload(key, &upload, &receipts, &self.digest).await
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::{Completion, Config, LinkPolicy, RunSettings, faults_error};
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RemoteName, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -60,6 +61,8 @@ pub struct AgentRun {
     pub shared: bool,
     /// Whether nothing is uploaded while another training job writes the run.
     pub exclusive: bool,
+    /// The algorithm of the digests of its steps.
+    pub digest: DigestAlgorithm,
     /// Where checkpoints contain metrics.
     pub metrics_source: MetricsSource,
     /// Retention rules of the local tier.
@@ -117,6 +120,7 @@ impl AgentRun {
             clean_source: settings.clean_source,
             shared: settings.shared,
             exclusive: settings.exclusive,
+            digest: settings.digest,
             metrics_source: MetricsSource {
                 file: settings.metrics_file,
                 pointers: settings.metrics,

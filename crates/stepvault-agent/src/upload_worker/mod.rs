@@ -208,7 +208,8 @@ impl UploadWorker {
             return Ok(session);
         }
         let (budget, observer) = (self.budget.clone(), Arc::clone(&self.reporter.observer));
-        let session = UploadSession::open(run.remote.clone(), vault.clone(), budget, observer).await?;
+        let session =
+            UploadSession::open(run.remote.clone(), vault.clone(), budget, observer, run.digest).await?;
         let session = session.with_digests(&self.digests);
         run.hold(vault).await?;
         Ok(run.session.insert(session).clone())

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::Result;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::StepId;
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Event;
@@ -28,6 +29,8 @@ pub(crate) struct RunUploads {
     pub(super) remote: RunRemote,
     /// Determines the run's attempts.
     pub(super) attempts: Arc<OpenRun>,
+    /// The algorithm of the digests of the steps that are sealed now.
+    pub(super) digest: DigestAlgorithm,
     keep: KeepRules,
     /// Opened for the first step.
     pub(super) session: Option<UploadSession>,
@@ -59,6 +62,7 @@ impl RunUploads {
     /// `exclusive` is the writer, for an exclusive run.
     pub(crate) fn new(
         remote: RunRemote,
+        digest: DigestAlgorithm,
         keep: KeepRules,
         attempts: Arc<OpenRun>,
         exclusive: Option<Writer>,
@@ -66,6 +70,7 @@ impl RunUploads {
         Self {
             remote,
             attempts,
+            digest,
             keep,
             session: None,
             exclusive,

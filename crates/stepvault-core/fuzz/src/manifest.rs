@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::commit::{Commit, FoundPart};
-use stepvault_core::digest::{PartDigest, Sha256Digest, composite_sha256};
+use stepvault_core::digest::{ContentDigest, DigestAlgorithm, PartDigest, Sha256Digest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
@@ -45,7 +45,7 @@ fn check_one(bytes: &[u8]) {
         assert_stays_inside(path);
     }
     for file in &manifest.files {
-        assert_eq!(file.parts().unwrap().count() as usize, file.parts_sha256.len());
+        assert_eq!(file.parts().unwrap().count() as usize, file.parts_content.len());
         // What is uploaded under this key is told from everything else by it.
         if let Ok(key) = keys.data(&manifest.name, manifest.id, &file.path) {
             let expected = KeyKind::Data {
@@ -110,17 +110,22 @@ fn resolves_inside(link: &str, targets: &BTreeMap<&str, &str>) -> bool {
 /// The same JSON with part size, parts and digest of every file made to fit its size.
 fn repaired(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(bytes).ok()?;
+    let algorithm = match value.get("digest") {
+        Some(_) => DigestAlgorithm::Blake3,
+        None => DigestAlgorithm::Sha256,
+    };
     for file in value.get_mut("files")?.as_array_mut()? {
         let file = file.as_object_mut()?;
         let cut = FileParts::of(file.get("size_bytes")?.as_u64()?).ok()?;
         if cut.count() > MAX_PARTS_MADE {
             continue;
         }
-        let digests = vec![Sha256Digest::of(b""); cut.count() as usize];
+        let digests = vec![PartDigest::by(algorithm, b"").content; cut.count() as usize];
         file.insert("part_size_bytes".to_owned(), cut.part_size_bytes().into());
-        file.insert("sha256".to_owned(), composite_sha256(&digests).to_string().into());
+        let whole = ContentDigest::of_parts(&digests).to_string();
+        file.insert(algorithm.word().to_owned(), whole.into());
         let digests: Vec<Value> = digests.iter().map(|digest| digest.to_string().into()).collect();
-        file.insert("parts_sha256".to_owned(), digests.into());
+        file.insert(format!("parts_{algorithm}"), digests.into());
     }
     serde_json::to_vec(&value).ok()
 }
@@ -143,6 +148,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let whole = PartManifest {
         format: 1,
+        digest: DigestAlgorithm::Sha256,
         run: RunName::new("grpo/checkpoints").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(100).unwrap()),
         node: NodeName::new("node-0").unwrap(),
@@ -180,7 +186,20 @@ pub fn seeds() -> Vec<Vec<u8>> {
         symlinks: Vec::new(),
         ..whole.clone()
     };
-    [whole, several, single]
+    let by_blake3 = PartManifest {
+        digest: DigestAlgorithm::Blake3,
+        files: vec![
+            FileEntry::from_parts(
+                path("step_100.ckpt"),
+                0o644,
+                mtime,
+                &[PartDigest::by(DigestAlgorithm::Blake3, b"all")],
+            )
+            .unwrap(),
+        ],
+        ..single.clone()
+    };
+    [whole, several, single, by_blake3]
         .iter()
         .map(|manifest| encode(manifest).unwrap())
         .collect()

@@ -123,6 +123,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         name: "step_100".to_owned(),
         shape: Shape::Directory,
         parts: vec![CommittedPart {
+            digest: stepvault_core::digest::DigestAlgorithm::Blake3,
             node: node.clone(),
             manifest_sha256: Sha256Digest::of(b""),
             manifest_bytes: 700,

@@ -11,6 +11,7 @@ use super::model::{
 use super::remote::build_remote;
 use super::section::Section;
 use super::value::best;
+use crate::digest::DigestAlgorithm;
 use crate::ids::{NodeName, RemoteName, RunName};
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
@@ -273,6 +274,10 @@ fn run(
         clean_source: section.boolean("clean-source").unwrap_or(false),
         shared: section.boolean("shared").unwrap_or(false),
         exclusive: section.boolean("exclusive").unwrap_or(false),
+        digest: match section.text("digest").as_deref() {
+            Some("blake3") => DigestAlgorithm::Blake3,
+            _ => DigestAlgorithm::Sha256,
+        },
         metrics_file: section.inner_path("metrics-file"),
         metrics: section.text_map("metrics"),
         remotes,

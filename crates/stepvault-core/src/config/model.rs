@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
 use super::sources::FileText;
+use crate::digest::DigestAlgorithm;
 use crate::ids::{NodeName, RemoteName, RunName};
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;
@@ -264,6 +265,8 @@ pub struct RunSettings {
     pub shared: bool,
     /// Whether uploads are refused while another training job writes the run.
     pub exclusive: bool,
+    /// The algorithm of the digests that prove the content of its steps.
+    pub digest: DigestAlgorithm,
     /// JSON file inside the checkpoint that holds metrics.
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.
@@ -294,6 +297,7 @@ impl RunSettings {
             clean_source: false,
             shared: false,
             exclusive: false,
+            digest: DigestAlgorithm::Sha256,
             metrics_file: None,
             metrics: BTreeMap::new(),
             remotes: None,

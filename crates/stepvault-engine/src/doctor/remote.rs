@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stepvault_core::clock::Clock;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -57,6 +58,8 @@ pub struct RemoteToCheck<'a> {
     pub settings: &'a RemoteSettings,
     /// The run below whose keys the remote is tested.
     pub keys: &'a RunKeys,
+    /// The algorithm of the digests of what will be uploaded.
+    pub digest: DigestAlgorithm,
     /// The runs whose abandoned uploads are searched.
     pub runs: &'a [GcCommand],
 }
@@ -72,7 +75,12 @@ async fn check_within(
     options: OpenOptions,
     limit: Duration,
 ) -> RemoteReport {
-    let RemoteToCheck { settings, keys, runs } = check;
+    let RemoteToCheck {
+        settings,
+        keys,
+        digest,
+        runs,
+    } = check;
     let subject = Subject::of(settings);
     let mut report = RemoteReport::default();
     let examined = match open_in_time(settings, options).await {
@@ -84,7 +92,7 @@ async fn check_within(
         }
     };
     let examination = Examination {
-        probe: Probe::new(examined.store(), keys),
+        probe: Probe::new(examined.store(), keys, digest),
         speed: Speed::new(examined.store(), keys),
         examined: &examined,
         subject: &subject,
@@ -388,6 +396,7 @@ mod tests {
         let check = RemoteToCheck {
             settings: &settings,
             keys: &keys,
+            digest: DigestAlgorithm::Sha256,
             runs: &[],
         };
         let report = check_within(check, &SystemClock, options, limit).await;

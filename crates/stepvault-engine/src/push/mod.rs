@@ -226,7 +226,14 @@ async fn upload_everywhere(
     let digests = &SharedDigests::default();
     join_all(remotes.iter().map(|remote| async move {
         let observer = Arc::clone(observer);
-        let session = UploadSession::open(remote.clone(), vault.clone(), budget.clone(), observer).await;
+        let session = UploadSession::open(
+            remote.clone(),
+            vault.clone(),
+            budget.clone(),
+            observer,
+            step.record().digest,
+        )
+        .await;
         let (result, copied_bytes) = match session {
             Ok(session) => {
                 let session = session.with_digests(digests);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stepvault_core::attempts::{KnownStep, Placement};
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
@@ -64,6 +65,8 @@ pub struct CheckpointToSeal {
     pub metrics_source: MetricsSource,
     /// How files are linked or copied into the vault.
     pub links: LinkPolicy,
+    /// The algorithm of the digests of its files.
+    pub digest: DigestAlgorithm,
     /// The tree as it was when the checkpoint was judged complete.
     pub expected: Option<Tree>,
 }
@@ -388,6 +391,7 @@ async fn seal_as(
             name,
             metrics,
             links: request.links,
+            digest: request.digest,
             expected,
         };
         seal(&vault, &request)

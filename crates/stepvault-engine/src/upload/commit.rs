@@ -7,7 +7,7 @@ use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::NodeName;
 use stepvault_core::launch::LaunchName;
-use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::manifest::PartManifest;
 use stepvault_core::observe::Event;
 use stepvault_core::records::Claim;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -160,8 +160,7 @@ impl UploadSession {
                     .on(&file.path)
                     .hint("push the step again")
             })?;
-            let entry = FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, parts)?;
-            files.push(entry.with_holes(file.hole_bytes));
+            files.push(file.entry(parts)?);
         }
         drop(state);
         let manifest = record.part_manifest(files);

@@ -108,13 +108,13 @@ impl FileUpload {
         {
             let source = SourceFile::open(&self.local_path, &self.file)?;
             for index in [0, self.layout.count() - 1] {
-                let digest = digest_range(&source, self.layout.range(index))?;
+                let digest = digest_range(&source, self.layout.range(index), self.algorithm)?;
                 if self.copies.source_of_part(size_bytes, index, &digest).is_none() {
                     return Ok(None);
                 }
             }
         }
-        let parts = digest_parts(&self.local_path, &self.file)?;
+        let parts = digest_parts(&self.local_path, &self.file, self.algorithm)?;
         let digest = FileDigest::from_parts(&parts);
         Ok(self.copies.source_of_file(&digest).map(|_| parts))
     }

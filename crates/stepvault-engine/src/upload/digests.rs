@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
@@ -26,8 +26,11 @@ const SMALLEST_FILE_BYTES: u64 = 1 << 20;
 /// The digests of the steps that a process uploads. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct SharedDigests {
-    steps: Arc<Mutex<VecDeque<(RunName, StepId, StepDigests)>>>,
+    steps: Arc<Mutex<VecDeque<(SealedAs, StepDigests)>>>,
 }
+
+/// A step, and the algorithm of its digests: a step that is sealed again may have another one.
+type SealedAs = (RunName, StepId, DigestAlgorithm);
 
 /// The digests of one step. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -51,17 +54,16 @@ impl SharedDigests {
     /// Returns the digests of a sealed step.
     pub(super) fn of_step(&self, record: &SealRecord) -> StepDigests {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = steps
-            .iter()
-            .find(|(run, id, _)| *run == record.run && *id == record.id);
-        if let Some((_, _, digests)) = known {
+        let sealed_as = (record.run.clone(), record.id, record.digest);
+        let known = steps.iter().find(|(step, _)| *step == sealed_as);
+        if let Some((_, digests)) = known {
             return digests.clone();
         }
         let digests = StepDigests::default();
         if steps.len() == MOST_STEPS {
             steps.pop_front();
         }
-        steps.push_back((record.run.clone(), record.id, digests.clone()));
+        steps.push_back((sealed_as, digests.clone()));
         digests
     }
 }

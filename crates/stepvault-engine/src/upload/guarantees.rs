@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
-use stepvault_core::digest::Sha256Digest;
+use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::clock::SystemClock;
@@ -39,19 +39,26 @@ fn identity(remote: &RunRemote, archive: &str) -> String {
     Sha256Digest::of(text.as_bytes()).to_string()
 }
 
-/// Returns what the store behind `remote` enforces: as it was found within the last day, or by asking it.
-pub(super) async fn guarantees(remote: &RunRemote, vault: &Vault, archive: &str) -> Result<StoreGuarantees> {
+/// Returns what the store behind `remote` enforces for digests by `algorithm`: as it was found within the last day, or by
+/// asking it.
+pub(super) async fn guarantees(
+    remote: &RunRemote,
+    vault: &Vault,
+    archive: &str,
+    algorithm: DigestAlgorithm,
+) -> Result<StoreGuarantees> {
     let identity = identity(remote, archive);
     let now = SystemClock.now();
     // An unreadable record is none.
     if let Ok(Some(probed)) = read(remote, vault).await
         && probed.identity == identity
+        && probed.guarantees.algorithm == algorithm
         && probed.at <= now
         && now.seconds_since(probed.at) < VALID_SECONDS
     {
         return Ok(probed.guarantees);
     }
-    let guarantees = probe(remote.store.as_ref(), &remote.keys).await?;
+    let guarantees = probe(remote.store.as_ref(), &remote.keys, algorithm).await?;
     // What is ignored is asked again, until the setting or the store is corrected.
     if guarantees.ignored_attributes.is_empty() {
         let probed = Probed {

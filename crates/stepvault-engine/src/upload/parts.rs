@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use stepvault_core::digest::{FileDigest, PartDigest, PartHasher};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
@@ -105,6 +105,7 @@ pub(super) struct FileUpload {
     pub(super) local_path: std::path::PathBuf,
     pub(super) key: String,
     pub(super) layout: FileParts,
+    pub(super) algorithm: DigestAlgorithm,
     /// Open from the first part to the last, so that hashing and sending use the same descriptor.
     source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
@@ -171,6 +172,7 @@ impl FileUpload {
             local_path,
             key,
             layout,
+            algorithm: plan.sealed.record().digest,
             source: Arc::default(),
             upload,
             receipts: Mutex::new(receipts),
@@ -253,7 +255,7 @@ impl FileUpload {
                     .session
                     .remote
                     .store
-                    .start_upload(&self.key, self.layout.size_bytes())
+                    .start_upload(&self.key, self.layout.size_bytes(), self.algorithm)
                     .await?;
                 self.journal.append(&JournalRecord::UploadStarted {
                     path: self.file.path.clone(),
@@ -349,7 +351,7 @@ impl FileUpload {
 
     /// Reads a file of one part, and checks after its last byte that it is what was sealed.
     async fn read_whole(&self) -> Result<ReadPart> {
-        let (path, file) = (self.local_path.clone(), self.file.clone());
+        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
         let buffer = match (
             self.buffer_for(self.layout.size_bytes()).await?,
             self.shared_digest(0),
@@ -357,7 +359,7 @@ impl FileUpload {
             (Some(buffer), None) => {
                 let read = blocking(move || {
                     let source = SourceFile::open(&path, &file)?;
-                    let read = read_and_digest(&source, 0, buffer)?;
+                    let read = read_and_digest(&source, 0, buffer, algorithm)?;
                     source.check_unchanged()?;
                     Ok(read)
                 });
@@ -376,16 +378,17 @@ impl FileUpload {
 
     /// Reads a part into memory, and hashes it unless its digest is known.
     async fn read(&self, source: Arc<SourceFile>, index: u32, mut buffer: Buffer) -> Result<ReadPart> {
-        let start = self.layout.range(index).start;
+        let (start, algorithm) = (self.layout.range(index).start, self.algorithm);
         let Some(shared) = self.shared_digest(index) else {
-            let read = blocking(move || read_and_digest(&source, start, buffer));
+            let read = blocking(move || read_and_digest(&source, start, buffer, algorithm));
             return Ok(ReadPart::held(read.await?));
         };
         let mut is_read = false;
         let digest = *shared
             .get_or_try_init(|| async {
                 let (source, unread) = (Arc::clone(&source), std::mem::take(&mut buffer));
-                let (read, digest) = blocking(move || read_and_digest(&source, start, unread)).await?;
+                let (read, digest) =
+                    blocking(move || read_and_digest(&source, start, unread, algorithm)).await?;
                 (buffer, is_read) = (read, true);
                 Ok::<_, Error>(digest)
             })
@@ -414,7 +417,8 @@ impl FileUpload {
             self.file.clone(),
             self.layout.range(index),
         );
-        let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range)).await;
+        let algorithm = self.algorithm;
+        let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range, algorithm)).await;
         match hashed {
             Ok(digest) if digest == known => None,
             Ok(_) => {
@@ -453,12 +457,12 @@ impl FileUpload {
     /// the digest.
     async fn hash(&self, source: Arc<SourceFile>, index: u32) -> Result<ReadPart> {
         let range = self.layout.range(index);
-        let (start, size_bytes) = (range.start, range.end - range.start);
+        let (start, size_bytes, algorithm) = (range.start, range.end - range.start, self.algorithm);
         let room = self.session.budget.reserve(STREAMED_BYTES).await?;
         let hash = || async {
             let hashed = Arc::clone(&source);
             let _turn = self.session.hashing.acquire().await;
-            blocking(move || digest_range(&hashed, range)).await
+            blocking(move || digest_range(&hashed, range, algorithm)).await
         };
         let digest = match self.shared_digest(index) {
             Some(shared) => *shared.get_or_try_init(hash).await?,
@@ -613,8 +617,8 @@ impl FileUpload {
 
     /// Accepts the existing object as this file if its bytes are the same.
     async fn compare_with_present(&self) -> Result<()> {
-        let (path, file) = (self.local_path.clone(), self.file.clone());
-        let parts = blocking(move || digest_parts(&path, &file)).await?;
+        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
+        let parts = blocking(move || digest_parts(&path, &file, algorithm)).await?;
         match self.prove(None, &FileDigest::from_parts(&parts), &parts).await {
             Ok(()) => self.record_done(&parts),
             Err(error) if error.kind() == ErrorKind::Damaged => Err(self.key_taken(&error)),
@@ -727,8 +731,13 @@ fn range_length(layout: FileParts, index: u32) -> u64 {
     range.end - range.start
 }
 
-fn read_and_digest(source: &SourceFile, offset: u64, mut buffer: Buffer) -> Result<(Buffer, PartDigest)> {
-    let mut hasher = PartHasher::default();
+fn read_and_digest(
+    source: &SourceFile,
+    offset: u64,
+    mut buffer: Buffer,
+    algorithm: DigestAlgorithm,
+) -> Result<(Buffer, PartDigest)> {
+    let mut hasher = PartHasher::new(algorithm);
     // Blocks are small enough to be in the cache when they are hashed.
     buffer.fill(|position, block| {
         source.read_at(offset + position, block)?;

@@ -24,7 +24,7 @@ const BATCH_FILES: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct UploadPlan<'a> {
     pub(super) session: &'a UploadSession,
-    sealed: &'a SealedStep,
+    pub(super) sealed: &'a SealedStep,
     pub(super) journal: Arc<Journal>,
     state: JournalState,
     pub(super) copies: Arc<CopySources>,

@@ -1,8 +1,7 @@
 //! Proves what was sent: each object when it is complete, and that the remote lists all of them.
 
 use stepvault_core::codec::Record;
-use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
-use stepvault_core::file_parts::FileParts;
+use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
 use stepvault_core::remote_settings::ReadBack;
@@ -57,15 +56,14 @@ impl FileUpload {
                 head.info.size_bytes, digest.size_bytes
             )));
         }
-        let sha256: Vec<Sha256Digest> = parts.iter().map(|part| part.sha256).collect();
-        match head.checksum.proves(digest, &sha256) {
+        let contents: Vec<ContentDigest> = parts.iter().map(|part| part.content).collect();
+        match head.checksum.proves(digest, &contents) {
             Some(false) => return Err(damaged("the store's checksum differs")),
-            Some(true) if !self.session.must_read_back(parts.len()) => return Ok(()),
+            Some(true) if !self.session.must_read_back(self.algorithm, parts.len()) => return Ok(()),
             _ => {}
         }
-        let part_size_bytes = FileParts::of(digest.size_bytes)?.part_size_bytes();
         let found = remote
-            .digest_object(key, digest.size_bytes, part_size_bytes)
+            .digest_object(key, digest.size_bytes, self.algorithm)
             .await?;
         if found == parts {
             return Ok(());
@@ -110,12 +108,8 @@ impl FileUpload {
 
 impl UploadSession {
     /// Whether the bytes of an object in `parts` parts have to be read back although the store returned a checksum.
-    pub(super) fn must_read_back(&self, parts: usize) -> bool {
-        let checked = if parts > 1 {
-            self.guarantees.checks_part_checksums
-        } else {
-            self.guarantees.checks_object_checksums
-        };
+    pub(super) fn must_read_back(&self, algorithm: DigestAlgorithm, parts: usize) -> bool {
+        let checked = self.guarantees.checks(algorithm, parts);
         // A store may turn out to accept no checksums after it was probed.
         let sends_them = self.remote.store.capabilities().checks_checksums;
         self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
@@ -128,7 +122,10 @@ impl UploadSession {
     /// [`ErrorKind::Conflict`] when the key holds a different record.
     pub(super) async fn create_proved_record<R: Record>(&self, key: &str, record: &R) -> Result<Vec<u8>> {
         let written = self.remote.write_record(key, record).await?;
-        match written.proved().filter(|_| !self.must_read_back(1)) {
+        match written
+            .proved()
+            .filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1))
+        {
             Some(bytes) => Ok(bytes),
             None => written.confirm(&self.remote).await,
         }

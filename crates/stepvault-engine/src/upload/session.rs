@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::NodeName;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::records::VaultMarker;
@@ -48,15 +49,17 @@ pub struct UploadSession {
 
 impl UploadSession {
     /// Checks that the remote holds the same archive as before (or marks it, if this vault has never seen one on it), and
-    /// probes which checks the store enforces, unless this vault knows it from the last day.
+    /// probes which checks the store enforces, unless this vault knows it from the last day. What is uploaded with other
+    /// digests than by `algorithm` is read back.
     pub async fn open(
         remote: RunRemote,
         vault: Vault,
         budget: MemoryBudget,
         observer: Arc<dyn Observer>,
+        algorithm: DigestAlgorithm,
     ) -> Result<Self> {
         let marker = remote.ensure_marker(&vault).await?;
-        let guarantees = guarantees(&remote, &vault, &marker.vault).await?;
+        let guarantees = guarantees(&remote, &vault, &marker.vault, algorithm).await?;
         let overwrites = match (guarantees.honours_create_only, guarantees.completes_create_only) {
             (true, true) => None,
             (true, false) => Some("an object when it completes an upload in parts"),

@@ -42,6 +42,7 @@ async fn examine(settings: &RemoteSettings, access_key: &str, secret_key: &str) 
     let check = RemoteToCheck {
         settings,
         keys: &keys,
+        digest: stepvault_core::digest::DigestAlgorithm::Sha256,
         runs: &[run],
     };
     check_remote(check, &SystemClock, options).await

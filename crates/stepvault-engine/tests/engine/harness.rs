@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
@@ -42,6 +43,8 @@ pub struct Rig {
     pub recorder: Arc<Recorder>,
     pub observer: Arc<dyn Observer>,
     pub budget: MemoryBudget,
+    /// The algorithm of the digests of what is pushed.
+    pub digest: DigestAlgorithm,
 }
 
 pub fn run_name() -> RunName {
@@ -67,6 +70,7 @@ impl Rig {
             recorder,
             observer,
             budget: MemoryBudget::new(64 << 20),
+            digest: DigestAlgorithm::Sha256,
         }
     }
 
@@ -192,7 +196,6 @@ impl Rig {
         root
     }
 
-    #[allow(clippy::unused_self, reason = "reads as the rig's own request")]
     pub fn request(&self, source: &Path) -> CheckpointToSeal {
         CheckpointToSeal {
             run: run_name(),
@@ -209,6 +212,7 @@ impl Rig {
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,
+            digest: self.digest,
             expected: None,
         }
     }
@@ -221,6 +225,7 @@ impl Rig {
             self.vault.clone(),
             self.budget.clone(),
             self.observer.clone(),
+            self.digest,
         )
         .await
         .unwrap()

@@ -30,7 +30,13 @@ async fn add_second(rig: &mut Rig, server: &StrictS3) {
 
 async fn session(rig: &Rig, remote: usize, digests: &SharedDigests) -> UploadSession {
     let (remote, observer) = (rig.remotes[remote].clone(), rig.observer.clone());
-    let session = UploadSession::open(remote, rig.vault.clone(), rig.budget.clone(), observer);
+    let session = UploadSession::open(
+        remote,
+        rig.vault.clone(),
+        rig.budget.clone(),
+        observer,
+        rig.digest,
+    );
     session.await.unwrap().with_digests(digests)
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
@@ -55,6 +56,8 @@ pub struct Agent {
     pub who: Who,
     pub run: usize,
     pub writer: Writer,
+    /// The algorithm of the digests of what it seals.
+    pub digest: DigestAlgorithm,
     pub launch_since: Timestamp,
     pub vault_directory: PathBuf,
     pub outputs: PathBuf,
@@ -166,6 +169,7 @@ impl Agent {
             } else {
                 LinkPolicy::Auto
             },
+            digest: self.digest,
             expected: None,
         }
     }
@@ -340,7 +344,8 @@ impl Agent {
             session.clone()
         } else {
             let (remote, observer) = (self.remotes[store].clone(), Arc::clone(&self.observer));
-            let session = UploadSession::open(remote, vault.clone(), budget.clone(), observer).await?;
+            let session = UploadSession::open(remote, vault.clone(), budget.clone(), observer, self.digest);
+            let session = session.await?;
             state.sessions.insert(store, session.clone());
             session
         };

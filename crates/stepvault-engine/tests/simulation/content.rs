@@ -3,22 +3,26 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::digest::{Crc32c, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::manifest::PartManifest;
 
-pub type Content = BTreeMap<String, (u64, Sha256Digest)>;
+/// By the CRC-32C, which a manifest has with digests by every algorithm.
+pub type Content = BTreeMap<String, (u64, Crc32c)>;
 
 /// Returns the digest of a file as in a manifest.
-pub fn digest(bytes: &[u8]) -> Sha256Digest {
+pub fn digest(algorithm: DigestAlgorithm, bytes: &[u8]) -> FileDigest {
     let cut = FileParts::of(bytes.len() as u64).unwrap();
     let parts: Vec<PartDigest> = (0..cut.count())
         .map(|index| {
             let range = cut.range(index);
-            PartDigest::of(&bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()])
+            PartDigest::by(
+                algorithm,
+                &bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()],
+            )
         })
         .collect();
-    FileDigest::from_parts(&parts).sha256
+    FileDigest::from_parts(&parts)
 }
 
 /// Returns all files below a directory.
@@ -32,7 +36,7 @@ pub fn of_directory(root: &Path) -> Content {
             }
             let bytes = std::fs::read(&path).unwrap();
             let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-            content.insert(name, (bytes.len() as u64, digest(&bytes)));
+            content.insert(name, (bytes.len() as u64, Crc32c::of(&bytes)));
         }
     }
     let mut content = Content::new();
@@ -44,6 +48,6 @@ pub fn of_directory(root: &Path) -> Content {
 pub fn of_manifests<'a>(manifests: impl IntoIterator<Item = &'a PartManifest>) -> Content {
     let files = manifests.into_iter().flat_map(|manifest| &manifest.files);
     files
-        .map(|file| (file.path.to_string(), (file.size_bytes, file.sha256)))
+        .map(|file| (file.path.to_string(), (file.size_bytes, file.crc32c)))
         .collect()
 }

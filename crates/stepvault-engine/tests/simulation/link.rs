@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt as _, iter, unfold};
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
@@ -158,7 +158,7 @@ impl RemoteStore for Link {
             .await
     }
 
-    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+    async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         let key = key.to_owned();
         self.ask("", move |cloud, who| Ok(cloud.start_upload(who, &key)))
             .await

@@ -110,6 +110,6 @@ pub fn claimed(key: &str, digest: &PartDigest) -> ObjectHead {
             modified: SystemTime::UNIX_EPOCH,
             version: None,
         },
-        checksum: StoredChecksum::Sha256(digest.sha256),
+        checksum: StoredChecksum::of_part(digest),
     }
 }

@@ -171,7 +171,7 @@ impl Cloud {
 
     pub fn create(&self, who: &Who, key: &str, body: &Bytes, digest: &PartDigest) -> Result<Created> {
         let mut state = self.state.lock().unwrap();
-        if PartDigest::of(body) != *digest {
+        if PartDigest::by(digest.content.algorithm(), body) != *digest {
             self.note(who, &format!("create {key}: refused for its digest"));
             return Err(damaged(key));
         }
@@ -179,7 +179,7 @@ impl Cloud {
             self.note(who, &format!("create {key}: taken"));
             return Ok(Created::Exists);
         }
-        let checksum = StoredChecksum::Sha256(digest.sha256);
+        let checksum = StoredChecksum::of_part(digest);
         let object = self.put(&mut state, who, key, body.clone(), checksum);
         self.note(who, &format!("create {key}: {}", short(digest)));
         Ok(Created::Written(head(key, &object)))
@@ -187,10 +187,10 @@ impl Cloud {
 
     pub fn replace(&self, who: &Who, key: &str, body: &Bytes, digest: &PartDigest) -> Result<()> {
         let mut state = self.state.lock().unwrap();
-        if PartDigest::of(body) != *digest {
+        if PartDigest::by(digest.content.algorithm(), body) != *digest {
             return Err(damaged(key));
         }
-        let checksum = StoredChecksum::Sha256(digest.sha256);
+        let checksum = StoredChecksum::of_part(digest);
         self.put(&mut state, who, key, body.clone(), checksum);
         self.note(who, &format!("replace {key}: {}", short(digest)));
         Ok(())
@@ -223,7 +223,7 @@ impl Cloud {
         state.sequence += 1;
         let tag = format!("part-{}", state.sequence);
         let pending = state.uploads.get_mut(upload).ok_or_else(|| missing(upload))?;
-        if pending.key != key || PartDigest::of(body) != *digest {
+        if pending.key != key || PartDigest::by(digest.content.algorithm(), body) != *digest {
             return Err(damaged(key));
         }
         pending.parts.insert(index, (body.clone(), *digest, tag.clone()));
@@ -268,10 +268,7 @@ impl Cloud {
             return Err(damaged(key));
         }
         state.uploads.remove(upload);
-        let checksum = StoredChecksum::CompositeSha256 {
-            digest: whole.sha256,
-            parts: u32::try_from(parts.len()).unwrap(),
-        };
+        let checksum = StoredChecksum::of_file(&whole, u32::try_from(parts.len()).unwrap());
         let object = self.put(&mut state, who, key, bytes.into(), checksum);
         self.note(who, &format!("complete {upload}: {key}"));
         Ok(Created::Written(head(key, &object)))
@@ -395,7 +392,7 @@ fn head(key: &str, object: &Object) -> ObjectHead {
 }
 
 fn short(digest: &PartDigest) -> String {
-    format!("{} bytes {}", digest.size_bytes, &digest.sha256.to_string()[..8])
+    format!("{} bytes {}", digest.size_bytes, &digest.content.to_string()[..8])
 }
 
 fn missing(key: &str) -> Error {

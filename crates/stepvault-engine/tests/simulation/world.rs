@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::launch::LaunchName;
@@ -384,7 +385,10 @@ impl World {
         site.shared.failed.lock().unwrap().clear();
         // The trainer that announced it is gone.
         *site.shared.announced.lock().unwrap() = None;
+        // It changes while steps wait, and differs between nodes.
+        let digest = DigestAlgorithm::ALL[self.processes as usize % 2];
         let agent = Agent {
+            digest,
             who,
             run: site.run,
             writer,

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use stepvault_core::codec::{FORMAT, Record, decode, encode};
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::launch::LaunchName;
@@ -68,6 +69,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         mtime,
     };
     let whole = SealRecord {
+        digest: DigestAlgorithm::Sha256,
         format: FORMAT,
         run: RunName::new("grpo/checkpoints").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
@@ -103,6 +105,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ..whole.clone()
     };
     let single = SealRecord {
+        digest: DigestAlgorithm::Blake3,
         name: "step_1.ckpt".to_owned(),
         shape: Shape::File,
         files: vec![file("step_1.ckpt", 70)],

@@ -79,6 +79,7 @@ fn seals_and_evicts_for_ever() {
         fs::create_dir_all(&source).unwrap();
         fs::write(source.join("weights"), name.repeat(1000)).unwrap();
         let request = stepvault_local::seal::SealRequest {
+            digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             run: run(),
             attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: id(step),

@@ -67,6 +67,7 @@ impl Place {
             name: name.to_owned(),
             metrics: BTreeMap::new(),
             links: LinkPolicy::Auto,
+            digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             expected: None,
         }
     }
@@ -142,6 +143,7 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
     let tree = tree::scan(root).unwrap();
     PartManifest {
         format: 1,
+        digest: stepvault_core::digest::DigestAlgorithm::Sha256,
         run: run(),
         id: id(step),
         node: NodeName::new("node-0").unwrap(),

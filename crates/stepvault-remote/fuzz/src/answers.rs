@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::{RemoteSettings, Transport};
 use stepvault_core::{Error, Result};
@@ -162,7 +162,7 @@ async fn ask(store: &dyn RemoteStore, what: usize) -> Result<()> {
         1 => {
             if let Some(head) = store.head("run/key").await? {
                 assert_eq!(head.info.key, "run/key");
-                let _ = head.checksum.proves(&file, &[digest.sha256]);
+                let _ = head.checksum.proves(&file, &[digest.content]);
             }
         }
         2 => {
@@ -185,7 +185,7 @@ async fn ask(store: &dyn RemoteStore, what: usize) -> Result<()> {
             }
         }
         5 => {
-            let upload = store.start_upload("run/key", 4).await?;
+            let upload = store.start_upload("run/key", 4, DigestAlgorithm::Sha256).await?;
             store
                 .upload_part("run/key", &upload, 0, body().into(), &digest)
                 .await?;

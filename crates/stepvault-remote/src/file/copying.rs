@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepvault_core::digest::{PartDigest, PartHasher, Sha256Digest};
+use stepvault_core::digest::{ContentDigest, ContentHasher, DigestAlgorithm, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::CreateOutcome;
 use stepvault_local::errors;
@@ -121,7 +121,8 @@ pub(super) fn copy_part(
     // The digest reveals missing bytes.
     io::copy(&mut (&source).take(digest.size_bytes), &mut &target).map_err(io_fault)?;
     target.sync_data().map_err(io_fault)?;
-    if sha256_of(&target, range).map_err(io_fault)? != digest.sha256 {
+    let found = content_of(&target, range, digest.content.algorithm()).map_err(io_fault)?;
+    if found != digest.content {
         return Err(Error::new(ErrorKind::Damaged, WHAT)
             .on(source_path.display())
             .because(format!(
@@ -136,8 +137,8 @@ pub(super) fn copy_part(
     })
 }
 
-fn sha256_of(file: &File, range: Range<u64>) -> io::Result<Sha256Digest> {
-    let mut hasher = PartHasher::default();
+fn content_of(file: &File, range: Range<u64>, algorithm: DigestAlgorithm) -> io::Result<ContentDigest> {
+    let mut hasher = ContentHasher::new(algorithm);
     let mut slice = vec![0; SLICE_BYTES];
     let mut position = range.start;
     while position < range.end {
@@ -146,5 +147,5 @@ fn sha256_of(file: &File, range: Range<u64>) -> io::Result<Sha256Digest> {
         hasher.update(&slice[..length]);
         position += length as u64;
     }
-    Ok(hasher.finish().sha256)
+    Ok(hasher.finish())
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
@@ -188,7 +188,7 @@ impl RemoteStore for FileStore {
         self.run(WHAT, key, digest.size_bytes, work).await
     }
 
-    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
+    async fn start_upload(&self, key: &str, size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         let owned = key.to_owned();
         self.run("cannot begin an upload", key, 0, move |layout| {
             Upload::start(layout, &owned, size_bytes)

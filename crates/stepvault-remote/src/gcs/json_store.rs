@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use stepvault_core::Result;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
 
 use super::api::Api;
@@ -71,7 +71,7 @@ impl RemoteStore for JsonStore {
         Ok(())
     }
 
-    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+    async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         temporary::start(&self.api, key).await
     }
 

@@ -39,7 +39,7 @@ use google_cloud_gax::retry_policy::NeverRetry;
 use google_cloud_storage::client::Storage;
 use google_cloud_storage::read_resume_policy::NeverResume;
 use object_store::gcp::GoogleCloudStorageBuilder;
-use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
+use stepvault_core::digest::{Crc32c, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme, Transport};
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -184,7 +184,7 @@ impl RemoteStore for GcsStore {
         Ok(())
     }
 
-    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+    async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         self.api.start_upload(key).await
     }
 

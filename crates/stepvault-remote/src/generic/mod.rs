@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -182,7 +182,7 @@ impl RemoteStore for GenericStore {
             .map_err(|error| store_error("cannot replace the object", &subject, error))
     }
 
-    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+    async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         let path = self.objects.keys.path(key)?;
         match self.multipart.create_multipart(&path).await {
             Ok(id) if id.is_empty() => Ok(NO_UPLOAD_ID.to_owned()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use stepvault_core::digest::{FileDigest, Sha256Digest};
+use stepvault_core::digest::{ContentDigest, FileDigest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
@@ -221,7 +221,7 @@ impl StoreDecorator for RetryStore {
         let Some(head) = self.head(key).await? else {
             return answer;
         };
-        let digests: Vec<Sha256Digest> = parts.iter().map(|part| part.digest.sha256).collect();
+        let digests: Vec<ContentDigest> = parts.iter().map(|part| part.digest.content).collect();
         let proven =
             head.info.size_bytes == digest.size_bytes && head.checksum.proves(digest, &digests) == Some(true);
         Ok(if proven {

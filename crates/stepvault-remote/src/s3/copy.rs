@@ -3,21 +3,23 @@
 //! A plain copy of a multipart object would get a checksum of the whole, which no manifest contains. So such an object
 //! is copied part by part, in the ranges that the format defines for its size.
 
+use std::mem;
 use std::ops::Range;
 
-use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedPart};
+use aws_sdk_s3::types::CompletedPart;
 use futures::{StreamExt as _, TryStreamExt as _};
-use stepvault_core::digest::{PartDigest, Sha256Digest, composite_sha256};
+use stepvault_core::digest::{ContentDigest, Crc64Nvme, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::attributes::percent_encode;
+use super::checksums::{of_upload, stored};
 use super::date::AnswerDate;
 use super::errors::Fault;
-use super::multipart::Whole;
+use super::multipart::{Whole, completed_part};
 use super::read::{quoted, version_of};
 use super::store::S3Store;
-use super::write::{Condition, stored_sha256};
+use super::write::Condition;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
 /// Parts that are copied concurrently.
@@ -39,7 +41,44 @@ pub(super) struct Source<'a> {
 #[derive(Debug)]
 pub(super) struct CopiedPart {
     tag: String,
-    sha256: Option<Sha256Digest>,
+    checksum: StoredChecksum,
+}
+
+/// Returns the algorithm of the digests with which an object was sent, by the checksum that the store keeps of it.
+fn algorithm_of(checksum: &StoredChecksum) -> DigestAlgorithm {
+    match checksum {
+        StoredChecksum::Crc64Nvme(_) => DigestAlgorithm::Blake3,
+        _ => DigestAlgorithm::Sha256,
+    }
+}
+
+/// Returns the checksum of the whole from those of its parts; `None` where the store did not return them.
+fn whole_of(checksums: &[StoredChecksum], parts: FileParts) -> StoredChecksum {
+    let sha256: Option<Vec<ContentDigest>> = checksums.iter().map(sha256_of).collect();
+    if let Some(digests) = sha256
+        && let ContentDigest::Sha256(digest) = ContentDigest::of_parts(&digests)
+    {
+        return StoredChecksum::CompositeSha256 {
+            digest,
+            parts: parts.count(),
+        };
+    }
+    let mut whole: Option<Crc64Nvme> = None;
+    for (index, checksum) in (0..).zip(checksums) {
+        let StoredChecksum::Crc64Nvme(part) = checksum else {
+            return StoredChecksum::None;
+        };
+        let range = parts.range(index);
+        whole = Some(whole.map_or(*part, |crc| crc.followed_by(*part, range.end - range.start)));
+    }
+    whole.map_or(StoredChecksum::None, StoredChecksum::Crc64Nvme)
+}
+
+fn sha256_of(checksum: &StoredChecksum) -> Option<ContentDigest> {
+    match checksum {
+        StoredChecksum::Sha256(digest) => Some(ContentDigest::Sha256(*digest)),
+        _ => None,
+    }
 }
 
 impl S3Store {
@@ -88,7 +127,7 @@ impl S3Store {
             .copy_source(self.copy_source(&source.info.key))
             .set_copy_source_if_match(source.info.version.as_deref().map(quoted))
             .set_if_none_match(condition.header())
-            .checksum_algorithm(ChecksumAlgorithm::Sha256)
+            .checksum_algorithm(of_upload(algorithm_of(&source.checksum)).0)
             .set_storage_class(self.attributes.storage_class_of(to))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
@@ -112,7 +151,7 @@ impl S3Store {
         };
         // If the source is damaged, this is not the checksum in its manifest: the object exists now, and the caller
         // compares and removes it.
-        let checksum = stored_sha256(result.checksum_sha256());
+        let checksum = stored((result.checksum_sha256(), result.checksum_crc64_nvme()));
         Ok(Created::Written(ObjectHead {
             info: ObjectInfo {
                 key: to.to_owned(),
@@ -142,9 +181,9 @@ impl S3Store {
 
     async fn copy_in_parts(&self, source: &ObjectHead, to: &str, parts: FileParts) -> Result<Created> {
         // A store without a checksum of the source would not return those of the copied parts, which completion needs.
-        let upload = self
-            .create_multipart(to, source.checksum != StoredChecksum::None)
-            .await?;
+        let is_proven = source.checksum != StoredChecksum::None;
+        let algorithm = is_proven.then(|| algorithm_of(&source.checksum));
+        let upload = self.create_multipart(to, algorithm).await?;
         let copied = self.copy_parts(source, to, &upload, parts).await;
         if !matches!(copied, Ok(Created::Written(_))) {
             // The first error is more useful than a clean-up error; `gc` finds the remaining upload.
@@ -160,38 +199,26 @@ impl S3Store {
         upload: &str,
         parts: FileParts,
     ) -> Result<Created> {
-        let copied: Vec<(CompletedPart, Option<Sha256Digest>)> = futures::stream::iter(0..parts.count())
+        let copied: Vec<(CompletedPart, StoredChecksum)> = futures::stream::iter(0..parts.count())
             .map(|index| self.copy_part(source, to, upload, parts, index))
             .buffered(PARTS_AT_ONCE)
             .try_collect()
             .await?;
-        let digests: Option<Vec<Sha256Digest>> = copied.iter().map(|(_, digest)| *digest).collect();
-        let proven = source.checksum != StoredChecksum::None;
-        let composite = digests.as_ref().filter(|_| proven).map(composite_sha256);
-        if let (StoredChecksum::CompositeSha256 { digest, parts: count }, Some(composite)) =
-            (&source.checksum, composite)
-        {
-            let copied = StoredChecksum::CompositeSha256 {
-                digest: composite,
-                parts: parts.count(),
-            };
-            let original = StoredChecksum::CompositeSha256 {
-                digest: *digest,
-                parts: *count,
-            };
-            self.check_answer(WHAT, to, &copied, &original)?;
-        }
+        let (completed, checksums): (Vec<_>, Vec<_>) = copied.into_iter().unzip();
         let whole = Whole {
             size_bytes: source.info.size_bytes,
-            composite,
+            checksum: match source.checksum {
+                StoredChecksum::None => StoredChecksum::None,
+                _ => whole_of(&checksums, parts),
+            },
         };
-        self.complete_parts(
-            to,
-            upload,
-            copied.into_iter().map(|(part, _)| part).collect(),
-            &whole,
-        )
-        .await
+        let are_comparable = mem::discriminant(&whole.checksum) == mem::discriminant(&source.checksum);
+        if are_comparable && whole.checksum != source.checksum {
+            return Err(Error::new(ErrorKind::Damaged, WHAT)
+                .on(self.name(to))
+                .because("the store copied other bytes than those of the object"));
+        }
+        self.complete_parts(to, upload, completed, &whole).await
     }
 
     async fn copy_part(
@@ -201,7 +228,7 @@ impl S3Store {
         upload: &str,
         parts: FileParts,
         index: u32,
-    ) -> Result<(CompletedPart, Option<Sha256Digest>)> {
+    ) -> Result<(CompletedPart, StoredChecksum)> {
         let from = Source {
             key: &source.info.key,
             version: source.info.version.clone(),
@@ -209,12 +236,11 @@ impl S3Store {
         let copied = self
             .copy_range(from, parts.range(index), to, upload, index)
             .await?;
-        let part = CompletedPart::builder()
-            .part_number(self.part_number(WHAT, to, index)?)
-            .e_tag(copied.tag)
-            .set_checksum_sha256(copied.sha256.map(Sha256Digest::to_base64))
-            .build();
-        Ok((part, copied.sha256))
+        let number = self.part_number(WHAT, to, index)?;
+        Ok((
+            completed_part(number, &copied.tag, &copied.checksum),
+            copied.checksum,
+        ))
     }
 
     /// Copies a range of an object into part `index` of an upload.
@@ -243,12 +269,11 @@ impl S3Store {
             .await
             .map_err(|error| self.copy_fault(to, self.fault(&error)))?;
         let result = output.copy_part_result;
-        let sha256 = result
-            .as_ref()
-            .and_then(|result| result.checksum_sha256())
-            .and_then(Sha256Digest::from_base64);
+        let checksum = result.as_ref().map_or(StoredChecksum::None, |result| {
+            stored((result.checksum_sha256(), result.checksum_crc64_nvme()))
+        });
         match result.and_then(|result| result.e_tag) {
-            Some(tag) => Ok(CopiedPart { tag, sha256 }),
+            Some(tag) => Ok(CopiedPart { tag, checksum }),
             None => Err(Error::new(ErrorKind::Unreachable, WHAT)
                 .on(self.name(to))
                 .because("the answer ended early")),
@@ -264,19 +289,21 @@ impl S3Store {
         copied: CopiedPart,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        match copied.sha256 {
-            Some(sha256) if sha256 != digest.sha256 => Err(Error::new(ErrorKind::Damaged, WHAT)
+        let whole = FileDigest::from_parts(&[*digest]);
+        if copied.checksum.proves(&whole, &[digest.content]) == Some(false) {
+            return Err(Error::new(ErrorKind::Damaged, WHAT)
                 .on(self.name(key))
                 .because(format!(
-                    "the store copied a part with SHA-256 {sha256}; {} was expected",
-                    digest.sha256
-                ))),
-            _ => Ok(PartReceipt {
-                index,
-                tag: copied.tag,
-                digest: *digest,
-            }),
+                    "the store copied part {} with a checksum other than that of its digest {}",
+                    index + 1,
+                    digest.content
+                )));
         }
+        Ok(PartReceipt {
+            index,
+            tag: copied.tag,
+            digest: *digest,
+        })
     }
 
     /// An unsupported operation is a permanent error, so that the store is not retried as for a transient one.

@@ -4,6 +4,7 @@
 //! that the store reports is compared with the sent one.
 
 mod attributes;
+mod checksums;
 mod client;
 mod connector;
 mod copy;

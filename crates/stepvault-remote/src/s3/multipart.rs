@@ -4,15 +4,16 @@ use std::sync::atomic::Ordering;
 
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
-use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType, CompletedMultipartUpload, CompletedPart};
-use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::checksums::{SentChecksum, of_upload, stored};
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::read::version_of;
 use super::store::S3Store;
-use super::write::{Condition, byte_stream, stored_sha256};
+use super::write::{Condition, byte_stream};
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
@@ -24,21 +25,40 @@ const NO_CHECKS: u8 = 2;
 /// Expected properties of the whole object.
 pub(super) struct Whole {
     pub(super) size_bytes: u64,
-    /// SHA-256 over the parts' digests; `None` for an upload that was begun without them.
-    pub(super) composite: Option<Sha256Digest>,
+    /// Its checksum; `None` for an upload that was begun without.
+    pub(super) checksum: StoredChecksum,
+}
+
+/// Returns a part in the form of the request that completes its upload.
+pub(super) fn completed_part(number: i32, tag: &str, checksum: &StoredChecksum) -> CompletedPart {
+    let SentChecksum {
+        sha256, crc64nvme, ..
+    } = SentChecksum::of(checksum);
+    CompletedPart::builder()
+        .part_number(number)
+        .e_tag(tag)
+        .set_checksum_sha256(sha256)
+        .set_checksum_crc64_nvme(crc64nvme)
+        .build()
 }
 
 impl S3Store {
-    /// Begins an upload. With `proven`, each part carries its SHA-256, as for all bytes sent from here.
-    pub(super) async fn create_multipart(&self, key: &str, proven: bool) -> Result<String> {
+    /// Begins an upload. With an algorithm of digests, each part carries the checksum that goes with it, as for all bytes
+    /// sent from here.
+    pub(super) async fn create_multipart(
+        &self,
+        key: &str,
+        proven: Option<DigestAlgorithm>,
+    ) -> Result<String> {
         let what = "cannot begin the upload";
+        let (algorithm, of_whole) = proven.map(of_upload).unzip();
         let client = self.client().await?;
         let request = client
             .create_multipart_upload()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .set_checksum_algorithm(proven.then_some(ChecksumAlgorithm::Sha256))
-            .set_checksum_type(proven.then_some(ChecksumType::Composite))
+            .set_checksum_algorithm(algorithm)
+            .set_checksum_type(of_whole)
             .set_storage_class(self.attributes.storage_class_of(key))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
@@ -65,6 +85,7 @@ impl S3Store {
     ) -> Result<PartReceipt> {
         let what = "cannot send a part";
         let client = self.client().await?;
+        let checksum = SentChecksum::of(&StoredChecksum::of_part(digest));
         let request = client
             .upload_part()
             .bucket(&self.bucket)
@@ -72,7 +93,8 @@ impl S3Store {
             .upload_id(upload)
             .part_number(self.part_number(what, key, index)?)
             .body(byte_stream(body))
-            .checksum_sha256(digest.sha256.to_base64())
+            .set_checksum_sha256(checksum.sha256)
+            .set_checksum_crc64_nvme(checksum.crc64nvme)
             .set_expected_bucket_owner(self.owner.clone());
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
         let sent = request.customize().disable_payload_signing().send().await;
@@ -80,8 +102,8 @@ impl S3Store {
         self.check_answer(
             what,
             key,
-            &stored_sha256(output.checksum_sha256()),
-            &StoredChecksum::Sha256(digest.sha256),
+            (output.checksum_sha256(), output.checksum_crc64_nvme()),
+            &StoredChecksum::of_part(digest),
         )?;
         let tag = output.e_tag.ok_or_else(|| {
             Error::new(ErrorKind::Failed, what)
@@ -104,17 +126,14 @@ impl S3Store {
     ) -> Result<Created> {
         let mut completed = Vec::with_capacity(parts.len());
         for part in parts {
-            completed.push(
-                CompletedPart::builder()
-                    .part_number(self.part_number("cannot complete the upload", key, part.index)?)
-                    .e_tag(&part.tag)
-                    .checksum_sha256(part.digest.sha256.to_base64())
-                    .build(),
-            );
+            let number = self.part_number("cannot complete the upload", key, part.index)?;
+            let checksum = StoredChecksum::of_part(&part.digest);
+            completed.push(completed_part(number, &part.tag, &checksum));
         }
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let whole = Whole {
             size_bytes: digest.size_bytes,
-            composite: Some(digest.sha256),
+            checksum: StoredChecksum::of_file(digest, count),
         };
         self.complete_parts(key, upload, completed, &whole).await
     }
@@ -129,7 +148,6 @@ impl S3Store {
         whole: &Whole,
     ) -> Result<Created> {
         let what = "cannot complete the upload";
-        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let mut checks = if self.clients().sends_checksums() {
             self.completion_checks.load(Ordering::Relaxed)
         } else {
@@ -148,7 +166,7 @@ impl S3Store {
                 Ok(output) => {
                     self.completion_checks.fetch_max(checks, Ordering::Relaxed);
                     self.was_done(condition);
-                    let checksum = self.check_completed(what, key, &output, whole, count)?;
+                    let checksum = self.check_completed(what, key, &output, whole)?;
                     return Ok(Created::Written(ObjectHead {
                         info: ObjectInfo {
                             key: key.to_owned(),
@@ -168,7 +186,8 @@ impl S3Store {
                 condition = self.look(key).await?;
                 continue;
             }
-            let is_final = checks == NO_CHECKS || whole.composite.is_none() || !fault.is_of_form();
+            let is_final =
+                checks == NO_CHECKS || whole.checksum == StoredChecksum::None || !fault.is_of_form();
             // The refusal of the request with all checksums says most.
             let first = refusal.take().unwrap_or(fault);
             if is_final {
@@ -194,7 +213,11 @@ impl S3Store {
                 .set_e_tag(part.e_tag().map(str::to_owned))
                 .build()
         };
-        let composite = whole.composite.filter(|_| checks == ALL_CHECKS);
+        let checksum = if checks == ALL_CHECKS {
+            SentChecksum::of(&whole.checksum)
+        } else {
+            SentChecksum::default()
+        };
         let sent = if checks == NO_CHECKS {
             parts.iter().map(bare).collect()
         } else {
@@ -208,8 +231,9 @@ impl S3Store {
             .upload_id(upload)
             .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(sent)).build())
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
-            .set_checksum_type(composite.map(|_| ChecksumType::Composite))
-            .set_checksum_sha256(composite.map(|digest| format!("{}-{}", digest.to_base64(), parts.len())))
+            .set_checksum_type(checksum.of_whole)
+            .set_checksum_sha256(checksum.sha256)
+            .set_checksum_crc64_nvme(checksum.crc64nvme)
             .set_expected_bucket_owner(self.owner.clone()))
     }
 
@@ -219,7 +243,6 @@ impl S3Store {
         key: &str,
         output: &CompleteMultipartUploadOutput,
         whole: &Whole,
-        parts: u32,
     ) -> Result<StoredChecksum> {
         if output.e_tag.is_none() {
             // S3 keeps the connection alive with blanks while it works, so an answer can end before its result.
@@ -227,16 +250,11 @@ impl S3Store {
                 .on(self.name(key))
                 .because("the answer ended early"));
         }
-        let checksum = stored_sha256(output.checksum_sha256());
-        if let Some(digest) = whole.composite {
-            self.check_answer(
-                what,
-                key,
-                &checksum,
-                &StoredChecksum::CompositeSha256 { digest, parts },
-            )?;
+        let returned = (output.checksum_sha256(), output.checksum_crc64_nvme());
+        if whole.checksum == StoredChecksum::None {
+            return Ok(stored(returned));
         }
-        Ok(checksum)
+        self.check_answer(what, key, returned, &whole.checksum)
     }
 
     pub(super) async fn abort_multipart(&self, key: &str, upload: &str) -> Result<()> {

@@ -10,9 +10,9 @@ use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::checksums::stored;
 use super::errors::Fault;
 use super::store::S3Store;
-use super::write::stored_sha256;
 use crate::store::{ObjectHead, ObjectInfo};
 
 impl S3Store {
@@ -54,7 +54,7 @@ impl S3Store {
                 modified: system_time(output.last_modified()),
                 version: version_of(output.e_tag()),
             },
-            checksum: stored_sha256(output.checksum_sha256()),
+            checksum: stored((output.checksum_sha256(), output.checksum_crc64_nvme())),
         }))
     }
 

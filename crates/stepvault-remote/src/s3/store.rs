@@ -9,7 +9,7 @@ use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, Result};
 
@@ -162,8 +162,8 @@ impl RemoteStore for S3Store {
         self.put_over(key, body.into(), digest).await
     }
 
-    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
-        self.create_multipart(key, true).await
+    async fn start_upload(&self, key: &str, _size_bytes: u64, algorithm: DigestAlgorithm) -> Result<String> {
+        self.create_multipart(key, Some(algorithm)).await
     }
 
     async fn upload_part(

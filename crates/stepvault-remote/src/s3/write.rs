@@ -6,9 +6,10 @@ use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
 use aws_sdk_s3::primitives::{ByteStream, SdkBody};
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use futures::{StreamExt as _, TryStreamExt as _};
-use stepvault_core::digest::{PartDigest, Sha256Digest};
+use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::checksums::{SentChecksum, answered};
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::read::version_of;
@@ -70,8 +71,12 @@ impl S3Store {
             condition = self.look(key).await?;
         };
         self.was_done(condition);
-        let checksum = stored_sha256(output.checksum_sha256());
-        self.check_answer(what, key, &checksum, &StoredChecksum::Sha256(digest.sha256))?;
+        let checksum = self.check_answer(
+            what,
+            key,
+            (output.checksum_sha256(), output.checksum_crc64_nvme()),
+            &StoredChecksum::of_part(digest),
+        )?;
         Ok(Created::Written(ObjectHead {
             info: ObjectInfo {
                 key: key.to_owned(),
@@ -114,9 +119,10 @@ impl S3Store {
         self.check_answer(
             what,
             key,
-            &stored_sha256(output.checksum_sha256()),
-            &StoredChecksum::Sha256(digest.sha256),
+            (output.checksum_sha256(), output.checksum_crc64_nvme()),
+            &StoredChecksum::of_part(digest),
         )
+        .map(drop)
     }
 
     async fn put_request(
@@ -126,12 +132,14 @@ impl S3Store {
         digest: &PartDigest,
     ) -> Result<PutObjectFluentBuilder> {
         let client = self.client().await?;
+        let sent = SentChecksum::of(&StoredChecksum::of_part(digest));
         let request = client
             .put_object()
             .bucket(&self.bucket)
             .key(self.full_key(key))
             .body(byte_stream(body))
-            .checksum_sha256(digest.sha256.to_base64())
+            .set_checksum_sha256(sent.sha256)
+            .set_checksum_crc64_nvme(sent.crc64nvme)
             .set_storage_class(self.attributes.storage_class_of(key))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
@@ -140,16 +148,17 @@ impl S3Store {
         Ok(request)
     }
 
-    /// Checks that a checksum returned by the store equals the sent one.
+    /// Returns the checksum in the store's answer (its SHA-256 and its CRC-64/NVME), which must be the one that was sent.
     pub(super) fn check_answer(
         &self,
         what: &str,
         key: &str,
-        answered: &StoredChecksum,
+        returned: (Option<&str>, Option<&str>),
         sent: &StoredChecksum,
-    ) -> Result<()> {
-        if *answered == StoredChecksum::None || answered == sent {
-            return Ok(());
+    ) -> Result<StoredChecksum> {
+        let found = answered(returned, sent);
+        if found == StoredChecksum::None || found == *sent {
+            return Ok(found);
         }
         Err(Error::new(ErrorKind::Damaged, what)
             .on(self.name(key))
@@ -235,18 +244,4 @@ pub(super) fn byte_stream(payload: Payload) -> ByteStream {
     ByteStream::new(SdkBody::retryable(move || {
         SdkBody::from_body_1_x(payload.clone().into_body())
     }))
-}
-
-/// Parses a SHA-256 in S3's format: of the whole object, or with the number of parts for a composite one.
-pub(super) fn stored_sha256(text: Option<&str>) -> StoredChecksum {
-    let Some(text) = text else {
-        return StoredChecksum::None;
-    };
-    let parsed = match text.split_once('-') {
-        None => Sha256Digest::from_base64(text).map(StoredChecksum::Sha256),
-        Some((digest, parts)) => Sha256Digest::from_base64(digest)
-            .zip(parts.parse().ok())
-            .map(|(digest, parts)| StoredChecksum::CompositeSha256 { digest, parts }),
-    };
-    parsed.unwrap_or(StoredChecksum::None)
 }

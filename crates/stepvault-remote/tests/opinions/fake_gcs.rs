@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::Transport;
 use stepvault_remote::probe::probe;
 use stepvault_remote::store::{Created, RemoteStore};
@@ -33,7 +33,7 @@ const NEED_CONDITIONS: [&str; 2] = ["an_upload_never_replaces", "copies_keep_byt
 async fn through_the_json_api_it_has_uploads_in_parts() {
     let (_server, store) = start_with(Transport::Json).await;
     conformance::run(Arc::clone(&store), &NEED_CONDITIONS).await;
-    let trust = probe(&*store, &keys()).await.unwrap();
+    let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     // What it takes with a wrong checksum is found in its answer and removed, which a probe sees as a refusal.
     assert!(
         trust.checks_object_checksums
@@ -97,7 +97,7 @@ async fn copies_are_made_by_rewriting() {
     let digest = PartDigest::of(&bytes(1_000, 1));
     let proven = head
         .checksum
-        .proves(&FileDigest::from_parts(&[digest]), &[digest.sha256]);
+        .proves(&FileDigest::from_parts(&[digest]), &[digest.content]);
     assert_eq!(proven, Some(true), "{head:?}");
     assert_eq!(read(&*store, to, None).await.unwrap(), bytes(1_000, 1));
     let error = store.copy("copy/none", "copy/other").await.unwrap_err();
@@ -135,7 +135,7 @@ async fn an_object_replaced_in_spite_of_its_precondition_is_found() {
     let digest = PartDigest::of(&ours);
     let proven = head
         .checksum
-        .proves(&FileDigest::from_parts(&[digest]), &[digest.sha256]);
+        .proves(&FileDigest::from_parts(&[digest]), &[digest.content]);
     assert_eq!(proven, Some(false), "{head:?}");
     // Stepvault's own creates are asked for in one request, where it keeps the precondition.
     assert_eq!(
@@ -149,7 +149,9 @@ async fn an_object_replaced_in_spite_of_its_precondition_is_found() {
 #[ignore = "needs the Python servers that scripts/test installs"]
 async fn without_uploads_in_parts_it_gets_no_verdict() {
     let (_server, store) = start().await;
-    let error = probe(&*store, &keys()).await.unwrap_err();
+    let error = probe(&*store, &keys(), DigestAlgorithm::Sha256)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Failed);
     assert!(
         error

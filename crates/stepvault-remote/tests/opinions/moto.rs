@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::store::{Created, RemoteStore};
 use stepvault_testkit::peers::Moto;
@@ -34,10 +35,12 @@ async fn what_it_does_right() {
 #[ignore = "needs the Python servers that scripts/test installs"]
 async fn it_is_not_trusted() {
     let (_server, store) = start().await;
-    let trust = probe(&*store, &keys()).await.unwrap();
+    let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     assert_eq!(
         trust,
         StoreGuarantees {
+            algorithm: DigestAlgorithm::Sha256,
+            checks_record_checksums: false,
             checks_object_checksums: false,
             checks_part_checksums: false,
             returns_checksums: false,
@@ -103,7 +106,10 @@ async fn its_copies_that_would_replace_are_not_asked_for() {
 async fn completing_twice_changes_nothing() {
     let (_server, store) = start().await;
     let file = File::new((8 << 20) + 1, 3);
-    let upload = store.start_upload("twice", file.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("twice", file.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = file.send(&*store, "twice", &upload).await.unwrap();
     let first = store
         .complete_upload("twice", &upload, &receipts, &file.digest)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::store::{RemoteStore, StoredChecksum};
 use stepvault_testkit::s3::EmbeddedS3Fs;
@@ -21,10 +22,12 @@ async fn start() -> (EmbeddedS3Fs, Arc<dyn RemoteStore>) {
 #[tokio::test]
 async fn it_is_not_trusted() {
     let (_server, store) = start().await;
-    let trust = probe(&*store, &keys()).await.unwrap();
+    let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     assert_eq!(
         trust,
         StoreGuarantees {
+            algorithm: DigestAlgorithm::Sha256,
+            checks_record_checksums: false,
             checks_object_checksums: false,
             checks_part_checksums: false,
             returns_checksums: false,
@@ -68,7 +71,9 @@ async fn an_upload_in_parts_that_it_tells_no_checksum_of_has_to_be_read() {
 async fn a_wrong_secret_is_refused_as_what_it_is() {
     let (server, _) = start().await;
     let store = s3(&server.endpoint(), server.access_key(), "another-secret").await;
-    let error = probe(&*store, &keys()).await.unwrap_err();
+    let error = probe(&*store, &keys(), DigestAlgorithm::Sha256)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains("another-secret"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use stepvault_core::Result;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_remote::store::{Created, RemoteStore};
 
 use crate::support::{File, bytes, read};
@@ -24,7 +24,7 @@ pub(crate) async fn object(store: &dyn RemoteStore, key: &str) -> Result<Created
 
 /// An upload whose only part has a wrong digest, completed with that digest.
 pub(crate) async fn part(store: &dyn RemoteStore, key: &str) -> Result<Created> {
-    let upload = store.start_upload(key, 1_000).await?;
+    let upload = store.start_upload(key, 1_000, DigestAlgorithm::Sha256).await?;
     let receipt = store
         .upload_part(key, &upload, 0, sent().into(), &digest())
         .await?;
@@ -35,7 +35,7 @@ pub(crate) async fn part(store: &dyn RemoteStore, key: &str) -> Result<Created> 
 /// An upload of right parts, completed with a digest that is not theirs.
 pub(crate) async fn whole(store: &dyn RemoteStore, key: &str) -> Result<Created> {
     let file = File::new(1_000, 1);
-    let upload = store.start_upload(key, file.digest.size_bytes).await?;
+    let upload = file.start(store, key).await?;
     let receipts = file.send(store, key, &upload).await?;
     let other = FileDigest::from_parts(&[digest()]);
     store.complete_upload(key, &upload, &receipts, &other).await
@@ -48,7 +48,7 @@ pub(crate) async fn assert_taken_and_unproven(store: &dyn RemoteStore, key: &str
     };
     assert_unproven(store, key).await;
     assert_ne!(
-        written.checksum.proves(&claimed(), &[digest().sha256]),
+        written.checksum.proves(&claimed(), &[digest().content]),
         Some(true),
         "{key}"
     );
@@ -58,7 +58,7 @@ pub(crate) async fn assert_taken_and_unproven(store: &dyn RemoteStore, key: &str
 pub(crate) async fn assert_unproven(store: &dyn RemoteStore, key: &str) {
     let head = store.head(key).await.unwrap().expect("the object");
     assert_ne!(
-        head.checksum.proves(&claimed(), &[digest().sha256]),
+        head.checksum.proves(&claimed(), &[digest().content]),
         Some(true),
         "{key}: {head:?}"
     );

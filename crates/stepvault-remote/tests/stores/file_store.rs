@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_core::{ErrorKind, Result};
 use stepvault_remote::store::{Created, RemoteStore};
 
@@ -135,7 +135,10 @@ async fn listings_keep_to_the_prefix_and_hide_what_is_unfinished() {
         create(&*store, key, b"x").await.unwrap();
     }
     std::fs::write(place.path().join("run/.stepvault-tmp-crashed"), "half").unwrap();
-    store.start_upload("run/pending", 100).await.unwrap();
+    store
+        .start_upload("run/pending", 100, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     assert_eq!(
         listed(&*store, "run/").await.unwrap(),
         ["run/.stepvault/commits/1.json", "run/a", "run/b/c"]
@@ -252,7 +255,7 @@ async fn large_files_appear_when_they_are_complete() {
     let store = open(place.path());
     let file = large();
     let upload = store
-        .start_upload("run/big", file.digest.size_bytes)
+        .start_upload("run/big", file.digest.size_bytes, DigestAlgorithm::Sha256)
         .await
         .unwrap();
     let last = file.send_part(&*store, "run/big", &upload, 2).await.unwrap();
@@ -301,7 +304,10 @@ async fn an_upload_never_replaces_and_can_be_dropped() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());
     let file = large();
-    let upload = store.start_upload("big", file.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("big", file.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = file.send(&*store, "big", &upload).await.unwrap();
     create(&*store, "big", b"first").await.unwrap();
     assert_eq!(
@@ -333,7 +339,10 @@ async fn an_upload_never_replaces_and_can_be_dropped() {
         );
         store.abort_upload("big", id).await.unwrap();
     }
-    let upload = store.start_upload("other", file.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("other", file.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let wrong = send_part(&*store, "other", &upload, 2, &file.parts[0].0)
         .await
         .unwrap_err();
@@ -409,7 +418,10 @@ async fn a_root_that_is_missing_is_an_outage_and_is_created_by_no_request_but_be
             "replace",
             kind(store.replace("run/a", Bytes::from_static(b"x"), &digest).await),
         ),
-        ("start", kind(store.start_upload("run/a", 10).await)),
+        (
+            "start",
+            kind(store.start_upload("run/a", 10, DigestAlgorithm::Sha256).await),
+        ),
         ("abort", kind(store.abort_upload("run/a", &upload).await)),
         ("delete", kind(store.delete(&several).await)),
         ("sync", kind(store.sync(&several).await)),
@@ -432,7 +444,7 @@ async fn a_root_that_goes_away_between_two_parts_is_not_made_again() {
     let store = open(&root);
     let file = large();
     let upload = store
-        .start_upload("run/large", file.digest.size_bytes)
+        .start_upload("run/large", file.digest.size_bytes, DigestAlgorithm::Sha256)
         .await
         .unwrap();
     let receipt = file.send_part(&*store, "run/large", &upload, 0).await.unwrap();

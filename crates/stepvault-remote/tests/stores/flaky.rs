@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
@@ -119,7 +119,12 @@ impl RemoteStore for Flaky {
         self.serve(key).await
     }
 
-    async fn start_upload(&self, _key: &str, _size_bytes: u64) -> Result<String> {
+    async fn start_upload(
+        &self,
+        _key: &str,
+        _size_bytes: u64,
+        _algorithm: DigestAlgorithm,
+    ) -> Result<String> {
         unused()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{Crc32c, PartDigest};
+use stepvault_core::digest::{Crc32c, DigestAlgorithm, PartDigest};
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::{RemoteSettings, Transport};
@@ -206,7 +206,10 @@ async fn odd_keys_mean_the_same_bytes_on_every_path(transport: Transport) {
         );
         let copied = store.copy(key, &format!("copy/{key}")).await.unwrap();
         assert!(matches!(copied, Created::Written(_)), "{key}");
-        let upload = store.start_upload(&format!("m/{key}"), 3).await.unwrap();
+        let upload = store
+            .start_upload(&format!("m/{key}"), 3, DigestAlgorithm::Sha256)
+            .await
+            .unwrap();
         send_part(&*store, &format!("m/{key}"), &upload, 0, &payload(3))
             .await
             .unwrap();
@@ -271,7 +274,10 @@ async fn bytes_damaged_on_their_way_are_refused(transport: Transport) {
     );
     assert_eq!(stored(&server, "a"), None);
 
-    let upload = store.start_upload("b", 1000).await.unwrap();
+    let upload = store
+        .start_upload("b", 1000, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let (method, path) = part_request(transport);
     server.faults().inject(method, path, 1, FaultAction::FlipBit);
     let error = send_part(&*store, "b", &upload, 0, &payload(1000))
@@ -311,7 +317,10 @@ async fn a_store_that_accepts_wrong_bytes_is_found_out(transport: Transport) {
         Created::Written(_)
     ));
 
-    let upload = store.start_upload("b", 1000).await.unwrap();
+    let upload = store
+        .start_upload("b", 1000, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let (method, path) = part_request(transport);
     server.faults().inject(method, path, 1, FaultAction::FlipBit);
     let error = send_part(&*store, "b", &upload, 0, &payload(1000))
@@ -339,7 +348,10 @@ async fn answers_without_checksums_prove_nothing(transport: Transport) {
 
 async fn nothing_is_repeated_behind_the_callers_back(transport: Transport) {
     let (server, store) = start(transport).await;
-    let upload = store.start_upload("m", 10).await.unwrap();
+    let upload = store
+        .start_upload("m", 10, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipt = send_part(&*store, "m", &upload, 0, &payload(10)).await.unwrap();
     create(&*store, "there", &payload(10)).await.unwrap();
     let refuse = || FaultAction::Refuse {
@@ -356,7 +368,10 @@ async fn nothing_is_repeated_behind_the_callers_back(transport: Transport) {
         send_part(&*store, "m", &upload, 0, &payload(10))
             .await
             .unwrap_err(),
-        store.start_upload("n", 10).await.unwrap_err(),
+        store
+            .start_upload("n", 10, DigestAlgorithm::Sha256)
+            .await
+            .unwrap_err(),
         store
             .complete_upload("m", &upload, &[receipt], &large().digest)
             .await
@@ -384,7 +399,10 @@ async fn nothing_is_repeated_behind_the_callers_back(transport: Transport) {
 async fn success_with_an_error_inside_is_no_success(transport: Transport) {
     let (server, store) = start(transport).await;
     let large = large();
-    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("big", large.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = large.send(&*store, "big", &upload).await.unwrap();
     create(&*store, "there", &payload(3)).await.unwrap();
     for method in ["GET", "PUT", "POST"] {
@@ -449,7 +467,10 @@ async fn refusals_say_what_to_do(transport: Transport) {
         create(&*store, "a", &payload(3)).await.unwrap_err(),
         store.head("a").await.unwrap_err(),
         store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
-        store.start_upload("a", 3).await.unwrap_err(),
+        store
+            .start_upload("a", 3, DigestAlgorithm::Sha256)
+            .await
+            .unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -464,7 +485,10 @@ async fn refusals_say_what_to_do(transport: Transport) {
     let errors = [
         create(&*store, "a", &payload(3)).await.unwrap_err(),
         store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
-        store.start_upload("a", 3).await.unwrap_err(),
+        store
+            .start_upload("a", 3, DigestAlgorithm::Sha256)
+            .await
+            .unwrap_err(),
         read(&*store, "a", None).await.unwrap_err(),
     ];
     for error in errors {
@@ -528,7 +552,10 @@ async fn class_and_key_are_given_to_every_new_object(transport: Transport) {
     let store = stepvault_remote::gcs::open(&settings).await.unwrap();
     create(&*store, "a", &payload(3)).await.unwrap();
     let large = large();
-    let upload = store.start_upload("b", large.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("b", large.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = large.send(&*store, "b", &upload).await.unwrap();
     store
         .complete_upload("b", &upload, &receipts, &large.digest)
@@ -575,7 +602,7 @@ async fn it_conforms(transport: Transport) {
 async fn it_is_trusted_as_far_as_it_goes(transport: Transport) {
     let keys = RunKeys::new(RunName::new("run").unwrap());
     let (server, store) = start(transport).await;
-    let trust = probe(&*store, &keys).await.unwrap();
+    let trust = probe(&*store, &keys, DigestAlgorithm::Sha256).await.unwrap();
     let proves_uploads =
         trust.checks_object_checksums && trust.checks_part_checksums && trust.returns_checksums;
     assert!(
@@ -594,7 +621,12 @@ async fn it_is_trusted_as_far_as_it_goes(transport: Transport) {
         },
     )
     .await;
-    assert!(!probe(&*store, &keys).await.unwrap().honours_create_only);
+    assert!(
+        !probe(&*store, &keys, DigestAlgorithm::Sha256)
+            .await
+            .unwrap()
+            .honours_create_only
+    );
     let (_server, store) = start_with(
         transport,
         StrictGcsOptions {
@@ -603,5 +635,10 @@ async fn it_is_trusted_as_far_as_it_goes(transport: Transport) {
         },
     )
     .await;
-    assert!(!probe(&*store, &keys).await.unwrap().returns_checksums);
+    assert!(
+        !probe(&*store, &keys, DigestAlgorithm::Sha256)
+            .await
+            .unwrap()
+            .returns_checksums
+    );
 }

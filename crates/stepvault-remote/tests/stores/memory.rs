@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_remote::store::{Created, RemoteStore, StoredChecksum};
@@ -67,7 +67,10 @@ async fn uploads_complete_once_and_never_replace() {
     let parts = [Bytes::from_static(b"one "), Bytes::from_static(b"two")];
     let digests: Vec<_> = parts.iter().map(|part| PartDigest::of(part)).collect();
     let digest = FileDigest::from_parts(&digests);
-    let upload = store.start_upload("big", 7).await.unwrap();
+    let upload = store
+        .start_upload("big", 7, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let mut receipts = Vec::new();
     for (index, part) in (0..).zip(&parts) {
         receipts.push(send_part(&*store, "big", &upload, index, part).await.unwrap());
@@ -95,7 +98,10 @@ async fn uploads_complete_once_and_never_replace() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 
-    let upload = store.start_upload("short", 7).await.unwrap();
+    let upload = store
+        .start_upload("short", 7, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipt = send_part(&*store, "short", &upload, 0, &parts[0]).await.unwrap();
     let error = store
         .complete_upload("short", &upload, &[receipt], &digest)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::RunName;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
@@ -21,6 +22,8 @@ fn keys() -> RunKeys {
 }
 
 const HONEST: StoreGuarantees = StoreGuarantees {
+    algorithm: DigestAlgorithm::Sha256,
+    checks_record_checksums: true,
     checks_object_checksums: true,
     checks_part_checksums: true,
     returns_checksums: true,
@@ -32,7 +35,16 @@ const HONEST: StoreGuarantees = StoreGuarantees {
 
 async fn probed(options: StrictS3Options) -> StoreGuarantees {
     let strict = Strict::start_with(options);
-    let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+    let store = strict.open().await;
+    let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
+    let by_blake3 = probe(&*store, &keys(), DigestAlgorithm::Blake3).await.unwrap();
+    assert_eq!(
+        by_blake3,
+        StoreGuarantees {
+            algorithm: DigestAlgorithm::Blake3,
+            ..trust.clone()
+        }
+    );
     assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
     assert_eq!(strict.server.pending_uploads(), vec![]);
     trust
@@ -54,7 +66,9 @@ async fn whatever_code_a_wrong_checksum_is_refused_with_it_is_refused() {
         for key in ["-wrong", "-parts?partNumber"] {
             strict.inject("PUT", key, 1, FaultAction::refuse(status, code));
         }
-        let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+        let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
+            .await
+            .unwrap();
         assert_eq!(trust, HONEST, "{code}");
     }
 }
@@ -70,6 +84,7 @@ async fn a_store_that_takes_any_checksum_is_found_out() {
         trust,
         StoreGuarantees {
             checks_object_checksums: false,
+            checks_record_checksums: false,
             checks_part_checksums: false,
             ..HONEST
         }
@@ -170,7 +185,9 @@ async fn credentials_that_may_not_delete_suffice() {
     let denied = FaultAction::refuse(403, "AccessDenied");
     strict.inject("DELETE", "", u64::MAX, denied.clone());
     strict.inject("POST", "?delete", u64::MAX, denied);
-    let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+    let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     assert_eq!(
         trust,
         StoreGuarantees {
@@ -193,7 +210,9 @@ async fn a_store_that_cannot_be_asked_is_an_error_and_no_verdict() {
     let strict = Strict::start();
     let denied = FaultAction::refuse(403, "AccessDenied");
     strict.inject("PUT", "", u64::MAX, denied);
-    probe(&*strict.open().await, &keys()).await.unwrap_err();
+    probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
+        .await
+        .unwrap_err();
 }
 
 #[tokio::test]
@@ -213,6 +232,7 @@ async fn other_kinds_of_store() {
     };
     let unchecked = StoreGuarantees {
         checks_object_checksums: false,
+        checks_record_checksums: false,
         checks_part_checksums: false,
         returns_checksums: false,
         ..HONEST
@@ -234,7 +254,9 @@ async fn other_kinds_of_store() {
             .unwrap();
         store.begin().await.unwrap();
         assert_eq!(
-            probe(&*store, &self::keys()).await.unwrap(),
+            probe(&*store, &self::keys(), DigestAlgorithm::Sha256)
+                .await
+                .unwrap(),
             wanted,
             "{}",
             settings.url
@@ -264,9 +286,10 @@ async fn a_store_that_knows_no_checksums_is_sent_none() {
         .await
         .unwrap();
     assert!(!store.capabilities().checks_checksums);
-    let trust = probe(&*store, &keys()).await.unwrap();
+    let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     let unchecked = StoreGuarantees {
         checks_object_checksums: false,
+        checks_record_checksums: false,
         checks_part_checksums: false,
         returns_checksums: false,
         ..HONEST
@@ -298,7 +321,9 @@ async fn with_attributes(options: StrictS3Options) -> StoreGuarantees {
     strict.settings.kms_key = Some("alias/checkpoints".to_owned());
     strict.settings.tags = BTreeMap::from([("team".to_owned(), "pre training&co".to_owned())]);
     strict.settings.expected_bucket_owner = Some("111122223333".to_owned());
-    let guarantees = probe(&*strict.open().await, &keys()).await.unwrap();
+    let guarantees = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
     guarantees
 }
@@ -333,7 +358,9 @@ async fn an_identity_that_may_not_read_tags_may_write() {
     let mut strict = Strict::start();
     strict.settings.tags = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
     strict.inject("GET", "tagging", 1, FaultAction::refuse(403, "AccessDenied"));
-    let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+    let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     assert_eq!(trust, HONEST);
 }
 
@@ -348,7 +375,10 @@ async fn googles_metadata_shows_what_was_ignored() {
     let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
         .await
         .unwrap();
-    assert_eq!(probe(&*store, &keys()).await.unwrap(), HONEST);
+    assert_eq!(
+        probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap(),
+        HONEST
+    );
     create(&*store, "a", &bytes(10, 1)).await.unwrap();
     assert_eq!(store.ignored_attributes("a").await.unwrap(), []);
     server.objects().with(|table| {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stepvault_core::ErrorKind;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_remote::store::Created;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 
@@ -116,7 +117,10 @@ async fn a_lost_answer_does_not_claim_another_writers_object() {
     let strict = Strict::start();
     let store = strict.open().await;
     let (ours, theirs) = (File::new((8 << 20) + 1, 1), File::new((8 << 20) + 1, 2));
-    let upload = store.start_upload("file", ours.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("file", ours.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = ours.send(&*store, "file", &upload).await.unwrap();
     theirs.upload(&*store, "file").await.unwrap();
     strict.inject("POST", "uploadId", 1, FaultAction::Reset);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_remote::payload::{BlockSource, Payload};
 use stepvault_remote::store::StoredChecksum;
 use stepvault_testkit::faults::FaultAction;
@@ -102,7 +102,11 @@ async fn every_request_names_the_expected_owner() {
     let errors = [
         create(&*store, "a", &file.bytes).await.map(drop).unwrap_err(),
         store.replace("a", file.bytes.clone(), &digest).await.unwrap_err(),
-        store.start_upload("a", 100).await.map(drop).unwrap_err(),
+        store
+            .start_upload("a", 100, DigestAlgorithm::Sha256)
+            .await
+            .map(drop)
+            .unwrap_err(),
         store
             .upload_part("a", "upload", 0, file.bytes.clone().into(), &digest)
             .await
@@ -165,15 +169,9 @@ async fn the_store_keeps_the_digests_that_manifests_hold() {
     };
     assert_eq!(
         checksum("small").await,
-        StoredChecksum::Sha256(small.part_digests()[0])
+        StoredChecksum::of_part(&small.parts[0].1)
     );
-    assert_eq!(
-        checksum("large").await,
-        StoredChecksum::CompositeSha256 {
-            digest: large.digest.sha256,
-            parts: 3
-        }
-    );
+    assert_eq!(checksum("large").await, StoredChecksum::of_file(&large.digest, 3));
     assert_eq!(
         checksum("large")
             .await
@@ -319,10 +317,13 @@ async fn the_store_is_asked_to_check_the_whole_before_it_shows_it() {
     let strict = Strict::start();
     let store = strict.open().await;
     let file = File::new((8 << 20) + 1, 1);
-    let upload = store.start_upload("file", file.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("file", file.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = file.send(&*store, "file", &upload).await.unwrap();
     let mut other_bytes = file.digest.clone();
-    other_bytes.sha256 = File::new(5, 2).digest.sha256;
+    other_bytes.content = File::new(5, 2).digest.content;
     let mut other_size = file.digest.clone();
     other_size.size_bytes += 1;
     for (wrong, kind) in [(other_bytes, ErrorKind::Damaged), (other_size, ErrorKind::Failed)] {

@@ -1,6 +1,7 @@
 //! A clock that is off: the first request is sent once more by the store's time, and no refusal is repeated for ever.
 
 use stepvault_core::ErrorKind;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3Options;
 
@@ -49,7 +50,10 @@ async fn a_body_is_sent_again_whole() {
             // Begun by another process: a part is the first request of this one.
             let upload = {
                 let other = strict.open_bare().await;
-                other.start_upload("a", file.digest.size_bytes).await.unwrap()
+                other
+                    .start_upload("a", file.digest.size_bytes, DigestAlgorithm::Sha256)
+                    .await
+                    .unwrap()
             };
             let receipts = file.send(&*store, "a", &upload).await.unwrap();
             assert_eq!(came(&strict, "PUT"), file.parts.len() + 1);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use stepvault_core::Error;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_remote::store::RemoteStore;
 
 macro_rules! ensure {
@@ -47,10 +48,25 @@ const CHECKS: &[Check] = checks![
     listings_are_complete,
     missing_objects_are_told_from_errors,
     deletes_take_missing_keys,
-    an_upload_in_parts_becomes_one_object,
     an_empty_upload_becomes_an_empty_object,
     an_upload_never_replaces,
     an_aborted_upload_leaves_nothing,
+];
+
+type DigestCheck = (
+    &'static str,
+    fn(Store, DigestAlgorithm) -> BoxFuture<'static, Outcome>,
+);
+
+macro_rules! digest_checks {
+    ($($name:ident),+ $(,)?) => {
+        &[$((stringify!($name), |store, algorithm| $name(store, algorithm).boxed())),+]
+    };
+}
+
+/// Checks that are run with digests by each algorithm.
+const DIGEST_CHECKS: &[DigestCheck] = digest_checks![
+    an_upload_in_parts_becomes_one_object,
     wrong_digests_are_refused,
     a_wrong_digest_of_the_whole_is_noticed,
     copies_keep_bytes_and_proof,
@@ -61,7 +77,8 @@ const CHECKS: &[Check] = checks![
 pub async fn run(store: Arc<dyn RemoteStore>, skipped: &[&str]) {
     for name in skipped {
         assert!(
-            CHECKS.iter().any(|(known, _)| known == name),
+            CHECKS.iter().any(|(known, _)| known == name)
+                || DIGEST_CHECKS.iter().any(|(known, _)| known == name),
             "no check is called {name}"
         );
     }
@@ -69,6 +86,13 @@ pub async fn run(store: Arc<dyn RemoteStore>, skipped: &[&str]) {
     for (name, check) in CHECKS.iter().filter(|(name, _)| !skipped.contains(name)) {
         if let Err(why) = check(Arc::clone(&store)).await {
             failures.push(format!("{name}: {why}"));
+        }
+    }
+    for (name, check) in DIGEST_CHECKS.iter().filter(|(name, _)| !skipped.contains(name)) {
+        for algorithm in DigestAlgorithm::ALL {
+            if let Err(why) = check(Arc::clone(&store), algorithm).await {
+                failures.push(format!("{name}, {algorithm}: {why}"));
+            }
         }
     }
     assert!(

@@ -1,23 +1,25 @@
 //! Uploads in parts, digests that do not fit, copies.
 
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
+use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_remote::store::Created;
 
 use super::{Outcome, Store, text};
 use crate::stores::{File, bytes, create, read, slice};
 
-pub(super) async fn an_upload_in_parts_becomes_one_object(store: Store) -> Outcome {
-    let (key, file) = ("parts/model.safetensors", File::new((16 << 20) + 5, 4));
-    let upload = store
-        .start_upload(key, file.digest.size_bytes)
-        .await
-        .map_err(text)?;
+pub(super) async fn an_upload_in_parts_becomes_one_object(
+    store: Store,
+    algorithm: DigestAlgorithm,
+) -> Outcome {
+    let directory = &format!("parts/{algorithm}/");
+    let key = &format!("{directory}model.safetensors");
+    let file = File::by(algorithm, (16 << 20) + 5, 4);
+    let upload = file.start(&*store, key).await.map_err(text)?;
     // Whether a store can tell may only show when it is asked.
-    let pending = store.pending_uploads("parts/").await.map_err(text)?;
+    let pending = store.pending_uploads(directory).await.map_err(text)?;
     if store.capabilities().lists_pending_uploads {
         ensure!(
-            pending.iter().any(|one| one.key == key && one.upload == upload),
+            pending.iter().any(|one| one.key == *key && one.upload == upload),
             "it is not pending: {pending:?}"
         );
         let others = store.pending_uploads("none/").await.map_err(text)?;
@@ -58,7 +60,7 @@ pub(super) async fn an_upload_in_parts_becomes_one_object(store: Store) -> Outco
         "the seam of two parts is wrong"
     );
     if store.capabilities().lists_pending_uploads {
-        let pending = store.pending_uploads("parts/").await.map_err(text)?;
+        let pending = store.pending_uploads(directory).await.map_err(text)?;
         ensure!(pending.is_empty(), "still pending: {pending:?}");
     }
     Ok(())
@@ -93,10 +95,7 @@ pub(super) async fn an_upload_never_replaces(store: Store) -> Outcome {
 
 pub(super) async fn an_aborted_upload_leaves_nothing(store: Store) -> Outcome {
     let (key, file) = ("aborted/object", File::new((8 << 20) + 1, 5));
-    let upload = store
-        .start_upload(key, file.digest.size_bytes)
-        .await
-        .map_err(text)?;
+    let upload = file.start(&*store, key).await.map_err(text)?;
     let receipts = file.send(&*store, key, &upload).await.map_err(text)?;
     store.abort_upload(key, &upload).await.map_err(text)?;
     store.abort_upload(key, &upload).await.map_err(text)?;
@@ -117,18 +116,21 @@ pub(super) async fn an_aborted_upload_leaves_nothing(store: Store) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn wrong_digests_are_refused(store: Store) -> Outcome {
+pub(super) async fn wrong_digests_are_refused(store: Store, algorithm: DigestAlgorithm) -> Outcome {
     if !store.capabilities().checks_checksums {
         return Ok(());
     }
+    let (object, parts) = (
+        &format!("wrong/{algorithm}/object"),
+        &format!("wrong/{algorithm}/parts"),
+    );
     let body = bytes(1_000, 1);
     let wrong = PartDigest {
-        sha256: Sha256Digest::of(b"other bytes"),
-        crc32c: Crc32c::of(b"other bytes"),
         size_bytes: body.len() as u64,
+        ..PartDigest::by(algorithm, b"other bytes")
     };
     let error = store
-        .create("wrong/object", body.clone().into(), &wrong)
+        .create(object, body.clone().into(), &wrong)
         .await
         .err()
         .ok_or("it was accepted")?;
@@ -138,32 +140,31 @@ pub(super) async fn wrong_digests_are_refused(store: Store) -> Outcome {
         text(error)
     );
     ensure!(
-        store.head("wrong/object").await.map_err(text)?.is_none(),
+        store.head(object).await.map_err(text)?.is_none(),
         "the damaged object is there"
     );
-    let upload = store.start_upload("wrong/parts", 1_000).await.map_err(text)?;
-    let sent = store
-        .upload_part("wrong/parts", &upload, 0, body.into(), &wrong)
-        .await;
+    let upload = store.start_upload(parts, 1_000, algorithm).await.map_err(text)?;
+    let sent = store.upload_part(parts, &upload, 0, body.into(), &wrong).await;
     let error = sent.err().ok_or("the part was accepted")?;
     ensure!(
         error.kind() == ErrorKind::Damaged,
         "the part was refused as {}",
         text(error)
     );
-    store.abort_upload("wrong/parts", &upload).await.map_err(text)
+    store.abort_upload(parts, &upload).await.map_err(text)
 }
 
-pub(super) async fn a_wrong_digest_of_the_whole_is_noticed(store: Store) -> Outcome {
-    let (key, file) = ("wrong/whole", File::new((8 << 20) + 1, 6));
-    let upload = store
-        .start_upload(key, file.digest.size_bytes)
-        .await
-        .map_err(text)?;
+pub(super) async fn a_wrong_digest_of_the_whole_is_noticed(
+    store: Store,
+    algorithm: DigestAlgorithm,
+) -> Outcome {
+    let key = &format!("wrong/{algorithm}/whole");
+    let file = File::by(algorithm, (8 << 20) + 1, 6);
+    let upload = file.start(&*store, key).await.map_err(text)?;
     let receipts = file.send(&*store, key, &upload).await.map_err(text)?;
     let mut wrong = file.digest.clone();
-    wrong.sha256 = Sha256Digest::of(b"other bytes");
-    wrong.crc32c = Crc32c::of(b"other bytes");
+    let other = PartDigest::by(algorithm, b"other bytes");
+    (wrong.content, wrong.crc32c, wrong.crc64nvme) = (other.content, other.crc32c, other.crc64nvme);
     match store.complete_upload(key, &upload, &receipts, &wrong).await {
         Ok(Created::Written(head)) => {
             let proven = head.checksum.proves(&wrong, &file.part_digests());
@@ -182,17 +183,23 @@ pub(super) async fn a_wrong_digest_of_the_whole_is_noticed(store: Store) -> Outc
     Ok(())
 }
 
-pub(super) async fn copies_keep_bytes_and_proof(store: Store) -> Outcome {
+pub(super) async fn copies_keep_bytes_and_proof(store: Store, algorithm: DigestAlgorithm) -> Outcome {
     if !store.capabilities().copies {
         return Ok(());
     }
-    let small = File::new(3_000, 7);
-    create(&*store, "copy/small", &small.bytes).await.map_err(text)?;
-    let large = File::new((16 << 20) + 77, 8);
-    large.upload(&*store, "copy/large").await.map_err(text)?;
+    let key = |name: &str| format!("copy/{algorithm}/{name}");
+    let (small_key, large_key) = (&key("small"), &key("large"));
+    let small = File::by(algorithm, 3_000, 7);
+    let (body, digest) = &small.parts[0];
+    store
+        .create(small_key, body.clone().into(), digest)
+        .await
+        .map_err(text)?;
+    let large = File::by(algorithm, (16 << 20) + 77, 8);
+    large.upload(&*store, large_key).await.map_err(text)?;
     for (from, to, file) in [
-        ("copy/small", "copy/small-2", &small),
-        ("copy/large", "copy/large-2", &large),
+        (small_key, &key("small-2"), &small),
+        (large_key, &key("large-2"), &large),
     ] {
         let created = store.copy(from, to).await.map_err(text)?;
         let Created::Written(written) = created else {
@@ -215,46 +222,46 @@ pub(super) async fn copies_keep_bytes_and_proof(store: Store) -> Outcome {
         );
     }
     ensure!(
-        store.copy("copy/small", "copy/large").await.map_err(text)? == Created::Exists,
+        store.copy(small_key, large_key).await.map_err(text)? == Created::Exists,
         "a copy replaced"
     );
     ensure!(
-        read(&*store, "copy/large", None).await.map_err(text)? == large.bytes,
+        read(&*store, large_key, None).await.map_err(text)? == large.bytes,
         "the object was replaced"
     );
     Ok(())
 }
 
-pub(super) async fn copied_parts_are_what_was_asked_for(store: Store) -> Outcome {
+pub(super) async fn copied_parts_are_what_was_asked_for(store: Store, algorithm: DigestAlgorithm) -> Outcome {
     if !store.capabilities().copies_parts {
         return Ok(());
     }
-    let (from, key) = ("copy/parts", "copy/parts-2");
-    let file = File::new((16 << 20) + 77, 9);
+    let (from, key) = (
+        &format!("copy/{algorithm}/parts"),
+        &format!("copy/{algorithm}/parts-2"),
+    );
+    let file = File::by(algorithm, (16 << 20) + 77, 9);
     file.upload(&*store, from).await.map_err(text)?;
-    let upload = store
-        .start_upload(key, file.digest.size_bytes)
-        .await
-        .map_err(text)?;
+    let upload = file.start(&*store, key).await.map_err(text)?;
     let (mut start, mut receipts) = (0, Vec::new());
     for (index, (body, digest)) in (0..).zip(&file.parts) {
         let other = PartDigest {
-            sha256: Sha256Digest::of(b"other"),
-            ..*digest
+            size_bytes: digest.size_bytes,
+            ..PartDigest::by(algorithm, b"other")
         };
-        let copy = |from: &'static str, digest: PartDigest| {
+        let copy = |from: String, digest: PartDigest| {
             let (store, upload) = (&store, &upload);
-            async move { store.copy_part(from, key, upload, index, start, &digest).await }
+            async move { store.copy_part(&from, key, upload, index, start, &digest).await }
         };
         // What was copied wrongly, or from nowhere, is copied or sent again under the same number.
-        let wrong = copy(from, other).await;
+        let wrong = copy(from.clone(), other).await;
         ensure!(
             wrong
                 .as_ref()
                 .is_err_and(|error| error.kind() == ErrorKind::Damaged),
             "a part with other bytes was taken: {wrong:?}"
         );
-        let missing = copy("copy/none", *digest).await;
+        let missing = copy("copy/none".to_owned(), *digest).await;
         ensure!(
             missing
                 .as_ref()
@@ -266,7 +273,7 @@ pub(super) async fn copied_parts_are_what_was_asked_for(store: Store) -> Outcome
                 .upload_part(key, &upload, index, body.clone().into(), digest)
                 .await
         } else {
-            copy(from, *digest).await
+            copy(from.clone(), *digest).await
         };
         receipts.push(copied.map_err(text)?);
         start += digest.size_bytes;

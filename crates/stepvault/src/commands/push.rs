@@ -150,6 +150,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         metrics: arguments.metric.into_iter().collect(),
         metrics_source: metrics_source(&tiers),
         links,
+        digest: tiers.run.digest,
         expected: None,
     };
     let patience = arguments

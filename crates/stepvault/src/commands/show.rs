@@ -6,6 +6,7 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_engine::blocking::blocking;
@@ -52,9 +53,14 @@ struct EntryDocument {
     mode: String,
     /// Modification time.
     modified_at: String,
-    /// SHA-256 over the digests of the file's parts (see the format); null until it has been hashed.
+    /// The digest over the digests of the file's parts (see the format), by the run's algorithm; null until it has been
+    /// hashed.
     digest: Option<String>,
-    /// SHA-256 of the bytes; null until it has been hashed, and for a file of several parts.
+    /// BLAKE3 of the bytes; null until it has been hashed, for a file of several parts, and where the run's algorithm is
+    /// SHA-256.
+    blake3: Option<String>,
+    /// SHA-256 of the bytes; null until it has been hashed, for a file of several parts, and where the run's algorithm is
+    /// BLAKE3.
     sha256: Option<String>,
     /// CRC-32C of the bytes in hexadecimal digits; null until it has been hashed.
     crc32c: Option<String>,
@@ -135,6 +141,7 @@ async fn content(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Conte
             mode: format!("{:04o}", file.mode),
             modified_at: file.mtime.to_rfc3339(),
             digest: None,
+            blake3: None,
             sha256: None,
             crc32c: None,
         });
@@ -173,17 +180,23 @@ fn of_manifests(manifests: &[PartManifest]) -> Content {
             bytes: file.size_bytes,
             mode: format!("{:04o}", file.mode),
             modified_at: file.mtime.to_rfc3339(),
-            digest: Some(file.sha256.to_string()),
-            sha256: match file.parts_sha256.as_slice() {
-                [only] => Some(only.to_string()),
-                _ => None,
-            },
+            digest: Some(file.content.to_string()),
+            blake3: of_bytes(file, DigestAlgorithm::Blake3),
+            sha256: of_bytes(file, DigestAlgorithm::Sha256),
             crc32c: Some(file.crc32c.to_string()),
         })
         .collect();
     Content {
         best: best.into_iter().cloned().collect(),
         entries,
+    }
+}
+
+/// Returns the digest of a file's bytes if the file is of one part and its digests are by `algorithm`.
+fn of_bytes(file: &FileEntry, algorithm: DigestAlgorithm) -> Option<String> {
+    match file.parts_content.as_slice() {
+        [only] if only.algorithm() == algorithm => Some(only.to_string()),
+        _ => None,
     }
 }
 

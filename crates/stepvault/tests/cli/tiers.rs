@@ -44,6 +44,33 @@ fn one_step_is_shown_with_its_files() {
 }
 
 #[test]
+fn a_run_with_blake3_digests_is_pushed_shown_verified_and_restored() {
+    let place = Place::new();
+    place.write("stepvault.toml", "[run.\"demo/a\"]\ndigest = \"blake3\"\n");
+    place.checkpoint("step_9", "x");
+    let with_config = |command: &[&str]| {
+        let arguments = [command, &["--config", "stepvault.toml"]].concat();
+        place.run_here(&arguments).expect_code(0)
+    };
+    with_config(&["push", "checkpoints/step_9"]);
+    let entry = &with_config(&["show", "9", "--json"]).json()["entries"][0];
+    assert_members(entry, &json!({ "path": "model.bin", "sha256": null }));
+    assert_eq!(entry["blake3"].as_str().unwrap().len(), 64);
+    with_config(&["verify", "--deep"]);
+    // A reader needs no setting.
+    place.run_here(&["restore", "--into", "again"]).expect_code(0);
+    assert_eq!(
+        std::fs::read(place.path("again/step_9/model.bin")).unwrap(),
+        std::fs::read(place.path("checkpoints/step_9/model.bin")).unwrap()
+    );
+    let data = place.path("file/remote/demo/a/000000000009.a1/step_9/model.bin");
+    let mut bytes = std::fs::read(&data).unwrap();
+    bytes[0] ^= 1;
+    std::fs::write(&data, bytes).unwrap();
+    place.run_here(&["verify", "--deep"]).expect_code(5);
+}
+
+#[test]
 fn status_counts_what_is_not_durable_without_asking_a_remote() {
     let place = Place::new();
     place.checkpoint("step_1", "x");

@@ -168,6 +168,25 @@ fn the_reader_puts_each_path_of_a_step_where_the_trainer_had_it() {
 }
 
 #[test]
+fn the_reader_takes_blake3_digests_where_python_has_them() {
+    let place = Place::new();
+    place.output("mkdir checkpoints && head -c 20000000 /dev/urandom > checkpoints/step_7.pt");
+    place.output("printf '[run.\"my-run\"]\\ndigest = \"blake3\"\\n' > stepvault.toml");
+    place.output(
+        "stepvault push checkpoints/step_7.pt --config stepvault.toml --run my-run --remote file://$PWD/remote",
+    );
+    let has_blake3 = place.shell("python3 -c 'import blake3'").status.success();
+    let read = place.shell("python3 scripts/read-store.py file://$PWD/remote my-run restored");
+    if has_blake3 {
+        place.output("cmp checkpoints/step_7.pt restored/step_7.pt");
+    } else {
+        let said = String::from_utf8_lossy(&read.stderr);
+        assert!(said.contains("install the Python package blake3"), "{said}");
+        place.output("! test -e restored/step_7.pt");
+    }
+}
+
+#[test]
 fn the_reader_takes_files_of_several_parts_and_single_files() {
     let place = Place::new();
     place.output("mkdir checkpoints && head -c 20000000 /dev/urandom > checkpoints/step_7.pt");

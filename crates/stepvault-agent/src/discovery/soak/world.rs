@@ -194,6 +194,7 @@ impl World {
                 name: ready.origin.name.clone(),
                 metrics: BTreeMap::new(),
                 links: ready.links,
+                digest: stepvault_core::digest::DigestAlgorithm::Sha256,
                 expected: Some(tree),
             };
             seal(&self.vault, &request)

@@ -69,7 +69,8 @@ impl Agreement<'_> {
             Err(error) => return Err(error),
         };
         let (budget, observer) = (self.context.budget.clone(), Arc::clone(&self.context.observer));
-        let session = UploadSession::open(self.remote.clone(), vault, budget, observer).await?;
+        let session =
+            UploadSession::open(self.remote.clone(), vault, budget, observer, step.record().digest).await?;
         let mut uploaded = session.upload(step).await?;
         while !uploaded.is_durable() {
             tokio::time::sleep(POLL_INTERVAL).await;

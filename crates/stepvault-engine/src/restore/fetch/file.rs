@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::digest::Sha256Digest;
+use stepvault_core::digest::ContentDigest;
 use stepvault_core::manifest::FileEntry;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::staging::{StagedFile, Staging};
@@ -30,9 +30,9 @@ impl FileRestore {
     }
 
     /// Returns the range of part `index` in the file, and its digest.
-    pub(super) fn part(&self, index: u32) -> Result<(Range<u64>, Sha256Digest)> {
+    pub(super) fn part(&self, index: u32) -> Result<(Range<u64>, ContentDigest)> {
         let digest =
-            self.entry.parts_sha256.get(index as usize).ok_or_else(|| {
+            self.entry.parts_content.get(index as usize).ok_or_else(|| {
                 Error::new(ErrorKind::Damaged, "a part without a digest").on(&self.entry.path)
             })?;
         Ok((self.entry.parts()?.range(index), *digest))

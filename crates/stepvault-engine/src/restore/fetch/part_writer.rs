@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use stepvault_core::digest::{Sha256Digest, Sha256Hasher};
+use stepvault_core::digest::{ContentDigest, ContentHasher};
 use stepvault_core::{Error, Result};
 use stepvault_local::source::SourceFile;
 use stepvault_local::staging::StagedFile;
@@ -34,9 +34,9 @@ pub(super) enum PartOutcome {
 pub(super) struct PartWriter {
     file: Arc<FileRestore>,
     staged: Option<Arc<StagedFile>>,
-    hasher: Sha256Hasher,
+    hasher: ContentHasher,
     missing: Range<u64>,
-    expected: Sha256Digest,
+    expected: ContentDigest,
 }
 
 impl PartWriter {
@@ -46,7 +46,7 @@ impl PartWriter {
         Ok(Self {
             file: Arc::clone(file),
             staged: None,
-            hasher: Sha256Hasher::default(),
+            hasher: ContentHasher::new(expected.algorithm()),
             missing,
             expected,
         })

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepvault_core::ids::StepId;
 use stepvault_core::include::IncludeFilter;
 use stepvault_core::links::check_links;
-use stepvault_core::manifest::PartManifest;
+use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::members;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -39,7 +39,7 @@ pub(super) fn merge(
     let files = of_all(
         all().flat_map(|manifest| &manifest.files),
         |file| Some(&file.path),
-        |file, other| file.sha256 == other.sha256,
+        FileEntry::has_same_bytes,
     )
     .map_err(damaged)?;
     let directories = of_all(

@@ -42,6 +42,7 @@ fn step_id() -> StepId {
 fn part(node: &str, bytes: &[u8], target: &str) -> PartManifest {
     PartManifest {
         format: FORMAT,
+        digest: stepvault_core::digest::DigestAlgorithm::Sha256,
         run: RunName::new("run").unwrap(),
         id: step_id(),
         node: NodeName::new(node).unwrap(),

@@ -1,7 +1,7 @@
 //! What only uploads through the JSON API do: temporary objects, compositions of compositions, create-only completion.
 
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::Transport;
 use stepvault_remote::store::{Created, PartReceipt, RemoteStore, StoredChecksum};
 use stepvault_testkit::faults::FaultAction;
@@ -41,7 +41,10 @@ async fn more_parts_than_one_request_joins_are_joined_in_steps() {
     // 1,025 parts are 33 groups, and these are two.
     for (count, requests) in [(1, 1), (32, 1), (33, 3), (1_025, 36)] {
         let key = format!("run/of-{count}");
-        let upload = store.start_upload(&key, 10 * u64::from(count)).await.unwrap();
+        let upload = store
+            .start_upload(&key, 10 * u64::from(count), DigestAlgorithm::Sha256)
+            .await
+            .unwrap();
         let (receipts, digest) = send_small(&*store, &key, &upload, count).await;
         server.faults().clear_requests();
         let head = written(
@@ -65,7 +68,10 @@ async fn more_parts_than_one_request_joins_are_joined_in_steps() {
 #[tokio::test]
 async fn temporary_objects_are_no_objects_of_the_remote() {
     let (server, store) = start(Transport::Json).await;
-    let upload = store.start_upload("run/big", 20).await.unwrap();
+    let upload = store
+        .start_upload("run/big", 20, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     send_small(&*store, "run/big", &upload, 2).await;
     assert_eq!(temporary(&server).len(), 3);
     let other = open(&server, Transport::Xml).await;
@@ -82,10 +88,19 @@ async fn pending_uploads_are_found_on_any_page_and_aborted_whole() {
         ..StrictGcsOptions::default()
     };
     let (server, store) = start_with(Transport::Json, options).await;
-    let first = store.start_upload("run/a", 50).await.unwrap();
+    let first = store
+        .start_upload("run/a", 50, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let (receipts, digest) = send_small(&*store, "run/a", &first, 5).await;
-    let second = store.start_upload("run/a", 50).await.unwrap();
-    let third = store.start_upload("run/a/b", 50).await.unwrap();
+    let second = store
+        .start_upload("run/a", 50, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
+    let third = store
+        .start_upload("run/a/b", 50, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     create(&*store, "run/c", &payload(3)).await.unwrap();
     let pending = async || {
         let pending = store.pending_uploads("run/").await.unwrap();
@@ -122,7 +137,10 @@ async fn of_two_completions_at_the_same_moment_one_wins() {
     let (server, store) = start(Transport::Json).await;
     let mut uploads = Vec::new();
     for _ in 0..2 {
-        let upload = store.start_upload("run/big", 30).await.unwrap();
+        let upload = store
+            .start_upload("run/big", 30, DigestAlgorithm::Sha256)
+            .await
+            .unwrap();
         let (receipts, digest) = send_small(&*store, "run/big", &upload, 3).await;
         uploads.push((upload, receipts, digest));
     }
@@ -146,7 +164,10 @@ async fn of_two_completions_at_the_same_moment_one_wins() {
 #[tokio::test]
 async fn a_part_that_was_sent_again_counts_in_its_newest_form_only() {
     let (_server, store) = start(Transport::Json).await;
-    let upload = store.start_upload("run/big", 20).await.unwrap();
+    let upload = store
+        .start_upload("run/big", 20, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let (older, digest) = send_small(&*store, "run/big", &upload, 2).await;
     let (newer, _) = send_small(&*store, "run/big", &upload, 2).await;
     assert_ne!(older[0].tag, newer[0].tag);
@@ -170,7 +191,7 @@ async fn uploads_of_the_other_transport_do_not_exist() {
     let large = large();
     for (first, second) in [(&xml, &json), (&json, &xml)] {
         let upload = first
-            .start_upload("run/big", large.digest.size_bytes)
+            .start_upload("run/big", large.digest.size_bytes, DigestAlgorithm::Sha256)
             .await
             .unwrap();
         let receipts = large.send(&**first, "run/big", &upload).await.unwrap();
@@ -196,7 +217,10 @@ async fn uploads_of_the_other_transport_do_not_exist() {
 #[tokio::test]
 async fn parts_that_could_not_be_deleted_are_pending_and_the_object_is_complete() {
     let (server, store) = start(Transport::Json).await;
-    let upload = store.start_upload("run/big", 20).await.unwrap();
+    let upload = store
+        .start_upload("run/big", 20, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let (receipts, digest) = send_small(&*store, "run/big", &upload, 2).await;
     let refuse = FaultAction::Refuse {
         status: 403,
@@ -242,7 +266,10 @@ async fn names_that_would_be_too_long_are_refused_before_anything_is_sent() {
     let (server, store) = start(Transport::Json).await;
     let key = format!("run/{}", "d/".repeat(470) + "x");
     server.faults().clear_requests();
-    let error = store.start_upload(&key, 20).await.unwrap_err();
+    let error = store
+        .start_upload(&key, 20, DigestAlgorithm::Sha256)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
     assert!(error.hint_text().expect("a hint").contains("transport = \"xml\""));
     assert!(server.faults().requests().is_empty());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{Crc32c, FileDigest};
+use stepvault_core::digest::{Crc32c, DigestAlgorithm, FileDigest};
 use stepvault_core::remote_settings::Transport;
 use stepvault_remote::store::{Created, StoredChecksum};
 use stepvault_testkit::faults::FaultAction;
@@ -22,7 +22,10 @@ fn completion(transport: Transport) -> &'static str {
 pub(super) async fn a_completed_upload_with_other_bytes_is_removed_and_reported(transport: Transport) {
     let (server, store) = start(transport).await;
     let large = large();
-    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("big", large.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = large.send(&*store, "big", &upload).await.unwrap();
     let wrong = FileDigest {
         crc32c: Crc32c(1),
@@ -40,7 +43,7 @@ pub(super) async fn large_files_go_in_parts_from_any_process(transport: Transpor
     let (server, store) = start(transport).await;
     let large = large();
     let upload = store
-        .start_upload("dir/big", large.digest.size_bytes)
+        .start_upload("dir/big", large.digest.size_bytes, DigestAlgorithm::Sha256)
         .await
         .unwrap();
     let second = large.send_part(&*store, "dir/big", &upload, 1).await.unwrap();
@@ -72,7 +75,10 @@ pub(super) async fn large_files_go_in_parts_from_any_process(transport: Transpor
 pub(super) async fn completion_leaves_an_object_that_is_there(transport: Transport) {
     let (server, store) = start(transport).await;
     let large = large();
-    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("big", large.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = large.send(&*store, "big", &upload).await.unwrap();
     create(&*store, "big", &payload(3)).await.unwrap();
     assert_eq!(
@@ -99,7 +105,10 @@ pub(super) async fn completion_leaves_an_object_that_is_there(transport: Transpo
 pub(super) async fn a_wrong_part_list_completes_nothing(transport: Transport) {
     let (server, store) = start(transport).await;
     let large = large();
-    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("big", large.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let mut receipts = large.send(&*store, "big", &upload).await.unwrap();
     let first = receipts[0].tag.clone();
     receipts[1].tag = first;
@@ -127,7 +136,10 @@ pub(super) async fn a_lost_answer_leaves_one_whole_object(transport: Transport) 
     assert_eq!(stored(&server, "a"), Some(body));
 
     let large = large();
-    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let upload = store
+        .start_upload("big", large.digest.size_bytes, DigestAlgorithm::Sha256)
+        .await
+        .unwrap();
     let receipts = large.send(&*store, "big", &upload).await.unwrap();
     server
         .faults()

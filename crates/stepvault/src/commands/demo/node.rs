@@ -69,6 +69,7 @@ impl Node {
             metrics: BTreeMap::new(),
             metrics_source: metrics_source(&self.tiers),
             links: self.tiers.links,
+            digest: self.tiers.run.digest,
             expected: None,
         };
         let report = push_one(&self.tiers, request, Duration::ZERO).await?;

@@ -60,11 +60,18 @@ pub(super) async fn look(
 ) -> Result<RemoteLook> {
     let remotes = remotes_of(settings, runs);
     let keys = RunKeys::new(probed_run(runs)?);
+    // What most stores check is the SHA-256.
+    let digest = runs
+        .iter()
+        .map(|run| run.settings.digest)
+        .max()
+        .unwrap_or_default();
     let asked = remotes.iter().filter(|_| !wanted.none);
     let reports = join_all(asked.map(|remote| async {
         let check = RemoteToCheck {
             settings: remote,
             keys: &keys,
+            digest,
             runs: &gc_commands.of(&remote.name),
         };
         check_remote(check, &SystemClock, OpenOptions::default()).await

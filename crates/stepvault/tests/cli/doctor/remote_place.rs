@@ -1,7 +1,7 @@
 //! A test directory with a remote on the test's own server.
 
 use bytes::Bytes;
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_remote::s3::StaticKeys;
@@ -98,7 +98,10 @@ impl RemotePlace {
         let digest = PartDigest::of(&body);
         runtime().block_on(async {
             let store = self.open().await;
-            let upload = store.start_upload(key, part_bytes as u64).await.unwrap();
+            let upload = store
+                .start_upload(key, part_bytes as u64, DigestAlgorithm::Sha256)
+                .await
+                .unwrap();
             let sent = store.upload_part(key, &upload, 0, body.into(), &digest);
             sent.await.unwrap();
         });

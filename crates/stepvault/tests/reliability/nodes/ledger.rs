@@ -125,8 +125,8 @@ fn check(
             let size_bytes = usize::try_from(file.part_size_bytes).unwrap();
             let parts: Vec<PartDigest> = bytes.chunks(size_bytes).map(PartDigest::of).collect();
             let digest = FileDigest::from_parts(&parts);
-            if (digest.size_bytes, digest.sha256, digest.crc32c)
-                != (file.size_bytes, file.sha256, file.crc32c)
+            if (digest.size_bytes, digest.content, digest.crc32c)
+                != (file.size_bytes, file.content, file.crc32c)
             {
                 return Err(format!("{key} holds other bytes than {} lists", part.node));
             }
@@ -171,6 +171,7 @@ mod tests {
             let data = keys.data("step_10", id, &path).unwrap();
             let digests = [PartDigest::of(&body)];
             let manifest = PartManifest {
+                digest: stepvault_core::digest::DigestAlgorithm::Sha256,
                 format: FORMAT,
                 run: keys.run().clone(),
                 id,

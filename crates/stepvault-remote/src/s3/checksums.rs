@@ -1,0 +1,73 @@
+//! The checksums that S3 keeps of an object: the SHA-256, or the CRC-64/NVME where the object's digests are by another
+//! algorithm.
+
+use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType};
+use stepvault_core::digest::{Crc64Nvme, DigestAlgorithm, Sha256Digest};
+
+use crate::store::StoredChecksum;
+
+/// A checksum in the form of S3's headers: at most one of the two.
+#[derive(Debug, Default)]
+pub(super) struct SentChecksum {
+    pub(super) sha256: Option<String>,
+    pub(super) crc64nvme: Option<String>,
+    /// How S3 computes that of an object in parts.
+    pub(super) of_whole: Option<ChecksumType>,
+}
+
+impl SentChecksum {
+    pub(super) fn of(checksum: &StoredChecksum) -> Self {
+        match checksum {
+            StoredChecksum::Sha256(digest) => Self {
+                sha256: Some(digest.to_base64()),
+                ..Self::default()
+            },
+            StoredChecksum::CompositeSha256 { digest, parts } => Self {
+                sha256: Some(format!("{}-{parts}", digest.to_base64())),
+                of_whole: Some(ChecksumType::Composite),
+                ..Self::default()
+            },
+            StoredChecksum::Crc64Nvme(crc) => Self {
+                crc64nvme: Some(crc.to_base64()),
+                of_whole: Some(ChecksumType::FullObject),
+                ..Self::default()
+            },
+            StoredChecksum::Crc32c(_) | StoredChecksum::None => Self::default(),
+        }
+    }
+}
+
+/// Returns the names by which S3 knows the checksum of an object in parts.
+pub(super) fn of_upload(algorithm: DigestAlgorithm) -> (ChecksumAlgorithm, ChecksumType) {
+    match algorithm {
+        DigestAlgorithm::Sha256 => (ChecksumAlgorithm::Sha256, ChecksumType::Composite),
+        DigestAlgorithm::Blake3 => (ChecksumAlgorithm::Crc64Nvme, ChecksumType::FullObject),
+    }
+}
+
+/// Reads the checksums of an answer, the SHA-256 and the CRC-64/NVME. A SHA-256 is of the whole object, or with the number
+/// of parts for a composite one.
+pub(super) fn stored((sha256, crc64nvme): (Option<&str>, Option<&str>)) -> StoredChecksum {
+    let of_sha256 = |text: &str| match text.split_once('-') {
+        None => Sha256Digest::from_base64(text).map(StoredChecksum::Sha256),
+        Some((digest, parts)) => Sha256Digest::from_base64(digest)
+            .zip(parts.parse().ok())
+            .map(|(digest, parts)| StoredChecksum::CompositeSha256 { digest, parts }),
+    };
+    let of_crc64 = |text: &str| Crc64Nvme::from_base64(text).map(StoredChecksum::Crc64Nvme);
+    sha256
+        .and_then(of_sha256)
+        .or_else(|| crc64nvme.and_then(of_crc64))
+        .unwrap_or(StoredChecksum::None)
+}
+
+/// Reads the checksum of the kind that was sent: a store may compute others of its own.
+pub(super) fn answered(
+    (sha256, crc64nvme): (Option<&str>, Option<&str>),
+    sent: &StoredChecksum,
+) -> StoredChecksum {
+    match sent {
+        StoredChecksum::Crc64Nvme(_) => stored((None, crc64nvme)),
+        _ => stored((sha256, None)),
+    }
+}
