@@ -40,6 +40,8 @@ pub struct StagedFile {
     pub(crate) progress: Arc<Progress>,
     /// Whether blocks of zeros become holes.
     pub(crate) keeps_holes: bool,
+    /// Held to write: the kernel lets one writer into a file at a time, and the others would spin at its lock.
+    pub(crate) turn: Mutex<()>,
 }
 
 impl StagedFile {
@@ -70,6 +72,7 @@ impl StagedFile {
                 )));
         }
         let fault = |error: std::io::Error| errors::io(WHAT, &self.place, error);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.keeps_holes {
             return self.file.write_all_at(bytes, offset).map_err(fault);
         }

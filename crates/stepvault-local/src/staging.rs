@@ -202,6 +202,7 @@ impl Staging {
             size_bytes,
             progress,
             keeps_holes: false,
+            turn: Mutex::default(),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use stepvault_core::attempts::KnownStep;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::manifest::PartManifest;
@@ -21,6 +22,9 @@ use crate::content::{
     ContentMatch, tree_is_of_step, tree_matches_manifest, tree_matches_part, tree_matches_record,
 };
 use crate::run_remote::RunRemote;
+
+/// Records that are read at once.
+const READS_AT_ONCE: usize = 16;
 
 /// The checkpoint to place.
 #[derive(Debug)]
@@ -52,7 +56,8 @@ pub(super) async fn known_on(
     remote: &RunRemote,
     checkpoint: &ScannedCheckpoint<'_>,
 ) -> Result<Vec<KnownStep>> {
-    let committed = committed_ids(remote).await?;
+    let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    // Listed after the commits: one that was removed meanwhile is known as removed.
     let removed = removed_steps(remote).await?;
     // A step that is being removed is not known as committed, whether its commit still exists or not.
     let visible: BTreeSet<StepId> = committed
@@ -60,30 +65,22 @@ pub(super) async fn known_on(
         .filter(|id| !removed.contains(*id))
         .collect();
     let to_read = worth_reading(visible.iter().copied(), checkpoint.step);
-    let mut known = Vec::new();
-    for id in visible.iter().copied() {
-        let mut entry = taken(id, None);
-        if to_read.contains(&id) {
-            match read_commit(remote, id).await {
-                Ok(commit) => {
-                    entry.written_at = Some(commit.written_at);
-                    entry.same_content =
-                        id.step == checkpoint.step && same_content(remote, &commit, checkpoint).await?;
-                }
-                // A damaged commit still occupies its identity; reporting it is up to verify.
-                Err(error) if error.kind() == ErrorKind::Damaged => {
-                    entry.written_at = Some(Timestamp::default());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        known.push(entry);
-    }
+    let unread = visible.difference(&to_read).map(|id| taken(*id, None));
+    let mut known: Vec<KnownStep> = unread.collect();
+    let read = to_read
+        .into_iter()
+        .map(|id| committed_step(remote, id, checkpoint));
+    known.extend(
+        stream::iter(read)
+            .buffered(READS_AT_ONCE)
+            .try_collect::<Vec<_>>()
+            .await?,
+    );
     for id in removed_names(&removed, checkpoint.step) {
         let by_gc = id.step == checkpoint.step && was_removed_by_gc(remote, id).await?;
         known.push(taken(id, by_gc.then(Timestamp::default)));
     }
-    for id in claimed_ids(remote).await?.into_keys() {
+    for id in claimed.into_keys() {
         if !visible.contains(&id) && !removed.contains(id) {
             // Claimed by an upload that never finished, on this or a lost node. Its time is unknown; 'long ago' makes
             // another checkpoint of the step a new attempt.
@@ -91,6 +88,26 @@ pub(super) async fn known_on(
         }
     }
     Ok(known)
+}
+
+/// Returns what is known of a step by its commit.
+async fn committed_step(
+    remote: &RunRemote,
+    id: StepId,
+    checkpoint: &ScannedCheckpoint<'_>,
+) -> Result<KnownStep> {
+    let commit = match read_commit(remote, id).await {
+        Ok(commit) => commit,
+        // A damaged commit still occupies its identity; reporting it is up to verify.
+        Err(error) if error.kind() == ErrorKind::Damaged => {
+            return Ok(taken(id, Some(Timestamp::default())));
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(KnownStep {
+        same_content: id.step == checkpoint.step && same_content(remote, &commit, checkpoint).await?,
+        ..taken(id, Some(commit.written_at))
+    })
 }
 
 /// Returns what a remote knows of this node's own parts of multi-node steps: the parts of the same step, and the latest
@@ -101,34 +118,14 @@ pub(super) async fn own_parts_on(
     checkpoint: &ScannedCheckpoint<'_>,
     writer: &Writer,
 ) -> Result<(Vec<KnownStep>, bool)> {
-    let committed = committed_ids(remote).await?;
-    let mut ids: BTreeSet<StepId> = committed.keys().copied().collect();
-    ids.extend(claimed_ids(remote).await?.into_keys());
-    let mut known = Vec::new();
-    for id in worth_reading(ids.into_iter(), checkpoint.step) {
-        let key = remote.keys.part(id, writer.place.node());
-        let manifest = match remote.read_record::<PartManifest>(&key).await {
-            Ok(Some((manifest, _))) => manifest,
-            Ok(None) => continue,
-            Err(error) if is_outage(&error) => return Err(error),
-            // An unreadable part still occupies its identity.
-            Err(_) => {
-                known.push(taken(id, Some(Timestamp::default())));
-                continue;
-            }
-        };
-        let written_at = Some(manifest.written_at);
-        let same_content = id.step == checkpoint.step
-            && if committed.contains_key(&id) {
-                is_of_committed(remote, id, checkpoint, &manifest).await?
-            } else {
-                tree_matches_part(checkpoint.tree, &manifest)
-            };
-        known.push(KnownStep {
-            same_content,
-            ..taken(id, written_at)
-        });
-    }
+    let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    let ids: BTreeSet<StepId> = committed.keys().copied().chain(claimed.into_keys()).collect();
+    let read = worth_reading(ids.into_iter(), checkpoint.step)
+        .into_iter()
+        .map(|id| own_part(remote, id, checkpoint, writer, committed.contains_key(&id)));
+    let parts: Vec<Option<KnownStep>> = stream::iter(read).buffered(READS_AT_ONCE).try_collect().await?;
+    let mut known: Vec<KnownStep> = parts.into_iter().flatten().collect();
+    // Listed last, as in `known_on`.
     for id in removed_names(&removed_steps(remote).await?, checkpoint.step) {
         known.retain(|entry| entry.id != id);
         known.push(taken(id, None));
@@ -137,6 +134,34 @@ pub(super) async fn own_parts_on(
         .iter()
         .any(|entry| entry.same_content && committed.contains_key(&entry.id));
     Ok((known, is_committed))
+}
+
+/// Returns what is known of a step by this node's own part of it; `None` if it has none.
+async fn own_part(
+    remote: &RunRemote,
+    id: StepId,
+    checkpoint: &ScannedCheckpoint<'_>,
+    writer: &Writer,
+    is_committed: bool,
+) -> Result<Option<KnownStep>> {
+    let key = remote.keys.part(id, writer.place.node());
+    let manifest = match remote.read_record::<PartManifest>(&key).await {
+        Ok(Some((manifest, _))) => manifest,
+        Ok(None) => return Ok(None),
+        Err(error) if is_outage(&error) => return Err(error),
+        // An unreadable part still occupies its identity.
+        Err(_) => return Ok(Some(taken(id, Some(Timestamp::default())))),
+    };
+    let same_content = id.step == checkpoint.step
+        && if is_committed {
+            is_of_committed(remote, id, checkpoint, &manifest).await?
+        } else {
+            tree_matches_part(checkpoint.tree, &manifest)
+        };
+    Ok(Some(KnownStep {
+        same_content,
+        ..taken(id, Some(manifest.written_at))
+    }))
 }
 
 /// Whether the checkpoint is a committed step: this node's own part, with or without the others' parts, as a restore

@@ -123,11 +123,15 @@ pub(super) fn complete(
     if wanted.is_some_and(|wanted| wanted != size_bytes) {
         return refuse(StatusCode::BAD_REQUEST, "InvalidRequest");
     }
-    // A checksum of the whole object cannot be known here.
+    // A checksum of the whole object cannot be computed here; the given one is believed.
     let is_full_object = headers
         .get("x-amz-checksum-type")
         .is_some_and(|kind| kind == "FULL_OBJECT");
-    let checksum = if is_full_object { None } else { composite(&parts) };
+    let checksum = if is_full_object {
+        given_checksum(headers)
+    } else {
+        composite(&parts)
+    };
     let etag = etag(&parts);
     let etag = etag.unwrap_or_else(|| tables.next_etag());
     let (bucket, key) = target.path.split_once('/').unwrap_or_default();

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 
 use crate::s3::checksums::Algorithm;
 
-/// Shorter bodies are checked against their SHA-256, if the request has one.
+/// Shorter bodies are checked against the checksum that the request gives, if any.
 const CHECKED_BELOW_BYTES: u64 = 64 << 10;
 /// Shorter bodies are stored for keys of a vault's own files.
 const KEPT_BELOW_BYTES: u64 = 64 << 20;
@@ -108,9 +108,7 @@ pub(crate) async fn receive(path: &str, headers: &HeaderMap, mut body: Incoming)
     let announced = decoded.or_else(|| number(headers, "content-length"));
     let is_below = |limit: u64| announced.is_some_and(|bytes| bytes < limit);
     let keep = is_below(KEPT_BELOW_BYTES) && path.contains("/.stepvault/");
-    let claimed = headers
-        .get(Algorithm::Sha256.header())
-        .filter(|_| is_below(CHECKED_BELOW_BYTES));
+    let claimed = given_checksum(headers).filter(|_| is_below(CHECKED_BELOW_BYTES));
     if !keep && claimed.is_none() {
         let mut size_bytes = 0;
         while let Some(frame) = body.frame().await {
@@ -126,8 +124,7 @@ pub(crate) async fn receive(path: &str, headers: &HeaderMap, mut body: Incoming)
     }
     let raw = body.collect().await.ok()?.to_bytes();
     let data = if decoded.is_some() { unchunk(&raw) } else { raw };
-    let wrong_digest =
-        claimed.is_some_and(|claimed| Algorithm::Sha256.encode(&data).as_bytes() != claimed.as_bytes());
+    let wrong_digest = claimed.is_some_and(|(algorithm, claimed)| algorithm.encode(&data) != claimed);
     Some(Received {
         size_bytes: data.len() as u64,
         kept: keep.then_some(data),
