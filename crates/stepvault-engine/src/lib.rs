@@ -48,6 +48,7 @@ pub mod incomplete;
 pub mod inspect;
 pub mod launches;
 pub mod leases;
+mod level_memory;
 pub mod local_digest;
 mod marked_store;
 pub mod memory;

@@ -13,6 +13,7 @@ use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
 use crate::commit_cache::forget_commits;
+use crate::level_memory;
 use crate::notes::encode;
 use crate::run_remote::RunRemote;
 use crate::upload::guarantees::note_key;
@@ -123,6 +124,7 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
             vault.remove_note(&run, key)?;
         }
         vault.remove_note(&run, &note_key(&remote))?;
+        vault.remove_note(&run, &level_memory::note_key(&remote))?;
         forget_commits(&vault, &run, &remote)?;
         let archive = vault.remove_note(&run, &own)?;
         Ok(Forgotten { run, archive, steps })

@@ -83,6 +83,16 @@ pub trait StoreDecorator: Send + Sync + Debug {
         T: Answer + 'a,
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
 
+    /// [`RemoteStore::measured_level`].
+    fn measured_level_decorated(&self) -> Option<usize> {
+        self.inner().measured_level()
+    }
+
+    /// [`RemoteStore::start_at_level`].
+    fn start_at_level_decorated(&self, level: usize) {
+        self.inner().start_at_level(level);
+    }
+
     /// [`RemoteStore::begin`].
     async fn begin_decorated(&self) -> Result<()> {
         self.around(Request::WRITE, || self.inner().begin()).await
@@ -126,6 +136,14 @@ impl<D: StoreDecorator> RemoteStore for D {
 
     fn capabilities(&self) -> StoreCapabilities {
         self.inner().capabilities()
+    }
+
+    fn measured_level(&self) -> Option<usize> {
+        self.measured_level_decorated()
+    }
+
+    fn start_at_level(&self, level: usize) {
+        self.start_at_level_decorated(level);
     }
 
     async fn begin(&self) -> Result<()> {

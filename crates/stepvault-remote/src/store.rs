@@ -218,6 +218,16 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Returns the capabilities of this kind of store.
     fn capabilities(&self) -> StoreCapabilities;
 
+    /// Returns how many concurrent requests the store was measured to be worth; `None` as long as it was not.
+    fn measured_level(&self) -> Option<usize> {
+        None
+    }
+
+    /// Starts with as many concurrent requests as an earlier process measured, if this one has not measured it.
+    fn start_at_level(&self, level: usize) {
+        let _ = level;
+    }
+
     /// Prepares the store for the first object; for callers that know that it has never held any of ours. Creates a
     /// directory whose parent exists. A bucket must exist already.
     ///

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::digests::SharedDigests;
 use super::guarantees::guarantees;
+use crate::level_memory;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 use crate::step_state::ensure_likely_not_removed;
@@ -75,6 +76,7 @@ impl UploadSession {
             });
         }
         report_ignored(&remote, &guarantees.ignored_attributes, observer.as_ref())?;
+        level_memory::recall(&remote, &vault).await;
         Ok(Self {
             parts_at_once: remote.settings.max_concurrent_requests,
             remote,
@@ -171,6 +173,7 @@ impl UploadSession {
         let started = Instant::now();
         let sent = self.send(sealed, begun).await;
         let seconds = started.elapsed().as_secs_f64();
+        level_memory::remember(&self.remote, &self.vault).await;
         self.observer.on_event(&match &sent {
             Ok(_) => Event::TransferFinished {
                 tier,

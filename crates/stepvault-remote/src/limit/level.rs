@@ -45,6 +45,8 @@ struct State {
     rest: u32,
     /// Whether growth has never stopped.
     is_first_growth: bool,
+    /// Whether the level was measured: a window passed in which it was used up.
+    is_measured: bool,
 }
 
 #[derive(Debug)]
@@ -87,8 +89,25 @@ impl Level {
                 lower: level,
                 rest: 0,
                 is_first_growth: true,
+                is_measured: false,
             }),
         })
+    }
+
+    /// Returns the level if it was measured.
+    pub(crate) fn measured(&self) -> Option<usize> {
+        let state = self.state();
+        state.is_measured.then_some(state.level)
+    }
+
+    /// Starts at the level that was measured before, unless this one was measured since.
+    pub(crate) fn start_at(&self, level: usize) {
+        let mut state = self.state();
+        if !state.is_measured {
+            let level = level.clamp(FIRST.min(self.most), self.most);
+            self.set(&mut state, level);
+            state.lower = level;
+        }
     }
 
     /// Waits for a turn.
@@ -115,6 +134,7 @@ impl Level {
         if self.turns.available_permits() == 0 {
             let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
             let rate = window.bytes.saturating_mul(1000) / milliseconds.max(1);
+            state.is_measured = true;
             let level = state.next_level(rate, self.most);
             self.set(&mut state, level);
         }
@@ -220,6 +240,33 @@ mod tests {
         let level = Level::new(256);
         run(&level, 20_000, Duration::from_millis(5), 32).await;
         assert!(at(&level) <= 64, "{}", at(&level));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_starts_where_it_was_last_and_only_once() {
+        let level = Level::new(256);
+        assert_eq!(level.measured(), None);
+        run(&level, 20_000, Duration::from_millis(50), 10_000).await;
+        let measured = level.measured().unwrap();
+        assert_eq!(measured, 256);
+        let later = Level::new(256);
+        later.start_at(measured);
+        assert_eq!((at(&later), later.measured()), (256, None));
+        let begun = Instant::now();
+        run(&later, 2_560, Duration::from_millis(50), 10_000).await;
+        assert_eq!(
+            begun.elapsed(),
+            Duration::from_millis(500),
+            "all turns from the start"
+        );
+        later.start_at(32);
+        assert_eq!(at(&later), 256, "it was measured since");
+        // The settings may have changed.
+        let limited = Level::new(100);
+        limited.start_at(measured);
+        assert_eq!(at(&limited), 100);
+        limited.start_at(1);
+        assert_eq!(at(&limited), FIRST);
     }
 
     #[tokio::test(start_paused = true)]

@@ -50,6 +50,14 @@ impl StoreDecorator for RequestLimitStore {
         &*self.inner
     }
 
+    fn measured_level_decorated(&self) -> Option<usize> {
+        self.level.measured()
+    }
+
+    fn start_at_level_decorated(&self, level: usize) {
+        self.level.start_at(level);
+    }
+
     async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
     where
         T: Answer + 'a,

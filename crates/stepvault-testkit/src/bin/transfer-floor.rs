@@ -8,17 +8,20 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
 const USAGE: &str = "\
-usage: transfer-floor send    [--sha256] HOST:PORT BUCKET/PREFIX FILE-OR-DIRECTORY
-       transfer-floor receive [--sha256] HOST:PORT BUCKET/PREFIX FILE-OR-DIRECTORY
+usage: transfer-floor send    [--sha256|--blake3] HOST:PORT BUCKET/PREFIX FILE-OR-DIRECTORY
+       transfer-floor receive [--sha256|--blake3] HOST:PORT BUCKET/PREFIX FILE-OR-DIRECTORY
 
 Sends the file, or the files of the directory, in pieces of 8 MiB, each an object of its own, or receives as many bytes
 into files of the same names and sizes, which have to be there. Over four connections; it verifies nothing.";
 
 const PIECE_BYTES: u64 = 8 << 20;
+/// Bytes that are received, hashed and written together, while they are in the cache.
+const BLOCK_BYTES: usize = 256 << 10;
 const CONNECTIONS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +30,48 @@ enum Direction {
     Receive,
 }
 
+#[derive(Debug, Clone, Copy)]
+enum Algorithm {
+    Sha256,
+    Blake3,
+}
+
+#[derive(Debug)]
+enum Hasher {
+    Sha256(Sha256),
+    Blake3(Box<blake3::Hasher>),
+}
+
+impl Hasher {
+    fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Sha256 => Self::Sha256(Sha256::new()),
+            Algorithm::Blake3 => Self::Blake3(Box::default()),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hasher) => hasher.update(bytes),
+            Self::Blake3(hasher) => {
+                hasher.update(bytes);
+            }
+        }
+    }
+
+    /// Returns one byte of the digest: enough for the work to be done.
+    fn finish(self) -> u8 {
+        match self {
+            Self::Sha256(hasher) => hasher.finalize()[0],
+            Self::Blake3(hasher) => hasher.finalize().as_bytes()[0],
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Arguments {
     direction: Direction,
-    hashes: bool,
+    hash: Option<Algorithm>,
     address: String,
     prefix: String,
     path: PathBuf,
@@ -40,6 +81,8 @@ struct Arguments {
 #[derive(Debug)]
 struct Piece {
     path: PathBuf,
+    /// Held to write to the file: the kernel lets one writer in at a time, and the others would spin.
+    turn: Arc<Mutex<()>>,
     /// The object's name.
     name: String,
     offset: u64,
@@ -47,7 +90,13 @@ struct Piece {
 }
 
 fn parse(words: impl Iterator<Item = String>) -> Option<Arguments> {
-    let (options, words): (Vec<String>, Vec<String>) = words.partition(|word| word == "--sha256");
+    let (options, words): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("--"));
+    let hash = match options.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => None,
+        ["--sha256"] => Some(Algorithm::Sha256),
+        ["--blake3"] => Some(Algorithm::Blake3),
+        _ => return None,
+    };
     let [direction, address, prefix, path] = <[String; 4]>::try_from(words).ok()?;
     Some(Arguments {
         direction: match direction.as_str() {
@@ -55,7 +104,7 @@ fn parse(words: impl Iterator<Item = String>) -> Option<Arguments> {
             "receive" => Direction::Receive,
             _ => return None,
         },
-        hashes: !options.is_empty(),
+        hash,
         address,
         prefix,
         path: path.into(),
@@ -73,6 +122,7 @@ fn pieces(path: &Path) -> io::Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     for file in files {
         let size = file.metadata()?.len();
+        let turn = Arc::default();
         let name = file
             .file_name()
             .unwrap_or_default()
@@ -82,6 +132,7 @@ fn pieces(path: &Path) -> io::Result<Vec<Piece>> {
             let length = PIECE_BYTES.min(size - offset);
             pieces.push(Piece {
                 path: file.clone(),
+                turn: Arc::clone(&turn),
                 name: format!("{name}.{number:05}"),
                 offset,
                 length: usize::try_from(length).map_err(io::Error::other)?,
@@ -107,13 +158,16 @@ fn work(arguments: &Arguments, pieces: &[Piece], next: &AtomicUsize) -> io::Resu
                 .write(arguments.direction == Direction::Receive)
                 .open(&piece.path)?,
         };
-        buffer.resize(piece.length, 0);
         let target = format!("/{}/{}", arguments.prefix, piece.name);
         match arguments.direction {
             Direction::Send => {
+                buffer.resize(piece.length, 0);
                 file.read_exact_at(&mut buffer, piece.offset)?;
-                let hash = arguments.hashes.then(|| Sha256::digest(&buffer));
-                let checked = hash.map_or(0, |hash| hash[0]);
+                let checked = arguments.hash.map_or(0, |hash| {
+                    let mut hasher = Hasher::new(hash);
+                    hasher.update(&buffer);
+                    hasher.finish()
+                });
                 write!(
                     stream,
                     "PUT {target} HTTP/1.1\r\nhost: {}\r\nx-checked: {checked}\r\ncontent-length: {}\r\n\r\n",
@@ -133,11 +187,19 @@ fn work(arguments: &Arguments, pieces: &[Piece], next: &AtomicUsize) -> io::Resu
                 if length != piece.length as u64 {
                     return Err(io::Error::other(format!("{target} has {length} bytes")));
                 }
-                answers.read_exact(&mut buffer)?;
-                if arguments.hashes {
-                    std::hint::black_box(Sha256::digest(&buffer));
+                let mut hasher = arguments.hash.map(Hasher::new);
+                let mut received = 0;
+                while received < piece.length {
+                    buffer.resize(BLOCK_BYTES.min(piece.length - received), 0);
+                    answers.read_exact(&mut buffer)?;
+                    if let Some(hasher) = &mut hasher {
+                        hasher.update(&buffer);
+                    }
+                    let _turn = piece.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                    file.write_all_at(&buffer, piece.offset + received as u64)?;
+                    received += buffer.len();
                 }
-                file.write_all_at(&buffer, piece.offset)?;
+                std::hint::black_box(hasher.map(Hasher::finish));
             }
         }
         open = Some((piece.path.clone(), file));

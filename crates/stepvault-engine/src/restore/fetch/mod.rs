@@ -18,6 +18,7 @@ use super::candidates::Faults;
 use super::resolve::{ResolvedStep, Source};
 use crate::blocking::blocking;
 use crate::leases::HeldLease;
+use crate::level_memory;
 use crate::workers::run_bounded;
 use file::FileRestore;
 use part::{FetchedPart, fetch_part};
@@ -102,7 +103,19 @@ pub(super) async fn fetch(
     let limit = remotes
         .map(|remote| remote.settings.max_concurrent_requests)
         .max();
+    let with_vault = || {
+        let vault = context.vault.as_ref();
+        vault
+            .into_iter()
+            .flat_map(|vault| context.remotes.iter().map(move |remote| (remote, vault)))
+    };
+    for (remote, vault) in with_vault() {
+        level_memory::recall(remote, vault).await;
+    }
     run_bounded(jobs(&shared)?, limit.unwrap_or(16)).await?;
+    for (remote, vault) in with_vault() {
+        level_memory::remember(remote, vault).await;
+    }
     let still_running = || Error::new(ErrorKind::Failed, "a restore's worker is still running");
     let shared = Arc::into_inner(shared).ok_or_else(still_running)?;
     let staging = Arc::into_inner(shared.staging).ok_or_else(still_running)?;

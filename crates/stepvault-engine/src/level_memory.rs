@@ -1,0 +1,152 @@
+//! Remembers in the vault how many concurrent requests each remote was measured to be worth, so that the next process
+//! starts there and need not find it again.
+
+use serde::{Deserialize, Serialize};
+use stepvault_core::ids::RemoteName;
+use stepvault_local::vault::Vault;
+
+use crate::blocking::blocking;
+use crate::notes::encode;
+use crate::run_remote::RunRemote;
+
+/// The note of a remote.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    /// The place that it was measured at: a remote may be moved under its name.
+    place: String,
+    concurrent_requests: usize,
+}
+
+/// Returns the key of the note of a remote.
+pub(crate) fn note_key(remote: &RemoteName) -> String {
+    format!("level-{remote}")
+}
+
+/// Starts a remote at the level that was last measured. Without a note it finds its level by itself.
+pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
+    if let Some(measured) = read(remote, vault).await {
+        remote.store.start_at_level(measured.concurrent_requests);
+    }
+}
+
+/// Stores the level of a remote if it was measured and differs from the stored one. That it cannot be stored costs
+/// nothing but time.
+pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
+    let Some(concurrent_requests) = remote.store.measured_level() else {
+        return;
+    };
+    let measured = Measured {
+        place: remote.place(),
+        concurrent_requests,
+    };
+    if read(remote, vault).await.as_ref() == Some(&measured) {
+        return;
+    }
+    let Ok(bytes) = encode(&measured) else { return };
+    let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote.name()));
+    if let Err(error) = blocking(move || vault.write_note(&run, &key, &bytes)).await {
+        tracing::debug!(%error, "cannot store how many requests the remote is worth");
+    }
+}
+
+async fn read(remote: &RunRemote, vault: &Vault) -> Option<Measured> {
+    let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote.name()));
+    let bytes = blocking(move || vault.read_note(&run, &key)).await.ok()??;
+    let measured: Measured = serde_json::from_slice(&bytes).ok()?;
+    (measured.place == remote.place()).then_some(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use async_trait::async_trait;
+    use futures::future::BoxFuture;
+    use stepvault_core::Result;
+    use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
+    use stepvault_remote::store::RemoteStore;
+
+    use super::*;
+    use crate::test_remote::in_directory;
+
+    /// A store that was measured, and what it was started at.
+    #[derive(Debug)]
+    struct MeasuredStore {
+        inner: Arc<dyn RemoteStore>,
+        level: Option<usize>,
+        started_at: Mutex<Vec<usize>>,
+    }
+
+    #[async_trait]
+    impl StoreDecorator for MeasuredStore {
+        fn inner(&self) -> &dyn RemoteStore {
+            &*self.inner
+        }
+
+        async fn around<'a, T, C>(&'a self, _: Request, call: C) -> Result<T>
+        where
+            T: Answer + 'a,
+            C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+        {
+            call().await
+        }
+
+        fn measured_level_decorated(&self) -> Option<usize> {
+            self.level
+        }
+
+        fn start_at_level_decorated(&self, level: usize) {
+            self.started_at.lock().unwrap().push(level);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_level_is_kept_for_the_place_that_it_was_measured_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let vault = Vault::open_or_create(&directory.path().join("vault")).unwrap();
+        let disk = in_directory(directory.path()).await;
+        let at = |level, endpoint: Option<&str>| {
+            let store = Arc::new(MeasuredStore {
+                inner: Arc::clone(&disk.store),
+                level,
+                started_at: Mutex::default(),
+            });
+            let mut settings = (*disk.settings).clone();
+            settings.endpoint = endpoint.map(str::to_owned);
+            let run = disk.keys.run().clone();
+            (
+                RunRemote::new(Arc::clone(&store) as _, Arc::new(settings), run),
+                store,
+            )
+        };
+        let started = |store: &MeasuredStore| store.started_at.lock().unwrap().clone();
+        let (unmeasured, store) = at(None, None);
+        recall(&unmeasured, &vault).await;
+        remember(&unmeasured, &vault).await;
+        assert_eq!(started(&store), Vec::<usize>::new(), "nothing was measured yet");
+        remember(&at(Some(64), None).0, &vault).await;
+        remember(&at(Some(256), None).0, &vault).await;
+        recall(&unmeasured, &vault).await;
+        assert_eq!(started(&store), [256], "what was measured last");
+        let (moved, store) = at(None, Some("http://elsewhere"));
+        recall(&moved, &vault).await;
+        assert_eq!(
+            started(&store),
+            Vec::<usize>::new(),
+            "of another server nothing is known"
+        );
+        let (run, key) = (unmeasured.keys.run(), note_key(unmeasured.name()));
+        vault.write_note(run, &key, b"{\"place\":7}").unwrap();
+        let (again, store) = at(None, None);
+        recall(&again, &vault).await;
+        assert_eq!(
+            started(&store),
+            Vec::<usize>::new(),
+            "a note that cannot be read is none"
+        );
+        remember(&at(Some(32), None).0, &vault).await;
+        recall(&again, &vault).await;
+        assert_eq!(started(&store), [32]);
+    }
+}
