@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::Instant;
 
-/// How long a listing of the records is recent.
-const RECENT: Duration = Duration::from_mins(1);
+use crate::step_state::RECENT_REMOVAL_CHECK;
 
 /// The records of retired steps of a remote that this process has read. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +48,6 @@ impl RetiredMemory {
     pub(crate) fn recent(&self) -> Option<RetiredSteps> {
         let remembered = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (listed, retired) = remembered.listed.as_ref()?;
-        (listed.elapsed() < RECENT).then(|| retired.clone())
+        (listed.elapsed() < RECENT_REMOVAL_CHECK).then(|| retired.clone())
     }
 }

@@ -219,6 +219,13 @@ impl SealRecord {
             .collect()
     }
 
+    /// Returns the bytes of the files that this node sends.
+    pub fn own_bytes(&self) -> u64 {
+        self.own_files()
+            .iter()
+            .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+    }
+
     /// Returns a digest of a shared directory that must be equal on all nodes.
     pub fn shared_tree_sha256(&self) -> Option<Sha256Digest> {
         self.shared

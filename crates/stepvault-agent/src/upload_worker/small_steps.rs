@@ -16,17 +16,13 @@ pub(super) fn small_steps<'a>(
     waiting: impl Iterator<Item = &'a StepId>,
     sealed: &[SealedStep],
 ) -> Vec<SealedStep> {
-    let mut room = MOST_BYTES.checked_sub(own_bytes(chosen));
+    let mut room = MOST_BYTES.checked_sub(chosen.record().own_bytes());
     let steps = waiting.filter_map(|id| sealed.iter().find(|step| step.id() == *id));
     let fitting = steps.take_while(|step| {
-        room = room.and_then(|room| room.checked_sub(own_bytes(step)));
+        room = room.and_then(|room| room.checked_sub(step.record().own_bytes()));
         room.is_some()
     });
     fitting.take(MOST_STEPS).cloned().collect()
-}
-
-fn own_bytes(step: &SealedStep) -> u64 {
-    step.record().own_files().iter().map(|file| file.size_bytes).sum()
 }
 
 impl UploadWorker {

@@ -1,7 +1,5 @@
 //! Writes the records that make an uploaded step visible: each node's part manifest, then the commit, once.
 
-use std::time::Duration;
-
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::digest::Sha256Digest;
@@ -21,12 +19,8 @@ use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
 use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
 use crate::content::record_matches_manifest;
-use crate::step_state::ensure_not_removed;
+use crate::step_state::{RECENT_REMOVAL_CHECK, ensure_not_removed};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
-
-/// For how long a step that was not removed is taken for not removed while its commit is not written: what follows the
-/// commit is the check that counts.
-const RECENT: Duration = Duration::from_mins(1);
 
 /// The parts of a step that were found.
 enum Collected {
@@ -215,7 +209,7 @@ impl UploadSession {
             return self.commit_if_complete(sealed).await;
         }
         let commit = Commit::of(vec![part])?;
-        if unremoved_at.elapsed() > RECENT {
+        if unremoved_at.elapsed() > RECENT_REMOVAL_CHECK {
             ensure_not_removed(&self.remote, sealed.id()).await?;
         }
         match self.write_commit(sealed, &commit).await {

@@ -9,6 +9,7 @@ mod parts;
 mod plan;
 mod progress;
 mod prove;
+mod read;
 mod session;
 
 pub use digests::SharedDigests;

@@ -1,7 +1,7 @@
 //! One run on one remote, opened for uploads. A step is uploaded in four phases:
 //!
 //! 1. *Plan* (`plan`): the files that are left to send, by the journal and by what other nodes have sent.
-//! 2. *File parts* (`parts`): each is read once, hashed, and copied inside the store (`copy`) or sent.
+//! 2. *File parts* (`parts`): each is read once and hashed (`read`), and copied inside the store (`copy`) or sent.
 //! 3. *Proof* (`prove`): each object holds what was hashed, and the remote lists all of them.
 //! 4. *Commit* (`commit`): the part manifest, then the commit once every node's part exists.
 
@@ -158,8 +158,7 @@ impl UploadSession {
             Err(error) => return Err(not_removed.err().unwrap_or(error)),
         }
         self.claim(sealed).await?;
-        let own = record.own_files();
-        let bytes = own.iter().map(|file| file.size_bytes).sum();
+        let bytes = record.own_bytes();
         let tier = &self.remote.tier;
         let place = &self.remote.step_location(&record.name, id);
         let copied_before = self.copied_bytes();
@@ -167,7 +166,7 @@ impl UploadSession {
             tier,
             id,
             place,
-            files: own.len() as u64,
+            files: record.own_files().len() as u64,
             bytes,
         });
         let started = Instant::now();

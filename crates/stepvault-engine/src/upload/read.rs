@@ -1,0 +1,229 @@
+//! Reads and hashes file parts: into memory while there is plenty, otherwise only for their digest, to be read again while
+//! they are sent.
+
+use std::io;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use stepvault_core::digest::{DigestAlgorithm, PartDigest, PartHasher};
+use stepvault_core::{Error, Result};
+use stepvault_local::source::SourceFile;
+use stepvault_remote::payload::{BlockSource, Payload, READ_BLOCK_BYTES};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::digests::{PartCell, changed_between_uploads};
+use super::parts::FileUpload;
+use crate::blocking::blocking;
+use crate::local_digest::digest_range;
+use crate::memory::Buffer;
+
+/// The memory of a body that is read again while it is sent: the block that the connection takes its slices from, the
+/// next one, and what the connection has queued.
+const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
+
+impl FileUpload {
+    pub(super) async fn source(&self) -> Result<Arc<SourceFile>> {
+        let (slot, path, file) = (
+            Arc::clone(&self.source),
+            self.local_path.clone(),
+            self.file.clone(),
+        );
+        blocking(move || {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(source) = slot.as_ref() {
+                return Ok(Arc::clone(source));
+            }
+            let source = Arc::new(SourceFile::open(&path, &file)?);
+            *slot = Some(Arc::clone(&source));
+            Ok(source)
+        })
+        .await
+    }
+
+    pub(super) async fn read_part(&self, index: u32) -> Result<ReadPart> {
+        let range = self.layout.range(index);
+        let source = self.source().await?;
+        match self.buffer_for(range.end - range.start).await? {
+            Some(buffer) => self.read(source, index, buffer).await,
+            None => self.hash(source, index).await,
+        }
+    }
+
+    /// Reads a file of one part, and checks after its last byte that it is what was sealed.
+    pub(super) async fn read_whole(&self) -> Result<ReadPart> {
+        let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
+        let buffer = match (
+            self.buffer_for(self.layout.size_bytes()).await?,
+            self.shared_digest(0),
+        ) {
+            (Some(buffer), None) => {
+                let read = blocking(move || {
+                    let source = SourceFile::open(&path, &file)?;
+                    let read = read_and_digest(&source, 0, buffer, algorithm)?;
+                    source.check_unchanged()?;
+                    Ok(read)
+                });
+                return Ok(ReadPart::held(read.await?));
+            }
+            (buffer, _) => buffer,
+        };
+        let source = blocking(move || Ok(Arc::new(SourceFile::open(&path, &file)?))).await?;
+        let part = match buffer {
+            Some(buffer) => self.read(Arc::clone(&source), 0, buffer).await?,
+            None => self.hash(Arc::clone(&source), 0).await?,
+        };
+        blocking(move || source.check_unchanged()).await?;
+        Ok(part)
+    }
+
+    /// Reads a part into memory, and hashes it unless its digest is known.
+    async fn read(&self, source: Arc<SourceFile>, index: u32, mut buffer: Buffer) -> Result<ReadPart> {
+        let (start, algorithm) = (self.layout.range(index).start, self.algorithm);
+        let Some(shared) = self.shared_digest(index) else {
+            let read = blocking(move || read_and_digest(&source, start, buffer, algorithm));
+            return Ok(ReadPart::held(read.await?));
+        };
+        let mut is_read = false;
+        let digest = *shared
+            .get_or_try_init(|| async {
+                let (source, unread) = (Arc::clone(&source), std::mem::take(&mut buffer));
+                let (read, digest) =
+                    blocking(move || read_and_digest(&source, start, unread, algorithm)).await?;
+                (buffer, is_read) = (read, true);
+                Ok::<_, Error>(digest)
+            })
+            .await?;
+        if !is_read {
+            buffer = blocking(move || {
+                buffer.fill(|position, block| source.read_at(start + position, block))?;
+                Ok(buffer)
+            })
+            .await?;
+        }
+        Ok(ReadPart::held((buffer, digest)))
+    }
+
+    /// Returns the place of a part's digest that all remotes of the step share.
+    fn shared_digest(&self, index: u32) -> Option<PartCell> {
+        self.digests.as_ref()?.part(&self.file, index)
+    }
+
+    /// Returns why the bytes of a part are not those that an upload to another remote has hashed, if that is so.
+    pub(super) async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
+        let shared = self.shared_digest(index)?;
+        let known = *shared.get()?;
+        let (path, file, range) = (
+            self.local_path.clone(),
+            self.file.clone(),
+            self.layout.range(index),
+        );
+        let algorithm = self.algorithm;
+        let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range, algorithm)).await;
+        match hashed {
+            Ok(digest) if digest == known => None,
+            Ok(_) => {
+                if let Some(digests) = &self.digests {
+                    digests.forget(&self.file, index);
+                }
+                Some(changed_between_uploads(&self.local_path.display()))
+            }
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Returns memory for a whole body; `None` where there is not plenty and the body can be read again while it is
+    /// sent: the store streams bodies, and parts are acknowledged quickly. On a slow link, more of them at once would
+    /// only take longer, and none would be whole when the machine is taken away.
+    async fn buffer_for(&self, size_bytes: u64) -> Result<Option<Buffer>> {
+        let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+        let budget = &self.session.budget;
+        let streams = self.session.remote.store.capabilities().streams_bodies && size > STREAMED_BYTES;
+        if !streams {
+            return budget.take(size).await.map(Some);
+        }
+        if let Some(buffer) = budget.take_if_plenty(size) {
+            return Ok(Some(buffer));
+        }
+        let mut is_quick = self.session.is_quick.subscribe();
+        tokio::select! {
+            // The fixed order lets a simulation be repeated.
+            biased;
+            Ok(_) = is_quick.wait_for(|is_quick| *is_quick) => Ok(None),
+            buffer = budget.take(size) => buffer.map(Some),
+        }
+    }
+
+    /// Hashes a part whose bytes are read again for each request, from the same open file: the store checks them against
+    /// the digest.
+    async fn hash(&self, source: Arc<SourceFile>, index: u32) -> Result<ReadPart> {
+        let range = self.layout.range(index);
+        let (start, size_bytes, algorithm) = (range.start, range.end - range.start, self.algorithm);
+        let room = self.session.budget.reserve(STREAMED_BYTES).await?;
+        let hash = || async {
+            let hashed = Arc::clone(&source);
+            let _turn = self.session.hashing.acquire().await;
+            blocking(move || digest_range(&hashed, range, algorithm)).await
+        };
+        let digest = match self.shared_digest(index) {
+            Some(shared) => *shared.get_or_try_init(hash).await?,
+            None => hash().await?,
+        };
+        let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
+        Ok(ReadPart {
+            body: Payload::read_from(&source, size_bytes),
+            digest,
+            room: Some(room),
+        })
+    }
+}
+
+/// A part that was read and hashed.
+pub(super) struct ReadPart {
+    pub(super) body: Payload,
+    pub(super) digest: PartDigest,
+    /// The memory of a body that is read again while it is sent.
+    pub(super) room: Option<OwnedSemaphorePermit>,
+}
+
+impl ReadPart {
+    fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
+        Self {
+            body: buffer.into_payload(),
+            digest,
+            room: None,
+        }
+    }
+}
+
+/// A range of a sealed file, from `start` on.
+#[derive(Debug)]
+struct SourceRange {
+    source: Arc<SourceFile>,
+    start: u64,
+}
+
+impl BlockSource for SourceRange {
+    fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let mut block = vec![0; length];
+        self.source
+            .read_at(self.start + offset, &mut block)
+            .map_err(io::Error::other)?;
+        Ok(block.into())
+    }
+}
+
+fn read_and_digest(
+    source: &SourceFile,
+    offset: u64,
+    mut buffer: Buffer,
+    algorithm: DigestAlgorithm,
+) -> Result<(Buffer, PartDigest)> {
+    let mut hasher = PartHasher::new(algorithm);
+    // Blocks are small enough to be in the cache when they are hashed.
+    buffer.fill(|position, block| {
+        source.read_at(offset + position, block)?;
+        hasher.update(block);
+        Ok(())
+    })?;
+    Ok((buffer, hasher.finish()))
+}
