@@ -78,28 +78,32 @@ async fn list_ids(remote: &RunRemote, prefix: &str) -> Result<BTreeMap<StepId, O
 ///
 /// Each commit is read now, for callers that rely on what the remote holds: gc deletes what no commit names.
 pub async fn commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
-    read_commits(remote, None).await
+    read_commits(remote, committed_ids(remote).await?, None).await
 }
 
-/// Like [`commits`], but takes commits from the vault that it has read before, in the version that is listed now: the
-/// second listing takes the LIST requests alone.
+/// Reads listed commits like [`commits`], but takes those from the vault that it has read before, in the version that
+/// was listed: the second time takes no request.
 ///
 /// For overviews and plans. A caller that relies on the commit of a step, because it restores it, calls it sound or
 /// removes others in its favour, reads that commit again, by [`read_commit`].
-pub async fn known_commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
+pub(crate) async fn known_commits(
+    remote: &RunRemote,
+    listed: BTreeMap<StepId, ObjectInfo>,
+) -> Result<BTreeMap<StepId, FoundCommit>> {
     let Some(cache) = CommitCache::load(remote).await else {
-        return commits(remote).await;
+        return read_commits(remote, listed, None).await;
     };
-    let found = read_commits(remote, Some(&cache)).await?;
+    let found = read_commits(remote, listed, Some(&cache)).await?;
     cache.update(remote, &found).await;
     Ok(found)
 }
 
 async fn read_commits(
     remote: &RunRemote,
+    listed: BTreeMap<StepId, ObjectInfo>,
     cache: Option<&CommitCache>,
 ) -> Result<BTreeMap<StepId, FoundCommit>> {
-    stream::iter(committed_ids(remote).await?)
+    stream::iter(listed)
         .map(|(id, object)| async move {
             if let Some(commit) = cache.and_then(|cache| cache.commit(remote, id, &object)) {
                 return Ok((id, FoundCommit::new(object, Ok(commit), true)));

@@ -1,13 +1,22 @@
 //! Steps that were begun on a remote and lack parts.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use stepvault_core::Result;
 use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::records::Claim;
+use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{claimed_ids, committed_ids, present_parts, removed_steps};
+use crate::catalog::{
+    FoundCommit, RemovedSteps, claimed_ids, committed_ids, known_commits, present_parts, removed_steps,
+};
 use crate::run_remote::RunRemote;
+use crate::step_state::without_removed;
+
+/// Claims that are read at once.
+const READS_AT_ONCE: usize = 16;
 
 /// A step that is incomplete on a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,22 +39,52 @@ pub struct IncompleteStep {
 /// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
 pub async fn incomplete_steps(remote: &RunRemote) -> Result<Vec<IncompleteStep>> {
     let claims = claimed_ids(remote).await?;
-    let committed = committed_ids(remote).await?;
+    let committed: BTreeSet<StepId> = committed_ids(remote).await?.into_keys().collect();
     let removed = removed_steps(remote).await?;
-    let is_open = |id: &StepId| !committed.contains_key(id) && !removed.contains(*id);
-    let mut found = Vec::new();
-    for (id, object) in claims.into_iter().filter(|(id, _)| is_open(id)) {
-        let Some(claim) = remote.read_usable_record::<Claim>(&object.key).await? else {
-            continue;
-        };
-        let missing = claim.nodes.missing(&present_parts(remote, id).await?);
-        found.push(IncompleteStep {
-            id,
-            name: claim.name,
-            nodes: claim.nodes.into(),
-            missing,
-            begun: object.modified,
-        });
-    }
-    Ok(found)
+    open_steps(remote, claims, &committed, &removed).await
+}
+
+/// Returns [`visible_commits`](crate::step_state::visible_commits) and [`incomplete_steps`] from the same listings, for an
+/// overview. A step that is committed meanwhile may be among the incomplete ones, with no part missing.
+///
+/// # Errors
+/// As theirs.
+pub async fn visible_and_incomplete(
+    remote: &RunRemote,
+) -> Result<(BTreeMap<StepId, FoundCommit>, Vec<IncompleteStep>)> {
+    let (listed, claims) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    let committed: BTreeSet<StepId> = listed.keys().copied().collect();
+    // Listed after the commits: one that was removed meanwhile is left out.
+    let (commits, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
+    let incomplete = open_steps(remote, claims, &committed, &removed).await?;
+    Ok((without_removed(commits, &removed), incomplete))
+}
+
+async fn open_steps(
+    remote: &RunRemote,
+    claims: BTreeMap<StepId, ObjectInfo>,
+    committed: &BTreeSet<StepId>,
+    removed: &RemovedSteps,
+) -> Result<Vec<IncompleteStep>> {
+    let is_open = |id: &StepId| !committed.contains(id) && !removed.contains(*id);
+    let open = claims
+        .into_iter()
+        .filter(|(id, _)| is_open(id))
+        .map(|(id, object)| open_step(remote, id, object));
+    let found: Vec<Option<IncompleteStep>> = stream::iter(open).buffered(READS_AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Result<Option<IncompleteStep>> {
+    let (claim, present) = tokio::try_join!(
+        remote.read_usable_record::<Claim>(&claimed.key),
+        present_parts(remote, id)
+    )?;
+    Ok(claim.map(|claim| IncompleteStep {
+        id,
+        name: claim.name,
+        missing: claim.nodes.missing(&present),
+        nodes: claim.nodes.into(),
+        begun: claimed.modified,
+    }))
 }

@@ -46,11 +46,15 @@ pub async fn visible_steps(remote: &RunRemote) -> Result<BTreeMap<StepId, Object
 /// # Errors
 /// When the remote is unreachable.
 pub async fn visible_commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
-    let committed = known_commits(remote).await?;
-    Ok(without_removed(committed, &removed_steps(remote).await?))
+    let listed = committed_ids(remote).await?;
+    let (committed, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
+    Ok(without_removed(committed, &removed))
 }
 
-fn without_removed<T>(mut steps: BTreeMap<StepId, T>, removed: &RemovedSteps) -> BTreeMap<StepId, T> {
+pub(crate) fn without_removed<T>(
+    mut steps: BTreeMap<StepId, T>,
+    removed: &RemovedSteps,
+) -> BTreeMap<StepId, T> {
     steps.retain(|id, _| !removed.contains(*id));
     steps
 }

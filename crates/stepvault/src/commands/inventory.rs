@@ -13,9 +13,9 @@ use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::pins;
-use stepvault_engine::incomplete::{IncompleteStep, incomplete_steps};
+use stepvault_engine::incomplete::{IncompleteStep, visible_and_incomplete};
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::{Durability, is_durable_on, visible_commits};
+use stepvault_engine::step_state::{Durability, is_durable_on};
 use stepvault_local::vault::Vault;
 
 use crate::arguments::values::checked;
@@ -258,8 +258,7 @@ struct RemoteListing {
 }
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
-    let (visible, pinned, incomplete) =
-        tokio::try_join!(visible_commits(remote), pins(remote), incomplete_steps(remote))?;
+    let ((visible, incomplete), pinned) = tokio::try_join!(visible_and_incomplete(remote), pins(remote))?;
     Ok(RemoteListing {
         commits: visible
             .into_iter()
