@@ -41,7 +41,7 @@ pub async fn visible_steps(remote: &RunRemote) -> Result<BTreeMap<StepId, Object
 
 /// Lists the visible steps with their commits. An unreadable commit is part of the result.
 ///
-/// Commits that the vault has read before in the listed version are not read again, as [`known_commits`] describes.
+/// Commits that the vault has read before in the listed version are not read again.
 ///
 /// # Errors
 /// When the remote is unreachable.

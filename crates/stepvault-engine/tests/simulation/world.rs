@@ -386,7 +386,7 @@ impl World {
         // The trainer that announced it is gone.
         *site.shared.announced.lock().unwrap() = None;
         // It changes while steps wait, and differs between nodes.
-        let digest = DigestAlgorithm::ALL[self.processes as usize % 2];
+        let digest = DigestAlgorithm::ALL[usize::from(!self.processes.is_multiple_of(2))];
         let agent = Agent {
             digest,
             who,
