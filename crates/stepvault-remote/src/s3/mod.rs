@@ -1,7 +1,7 @@
 //! Amazon S3 and compatible stores, through AWS's own SDK.
 //!
-//! All bytes are sent with a SHA-256 for the store to check, writes are conditional on an unused key, and the checksum
-//! that the store reports is compared with the sent one.
+//! All bytes are sent with a SHA-256 for the store to check (or a CRC-64/NVME, where their digests are BLAKE3), writes are
+//! conditional on an unused key, and the checksum that the store reports is compared with the sent one.
 
 mod attributes;
 mod checksums;

@@ -60,7 +60,7 @@ pub(super) async fn look(
 ) -> Result<RemoteLook> {
     let remotes = remotes_of(settings, runs);
     let keys = RunKeys::new(probed_run(runs)?);
-    // What most stores check is the SHA-256.
+    // If any run needs it, the checksum that fewer stores check.
     let digest = runs
         .iter()
         .map(|run| run.settings.digest)
