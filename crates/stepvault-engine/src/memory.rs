@@ -56,6 +56,11 @@ impl MemoryBudget {
         Ok(self.buffer(size_bytes, permits))
     }
 
+    /// Returns whether the budget holds so many buffers of this size.
+    pub fn holds(&self, count: usize, size_bytes: usize) -> bool {
+        permits_of(size_bytes).saturating_mul(count) <= self.inner.total_permits
+    }
+
     /// Returns a buffer of exactly `size_bytes` if half of the budget is still free beside it, so that callers which need
     /// little memory always find some.
     pub fn take_if_plenty(&self, size_bytes: usize) -> Option<Buffer> {

@@ -83,6 +83,11 @@ pub trait StoreDecorator: Send + Sync + Debug {
         T: Answer + 'a,
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
 
+    /// [`RemoteStore::requests_at_once`].
+    fn requests_at_once_decorated(&self) -> Option<usize> {
+        self.inner().requests_at_once()
+    }
+
     /// [`RemoteStore::measured_level`].
     fn measured_level_decorated(&self) -> Option<usize> {
         self.inner().measured_level()
@@ -136,6 +141,10 @@ impl<D: StoreDecorator> RemoteStore for D {
 
     fn capabilities(&self) -> StoreCapabilities {
         self.inner().capabilities()
+    }
+
+    fn requests_at_once(&self) -> Option<usize> {
+        self.requests_at_once_decorated()
     }
 
     fn measured_level(&self) -> Option<usize> {

@@ -218,6 +218,11 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Returns the capabilities of this kind of store.
     fn capabilities(&self) -> StoreCapabilities;
 
+    /// Returns how many concurrent requests are permitted now; `None` where their number is not limited.
+    fn requests_at_once(&self) -> Option<usize> {
+        None
+    }
+
     /// Returns how many concurrent requests the store was measured to be worth; `None` as long as it was not.
     fn measured_level(&self) -> Option<usize> {
         None

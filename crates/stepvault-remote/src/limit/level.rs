@@ -10,8 +10,13 @@ use std::time::Duration;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// The level to start with, and the lowest one.
+/// The level to start with.
 const FIRST: usize = 32;
+/// The level to start with at a store that is near, and the lowest one: there, a few requests keep every core busy, and
+/// more of them only cost wake-ups.
+const FIRST_NEAR: usize = 8;
+/// A store that has answered a small request within this time is near: on this machine or in its network.
+const NEAR: Duration = Duration::from_millis(3);
 /// Throughput is measured over at least this time, and over as many answers as requests may be under way.
 const WINDOW: Duration = Duration::from_millis(400);
 /// The same until growth first stops: a step of many small files is sent within a few seconds.
@@ -47,6 +52,8 @@ struct State {
     is_first_growth: bool,
     /// Whether the level was measured: a window passed in which it was used up.
     is_measured: bool,
+    /// Whether it is clear where to start: the store was found near, or was measured earlier.
+    is_started: bool,
 }
 
 #[derive(Debug)]
@@ -90,8 +97,14 @@ impl Level {
                 rest: 0,
                 is_first_growth: true,
                 is_measured: false,
+                is_started: false,
             }),
         })
+    }
+
+    /// Returns the level.
+    pub(crate) fn now(&self) -> usize {
+        self.state().level
     }
 
     /// Returns the level if it was measured.
@@ -104,10 +117,26 @@ impl Level {
     pub(crate) fn start_at(&self, level: usize) {
         let mut state = self.state();
         if !state.is_measured {
-            let level = level.clamp(FIRST.min(self.most), self.most);
-            self.set(&mut state, level);
-            state.lower = level;
+            self.start(&mut state, level);
         }
+    }
+
+    /// Records how long the answer to a small request took.
+    pub(crate) fn heard(&self, after: Duration) {
+        if after > NEAR {
+            return;
+        }
+        let mut state = self.state();
+        if !state.is_started && !state.is_measured {
+            self.start(&mut state, FIRST_NEAR);
+        }
+    }
+
+    fn start(&self, state: &mut State, level: usize) {
+        let level = level.clamp(FIRST_NEAR.min(self.most), self.most);
+        self.set(state, level);
+        state.lower = level;
+        state.is_started = true;
     }
 
     /// Waits for a turn.
@@ -266,7 +295,26 @@ mod tests {
         limited.start_at(measured);
         assert_eq!(at(&limited), 100);
         limited.start_at(1);
-        assert_eq!(at(&limited), FIRST);
+        assert_eq!(at(&limited), FIRST_NEAR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_near_gets_few_requests_at_first() {
+        let level = Level::new(256);
+        level.heard(Duration::from_millis(20));
+        assert_eq!(at(&level), FIRST);
+        level.heard(Duration::from_millis(1));
+        assert_eq!(at(&level), FIRST_NEAR);
+        // It was quick to answer, and is worth many requests all the same.
+        run(&level, 20_000, Duration::from_millis(50), 10_000).await;
+        assert_eq!(at(&level), 256);
+        level.heard(Duration::from_millis(1));
+        assert_eq!(at(&level), 256);
+        // What was measured earlier counts more.
+        let recalled = Level::new(256);
+        recalled.start_at(128);
+        recalled.heard(Duration::from_millis(1));
+        assert_eq!(at(&recalled), 128);
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,10 +9,14 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, unfold};
 use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
 
 use super::level::{Level, Turn};
 use crate::decorator::{Answer, Request, StoreDecorator};
 use crate::store::{ObjectInfo, RemoteStore};
+
+/// A request that sends no more than this takes as long as the way to the store and back.
+const SMALL_BYTES: u64 = 16 << 10;
 
 /// Limits concurrent requests. The outermost decorator: a request that waits for its retry keeps its permit, so that no
 /// other request replaces it at a failing remote.
@@ -50,6 +54,10 @@ impl StoreDecorator for RequestLimitStore {
         &*self.inner
     }
 
+    fn requests_at_once_decorated(&self) -> Option<usize> {
+        Some(self.level.now())
+    }
+
     fn measured_level_decorated(&self) -> Option<usize> {
         self.level.measured()
     }
@@ -64,8 +72,12 @@ impl StoreDecorator for RequestLimitStore {
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
     {
         let _turn = self.turn().await?;
+        let begun = Instant::now();
         let answer = call().await;
         if answer.is_ok() {
+            if request.sent_bytes <= SMALL_BYTES {
+                self.level.heard(begun.elapsed());
+            }
             self.level.answered(request.sent_bytes);
         }
         answer
