@@ -98,7 +98,9 @@ pub(crate) async fn known_commits(
     Ok(found)
 }
 
-async fn read_commits(
+/// Reads listed commits concurrently; those that the cache has in the listed version are not read. An unreadable commit is
+/// part of the result.
+pub(crate) async fn read_commits(
     remote: &RunRemote,
     listed: BTreeMap<StepId, ObjectInfo>,
     cache: Option<&CommitCache>,

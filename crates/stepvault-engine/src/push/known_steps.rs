@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use stepvault_core::attempts::KnownStep;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::manifest::PartManifest;
@@ -16,15 +15,13 @@ use stepvault_local::tree::Tree;
 
 use crate::blocking::blocking;
 use crate::catalog::{
-    RemovedSteps, claimed_ids, committed_ids, is_outage, read_commit, read_manifests, removed_steps,
+    RemovedSteps, claimed_ids, committed_ids, is_outage, read_commit, read_commits, read_manifests,
+    removed_steps,
 };
 use crate::content::{
     ContentMatch, tree_is_of_step, tree_matches_manifest, tree_matches_part, tree_matches_record,
 };
 use crate::run_remote::RunRemote;
-
-/// Records that are read at once.
-const READS_AT_ONCE: usize = 16;
 
 /// The checkpoint to place.
 #[derive(Debug)]
@@ -56,26 +53,28 @@ pub(super) async fn known_on(
     remote: &RunRemote,
     checkpoint: &ScannedCheckpoint<'_>,
 ) -> Result<Vec<KnownStep>> {
-    let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    let (mut committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
     // Listed after the commits: one that was removed meanwhile is known as removed.
     let removed = removed_steps(remote).await?;
     // A step that is being removed is not known as committed, whether its commit still exists or not.
-    let visible: BTreeSet<StepId> = committed
-        .into_keys()
-        .filter(|id| !removed.contains(*id))
-        .collect();
+    committed.retain(|id, _| !removed.contains(*id));
+    let visible: BTreeSet<StepId> = committed.keys().copied().collect();
     let to_read = worth_reading(visible.iter().copied(), checkpoint.step);
     let unread = visible.difference(&to_read).map(|id| taken(*id, None));
     let mut known: Vec<KnownStep> = unread.collect();
-    let read = to_read
-        .into_iter()
-        .map(|id| committed_step(remote, id, checkpoint));
-    known.extend(
-        stream::iter(read)
-            .buffered(READS_AT_ONCE)
-            .try_collect::<Vec<_>>()
-            .await?,
-    );
+    committed.retain(|id, _| to_read.contains(id));
+    for (id, found) in read_commits(remote, committed, None).await? {
+        known.push(match found.commit {
+            // Manifests may be large: one is in memory at a time.
+            Ok(commit) => KnownStep {
+                same_content: id.step == checkpoint.step && same_content(remote, &commit, checkpoint).await?,
+                ..taken(id, Some(commit.written_at))
+            },
+            // A damaged commit still occupies its identity; reporting it is up to verify.
+            Err(error) if error.kind() == ErrorKind::Damaged => taken(id, Some(Timestamp::default())),
+            Err(error) => return Err(error),
+        });
+    }
     for id in removed_names(&removed, checkpoint.step) {
         let by_gc = id.step == checkpoint.step && was_removed_by_gc(remote, id).await?;
         known.push(taken(id, by_gc.then(Timestamp::default)));
@@ -90,26 +89,6 @@ pub(super) async fn known_on(
     Ok(known)
 }
 
-/// Returns what is known of a step by its commit.
-async fn committed_step(
-    remote: &RunRemote,
-    id: StepId,
-    checkpoint: &ScannedCheckpoint<'_>,
-) -> Result<KnownStep> {
-    let commit = match read_commit(remote, id).await {
-        Ok(commit) => commit,
-        // A damaged commit still occupies its identity; reporting it is up to verify.
-        Err(error) if error.kind() == ErrorKind::Damaged => {
-            return Ok(taken(id, Some(Timestamp::default())));
-        }
-        Err(error) => return Err(error),
-    };
-    Ok(KnownStep {
-        same_content: id.step == checkpoint.step && same_content(remote, &commit, checkpoint).await?,
-        ..taken(id, Some(commit.written_at))
-    })
-}
-
 /// Returns what a remote knows of this node's own parts of multi-node steps: the parts of the same step, and the latest
 /// one of each attempt. Parts of other nodes and their clocks decide nothing here. The second value is whether the
 /// checkpoint belongs to a committed step.
@@ -120,11 +99,10 @@ pub(super) async fn own_parts_on(
 ) -> Result<(Vec<KnownStep>, bool)> {
     let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
     let ids: BTreeSet<StepId> = committed.keys().copied().chain(claimed.into_keys()).collect();
-    let read = worth_reading(ids.into_iter(), checkpoint.step)
-        .into_iter()
-        .map(|id| own_part(remote, id, checkpoint, writer, committed.contains_key(&id)));
-    let parts: Vec<Option<KnownStep>> = stream::iter(read).buffered(READS_AT_ONCE).try_collect().await?;
-    let mut known: Vec<KnownStep> = parts.into_iter().flatten().collect();
+    let mut known = Vec::new();
+    for id in worth_reading(ids.into_iter(), checkpoint.step) {
+        known.extend(own_part(remote, id, checkpoint, writer, committed.contains_key(&id)).await?);
+    }
     // Listed last, as in `known_on`.
     for id in removed_names(&removed_steps(remote).await?, checkpoint.step) {
         known.retain(|entry| entry.id != id);
