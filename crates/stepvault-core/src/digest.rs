@@ -17,7 +17,7 @@ pub enum DigestAlgorithm {
     /// SHA-256. S3 checks it for each part and each object.
     #[default]
     Sha256,
-    /// BLAKE3, which takes a third of the processor time or less. No store checks it: S3 is given the CRC-64/NVME
+    /// BLAKE3, which takes less than half of the processor time. No store checks it: S3 is given the CRC-64/NVME
     /// instead, of each part and of the whole object.
     Blake3,
 }
@@ -57,11 +57,9 @@ macro_rules! hex_digest {
 
             /// Reads 64 lower-case hexadecimal digits.
             pub fn from_hex(text: &str) -> Result<Self> {
-                bytes_of_hex(text).map(Self).ok_or_else(|| {
-                    Error::new(ErrorKind::Damaged, concat!("not a ", $what, " digest"))
-                        .on(format!("{:?}", text.chars().take(80).collect::<String>()))
-                        .because("it must be 64 lower-case hexadecimal digits")
-                })
+                bytes_of_hex(text)
+                    .map(Self)
+                    .ok_or_else(|| not_hex(concat!($what, " digest"), 64, text))
             }
         }
 
@@ -151,6 +149,18 @@ fn hex_value(digit: u8) -> Option<u8> {
     }
 }
 
+/// Returns whether `text` is this many lower-case hexadecimal digits.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| hex_value(byte).is_some())
+}
+
+/// Returns the error for a text that is not `what`, which has this many digits.
+fn not_hex(what: &str, digits: usize, text: &str) -> Error {
+    Error::new(ErrorKind::Damaged, format!("not a {what}"))
+        .on(format!("{:?}", text.chars().take(80).collect::<String>()))
+        .because(format!("it must be {digits} lower-case hexadecimal digits"))
+}
+
 /// The digest that proves the bytes of a part or a file, by the algorithm of its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContentDigest {
@@ -237,12 +247,9 @@ impl TryFrom<String> for Crc32c {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self> {
-        let digits = text.len() == 8 && text.bytes().all(|byte| hex_value(byte).is_some());
         match u32::from_str_radix(&text, 16) {
-            Ok(value) if digits => Ok(Self(value)),
-            _ => Err(Error::new(ErrorKind::Damaged, "not a CRC-32C")
-                .on(format!("{:?}", text.chars().take(80).collect::<String>()))
-                .because("it must be 8 lower-case hexadecimal digits")),
+            Ok(value) if is_hex(&text, 8) => Ok(Self(value)),
+            _ => Err(not_hex("CRC-32C", 8, &text)),
         }
     }
 }
@@ -293,12 +300,9 @@ impl TryFrom<String> for Crc64Nvme {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self> {
-        let digits = text.len() == 16 && text.bytes().all(|byte| hex_value(byte).is_some());
         match u64::from_str_radix(&text, 16) {
-            Ok(value) if digits => Ok(Self(value)),
-            _ => Err(Error::new(ErrorKind::Damaged, "not a CRC-64/NVME")
-                .on(format!("{:?}", text.chars().take(80).collect::<String>()))
-                .because("it must be 16 lower-case hexadecimal digits")),
+            Ok(value) if is_hex(&text, 16) => Ok(Self(value)),
+            _ => Err(not_hex("CRC-64/NVME", 16, &text)),
         }
     }
 }

@@ -173,6 +173,16 @@ impl FileEntry {
         Ok(encoded_bytes(&self)? + u64::from(cut.count() - 1) * NEXT_DIGEST_BYTES)
     }
 
+    /// Returns the digests of the whole file.
+    pub fn digest(&self) -> FileDigest {
+        FileDigest {
+            content: self.content,
+            crc32c: self.crc32c,
+            crc64nvme: self.crc64nvme,
+            size_bytes: self.size_bytes,
+        }
+    }
+
     /// Whether two entries mean the same bytes. Nodes may have different algorithms: then the CRC-32C decides, because each
     /// node compared what it did not write byte for byte.
     pub fn has_same_bytes(&self, other: &Self) -> bool {

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::RemoteName;
 use stepvault_local::vault::Vault;
+use stepvault_remote::store::RequestLevel;
 
 use crate::blocking::blocking;
 use crate::notes::encode;
@@ -25,15 +26,18 @@ pub(crate) fn note_key(remote: &RemoteName) -> String {
 
 /// Starts a remote at the level that was last measured. Without a note it finds its level by itself.
 pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
-    if let Some(measured) = read(remote, vault).await {
-        remote.store.start_at_level(measured.concurrent_requests);
+    if let Some(measured) = read(remote, vault).await
+        && let Some(level) = remote.store.request_level()
+    {
+        level.start_at(measured.concurrent_requests);
     }
 }
 
 /// Stores the level of a remote if it was measured and differs from the stored one. That it cannot be stored costs
 /// nothing but time.
 pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
-    let Some(concurrent_requests) = remote.store.measured_level() else {
+    let level = remote.store.request_level();
+    let Some(concurrent_requests) = level.and_then(RequestLevel::measured) else {
         return;
     };
     let measured = Measured {
@@ -92,11 +96,21 @@ mod tests {
             call().await
         }
 
-        fn measured_level_decorated(&self) -> Option<usize> {
+        fn request_level_decorated(&self) -> Option<&dyn RequestLevel> {
+            Some(self)
+        }
+    }
+
+    impl RequestLevel for MeasuredStore {
+        fn now(&self) -> usize {
+            self.level.unwrap_or(1)
+        }
+
+        fn measured(&self) -> Option<usize> {
             self.level
         }
 
-        fn start_at_level_decorated(&self, level: usize) {
+        fn start_at(&self, level: usize) {
             self.started_at.lock().unwrap().push(level);
         }
     }

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
-use stepvault_core::digest::{FileDigest, Sha256Digest};
+use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::observe::{Event, Observer};
@@ -284,13 +284,7 @@ async fn check_file(
     let Some(head) = remote.store.head(&key).await? else {
         return Ok(StepHealth::fault(format!("{} is missing", file.path)));
     };
-    let digest = FileDigest {
-        content: file.content,
-        crc32c: file.crc32c,
-        crc64nvme: file.crc64nvme,
-        size_bytes: file.size_bytes,
-    };
-    Ok(match head.checksum.proves(&digest, &file.parts_content) {
+    Ok(match head.checksum.proves(&file.digest(), &file.parts_content) {
         Some(true) => StepHealth::proved_file(0),
         Some(false) => StepHealth::fault(format!(
             "{}: the store's checksum differs from the recorded one",

@@ -12,7 +12,7 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 
 use crate::payload::Payload;
 use crate::store::{
-    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, RequestLevel,
     StoreCapabilities,
 };
 
@@ -83,19 +83,9 @@ pub trait StoreDecorator: Send + Sync + Debug {
         T: Answer + 'a,
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
 
-    /// [`RemoteStore::requests_at_once`].
-    fn requests_at_once_decorated(&self) -> Option<usize> {
-        self.inner().requests_at_once()
-    }
-
-    /// [`RemoteStore::measured_level`].
-    fn measured_level_decorated(&self) -> Option<usize> {
-        self.inner().measured_level()
-    }
-
-    /// [`RemoteStore::start_at_level`].
-    fn start_at_level_decorated(&self, level: usize) {
-        self.inner().start_at_level(level);
+    /// [`RemoteStore::request_level`].
+    fn request_level_decorated(&self) -> Option<&dyn RequestLevel> {
+        self.inner().request_level()
     }
 
     /// [`RemoteStore::begin`].
@@ -143,16 +133,8 @@ impl<D: StoreDecorator> RemoteStore for D {
         self.inner().capabilities()
     }
 
-    fn requests_at_once(&self) -> Option<usize> {
-        self.requests_at_once_decorated()
-    }
-
-    fn measured_level(&self) -> Option<usize> {
-        self.measured_level_decorated()
-    }
-
-    fn start_at_level(&self, level: usize) {
-        self.start_at_level_decorated(level);
+    fn request_level(&self) -> Option<&dyn RequestLevel> {
+        self.request_level_decorated()
     }
 
     async fn begin(&self) -> Result<()> {

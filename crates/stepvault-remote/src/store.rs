@@ -196,6 +196,18 @@ impl Created {
     }
 }
 
+/// How many concurrent requests a store is worth.
+pub trait RequestLevel {
+    /// Returns how many are permitted now.
+    fn now(&self) -> usize;
+
+    /// Returns how many are permitted now if that was measured.
+    fn measured(&self) -> Option<usize>;
+
+    /// Starts with as many as an earlier process measured, unless this one has measured it since.
+    fn start_at(&self, level: usize);
+}
+
 /// One object store under one URL. Deliberately narrow: only what implementations must provide.
 ///
 /// # Contract
@@ -218,19 +230,9 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Returns the capabilities of this kind of store.
     fn capabilities(&self) -> StoreCapabilities;
 
-    /// Returns how many concurrent requests are permitted now; `None` where their number is not limited.
-    fn requests_at_once(&self) -> Option<usize> {
+    /// Returns how many concurrent requests the store is worth; `None` where their number is not limited.
+    fn request_level(&self) -> Option<&dyn RequestLevel> {
         None
-    }
-
-    /// Returns how many concurrent requests the store was measured to be worth; `None` as long as it was not.
-    fn measured_level(&self) -> Option<usize> {
-        None
-    }
-
-    /// Starts with as many concurrent requests as an earlier process measured, if this one has not measured it.
-    fn start_at_level(&self, level: usize) {
-        let _ = level;
     }
 
     /// Prepares the store for the first object; for callers that know that it has never held any of ours. Creates a

@@ -132,8 +132,8 @@ impl FileUpload {
     }
 
     /// Returns memory for a whole body; `None` where there is not plenty for the requests that the store is worth, and the
-    /// body can be read again while it is sent: the store streams bodies, and parts are acknowledged quickly. On a slow link, more of them at once would
-    /// only take longer, and none would be whole when the machine is taken away.
+    /// body can be read again while it is sent: the store streams bodies, and parts are acknowledged quickly. On a slow
+    /// link, more of them at once would only take longer, and none would be whole when the machine is taken away.
     async fn buffer_for(&self, size_bytes: u64) -> Result<Option<Buffer>> {
         let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
         let budget = &self.session.budget;
@@ -141,8 +141,8 @@ impl FileUpload {
         let streams = store.capabilities().streams_bodies && size > STREAMED_BYTES;
         // As many bodies as the store is worth requests fit into memory: reading them twice would gain nothing.
         let suffices = store
-            .requests_at_once()
-            .is_some_and(|requests| budget.holds(requests, size));
+            .request_level()
+            .is_some_and(|level| budget.holds(level.now(), size));
         if !streams || suffices {
             return budget.take(size).await.map(Some);
         }

@@ -29,11 +29,7 @@ async fn on_s3(options: StrictS3Options) -> (StrictS3, Rig) {
 /// Restores on a new node, and compares with what was saved.
 async fn assert_restores(rig: &mut Rig, step: u64) {
     let written = snapshot(&rig.outputs().join(format!("step_{step}")));
-    rig.lose_node();
-    let _ = std::fs::remove_dir_all(rig.directory.path().join("restored"));
-    let restored = rig.restore().await.unwrap();
-    assert_eq!(restored.plan.id, id(1, step));
-    assert_eq!(snapshot(&restored.plan.path), written);
+    rig.assert_restores(step, &written).await;
 }
 
 /// How often data of a step was read.

@@ -86,11 +86,7 @@ async fn pushed(rig: &Rig, step: u64, files: Files<'_>) -> (u64, u64) {
 /// Restores on a new node and compares with what was saved.
 async fn assert_restores(rig: &mut Rig, step: u64, files: Files<'_>) {
     let written = snapshot(&save(rig, step, files));
-    rig.lose_node();
-    let _ = std::fs::remove_dir_all(rig.directory.path().join("restored"));
-    let restored = rig.restore().await.unwrap();
-    assert_eq!(restored.plan.id, id(1, step));
-    assert_eq!(snapshot(&restored.plan.path), written);
+    rig.assert_restores(step, &written).await;
 }
 
 async fn over_s3(options: StrictS3Options) -> (StrictS3, Rig) {

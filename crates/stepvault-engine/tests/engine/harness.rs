@@ -368,15 +368,27 @@ impl Rig {
         RestoreRequest::newest(run_name(), Target::Into(self.directory.path().join("restored")))
     }
 
+    /// Restores on a new node, and compares with a [`snapshot`] of what was saved.
+    pub async fn assert_restores(&mut self, step: u64, written: &Snapshot) {
+        self.lose_node();
+        let _ = std::fs::remove_dir_all(self.directory.path().join("restored"));
+        let restored = self.restore().await.unwrap();
+        assert_eq!(restored.plan.id, id(1, step));
+        assert_eq!(&snapshot(&restored.plan.path), written);
+    }
+
     pub async fn restore(&self) -> Result<RestoreReport> {
         restore(&self.context(), &self.restore_request()).await
     }
 }
 
 /// Every path under a directory with its bytes, mode and modification time.
-pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)> {
+pub type Snapshot = BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>;
+
+/// Returns what is under a directory.
+pub fn snapshot(root: &Path) -> Snapshot {
     use std::os::unix::fs::MetadataExt;
-    fn walk(root: &Path, at: &Path, out: &mut BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>) {
+    fn walk(root: &Path, at: &Path, out: &mut Snapshot) {
         for entry in std::fs::read_dir(at).unwrap() {
             let path = entry.unwrap().path();
             let metadata = std::fs::symlink_metadata(&path).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
-use stepvault_core::digest::{FileDigest, Sha256Digest};
+use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::manifest::PartManifest;
@@ -261,13 +261,7 @@ impl Judge {
                 .map_err(|error| error.to_string())?;
             let object = objects.get(&key).ok_or(format!("{key} is missing"))?;
             let found = content::digest(file.content.algorithm(), &object.bytes);
-            let recorded = FileDigest {
-                content: file.content,
-                crc32c: file.crc32c,
-                crc64nvme: file.crc64nvme,
-                size_bytes: file.size_bytes,
-            };
-            if found != recorded {
+            if found != file.digest() {
                 return Err(format!("{key} holds other bytes than recorded"));
             }
             references.insert(key);

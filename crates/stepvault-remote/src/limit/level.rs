@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use crate::store::RequestLevel;
+
 /// The level to start with.
 const FIRST: usize = 32;
 /// The level to start with at a store that is near, and the lowest one: there, a few requests keep every core busy, and
@@ -102,25 +104,6 @@ impl Level {
         })
     }
 
-    /// Returns the level.
-    pub(crate) fn now(&self) -> usize {
-        self.state().level
-    }
-
-    /// Returns the level if it was measured.
-    pub(crate) fn measured(&self) -> Option<usize> {
-        let state = self.state();
-        state.is_measured.then_some(state.level)
-    }
-
-    /// Starts at the level that was measured before, unless this one was measured since.
-    pub(crate) fn start_at(&self, level: usize) {
-        let mut state = self.state();
-        if !state.is_measured {
-            self.start(&mut state, level);
-        }
-    }
-
     /// Records how long the answer to a small request took.
     pub(crate) fn heard(&self, after: Duration) {
         if after > NEAR {
@@ -187,6 +170,24 @@ impl Level {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RequestLevel for Level {
+    fn now(&self) -> usize {
+        self.state().level
+    }
+
+    fn measured(&self) -> Option<usize> {
+        let state = self.state();
+        state.is_measured.then_some(state.level)
+    }
+
+    fn start_at(&self, level: usize) {
+        let mut state = self.state();
+        if !state.is_measured {
+            self.start(&mut state, level);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::level::{Level, Turn};
 use crate::decorator::{Answer, Request, StoreDecorator};
-use crate::store::{ObjectInfo, RemoteStore};
+use crate::store::{ObjectInfo, RemoteStore, RequestLevel};
 
 /// A request that sends no more than this takes as long as the way to the store and back.
 const SMALL_BYTES: u64 = 16 << 10;
@@ -54,16 +54,8 @@ impl StoreDecorator for RequestLimitStore {
         &*self.inner
     }
 
-    fn requests_at_once_decorated(&self) -> Option<usize> {
-        Some(self.level.now())
-    }
-
-    fn measured_level_decorated(&self) -> Option<usize> {
-        self.level.measured()
-    }
-
-    fn start_at_level_decorated(&self, level: usize) {
-        self.level.start_at(level);
+    fn request_level_decorated(&self) -> Option<&dyn RequestLevel> {
+        Some(&*self.level)
     }
 
     async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>

@@ -85,7 +85,8 @@ impl S3Store {
     ) -> Result<PartReceipt> {
         let what = "cannot send a part";
         let client = self.client().await?;
-        let checksum = SentChecksum::of(&StoredChecksum::of_part(digest));
+        let checksum = StoredChecksum::of_part(digest);
+        let sent_checksum = SentChecksum::of(&checksum);
         let request = client
             .upload_part()
             .bucket(&self.bucket)
@@ -93,8 +94,8 @@ impl S3Store {
             .upload_id(upload)
             .part_number(self.part_number(what, key, index)?)
             .body(byte_stream(body))
-            .set_checksum_sha256(checksum.sha256)
-            .set_checksum_crc64_nvme(checksum.crc64nvme)
+            .set_checksum_sha256(sent_checksum.sha256)
+            .set_checksum_crc64_nvme(sent_checksum.crc64nvme)
             .set_expected_bucket_owner(self.owner.clone());
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
         let sent = request.customize().disable_payload_signing().send().await;
@@ -103,7 +104,7 @@ impl S3Store {
             what,
             key,
             (output.checksum_sha256(), output.checksum_crc64_nvme()),
-            &StoredChecksum::of_part(digest),
+            &checksum,
         )?;
         let tag = output.e_tag.ok_or_else(|| {
             Error::new(ErrorKind::Failed, what)
