@@ -116,6 +116,7 @@ impl Shared {
                 throughput: Arc::clone(&self.throughput),
                 remote: remote.settings.name.clone(),
                 budget: budget.clone(),
+                cpu_share: options.cpu_share.clone(),
                 digests: digests.clone(),
                 runs: uploads.collect(),
                 wake: Arc::clone(wake),

@@ -57,9 +57,13 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     let started_at = SystemClock.now();
     options.check()?;
     let priority = lowered(&options, &*observer);
+    if options.trainer_ended {
+        options.cpu_share.lift();
+    }
     let restored = async {
         stop.wait().await;
         drop(priority);
+        options.cpu_share.lift();
         std::future::pending().await
     };
     tokio::select! {

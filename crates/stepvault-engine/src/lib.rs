@@ -38,6 +38,7 @@ pub mod catalog;
 mod commit_cache;
 pub mod content;
 mod copies;
+pub mod cpu_share;
 pub mod doctor;
 pub mod drains;
 pub mod exclusive;

@@ -21,6 +21,11 @@ pub(crate) struct WrittenRecord {
 }
 
 impl WrittenRecord {
+    /// Whether this call wrote it, not an earlier one whose answer was lost or another writer.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.created, Created::Written(_))
+    }
+
     /// Returns the bytes if this call wrote them and the checksum in the store's answer proves them: for a store that
     /// checks what it stores.
     pub(crate) fn proved(&self) -> Option<Vec<u8>> {
@@ -48,9 +53,7 @@ impl WrittenRecord {
         };
         match remote.read_small(&self.key).await? {
             Some(found) if found == self.bytes => Ok(found),
-            Some(_) if matches!(self.created, Created::Exists) => {
-                Err(conflict("a different one already exists").name_taken())
-            }
+            Some(_) if !self.is_new() => Err(conflict("a different one already exists").name_taken()),
             Some(_) => {
                 Err(conflict("the bytes read back differ from those written").with_kind(ErrorKind::Damaged))
             }

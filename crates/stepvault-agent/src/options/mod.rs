@@ -16,6 +16,7 @@ use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::starts::RestartLoopRule;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::cpu_share::CpuShare;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
@@ -163,6 +164,8 @@ pub struct AgentOptions {
     pub drain_deadline: Duration,
     /// The nice value of all threads of the process until a stop is requested, 1 to 19; 0 leaves them as they are.
     pub nice: u8,
+    /// The share of the processors that uploads may take until a stop is requested.
+    pub cpu_share: CpuShare,
     /// The sources of notices that the machine will be reclaimed.
     pub notices: NoticeOptions,
     /// The Unix socket for controlling the service; `None` to disable it.
@@ -225,6 +228,10 @@ impl AgentOptions {
             retention_interval: config.agent.retention_interval,
             drain_deadline: config.agent.drain_deadline,
             nice: config.agent.nice,
+            cpu_share: config
+                .agent
+                .cpu_share_percent
+                .map_or_else(CpuShare::unlimited, CpuShare::new),
             notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
             control_socket,
             metrics_listen: config.agent.metrics_listen,

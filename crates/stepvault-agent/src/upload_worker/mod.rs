@@ -13,6 +13,7 @@ use std::time::Duration;
 use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::cpu_share::CpuShare;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::push::make_provisional_again;
 use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
@@ -63,6 +64,7 @@ pub(crate) struct UploadWorker {
     pub(crate) throughput: Arc<Throughput>,
     pub(crate) remote: RemoteName,
     pub(crate) budget: MemoryBudget,
+    pub(crate) cpu_share: CpuShare,
     /// Shared by the workers of all remotes.
     pub(crate) digests: SharedDigests,
     pub(crate) runs: Vec<RunUploads>,
@@ -210,7 +212,9 @@ impl UploadWorker {
         let (budget, observer) = (self.budget.clone(), Arc::clone(&self.reporter.observer));
         let session =
             UploadSession::open(run.remote.clone(), vault.clone(), budget, observer, run.digest).await?;
-        let session = session.with_digests(&self.digests);
+        let session = session
+            .with_digests(&self.digests)
+            .with_cpu_share(&self.cpu_share);
         run.hold(vault).await?;
         Ok(run.session.insert(session).clone())
     }

@@ -17,6 +17,7 @@ use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::starts::RestartLoopRule;
+use stepvault_engine::cpu_share::CpuShare;
 use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
@@ -208,6 +209,7 @@ impl Node {
             notices: NoticeOptions::none(),
             control_socket: None,
             nice: 0,
+            cpu_share: CpuShare::unlimited(),
             metrics_listen: None,
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,

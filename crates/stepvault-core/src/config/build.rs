@@ -62,7 +62,8 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         drain_deadline: section
             .duration("drain-deadline")
             .unwrap_or(fallback.drain_deadline),
-        nice: nice(&mut section).unwrap_or(fallback.nice),
+        nice: at_most(&mut section, "nice", 0, 19).unwrap_or(fallback.nice),
+        cpu_share_percent: at_most(&mut section, "cpu-share-percent", 1, 100),
         control_socket,
         metrics_listen,
     };
@@ -133,18 +134,18 @@ fn control_socket(section: &Section<'_>) -> ControlSocket {
     }
 }
 
-/// Returns `agent.nice`; more than Linux knows is a fault.
-fn nice(section: &mut Section<'_>) -> Option<u8> {
-    let nice: u8 = section.number("nice")?;
-    if nice > 19 {
+/// Returns a number of at most `most`; more is a fault. The schema refuses less than `least`.
+fn at_most(section: &mut Section<'_>, key: &str, least: u8, most: u8) -> Option<u8> {
+    let number: u8 = section.number(key)?;
+    if number > most {
         section.fault(
-            "nice",
-            format!("{nice} is too large"),
-            "write a number from 0 to 19",
+            key,
+            format!("{number} is too large"),
+            &format!("write a number from {least} to {most}"),
         );
         return None;
     }
-    Some(nice)
+    Some(number)
 }
 
 /// Reads the metrics address. The endpoint answers every client, so only a loopback address is allowed.

@@ -147,6 +147,9 @@ pub struct AgentSettings {
     /// The nice value of the service's threads while the trainer may run: 0 to 19, 0 for the one that it was started
     /// with.
     pub nice: u8,
+    /// The most of the processors' time that the service's uploads may take while the trainer may run, in percent; `None`
+    /// for no limit.
+    pub cpu_share_percent: Option<u8>,
     /// Which providers' notices are polled.
     pub notices: Notices,
     /// Whether EC2's rebalance recommendation drains the service or only causes a warning.
@@ -338,6 +341,7 @@ impl Default for AgentSettings {
             retention_interval: Duration::from_mins(10),
             drain_deadline: Duration::from_secs(90),
             nice: 10,
+            cpu_share_percent: None,
             notices: Notices::Auto,
             drains_on_rebalance: false,
             drain_file: None,

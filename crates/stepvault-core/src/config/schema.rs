@@ -126,6 +126,7 @@ static AGENT: &[Member] = &[
     default("retention-interval", Kind::Duration, "10m"),
     default("drain-deadline", Kind::Duration, "90s"),
     default("nice", COUNT, "10"),
+    unset("cpu-share-percent", POSITIVE),
     default("notices", Kind::Texts, "auto"),
     default("rebalance", Kind::Choice(&["warn", "drain"]), "warn"),
     unset("drain-file", Kind::Path),

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use super::digests::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
-use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
+use crate::catalog::{is_outage, present_parts, read_found_parts, read_part_manifest};
 use crate::content::record_matches_manifest;
-use crate::step_state::{RECENT_REMOVAL_CHECK, ensure_not_removed};
+use crate::step_state::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
 
 /// The parts of a step that were found.
@@ -30,13 +30,22 @@ enum Collected {
     All(Box<Commit>),
 }
 
+/// How an upload of a step began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// The step is committed with the same files.
+    AlreadyDurable,
+    /// The step has the claim that this node's part needs.
+    Claimed,
+}
+
 impl UploadSession {
     /// Returns whether the step is committed on this remote with the same files: proves them again, and records it.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] when the step and attempt hold different files; [`ErrorKind::Damaged`] when the files
     /// are no longer those that were committed.
-    pub(super) async fn confirm_committed(&self, sealed: &SealedStep) -> Result<bool> {
+    async fn confirm_committed(&self, sealed: &SealedStep) -> Result<bool> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
         let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? else {
@@ -71,12 +80,17 @@ impl UploadSession {
         Ok(true)
     }
 
-    /// Records which nodes make up the step and which launch it belongs to, or checks the claim of another node.
+    /// Begins a step on this remote: records which nodes make up the step and which launch it belongs to, or checks the
+    /// claim of another node, unless the step is durable there.
+    ///
+    /// A claim is older than everything else of a step and is removed after its commit. Where the store refuses to
+    /// overwrite, a step whose claim this call creates has no commit, so that one request is enough. A step that was
+    /// removed meanwhile has a claim again then, until gc finds it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when this step was begun by different nodes, under a different name or in a different
-    /// launch.
-    pub(super) async fn claim(&self, sealed: &SealedStep) -> Result<()> {
+    /// [`ErrorKind::Conflict`] when this step was begun or committed by different nodes, under a different name, in a
+    /// different launch or with different files; [`ErrorKind::Refused`] when it was removed.
+    pub(super) async fn begin(&self, sealed: &SealedStep) -> Result<Begun> {
         let record = sealed.record();
         let claim = Claim {
             format: FORMAT,
@@ -87,13 +101,49 @@ impl UploadSession {
             launch: record.launch.clone(),
         };
         let key = self.remote.keys.claim(record.id);
-        let Err(error) = self.create_proved_record(&key, &claim).await else {
-            return Ok(());
+        let not_removed = ensure_likely_not_removed(&self.remote, record.id);
+        let (written, committed, not_removed) = if self.guarantees.honours_create_only {
+            let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
+            let committed = match &written {
+                Ok(written) if written.is_new() => Ok(false),
+                // What fails next would wait as long.
+                Err(error) if is_outage(error) => Ok(false),
+                _ => self.confirm_committed(sealed).await,
+            };
+            (Some(written), committed, not_removed)
+        } else {
+            let (committed, not_removed) = tokio::join!(self.confirm_committed(sealed), not_removed);
+            (None, committed, not_removed)
         };
+        match committed {
+            Ok(true) => return Ok(Begun::AlreadyDurable),
+            Ok(false) => not_removed?,
+            // Of a removed step, some objects may be gone before its commit.
+            Err(error) => return Err(not_removed.err().unwrap_or(error)),
+        }
+        let written = match written {
+            Some(written) => written?,
+            None => self.remote.write_record(&key, &claim).await?,
+        };
+        match self.prove_record(written).await {
+            Ok(_) => Ok(Begun::Claimed),
+            Err(error) => self.check_claim(sealed, &key, &claim, error).await,
+        }
+    }
+
+    /// Compares a step's claim on the remote, which is not the one of this node's step, as `error` says.
+    async fn check_claim(
+        &self,
+        sealed: &SealedStep,
+        key: &str,
+        claim: &Claim,
+        error: Error,
+    ) -> Result<Begun> {
+        let record = sealed.record();
         if error.kind() != ErrorKind::Conflict {
             return Err(error);
         }
-        let Some((found, _)) = self.remote.read_record::<Claim>(&key).await? else {
+        let Some((found, _)) = self.remote.read_record::<Claim>(key).await? else {
             return Err(error);
         };
         // Nodes that are declared differently would not agree on another attempt either.
@@ -129,7 +179,7 @@ impl UploadSession {
                 "push it as a new attempt with --attempt",
             )
         };
-        let conflict = self.conflict(&key, sealed, &why).hint(hint);
+        let conflict = self.conflict(key, sealed, &why).hint(hint);
         Err(if is_declared_alike {
             conflict.name_taken()
         } else {
@@ -183,7 +233,8 @@ impl UploadSession {
     pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: &PartManifest) -> Result<FoundPart> {
         let record = sealed.record();
         let key = self.remote.keys.part(record.id, &record.node);
-        let bytes = self.create_proved_record(&key, manifest).await?;
+        let written = self.remote.write_record(&key, manifest).await?;
+        let bytes = self.prove_record(written).await?;
         self.save_state(sealed, UploadState::Uploaded, None).await?;
         Ok(FoundPart::of(
             manifest,

@@ -237,6 +237,7 @@ impl FileUpload {
     }
 
     async fn try_part(&self, index: u32) -> Result<()> {
+        self.session.cpu_share.turn().await;
         if self.others == OtherWriters::Sent {
             return self.compare_with_present().await;
         }

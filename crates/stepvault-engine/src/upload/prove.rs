@@ -1,6 +1,5 @@
 //! Proves what was sent: each object when it is complete, and that the remote lists all of them.
 
-use stepvault_core::codec::Record;
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
@@ -12,6 +11,7 @@ use stepvault_remote::store::{Created, ObjectHead, ObjectInfo};
 
 use super::parts::{FileUpload, MAX_ROUNDS, OtherWriters};
 use super::session::UploadSession;
+use crate::written_record::WrittenRecord;
 
 impl FileUpload {
     pub(super) async fn prove_created(
@@ -115,13 +115,12 @@ impl UploadSession {
         self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
     }
 
-    /// Writes a record, and proves it as a file of one part is proved: by the store's answer if its checksums can be
-    /// trusted, otherwise byte for byte. Returns its bytes.
+    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
+    /// byte for byte. Returns its bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] when the key holds a different record.
-    pub(super) async fn create_proved_record<R: Record>(&self, key: &str, record: &R) -> Result<Vec<u8>> {
-        let written = self.remote.write_record(key, record).await?;
+    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
         match written
             .proved()
             .filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1))

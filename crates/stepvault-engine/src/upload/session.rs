@@ -21,12 +21,13 @@ use stepvault_remote::store::IgnoredAttribute;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::commit::Begun;
 use super::digests::SharedDigests;
 use super::guarantees::guarantees;
+use crate::cpu_share::CpuShare;
 use crate::level_memory;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
-use crate::step_state::ensure_likely_not_removed;
 
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
 #[derive(Debug, Clone)]
@@ -37,6 +38,7 @@ pub struct UploadSession {
     pub(super) guarantees: StoreGuarantees,
     pub(super) budget: MemoryBudget,
     pub(super) digests: SharedDigests,
+    pub(super) cpu_share: CpuShare,
     /// Limits the parts that are hashed at once: more than the cores would only hold threads.
     pub(super) hashing: Arc<Semaphore>,
     /// Whether the last part that was acknowledged took little time.
@@ -85,6 +87,7 @@ impl UploadSession {
             guarantees,
             budget,
             digests: SharedDigests::default(),
+            cpu_share: CpuShare::unlimited(),
             is_quick: watch::Sender::new(false),
             hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
@@ -107,6 +110,15 @@ impl UploadSession {
     pub fn with_digests(self, digests: &SharedDigests) -> Self {
         Self {
             digests: digests.clone(),
+            ..self
+        }
+    }
+
+    /// Begins file parts only within this share of the processors.
+    #[must_use]
+    pub fn with_cpu_share(self, cpu_share: &CpuShare) -> Self {
+        Self {
+            cpu_share: cpu_share.clone(),
             ..self
         }
     }
@@ -147,17 +159,9 @@ impl UploadSession {
                 .hint("wait until a remote is reachable: the agent or the next push then determines it"));
         }
         let begun = Instant::now();
-        let (committed, not_removed) = tokio::join!(
-            self.confirm_committed(sealed),
-            ensure_likely_not_removed(&self.remote, id)
-        );
-        match committed {
-            Ok(true) => return Ok(Uploaded::AlreadyDurable),
-            Ok(false) => not_removed?,
-            // Of a removed step, some objects may be gone before its commit.
-            Err(error) => return Err(not_removed.err().unwrap_or(error)),
+        if self.begin(sealed).await? == Begun::AlreadyDurable {
+            return Ok(Uploaded::AlreadyDurable);
         }
-        self.claim(sealed).await?;
         let bytes = record.own_bytes();
         let tier = &self.remote.tier;
         let place = &self.remote.step_location(&record.name, id);

@@ -4,6 +4,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::records::Tombstone;
 use stepvault_engine::gc::run_gc;
+use stepvault_engine::push::seal_checkpoint;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::s3::StrictS3;
 
@@ -227,6 +228,37 @@ async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
     assert_eq!(rig.remotes.len(), 1);
     rig.lose_node();
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_step_that_was_removed_before_its_upload_a_claim_is_left_at_most_and_gc_removes_it() {
+    let server = StrictS3::start();
+    let rig = Rig::with_s3(&server).await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
+        .await;
+    let session = rig.upload_session().await;
+    let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
+    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
+        .await
+        .unwrap();
+    let sealed = rig.vault.step(&run_name(), id(1, 200)).unwrap().unwrap();
+    rig.tombstone(200).await;
+    let (error, message) = text(session.upload(&sealed).await);
+    assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
+    let keys = &rig.remotes[0].keys;
+    let left = || {
+        let mut left = server.objects().keys();
+        left.retain(|key| key.contains("000000000200"));
+        left
+    };
+    let ends = |key: String| move |found: &String| found.ends_with(&key);
+    assert!(left().iter().any(ends(keys.claim(id(1, 200)))), "{:?}", left());
+    assert_eq!(left().len(), 2, "{:?}", left());
+    // Stores tell times in whole seconds: what is younger than that is never old enough.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    rig.gc_now().await;
+    rig.gc_now().await;
+    assert!(!left().iter().any(ends(keys.claim(id(1, 200)))), "{:?}", left());
 }
 
 #[tokio::test(flavor = "multi_thread")]

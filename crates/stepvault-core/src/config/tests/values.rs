@@ -91,6 +91,11 @@ fn values_of_the_wrong_kind_are_told_apart() {
             "write a number from 0 to 19",
         ),
         (
+            "agent.cpu-share-percent = 101",
+            "agent.cpu-share-percent: 101 is too large",
+            "write a number from 1 to 100",
+        ),
+        (
             "upload.maximum-backlog-steps = 0",
             "upload.maximum-backlog-steps: 0 is too small",
             "the smallest value is 1",
