@@ -55,7 +55,12 @@ while progress.step < arguments.until:
         if progress.step % arguments.every == 0:
             common.saving(progress.step)
             name = f"checkpoints/checkpoint_{accelerator.save_iteration}"
-            accelerator.save_state()
+            if common.AGENT:
+                from stepvault.callbacks.accelerate import save_state
+
+                save_state(accelerator, common.AGENT, metrics={"loss": value})
+            else:
+                accelerator.save_state()
             common.saved(progress.step, name)
         if progress.step == arguments.until:
             break

@@ -5,6 +5,7 @@
 Each trainer trains a tiny model on the CPU in a deterministic way, saves into DIRECTORY and resumes from what it finds
 there, both by its framework's own code. It prints a line for each event, or appends it to FILE:
 
+    restored    the path that the Python package restored; null if there was nothing
     found       at the start: the SHA-256 of each file in DIRECTORY, and the step that `stepvault run` restored
     resume      STEP: the training goes on after this step; 0 at a first start
     loss        STEP VALUE
@@ -22,10 +23,12 @@ import time
 from pathlib import Path
 
 ARGUMENTS = None
+# The agent of stepvault's Python package, where the test lets the trainer start it.
+AGENT = None
 
 
 def arguments():
-    global ARGUMENTS
+    global ARGUMENTS, AGENT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--until", type=int, default=30)
@@ -36,6 +39,13 @@ def arguments():
     ARGUMENTS = parser.parse_args()
     ARGUMENTS.directory = ARGUMENTS.directory.resolve()
     ARGUMENTS.directory.mkdir(parents=True, exist_ok=True)
+    options = os.environ.get("FRAMEWORKS_TEST_WATCH")
+    if options:
+        import stepvault
+
+        AGENT = stepvault.watch(ARGUMENTS.directory, **json.loads(options))
+        path = AGENT.restore()
+        report("restored", path=path and str(path))
     report("found", files=digests([ARGUMENTS.directory]), restored=os.environ.get("STEPVAULT_RESTORED_STEP"))
     return ARGUMENTS
 

@@ -39,7 +39,14 @@ while step < arguments.until:
     common.loss(step, value)
     if step % arguments.every == 0:
         common.saving(step)
-        engine.save_checkpoint(str(arguments.directory), client_state={"rng": torch.get_rng_state()})
+        client_state = {"rng": torch.get_rng_state()}
+        if common.AGENT:
+            from stepvault.callbacks.deepspeed import save_checkpoint
+
+            directory = str(arguments.directory)
+            save_checkpoint(engine, common.AGENT, directory, metrics={"loss": value}, client_state=client_state)
+        else:
+            engine.save_checkpoint(str(arguments.directory), client_state=client_state)
         common.saved(step, f"global_step{step}")
 common.end([])
 engine.destroy()

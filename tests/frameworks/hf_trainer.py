@@ -66,6 +66,10 @@ def settings(arguments):
 
 def train(trainer, arguments):
     trainer.add_callback(Reporter())
+    if common.AGENT:
+        from stepvault.callbacks.transformers import StepvaultCallback
+
+        trainer.add_callback(StepvaultCallback(common.AGENT))
     trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.directory))
     common.end(common.torch_weights(trainer.model))
 

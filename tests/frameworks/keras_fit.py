@@ -52,8 +52,13 @@ else:
         model = keras.models.load_model(arguments.directory / f"ckpt-{begin:03}.keras")
 if begin >= arguments.until:
     common.resume(begin)
+callbacks = [Reporter(True), saver, Reporter(False)]
+if common.AGENT and arguments.variant == "models":
+    from stepvault.callbacks.keras import StepvaultCallback
+
+    callbacks.append(StepvaultCallback(common.AGENT, saver))
 model.fit(
     rows, numpy.roll(rows, 1, axis=1), batch_size=8, epochs=arguments.until, initial_epoch=begin, shuffle=False,
-    verbose=0, callbacks=[Reporter(True), saver, Reporter(False)],
+    verbose=0, callbacks=callbacks,
 )  # fmt: skip
 common.end([numpy.asarray(weight) for weight in model.get_weights()])

@@ -76,6 +76,10 @@ if __name__ == "__main__":
         # The loss falls, so that the best one is that of the first epochs: it has to outlive all others.
         best = Best(arguments.directory, "best-{epoch}-{step}", monitor="loss", mode="max")
         callbacks.append(best)
+    if common.AGENT:
+        from stepvault.callbacks.lightning import StepvaultCallback
+
+        callbacks.append(StepvaultCallback(common.AGENT))
     rows = torch.randn(8 * arguments.every, 64, generator=torch.Generator().manual_seed(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8)
     module = Module()

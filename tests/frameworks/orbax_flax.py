@@ -51,6 +51,11 @@ while step < arguments.until:
     if step % arguments.every == 0:
         common.saving(step)
         manager.save(step, args=ocp.args.StandardSave(state))
+        if common.AGENT:
+            from stepvault.callbacks.orbax import announce_finished
+
+            announcing = announce_finished(manager, common.AGENT, step, metrics={"loss": value})
+            announcing.join()
         manager.wait_until_finished()
         common.saved(step, f"ckpt_{step:06}" if arguments.variant == "prefix" else str(step))
 manager.close()

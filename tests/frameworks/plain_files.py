@@ -40,5 +40,8 @@ while step < arguments.until:
     common.loss(step, sum(error * error for error in errors) / len(errors))
     if step % arguments.every == 0:
         common.saving(step)
-        common.saved(step, save(step))
+        common.saved(step, path := save(step))
+        if common.AGENT:
+            announced = path.parent if arguments.variant == "numbered" else path
+            common.AGENT.announce(announced, step=step, metrics={"loss": 1 / step}, wait_until="staged")
 common.end([weights])

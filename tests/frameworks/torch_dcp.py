@@ -60,13 +60,18 @@ common.resume(step)
 while step < arguments.until:
     common.pause()
     step += 1
-    common.loss(step, train_step(step))
+    value = train_step(step)
+    common.loss(step, value)
     if step % arguments.every == 0:
         common.saving(step)
         weights, states = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": states, "step": step}
         dcp.save(state, checkpoint_id=arguments.directory / f"step_{step}", no_dist=not world)
         common.saved(step, f"step_{step}")
+        if common.AGENT:
+            from stepvault.callbacks.dcp import announce_saved
+
+            announce_saved(common.AGENT, None, arguments.directory / f"step_{step}", metrics={"loss": value})
 weights, _ = get_state_dict(model, optimizer)
 common.end([(value.full_tensor() if world else value).detach().numpy() for value in weights.values()])
 if world:

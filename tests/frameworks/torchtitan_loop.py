@@ -38,6 +38,10 @@ manager = CheckpointManager(
     config, dataloader=None, model_parts=[model], optimizers=optimizers, lr_schedulers=schedulers,
     states={"train_state": progress}, sd_adapter=None, base_folder=str(arguments.directory),
 )  # fmt: skip
+if common.AGENT:
+    from stepvault.callbacks.torchtitan import announce_saves
+
+    announce_saves(manager, common.AGENT)
 manager.load()
 common.resume(progress.step)
 while progress.step < arguments.until:

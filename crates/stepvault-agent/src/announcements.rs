@@ -11,7 +11,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};
 
-use crate::messages::{AnnounceAnswer, AnnouncementState};
+use crate::messages::{AnnounceAnswer, AnnounceRequest, AnnouncementState};
 
 /// Maximum number of waiting announcements.
 const MAX_WAITING: usize = 64;
@@ -29,7 +29,7 @@ pub(crate) struct SealedFor {
 }
 
 /// One announced step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Announcement {
     pub(crate) id: u64,
     pub(crate) run: RunName,
@@ -37,6 +37,7 @@ pub(crate) struct Announcement {
     pub(crate) path: PathBuf,
     pub(crate) step: Option<Step>,
     pub(crate) name: Option<String>,
+    pub(crate) metrics: BTreeMap<String, f64>,
     /// Fingerprint of the files when they were announced with an explicit number: the next step may be written over
     /// them before they are sealed. `None` if the name contains the number.
     pub(crate) announced: Option<Sha256Digest>,
@@ -63,7 +64,8 @@ impl Announcement {
     }
 
     fn is_for_the_same(&self, other: &Self) -> bool {
-        (&self.run, &self.path, self.step, &self.name) == (&other.run, &other.path, other.step, &other.name)
+        (&self.run, &self.path, self.step, &self.name, &self.metrics)
+            == (&other.run, &other.path, other.step, &other.name, &other.metrics)
     }
 }
 
@@ -99,18 +101,17 @@ impl Announcements {
     pub(crate) fn add(
         &self,
         run: RunName,
-        path: PathBuf,
-        step: Option<Step>,
-        name: Option<String>,
+        request: AnnounceRequest,
         announced: Option<Sha256Digest>,
     ) -> Result<u64> {
         let mut state = self.state();
         let announcement = Announcement {
             id: state.last_id + 1,
             run,
-            path,
-            step,
-            name,
+            path: request.path,
+            step: request.step,
+            name: request.name,
+            metrics: request.metrics,
             announced,
         };
         let fault = |kind, why: &str| {
@@ -228,8 +229,18 @@ mod tests {
         "demo/a".parse().unwrap()
     }
 
+    fn announced(path: &str, step: Option<Step>) -> AnnounceRequest {
+        AnnounceRequest {
+            run: None,
+            path: path.into(),
+            step,
+            name: None,
+            metrics: BTreeMap::new(),
+        }
+    }
+
     fn add(all: &Announcements, path: &str) -> Result<u64> {
-        all.add(run(), path.into(), None, None, None)
+        all.add(run(), announced(path, None), None)
     }
 
     #[tokio::test]
@@ -237,7 +248,7 @@ mod tests {
         let all = Announcements::default();
         let id = add(&all, "/out/step_1").unwrap();
         assert_eq!(add(&all, "/out/step_1").unwrap(), id);
-        let numbered = all.add(run(), "/out/step_1".into(), Step::new(7).ok(), None, None);
+        let numbered = all.add(run(), announced("/out/step_1", Step::new(7).ok()), None);
         assert_ne!(numbered.unwrap(), id);
         assert_eq!(all.take(&"demo/b".parse().unwrap()), []);
         let taken = all.take(&run());

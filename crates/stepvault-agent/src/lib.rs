@@ -39,6 +39,7 @@ pub mod control;
 mod discovery;
 mod drain;
 mod final_report;
+mod followed;
 mod messages;
 mod metrics;
 mod notice;

@@ -1,5 +1,6 @@
 //! Requests and answers of the control socket. Within version 1, members may be added to answers.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -110,7 +111,7 @@ pub struct Skipped {
 }
 
 /// `POST /v1/announce`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnnounceRequest {
     /// The run; may be omitted if the agent serves only one.
@@ -124,6 +125,9 @@ pub struct AnnounceRequest {
     /// The name to store it under; its own if omitted.
     #[serde(default)]
     pub name: Option<String>,
+    /// Metrics for the rules that keep the best steps; they override those in the checkpoint.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, f64>,
 }
 
 /// How far an announced step has come.
@@ -160,6 +164,41 @@ pub struct AnnounceAnswer {
     pub newly_sealed: bool,
     /// Why it was not sealed.
     pub error: Option<ErrorInfo>,
+}
+
+/// `POST /v1/attach`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachRequest {
+    /// The run that the process writes; may be omitted if the agent serves only one.
+    #[serde(default)]
+    pub run: Option<RunName>,
+    /// The process.
+    pub process_id: u32,
+}
+
+/// The answer to `POST /v1/attach`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachAnswer {
+    /// Whether the agent runs for as long as the process does. False if it was not started for a process: it then runs
+    /// for as long as it is not told to end.
+    pub followed: bool,
+    /// The processes that it follows.
+    pub process_ids: Vec<u32>,
+}
+
+/// `POST /v1/detach`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DetachRequest {
+    /// The process, which writes no checkpoints any longer.
+    pub process_id: u32,
+    /// How long uploads may continue if the agent ends; the configured time if omitted.
+    #[serde(default)]
+    pub deadline_seconds: Option<u64>,
+    /// Whether to answer when the agent has ended, if it ends.
+    #[serde(default)]
+    pub wait: bool,
 }
 
 /// `POST /v1/wait`

@@ -459,7 +459,8 @@ impl Sealer {
             };
             // Exactly what was checked here is sealed.
             let ready = ready.and_then(|ready| announcement.check_unchanged().map(|()| ready));
-            Ok((discovery, ready))
+            let metrics = announcement.metrics;
+            Ok((discovery, ready.map(|ready| Ready { metrics, ..ready })))
         })
         .await?;
         let placed = match ready {
@@ -523,7 +524,7 @@ impl Sealer {
             // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
             in_launch: self.once && !run.knows_launches || has_appeared,
             not_before: has_appeared.then_some(self.launch_since),
-            metrics: std::collections::BTreeMap::new(),
+            metrics: ready.metrics.clone(),
             metrics_source: run.metrics_source.clone(),
             links: stricter(self.links, ready.links),
             digest: run.digest,

@@ -21,6 +21,7 @@ use crate::control::{Control, ControlState, wait_permits};
 use crate::discovery::{Discovery, EarlyPlace, ScanMode};
 use crate::drain::{DrainState, Excluded, announce_plans, report_earlier_drains, write_drain_records};
 use crate::final_report::{UndurableContents, final_report};
+use crate::followed::Followed;
 use crate::metrics::{CountingObserver, Metrics};
 use crate::notice;
 use crate::options::AgentOptions;
@@ -56,6 +57,10 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     // Before anything that may take long: the trainer may save already.
     let started_at = SystemClock.now();
     options.check()?;
+    let followed = options
+        .followed_process
+        .map(|process_id| Followed::new(process_id, stop.clone()));
+    let followed = followed.transpose()?;
     let priority = lowered(&options, &*observer);
     if options.trainer_ended {
         options.cpu_share.lift();
@@ -68,7 +73,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     };
     tokio::select! {
         biased;
-        report = Box::pin(serve(&options, &observer, &stop, started_at)) => report,
+        report = Box::pin(serve(&options, followed.as_ref(), &observer, &stop, started_at)) => report,
         report = restored => report,
     }
 }
@@ -90,17 +95,18 @@ fn lowered(options: &AgentOptions, observer: &dyn Observer) -> Option<Priority> 
 /// Serves one vault after the other.
 async fn serve(
     options: &AgentOptions,
+    followed: Option<&Arc<Followed>>,
     observer: &Arc<dyn Observer>,
     stop: &Stop,
     started_at: Timestamp,
 ) -> Result<AgentReport> {
     let mut lost = Vec::new();
     loop {
-        let (watch, waiting) = match Box::pin(serve_vault(options, observer, stop, started_at, &lost)).await?
-        {
-            Served::Ended(report) => return Ok(*report),
-            Served::VaultGone { watch, waiting } => (watch, waiting),
-        };
+        let (watch, waiting) =
+            match Box::pin(serve_vault(options, followed, observer, stop, started_at, &lost)).await? {
+                Served::Ended(report) => return Ok(*report),
+                Served::VaultGone { watch, waiting } => (watch, waiting),
+            };
         let steps: BTreeSet<(&RunName, StepId)> = waiting.iter().map(|step| (&step.run, step.id)).collect();
         let lost_with_it = match steps.len() {
             0 => "every step in it was durable".to_owned(),
@@ -141,6 +147,7 @@ enum Served {
 /// Serves one vault. `lost` is what was lost with earlier vaults.
 async fn serve_vault(
     options: &AgentOptions,
+    followed: Option<&Arc<Followed>>,
     observer: &Arc<dyn Observer>,
     stop: &Stop,
     started_at: Timestamp,
@@ -213,6 +220,7 @@ async fn serve_vault(
         vault: vault.clone(),
         status: Arc::clone(&reporter.status),
         drain: shared.drain.clone(),
+        followed: followed.cloned(),
         throughput: Arc::clone(&shared.throughput),
         announcements: Arc::clone(&shared.announcements),
         runs,

@@ -1,6 +1,7 @@
 //! Answers on the control socket, from any process that listens there.
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -112,6 +113,7 @@ async fn ask(client: &Client, which: u8) -> stepvault_core::Result<()> {
                 path: PathBuf::from("/out/step_7"),
                 step: None,
                 name: None,
+                metrics: BTreeMap::new(),
             };
             client.announce(&request).await.map(drop)
         }

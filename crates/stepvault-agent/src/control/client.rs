@@ -16,7 +16,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::net::UnixStream;
 
 use crate::messages::{
-    AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
+    AnnounceAnswer, AnnounceRequest, AttachAnswer, AttachRequest, DetachRequest, DrainAnswer, DrainRequest,
+    StatusAnswer, WaitAnswer, WaitRequest,
 };
 
 /// Maximum size of an answer.
@@ -84,6 +85,27 @@ impl Client {
     pub async fn drain(&self, request: &DrainRequest, within: Duration) -> Result<DrainAnswer> {
         let within = within.saturating_add(ANSWERED_WITHIN);
         self.ask(Method::POST, "/v1/drain", Some(request), within).await
+    }
+
+    /// Lets the service run for as long as a process does, if it runs for processes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when it does not serve the run or there is no such process; [`ErrorKind::Interrupted`] when
+    /// it is about to end; [`ErrorKind::Unreachable`] when there is no answer.
+    pub async fn attach(&self, request: &AttachRequest) -> Result<AttachAnswer> {
+        self.ask(Method::POST, "/v1/attach", Some(request), ANSWERED_WITHIN)
+            .await
+    }
+
+    /// Tells the service that a process writes no checkpoints any longer; with `wait` in the request and if it was the last
+    /// one, waits for the service's end for at most `within`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] when the service does not run for processes; [`ErrorKind::Unreachable`] when there is no
+    /// answer in time.
+    pub async fn detach(&self, request: &DetachRequest, within: Duration) -> Result<DrainAnswer> {
+        let within = within.saturating_add(ANSWERED_WITHIN);
+        self.ask(Method::POST, "/v1/detach", Some(request), within).await
     }
 
     async fn ask<T: DeserializeOwned>(

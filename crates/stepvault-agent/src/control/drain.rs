@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::ControlState;
 use super::http::{Answer, document};
-use crate::messages::{DrainAnswer, DrainRequest};
+use crate::messages::{DetachRequest, DrainAnswer, DrainRequest};
 use crate::report::AgentReport;
 use crate::stop::StopReason;
 
@@ -17,11 +17,40 @@ const MAX_NAMED: usize = 100;
 /// The latest deadline: a client that needs a later one should not request a stop.
 const LATEST: Duration = Duration::from_hours(24 * 365);
 
+/// No longer follows a process, and drains if it was the last one.
+pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Result<Answer> {
+    let followed = state.followed.as_ref().ok_or_else(|| {
+        Error::new(ErrorKind::Refused, "cannot detach the process")
+            .on(request.process_id)
+            .because("this agent was not started for a process: it runs until it is told to end")
+            .hint("to end it, send a request to /v1/drain")
+    })?;
+    let deadline = deadline_after(request.deadline_seconds);
+    let deadline = deadline.unwrap_or_else(|| Instant::now() + state.drain.configured);
+    if followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline)) && request.wait {
+        return ended(state).await;
+    }
+    let remaining = state.drain.stop.requested().and_then(|request| request.deadline);
+    Ok(document(StatusCode::OK, still_serving(remaining)))
+}
+
+/// Returns the answer of a service that has not ended.
+fn still_serving(deadline: Option<Instant>) -> DrainAnswer {
+    let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    DrainAnswer {
+        remaining_seconds: remaining.unwrap_or_default().as_secs(),
+        ..DrainAnswer::default()
+    }
+}
+
+fn deadline_after(seconds: Option<u64>) -> Option<Instant> {
+    seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds).min(LATEST))
+}
+
 pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result<Answer> {
     let now = Instant::now();
     let (stop, configured) = (&state.drain.stop, state.drain.configured);
-    let asked_for = request.deadline_seconds.map(Duration::from_secs);
-    let asked_for = asked_for.map(|deadline| now + deadline.min(LATEST));
+    let asked_for = deadline_after(request.deadline_seconds);
     // The configured deadline counts like an earlier request's: a request without a deadline shortens nothing.
     let deadline = match asked_for {
         None if !stop.is_requested() => Some(now + configured),
@@ -36,12 +65,13 @@ pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result
     if !request.wait {
         let requested = stop.requested().and_then(|request| request.deadline);
         let end = requested.unwrap_or(now + configured);
-        let answer = DrainAnswer {
-            remaining_seconds: end.saturating_duration_since(now).as_secs(),
-            ..DrainAnswer::default()
-        };
-        return Ok(document(StatusCode::ACCEPTED, answer));
+        return Ok(document(StatusCode::ACCEPTED, still_serving(Some(end))));
     }
+    ended(state).await
+}
+
+/// Waits for the end of the service, and returns its answer.
+async fn ended(state: &ControlState) -> Result<Answer> {
     let mut ended = state.ended.clone();
     let answer = ended
         .wait_for(Option::is_some)

@@ -25,9 +25,10 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use crate::agent_status::AgentStatus;
 use crate::announcements::Announcements;
 use crate::drain::DrainState;
+use crate::followed::Followed;
 pub use crate::messages::{
-    AnnounceAnswer, AnnounceRequest, AnnouncementState, DrainAnswer, DrainRequest, RemoteRate, RunStatus,
-    Skipped, StatusAnswer, WaitAnswer, WaitRequest,
+    AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest, DetachRequest,
+    DrainAnswer, DrainRequest, RemoteRate, RunStatus, Skipped, StatusAnswer, WaitAnswer, WaitRequest,
 };
 use crate::metrics::Metrics;
 use crate::remotes::ServedRun;
@@ -52,6 +53,8 @@ pub(crate) struct ControlState {
     pub(crate) vault: Vault,
     pub(crate) status: Arc<AgentStatus>,
     pub(crate) drain: DrainState,
+    /// The processes that the service runs for, if it was started for one.
+    pub(crate) followed: Option<Arc<Followed>>,
     pub(crate) throughput: Arc<Throughput>,
     pub(crate) announcements: Arc<Announcements>,
     pub(crate) runs: Arc<[ServedRun]>,

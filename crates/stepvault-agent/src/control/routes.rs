@@ -1,7 +1,7 @@
 //! Routes of the control API.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use stepvault_local::tree::scan;
 use super::http::{Answer, Refusal, document, read, text};
 use super::{ControlState, drain, wait};
 use crate::messages::{
-    AnnounceAnswer, AnnounceRequest, AnnouncementState, RemoteRate, RunStatus, Skipped, StatusAnswer,
+    AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest, RemoteRate, RunStatus,
+    Skipped, StatusAnswer,
 };
 use crate::metrics::Metrics;
 
@@ -33,6 +34,8 @@ const ANNOUNCE: &str = "/v1/announce";
 const ANNOUNCEMENTS: &str = "/v1/announcements/";
 const WAIT: &str = "/v1/wait";
 const DRAIN: &str = "/v1/drain";
+const ATTACH: &str = "/v1/attach";
+const DETACH: &str = "/v1/detach";
 
 /// Answers a request on the control socket.
 pub(super) async fn control(state: &ControlState, request: Request<Incoming>) -> Answer {
@@ -44,7 +47,7 @@ async fn route(state: &ControlState, request: Request<Incoming>) -> Result<Answe
     let path = head.uri.path();
     let announcement_id = path.strip_prefix(ANNOUNCEMENTS);
     let allowed = match path {
-        ANNOUNCE | WAIT | DRAIN => Method::POST,
+        ANNOUNCE | WAIT | DRAIN | ATTACH | DETACH => Method::POST,
         _ if path == STATUS || announcement_id.is_some() => Method::GET,
         _ => {
             let error = Error::new(ErrorKind::NotFound, "unknown path").on(path);
@@ -63,6 +66,8 @@ async fn route(state: &ControlState, request: Request<Incoming>) -> Result<Answe
             Ok(document(StatusCode::OK, answer))
         }
         (DRAIN, _) => Ok(drain::drain(state, read(body).await?).await?),
+        (ATTACH, _) => Ok(document(StatusCode::OK, attach(state, &read(body).await?)?)),
+        (DETACH, _) => Ok(drain::detach(state, &read(body).await?).await?),
         (_, Some(id)) => announcement(state, id).await,
         _ => Ok(document(StatusCode::OK, status(state))),
     }
@@ -151,23 +156,39 @@ fn status(state: &ControlState) -> StatusAnswer {
     }
 }
 
+/// Follows a process, if the service runs for processes.
+fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer, Error> {
+    state.run(request.run.as_ref())?;
+    let Some(followed) = &state.followed else {
+        return Ok(AttachAnswer {
+            followed: false,
+            process_ids: Vec::new(),
+        });
+    };
+    followed.follow(request.process_id)?;
+    Ok(AttachAnswer {
+        followed: true,
+        process_ids: followed.process_ids(),
+    })
+}
+
 async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answer, Refusal> {
     let run = state.run(request.run.as_ref())?.run.clone();
-    let path = checked_path(request.path)?;
+    check_path(&request.path)?;
     if let Some(name) = &request.name {
         stepvault_core::keys::check_step_name(name)?;
     }
     let _permit = state.wait_permit()?;
     let announced = match request.step {
         Some(_) => {
-            let scanned = path.clone();
+            let scanned = request.path.clone();
             // A path that cannot be listed now is reported when it is to be sealed.
             blocking(move || Ok(scan(&scanned).ok().map(|tree| tree.fingerprint()))).await?
         }
         None => None,
     };
     let announcements = &state.announcements;
-    let id = announcements.add(run, path, request.step, request.name, announced)?;
+    let id = announcements.add(run, request, announced)?;
     let _ = tokio::time::timeout(SEALED_WITHIN, announcements.settled(id)).await;
     Ok(known(state, id)?)
 }
@@ -201,7 +222,7 @@ fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
     Ok(document(status, answer))
 }
 
-fn checked_path(path: PathBuf) -> Result<PathBuf, Error> {
+fn check_path(path: &Path) -> Result<(), Error> {
     let fault = |why: &str| {
         Error::new(ErrorKind::Usage, "cannot announce")
             .on(path.display())
@@ -220,5 +241,5 @@ fn checked_path(path: PathBuf) -> Result<PathBuf, Error> {
     if !plain || path.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(fault("the path contains '..' or a NUL byte").hint("send the path without them"));
     }
-    Ok(path)
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Announced steps: they need no quiet time, but all other checks apply.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use stepvault_core::config::LinkPolicy;
@@ -137,6 +138,7 @@ fn ready(path: &Path, key: String, step: Option<Step>, origin: Origin, links: Li
         bytes: tree.data_bytes(),
         links,
         early: None,
+        metrics: BTreeMap::new(),
     })
 }
 

@@ -82,6 +82,7 @@ impl Discovery {
             bytes: tree.data_bytes(),
             links: selection::links_of(profile, step),
             early: Some(Arc::clone(links)),
+            metrics: BTreeMap::new(),
         })
     }
 }

@@ -141,6 +141,8 @@ pub(crate) struct Ready {
     pub(crate) links: LinkPolicy,
     /// The links that it is sealed from, if the trainer has deleted its own files.
     pub(crate) early: Option<Arc<EarlyLinks>>,
+    /// Metrics that were announced with it.
+    pub(crate) metrics: BTreeMap<String, f64>,
 }
 
 impl Ready {

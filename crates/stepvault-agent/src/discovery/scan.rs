@@ -349,6 +349,7 @@ impl ScanFacts<'_> {
                 bytes,
                 links: selection::links_of(self.profile, step),
                 early: None,
+                metrics: BTreeMap::new(),
             }),
         }
     }

@@ -185,6 +185,9 @@ pub struct AgentOptions {
     pub once: bool,
     /// Whether the trainer has ended with all of its processes: no quiet time is waited for then.
     pub trainer_ended: bool,
+    /// The process that the service runs for: it drains when this one, and every other that attached on the control
+    /// socket, has ended. `None` to run until a stop is requested.
+    pub followed_process: Option<u32>,
 }
 
 impl AgentOptions {
@@ -241,6 +244,7 @@ impl AgentOptions {
             restart_loop: Some(config.restart.restart_loop),
             once,
             trainer_ended: false,
+            followed_process: None,
         };
         options.check()?;
         Ok(options)

@@ -1,16 +1,18 @@
 //! The control socket as commands and trainers use it.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use stepvault_agent::control::{
-    AnnounceRequest, AnnouncementState, Client, DrainRequest, WaitAnswer, WaitRequest,
+    AnnounceRequest, AnnouncementState, AttachRequest, Client, DetachRequest, DrainRequest, WaitAnswer,
+    WaitRequest,
 };
 use stepvault_agent::step_progress::{Goal, Outcome};
 use stepvault_core::ErrorKind;
 use stepvault_core::config::Completion;
-use stepvault_core::ids::{Attempt, NodeName, Step};
+use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::path::RelativePath;
 use stepvault_testkit::faults::FaultAction;
@@ -41,6 +43,7 @@ fn announce(path: impl Into<std::path::PathBuf>) -> AnnounceRequest {
         path: path.into(),
         step: None,
         name: None,
+        metrics: BTreeMap::new(),
     }
 }
 
@@ -378,4 +381,78 @@ async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended(
     assert_eq!(committed(&remote).await, [id(1, 1)]);
     assert!(service.ended().unwrap().is_durable());
     assert!(!node.socket().exists());
+}
+
+#[tokio::test]
+async fn metrics_that_are_announced_are_the_steps() {
+    let node = Node::new();
+    let mut options = node.disk_options().await;
+    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    let (service, client) = node.start_controlled(options).await;
+    let path = node.save("step_3", &[("weights.dat", 100)], 0);
+    let with_metrics = AnnounceRequest {
+        metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
+        ..announce(path)
+    };
+    assert!(client.announce(&with_metrics).await.unwrap().newly_sealed);
+    service.stop();
+    let commit = node.on_disk(".stepvault/commits/000000000003.a1.json");
+    let commit = std::fs::read_to_string(commit).unwrap();
+    assert!(commit.contains(r#""metrics":{"loss":0.25}"#), "{commit}");
+}
+
+#[tokio::test]
+async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
+    let process = || std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let (node, mut first, mut second) = (Node::new(), process(), process());
+    let mut options = node.disk_options().await;
+    options.followed_process = Some(first.id());
+    let (service, client) = node.start_controlled(options.clone()).await;
+    let attach = |process_id| AttachRequest {
+        run: Some(run_name()),
+        process_id,
+    };
+    let attached = client.attach(&attach(second.id())).await.unwrap();
+    assert!(
+        attached.followed && attached.process_ids.len() == 2,
+        "{attached:?}"
+    );
+    let of_another_run = AttachRequest {
+        run: Some(RunName::new("another").unwrap()),
+        process_id: second.id(),
+    };
+    let error = client.attach(&of_another_run).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let detach = |process_id| DetachRequest {
+        process_id,
+        deadline_seconds: Some(60),
+        wait: true,
+    };
+    let answer = client.detach(&detach(second.id()), PATIENCE).await.unwrap();
+    assert!(!answer.ended, "{answer:?}");
+    node.save_small(1, 5);
+    first.kill().unwrap();
+    let report = service.ended().unwrap();
+    assert!(report.is_durable() && report.uploaded.total == 1, "{report:?}");
+    assert_eq!(sealed(&node), [id(1, 1)]);
+    first.wait().unwrap();
+
+    // The last one says so itself, and is told what is durable.
+    options.followed_process = Some(second.id());
+    let (service, client) = node.start_controlled(options.clone()).await;
+    node.save_small(2, 5);
+    let answer = client.detach(&detach(second.id()), PATIENCE).await.unwrap();
+    assert!(answer.ended && answer.durable == Some(true), "{answer:?}");
+    service.ended().unwrap();
+    assert_eq!(sealed(&node), [id(1, 1), id(1, 2)]);
+
+    // A service follows nobody.
+    options.followed_process = None;
+    let (service, client) = node.start_controlled(options).await;
+    assert!(!client.attach(&attach(second.id())).await.unwrap().followed);
+    let error = client.detach(&detach(second.id()), PATIENCE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    service.stop();
+    second.kill().unwrap();
+    second.wait().unwrap();
 }

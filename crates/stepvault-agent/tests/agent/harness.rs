@@ -216,6 +216,7 @@ impl Node {
             restart_loop: Some(RestartLoopRule::default()),
             once: false,
             trainer_ended: false,
+            followed_process: None,
         }
     }
 

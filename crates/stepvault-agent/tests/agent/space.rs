@@ -1,5 +1,6 @@
 //! A full disk: said, waited out, and gone on with.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -108,6 +109,7 @@ async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_spac
         path: node.save("step_1", &[("model.bin", 2 << 20)], 9),
         step: None,
         name: None,
+        metrics: BTreeMap::new(),
     };
     client.announce(&request).await.unwrap_err();
     let begun = Instant::now();

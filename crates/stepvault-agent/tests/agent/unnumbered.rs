@@ -1,5 +1,6 @@
 //! One path that holds one step after another, beside a running service.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -89,6 +90,7 @@ async fn an_announced_path_gets_the_number_that_its_content_states_or_the_next_o
             path,
             step: None,
             name: None,
+            metrics: BTreeMap::new(),
         };
         let mut answer = client.announce(&request).await.unwrap();
         while answer.state == AnnouncementState::Queued {

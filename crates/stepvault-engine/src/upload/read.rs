@@ -139,10 +139,11 @@ impl FileUpload {
         let budget = &self.session.budget;
         let store = &self.session.remote.store;
         let streams = store.capabilities().streams_bodies && size > STREAMED_BYTES;
-        // As many bodies as the store is worth requests fit into memory: reading them twice would gain nothing.
+        // As many bodies as the store is worth requests fit into memory, also when their number grows next: reading them
+        // twice would gain nothing.
         let suffices = store
             .request_level()
-            .is_some_and(|level| budget.holds(level.now(), size));
+            .is_some_and(|level| budget.holds(2 * level.now(), size));
         if !streams || suffices {
             return budget.take(size).await.map(Some);
         }

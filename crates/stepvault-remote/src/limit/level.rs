@@ -104,7 +104,7 @@ impl Level {
         })
     }
 
-    /// Records how long the answer to a small request took.
+    /// Records how long the answer to a small request, or the beginning of a larger one, took.
     pub(crate) fn heard(&self, after: Duration) {
         if after > NEAR {
             return;

@@ -15,7 +15,8 @@ use super::level::{Level, Turn};
 use crate::decorator::{Answer, Request, StoreDecorator};
 use crate::store::{ObjectInfo, RemoteStore, RequestLevel};
 
-/// A request that sends no more than this takes as long as the way to the store and back.
+/// The answer to a request that sends no more than this takes as long as the way to the store and back, and so does the
+/// beginning of any read.
 const SMALL_BYTES: u64 = 16 << 10;
 
 /// Limits concurrent requests. The outermost decorator: a request that waits for its retry keeps its permit, so that no
@@ -67,7 +68,8 @@ impl StoreDecorator for RequestLimitStore {
         let begun = Instant::now();
         let answer = call().await;
         if answer.is_ok() {
-            if request.sent_bytes <= SMALL_BYTES {
+            // What sends nothing may be no request: not every store has something to begin or to sync.
+            if (1..=SMALL_BYTES).contains(&request.sent_bytes) {
                 self.level.heard(begun.elapsed());
             }
             self.level.answered(request.sent_bytes);
@@ -81,7 +83,9 @@ impl StoreDecorator for RequestLimitStore {
         range: Option<Range<u64>>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let turn = self.turn().await?;
+        let begun = Instant::now();
         let body = self.inner.read(key, range).await?;
+        self.level.heard(begun.elapsed());
         let level = Arc::clone(&self.level);
         let held = unfold((body, turn, 0), move |(mut body, turn, bytes)| {
             let level = Arc::clone(&level);

@@ -34,6 +34,11 @@ pub(crate) struct AgentArguments {
     /// With --once: the trainer has ended with all its processes, so no quiet time is waited for
     #[arg(long, requires = "once")]
     trainer_ended: bool,
+    /// Drain when this process, and every other that attaches on the control socket, has ended
+    ///
+    /// Without this option the agent runs until it is told to end.
+    #[arg(long, value_name = "PID", conflicts_with = "once", value_parser = clap::value_parser!(u32).range(1..))]
+    follow: Option<u32>,
 }
 
 /// Maximum number of skipped entries to print, the latest.
@@ -64,6 +69,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     )?
     .with_other_runs_of(&settings.config);
     options.trainer_ended = arguments.trainer_ended;
+    options.followed_process = arguments.follow;
     options.refuse_read_only_mounts().await?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Session;
 use super::wait::{self, WaitDocument};
-use crate::arguments::values::{checked, duration, goal};
+use crate::arguments::values::{checked, duration, goal, metric};
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
@@ -32,6 +32,9 @@ pub(crate) struct AnnounceArguments {
     /// Step number; by default read from the name, or from the content if the name has none
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
+    /// Metric for rules that keep the best steps; repeatable, overrides the checkpoint's own metrics
+    #[arg(long, value_name = "NAME=VALUE", value_parser = metric)]
+    metric: Vec<(String, f64)>,
     /// Wait until the step is staged, uploaded or durable
     #[arg(long, value_name = "STATE", value_parser = goal)]
     wait_for: Option<Goal>,
@@ -70,6 +73,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         path: absolute(&arguments.path)?,
         step: arguments.step,
         name: None,
+        metrics: arguments.metric.into_iter().collect(),
     };
     let mut answer = client.announce(&request).await?;
     let mut waited = None;

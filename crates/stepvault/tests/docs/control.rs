@@ -18,7 +18,7 @@ const BEGIN: &str = "```http\n";
 const END: &str = "\n```";
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Killed at the end of the test.
+/// An agent, or a process that it follows. Killed at the end of the test.
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -34,11 +34,14 @@ fn the_answers_of_the_control_socket_are_those_of_an_agent() {
     let root = place.path().display().to_string();
     std::fs::create_dir_all(place.path().join("live/step_5")).unwrap();
     std::fs::write(place.path().join("live/step_5/weights.dat"), "weights").unwrap();
+    let second = Command::new("sleep").arg("600").spawn().unwrap();
+    let second = Agent(second);
     let agent = Command::new(env!("CARGO_BIN_EXE_stepvault"))
         .args([
             "agent", "--quiet", "--run", "my-run", "--node", "node-0", "--local", "vault",
         ])
         .args(["--remote", &format!("main=file://{root}/remote")])
+        .args(["--follow", &std::process::id().to_string()])
         .current_dir(place.path())
         .env_clear()
         .stdout(Stdio::null())
@@ -60,7 +63,11 @@ fn the_answers_of_the_control_socket_are_those_of_an_agent() {
         let (asked, _) = request.split_once(END).unwrap();
         let (_, after) = answer.split_once(END).unwrap();
         let (line, body) = asked.split_once("\n\n").unwrap_or((asked, ""));
-        let (status, answer) = ask(&socket, line, &body.replace("/data", &root));
+        let body = body
+            .replace("/data", &root)
+            .replace("4711", &std::process::id().to_string())
+            .replace("4712", &second.0.id().to_string());
+        let (status, answer) = ask(&socket, line, &body);
         let answer = plain(answer, "", &root);
         write!(text, "{BEGIN}{request}{BEGIN}{status}\n\n{answer:#}{END}{after}").unwrap();
     }

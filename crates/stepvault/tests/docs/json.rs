@@ -374,6 +374,14 @@ pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
                 .map(|(key, inner)| (key.clone(), plain(inner, &key, place)))
                 .collect(),
         ),
+        // The process of the tests is the first one, another is the second.
+        Value::Array(entries) if name == "process_ids" => {
+            let own = Value::from(std::process::id());
+            let number = |entry: &Value| if *entry == own { 4711 } else { 4712 };
+            let mut numbers: Vec<i32> = entries.iter().map(number).collect();
+            numbers.sort_unstable();
+            Value::from(numbers)
+        }
         Value::Array(entries) => Value::Array(
             entries
                 .into_iter()

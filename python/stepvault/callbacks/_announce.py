@@ -1,0 +1,65 @@
+"""What all callbacks do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Mapping, Optional
+
+from .. import errors
+from .._agent import Agent
+from .._program import PathLike
+from .._results import Announced, Drained
+
+_LOGGER = logging.getLogger("stepvault")
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics that are numbers; tensors of one element are."""
+    found = {}
+    for name, value in metrics.items():
+        try:
+            found[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return found
+
+
+def announce(
+    agent: Agent, path: PathLike, *, step: Optional[int] = None, metrics: Optional[Mapping[str, Any]] = None
+) -> Optional[Announced]:
+    """Announces a step; a failure is a warning. A step that other ranks still write is left to the last one's
+    announcement, or to the agent's own search."""
+    try:
+        announced = agent.announce(path, step=step, metrics=numbers(metrics or {}))
+    except errors.SourceChanged as error:
+        _LOGGER.info("%s", error)
+        return None
+    except errors.StepvaultError as error:
+        _LOGGER.warning("cannot announce %s: %s", path, error)
+        return None
+    if metrics and announced.is_sealed and not announced.is_newly_sealed:
+        _LOGGER.info("%s was sealed before it was announced: without these metrics", path)
+    return announced
+
+
+def announce_in_background(
+    agent: Agent, path: PathLike, *, step: Optional[int] = None, metrics: Optional[Mapping[str, Any]] = None
+) -> threading.Thread:
+    """Like `announce`, in a thread: for hooks on which the trainer waits."""
+    options = {"step": step, "metrics": dict(metrics or {})}
+    thread = threading.Thread(target=announce, args=(agent, path), kwargs=options, name="stepvault-announce")
+    thread.start()
+    return thread
+
+
+def wait_at_end(agent: Agent) -> Drained:
+    """Waits until everything that was announced is durable, within the agent's deadline for the end."""
+    try:
+        drained = agent.wait_for_announced(agent.drain_deadline_seconds)
+    except errors.StepvaultError as error:
+        _LOGGER.warning("cannot wait for the agent: %s", error)
+        return Drained(is_durable=None, not_durable=(), document={})
+    for left in drained.not_durable:
+        _LOGGER.warning("%s", left["reason"])
+    return drained

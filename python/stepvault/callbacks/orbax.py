@@ -1,0 +1,42 @@
+"""Orbax's CheckpointManager, as Flax uses it.
+
+import orbax.checkpoint as ocp
+import stepvault
+from stepvault.callbacks.orbax import announce_finished
+
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent.restore()
+with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(max_to_keep=2)) as manager:
+    start = manager.latest_step()
+    state = state if start is None else manager.restore(start, args=ocp.args.StandardRestore(state))
+    for step in range(start or 0, steps):
+        state, loss = train(state)
+        if manager.save(step, args=ocp.args.StandardSave(state)):
+            announce_finished(manager, agent, step, metrics={"loss": loss})
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Mapping, Optional
+
+from .._agent import Agent
+from . import _announce
+
+
+def announce_finished(
+    manager: Any, agent: Agent, step: int, *, metrics: Optional[Mapping[str, Any]] = None
+) -> threading.Thread:
+    """Announces a step when the manager has finished writing it, from a thread: it waits for nothing itself."""
+    known = _announce.numbers(metrics or {})
+
+    def announce() -> None:
+        manager.wait_until_finished()
+        options = getattr(manager, "_options", None)
+        name = getattr(options, "step_name_format", None)
+        path = manager.directory / str(step) if name is None else name.find_step(manager.directory, step).path
+        _announce.announce(agent, str(path), step=step, metrics=known)
+
+    thread = threading.Thread(target=announce, name="stepvault-announce")
+    thread.start()
+    return thread
