@@ -237,6 +237,7 @@ def watch(
     remote: Remotes,
     keep_last: Optional[int] = None,
     keep_local_last: int = 2,
+    announced: bool = False,
     local: Optional[PathLike] = None,
     node: Optional[str] = None,
     nodes: Union[int, str, None] = None,
@@ -258,6 +259,8 @@ def watch(
         remote: A URL or several: `s3://bucket/prefix`, `gs://…`, `az://…`, or an existing directory.
         keep_last: How many steps each remote keeps; by default all.
         keep_local_last: How many steps the vault keeps, of those that are durable.
+        announced: Whether every step is announced, as the callbacks do. One that is not is then sealed after a quiet
+            time only; otherwise a step may be sealed a moment before its announcement, without its metrics.
         local: The vault; by default `.stepvault` beside `directory`, on the same filesystem.
         node: Name of this node, if neither torchrun nor Slurm tells it.
         nodes: The nodes that write each step together, if neither torchrun nor Slurm tells them.
@@ -285,6 +288,7 @@ def watch(
         "local.directory": str(vault),
         "agent.drain-deadline": f"{math.ceil(drain_deadline)}s",
         _key("run", run, "watch"): str(directory),
+        _key("run", run, "announced"): announced,
         "keep.local.last": keep_local_last,
         **({} if keep_last is None else {"keep.remote.last": keep_last}),
         **(settings or {}),

@@ -41,6 +41,17 @@ def test_steps_are_found_without_an_announcement(place):
     until("the agent has ended", lambda: not place.agents())
 
 
+def test_a_step_that_should_be_announced_keeps_its_metrics(place):
+    settings = {"run.my-run.complete": "rename", "agent.poll-interval": "1s"}
+    with place.watch(settings=settings, announced=True) as agent:
+        path = place.save(7)
+        time.sleep(2.5)
+        assert agent.announce(path, metrics={"loss": 0.5}).is_newly_sealed
+        place.save(8)
+    steps = stepvault.list_steps(run="my-run", remote=place.remote, local=place.vault)
+    assert [(step.step, step.metrics) for step in steps] == [(8, {}), (7, {"loss": 0.5})]
+
+
 def test_an_exception_ends_the_script_and_drains(place):
     script = place.script(
         """

@@ -8,7 +8,7 @@ from stepvault.callbacks.accelerate import save_state
 project = ProjectConfiguration("project", automatic_checkpoint_naming=True, total_limit=2)
 accelerator = Accelerator(project_config=project)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-agent = stepvault.watch("project/checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("project/checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
 if path is not None:
     accelerator.load_state(str(path))

@@ -4,7 +4,7 @@ import stepvault
 import torch.distributed.checkpoint as dcp
 from stepvault.callbacks.dcp import announce_saved
 
-agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
 if path is not None:
     dcp.load(state, checkpoint_id=path)

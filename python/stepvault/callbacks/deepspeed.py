@@ -5,7 +5,7 @@ import stepvault
 from stepvault.callbacks.deepspeed import save_checkpoint
 
 engine, *_ = deepspeed.initialize(model=model, config=config)
-agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 if agent.restore() is not None:
     engine.load_checkpoint("checkpoints")
 for step, batch in enumerate(batches):

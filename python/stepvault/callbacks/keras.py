@@ -4,7 +4,7 @@ import keras
 import stepvault
 from stepvault.callbacks.keras import StepvaultCallback
 
-agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
 model = keras.saving.load_model(path) if path is not None else new_model()
 saves = keras.callbacks.ModelCheckpoint("checkpoints/model_{epoch:04d}.keras")

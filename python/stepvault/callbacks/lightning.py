@@ -5,7 +5,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from stepvault.callbacks.lightning import StepvaultCallback
 
-agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
 saves = ModelCheckpoint("checkpoints", every_n_train_steps=100, save_top_k=2, monitor="step", mode="max")
 trainer = Trainer(callbacks=[saves, StepvaultCallback(agent)])

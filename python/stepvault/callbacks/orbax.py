@@ -4,7 +4,7 @@ import orbax.checkpoint as ocp
 import stepvault
 from stepvault.callbacks.orbax import announce_finished
 
-agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 agent.restore()
 with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(max_to_keep=2)) as manager:
     start = manager.latest_step()

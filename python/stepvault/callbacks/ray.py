@@ -5,7 +5,7 @@ import stepvault
 from stepvault.callbacks.ray import report
 
 def train_loop(config):
-    agent = stepvault.watch(config["directory"], run="my-run", remote="s3://bucket/prefix", keep_last=5)
+    agent = stepvault.watch(config["directory"], run="my-run", remote="s3://bucket/prefix", announced=True)
     path = agent.restore()
     model = load(path) if path is not None else new_model()
     for step in range(config["steps"]):

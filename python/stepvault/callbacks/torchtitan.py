@@ -5,7 +5,7 @@ from stepvault.callbacks.torchtitan import announce_saves
 from torchtitan.train import Trainer
 
 # In each rank, before the trainer is made: the folder is that of `checkpoint.folder` below `job.dump_folder`.
-agent = stepvault.watch("outputs/checkpoint", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("outputs/checkpoint", run="my-run", remote="s3://bucket/prefix", announced=True)
 agent.restore()
 trainer = Trainer(config)
 announce_saves(trainer.checkpointer, agent)

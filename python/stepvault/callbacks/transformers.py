@@ -5,7 +5,7 @@ from stepvault.callbacks.transformers import StepvaultCallback
 from transformers import Trainer, TrainingArguments
 
 arguments = TrainingArguments("checkpoints", save_steps=100, save_total_limit=2)
-agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", keep_last=5)
+agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 callback = StepvaultCallback(agent)
 trainer = Trainer(model=model, args=arguments, train_dataset=dataset, callbacks=[callback])
 trainer.train(resume_from_checkpoint=callback.resume_path())

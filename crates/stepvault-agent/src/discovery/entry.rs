@@ -56,6 +56,8 @@ pub(super) struct Candidate<'a> {
     pub(super) step: &'a FoundStep,
     /// How long it must be unchanged.
     pub(super) quiet_time: Duration,
+    /// The same, whatever proves it whole, if it should have been announced.
+    pub(super) announced_within: Option<Duration>,
     /// Checks the structure of its files.
     pub(super) structure: &'a dyn Fn() -> StepCheck,
     /// Returns the files that all earlier steps have and it lacks, if nothing but its files proves it whole.
@@ -161,6 +163,7 @@ impl Entry {
             QuietRule::OnceSealed => self.was_handled.then_some(candidate.quiet_time),
             QuietRule::Never => None,
         };
+        let quiet_time = quiet_time.max(candidate.announced_within);
         if let Some(quiet_time) = quiet_time
             && let Some(not_yet) = not_quiet(quiet_time, tree.newest_mtime(), sighting, now)
         {

@@ -56,6 +56,8 @@ pub(crate) struct Discovery {
     selection: Selection,
     /// How long a step must be unchanged if nothing else proves that its save is over.
     quiet_time: Duration,
+    /// How long any step must be unchanged that is not announced; `None` if announcements are not expected.
+    announced_within: Option<Duration>,
     scan_mode: ScanMode,
     extent: Extent,
     /// The last survey, and what was found in it.
@@ -233,17 +235,22 @@ impl Discovery {
                 Choice::of(profile.ok_or_else(|| error(format!("there is no profile '{name}'")))?)
             }
         };
+        let quiet_time = match run.completion {
+            Completion::Auto(time) | Completion::Quiet(time) => Some(time),
+            Completion::Marker(_) | Completion::Rename => None,
+        };
+        let expected_within = quiet_time.unwrap_or(RunSettings::DEFAULT_QUIET_TIME);
         Ok(Some(Self {
             directory,
             entries: BTreeMap::new(),
             choice,
             selection: Selection::new(names, series),
             quiet_time: match run.completion {
-                Completion::Auto(time) | Completion::Quiet(time) => time,
-                Completion::Marker(_) => RunSettings::DEFAULT_QUIET_TIME,
                 // Nothing but the name is waited for.
                 Completion::Rename => Duration::ZERO,
+                _ => expected_within,
             },
+            announced_within: run.announced.then_some(expected_within),
             scan_mode,
             extent,
             survey: SurveyTree::default(),
@@ -285,6 +292,7 @@ impl Discovery {
     /// Waits for no quiet time any more: nothing writes here.
     pub(crate) fn end_quiet_time(&mut self) {
         self.quiet_time = Duration::ZERO;
+        self.announced_within = None;
         self.allow_immediate_scan();
     }
 

@@ -117,6 +117,7 @@ impl Discovery {
             tree: &self.survey,
             files: &files,
             quiet_time: self.quiet_time,
+            announced_within: self.announced_within,
             extent: self.extent,
             found: &self.found,
             sealed_files: &self.sealed_files,
@@ -280,6 +281,7 @@ struct ScanFacts<'a> {
     tree: &'a Tree,
     files: &'a SurveyFiles,
     quiet_time: Duration,
+    announced_within: Option<Duration>,
     extent: Extent,
     found: &'a Found,
     sealed_files: &'a SealedFiles,
@@ -310,6 +312,7 @@ impl ScanFacts<'_> {
             origin: &origin,
             step,
             quiet_time: self.quiet_time,
+            announced_within: self.announced_within,
             structure: &|| match self.profile.names {
                 Some(_) => StepCheck::default(),
                 None => check_extent(self.extent, step, self.tree, self.files),

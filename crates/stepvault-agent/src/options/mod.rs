@@ -62,6 +62,8 @@ pub struct AgentRun {
     pub shared: bool,
     /// Whether nothing is uploaded while another training job writes the run.
     pub exclusive: bool,
+    /// Whether a step that is not announced is sealed after a quiet time only, even if it is known to be complete.
+    pub announced: bool,
     /// The algorithm of the digests of its steps.
     pub digest: DigestAlgorithm,
     /// Where checkpoints contain metrics.
@@ -121,6 +123,7 @@ impl AgentRun {
             clean_source: settings.clean_source,
             shared: settings.shared,
             exclusive: settings.exclusive,
+            announced: settings.announced,
             digest: settings.digest,
             metrics_source: MetricsSource {
                 file: settings.metrics_file,

@@ -456,3 +456,37 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     second.kill().unwrap();
     second.wait().unwrap();
 }
+
+#[tokio::test]
+async fn what_should_be_announced_waits_for_that_until_the_trainer_has_ended() {
+    let (node, mut trainer) = (
+        Node::new(),
+        std::process::Command::new("sleep").arg("600").spawn().unwrap(),
+    );
+    let mut options = node.disk_options().await;
+    options.runs[0].announced = true;
+    options.followed_process = Some(trainer.id());
+    let (service, client) = node.start_controlled(options).await;
+    let path = node.save("step_1", &[("weights.dat", 100)], 0);
+    // Its name alone proves it complete: without the setting, it would be sealed by now.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(sealed(&node), []);
+    let with_metrics = AnnounceRequest {
+        metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
+        ..announce(path)
+    };
+    assert!(client.announce(&with_metrics).await.unwrap().newly_sealed);
+    node.save("step_2", &[("weights.dat", 100)], 0);
+    let detach = DetachRequest {
+        process_id: trainer.id(),
+        deadline_seconds: Some(60),
+        wait: true,
+    };
+    let answer = client.detach(&detach, PATIENCE).await.unwrap();
+    assert!(answer.ended && answer.durable == Some(true), "{answer:?}");
+    let report = service.ended().unwrap();
+    assert_eq!(report.uploaded.total, 2, "{report:?}");
+    assert_eq!(sealed(&node), [id(1, 1), id(1, 2)]);
+    trainer.kill().unwrap();
+    trainer.wait().unwrap();
+}

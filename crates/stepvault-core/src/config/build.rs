@@ -275,6 +275,7 @@ fn run(
         clean_source: section.boolean("clean-source").unwrap_or(false),
         shared: section.boolean("shared").unwrap_or(false),
         exclusive: section.boolean("exclusive").unwrap_or(false),
+        announced: section.boolean("announced").unwrap_or(false),
         digest: match section.text("digest").as_deref() {
             Some("blake3") => DigestAlgorithm::Blake3,
             _ => DigestAlgorithm::Sha256,

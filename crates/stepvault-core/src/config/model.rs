@@ -268,6 +268,8 @@ pub struct RunSettings {
     pub shared: bool,
     /// Whether uploads are refused while another training job writes the run.
     pub exclusive: bool,
+    /// Whether the trainer announces its steps, so that one that is not announced is sealed after a quiet time only.
+    pub announced: bool,
     /// The algorithm of the digests that prove the content of its steps.
     pub digest: DigestAlgorithm,
     /// JSON file inside the checkpoint that holds metrics.
@@ -300,6 +302,7 @@ impl RunSettings {
             clean_source: false,
             shared: false,
             exclusive: false,
+            announced: false,
             digest: DigestAlgorithm::Sha256,
             metrics_file: None,
             metrics: BTreeMap::new(),

@@ -206,6 +206,7 @@ static RUN: &[Member] = &[
     default("clean-source", Kind::Boolean, "false"),
     default("shared", Kind::Boolean, "false"),
     default("exclusive", Kind::Boolean, "false"),
+    default("announced", Kind::Boolean, "false"),
     default("digest", Kind::Choice(&["sha256", "blake3"]), "sha256"),
     unset("metrics-file", Kind::InnerPath),
     unset("metrics", Kind::TextMap),
