@@ -32,10 +32,10 @@ def announce_finished(
 
     def announce() -> None:
         manager.wait_until_finished()
-        options = getattr(manager, "_options", None)
-        name = getattr(options, "step_name_format", None)
-        path = manager.directory / str(step) if name is None else name.find_step(manager.directory, step).path
-        _announce.announce(agent, str(path), step=step, metrics=known)
+        # Options may give the steps other names, which the manager tells nobody.
+        names = getattr(manager, "_step_name_format", None)
+        name = str(step) if names is None else names.build_name(step)
+        _announce.announce(agent, str(manager.directory / name), step=step, metrics=known)
 
     thread = threading.Thread(target=announce, name="stepvault-announce")
     thread.start()
