@@ -140,15 +140,20 @@ class Agent:
             _connect(self, self._start)
             return ask(self._socket, method, route, body, within_seconds=within_seconds)
 
-    def stage(self, step: int, **options: Any) -> ContextManager[Path]:
-        """A private directory to write a step to, which is committed and announced when the block ends."""
-        return self._stage(step, options)
+    def stage(
+        self, step: int, *, metrics: Optional[Mapping[str, float]] = None, **options: Any
+    ) -> ContextManager[Path]:
+        """A private directory to write a step to, which is committed and announced when the block ends.
+
+        `options` are those of `stepvault.stage`.
+        """
+        return self._stage(step, metrics, options)
 
     @contextlib.contextmanager
-    def _stage(self, step: int, options: Dict[str, Any]) -> Iterator[Path]:
+    def _stage(self, step: int, metrics: Optional[Mapping[str, float]], options: Dict[str, Any]) -> Iterator[Path]:
         with _commands.stage(self.directory, step, **options) as staged:
             yield staged
-        self.announce(self.directory / staged.name, step=step)
+        self.announce(self.directory / staged.name, step=step, metrics=metrics)
 
     def restore(self, **options: Any) -> Optional[Path]:
         """Restores the newest valid step into the directory: see `stepvault.restore`."""

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Union
@@ -104,23 +105,25 @@ def arguments_of(
 
 
 def answer(arguments: Sequence[str], *, accepts: Sequence[int] = (0,)) -> Dict[str, Any]:
-    """Runs a command and returns its document. Its messages go to this process's standard error.
+    """Runs a command and returns its document. Its messages go to this process's standard error at its end, unless it
+    fails: the exception has what it says.
 
     Raises:
         StepvaultError: the command failed; the class follows the kind of the error.
     """
     # A signal of the terminal is for the command too: it ends, and says that it was interrupted.
     command = [program(), "--json", *arguments]
-    ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment())
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment())
     try:
         document: Dict[str, Any] = json.loads(ran.stdout)
     except ValueError as error:
+        told = ran.stderr.decode(errors="replace").strip() or "it printed nothing"
         raise errors.StepvaultError(
-            f"stepvault {arguments[0]} ended with code {ran.returncode} and without a document",
-            "look for the cause in its output",
+            f"stepvault {arguments[0]} ended with code {ran.returncode} and without a document: {told}"
         ) from error
     if isinstance(document.get("error"), dict) and set(document) == {"error", "format"}:
         raise errors.from_document(document["error"])
+    sys.stderr.write(ran.stderr.decode(errors="replace"))
     if ran.returncode not in accepts:
         raise errors.StepvaultError(f"stepvault {arguments[0]} ended with code {ran.returncode}: {_reasons(document)}")
     return document

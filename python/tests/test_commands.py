@@ -14,9 +14,10 @@ def push(place, step, **more):
     return stepvault.push(place.save(step), run="my-run", remote=place.remote, **more)
 
 
-def test_restore_returns_the_path_to_resume_from(place):
+def test_restore_returns_the_path_to_resume_from(place, capfd):
     options = {"run": "my-run", "remote": place.remote}
     assert stepvault.restore(place.checkpoints, **options) is None
+    assert capfd.readouterr().err == ""
     assert push(place, 100, metrics={"loss": 0.25})["remotes"][0]["durable"]
     push(place, 200)
     shutil.rmtree(place.vault)
@@ -71,10 +72,11 @@ def test_the_status_is_shown_in_a_notebook(place):
 
 def test_a_staged_step_is_whole_or_absent(place):
     agent = place.watch()
-    with agent.stage(5) as staged:
+    with agent.stage(5, metrics={"loss": 0.5}) as staged:
         (staged / "weights.bin").write_bytes(b"weights")
         assert not (place.checkpoints / "step_5").exists()
     agent.wait(5)
+    assert agent.list_steps()[0].metrics == {"loss": 0.5}
     assert (place.checkpoints / "step_5" / "weights.bin").exists()
     with pytest.raises(ValueError, match="of the trainer"), agent.stage(6) as staged:
         raise ValueError("of the trainer")

@@ -10,7 +10,7 @@ def train_loop(config):
     model = load(path) if path is not None else new_model()
     for step in range(config["steps"]):
         loss = train(model)
-        with agent.stage(step) as directory:
+        with agent.stage(step, metrics={"loss": loss}) as directory:
             save(model, directory)
         report(agent, step, {"loss": loss})
 """
