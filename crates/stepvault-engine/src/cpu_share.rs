@@ -46,7 +46,8 @@ impl CpuShare {
     /// Returns a share of the processors that this process may run on, in percent.
     pub fn new(percent: u8) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::with_clock(f64::from(percent) / 100.0 * processors as f64, process_cpu_time)
+        let processors = f64::from(u32::try_from(processors).unwrap_or(u32::MAX));
+        Self::with_clock(f64::from(percent) / 100.0 * processors, process_cpu_time)
     }
 
     /// Returns the share without a limit.

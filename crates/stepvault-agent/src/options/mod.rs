@@ -42,6 +42,7 @@ pub struct AgentRemote {
 
 /// One run to serve.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct AgentRun {
     /// The run.
     pub run: RunName,

@@ -141,7 +141,7 @@ fn at_most(section: &mut Section<'_>, key: &str, least: u8, most: u8) -> Option<
         section.fault(
             key,
             format!("{number} is too large"),
-            &format!("write a number from {least} to {most}"),
+            format!("write a number from {least} to {most}"),
         );
         return None;
     }

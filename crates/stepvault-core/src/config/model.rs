@@ -248,6 +248,7 @@ pub enum Completion {
 
 /// `[run."NAME"]`
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct RunSettings {
     /// The run.
     pub name: RunName,
