@@ -237,7 +237,10 @@ impl FileUpload {
     }
 
     async fn try_part(&self, index: u32) -> Result<()> {
-        self.session.cpu_share.turn().await;
+        self.session
+            .cpu_share
+            .turn(range_length(self.layout, index))
+            .await;
         if self.others == OtherWriters::Sent {
             return self.compare_with_present().await;
         }
