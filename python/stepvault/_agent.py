@@ -118,9 +118,9 @@ class Agent:
             document = self._ask("POST", "/v1/wait", body, within_seconds=seconds)
             if document["outcome"] == "reached":
                 return Progress(step=step, attempt=document["attempt"], reached=document["reached"], document=document)
-            reasons = [document["reason"], *(f"{on['remote']}: {on['reason']}" for on in document["remotes"])]
-            why = "; ".join(reason for reason in reasons if reason and not reason.endswith(": None"))
-            told = f"step {step} of '{self.run}' is not {until}" + (f": {why}" if why else "")
+            reasons = [document["reason"]] if document["reason"] else []
+            reasons += [f"{on['remote']}: {on['reason']}" for on in document["remotes"] if on["reason"]]
+            told = f"step {step} of '{self.run}' is not {until}" + (": " if reasons else "") + "; ".join(reasons)
             if document["outcome"] == "failed":
                 raise errors.StepFailed(told)
             if time.monotonic() >= deadline:
@@ -298,7 +298,7 @@ def watch(
         **({} if keep_last is None else {"keep.remote.last": keep_last}),
         **(settings or {}),
     }
-    # Every value in JSON is one in TOML.
+    # Text, numbers, booleans and lists are written alike in JSON and in TOML.
     text = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in configuration.items())
     arguments = ["agent", "--config=/dev/stdin", f"--follow={os.getpid()}", *([] if progress else ["--quiet"])]
     arguments += arguments_of(run=run, remote=agent.remotes, node=node, nodes=nodes)

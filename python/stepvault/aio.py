@@ -1,7 +1,9 @@
 """The functions of this package for asyncio: each runs in a thread, so that the event loop is not blocked.
 
+```python
 agent = await stepvault.aio.watch("checkpoints", run="my-run", remote="s3://bucket/prefix")
 await stepvault.aio.call(agent.announce, path, step=100)
+```
 """
 
 from __future__ import annotations

@@ -121,24 +121,7 @@ class NotReached(StepvaultError, TimeoutError):
     kind = "not-reached"
 
 
-_OF_KIND: Dict[str, Type[StepvaultError]] = {
-    error.kind: error
-    for error in (
-        UsageError,
-        NotFound,
-        NoneValid,
-        Unreachable,
-        Held,
-        Damaged,
-        Conflict,
-        SourceChanged,
-        Denied,
-        NoSpace,
-        NewerFormat,
-        Refused,
-        Interrupted,
-    )
-}
+_OF_KIND: Dict[str, Type[StepvaultError]] = {error.kind: error for error in StepvaultError.__subclasses__()}
 
 
 def from_document(error: Mapping[str, Any]) -> StepvaultError:

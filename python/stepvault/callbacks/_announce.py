@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any, Mapping, Optional
 
 from .. import errors
@@ -41,16 +40,6 @@ def announce(
     if metrics and announced.is_sealed and not announced.is_newly_sealed:
         _LOGGER.info("%s was sealed before it was announced: without these metrics", path)
     return announced
-
-
-def announce_in_background(
-    agent: Agent, path: PathLike, *, step: Optional[int] = None, metrics: Optional[Mapping[str, Any]] = None
-) -> threading.Thread:
-    """Like `announce`, in a thread: for hooks on which the trainer waits."""
-    options = {"step": step, "metrics": dict(metrics or {})}
-    thread = threading.Thread(target=announce, args=(agent, path), kwargs=options, name="stepvault-announce")
-    thread.start()
-    return thread
 
 
 def wait_at_end(agent: Agent) -> Drained:

@@ -437,7 +437,7 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     assert_eq!(sealed(&node), [id(1, 1)]);
     first.wait().unwrap();
 
-    // The last one says so itself, and is told what is durable.
+    // The last one detaches, and is told what is durable.
     options.followed_process = Some(second.id());
     let (service, client) = node.start_controlled(options.clone()).await;
     node.save_small(2, 5);
