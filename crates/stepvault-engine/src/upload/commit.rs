@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::digests::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, present_parts, read_found_parts, read_part_manifest};
+use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
 use crate::content::record_matches_manifest;
 use crate::step_state::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
@@ -106,8 +106,8 @@ impl UploadSession {
             let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
             let committed = match &written {
                 Ok(written) if written.is_new() => Ok(false),
-                // What fails next would wait as long.
-                Err(error) if is_outage(error) => Ok(false),
+                // What fails next would wait as long. Who may only read is told that the step is durable.
+                Err(error) if error.kind() == ErrorKind::Unreachable => Ok(false),
                 _ => self.confirm_committed(sealed).await,
             };
             (Some(written), committed, not_removed)
