@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::digests::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
-use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
+use crate::catalog::{is_outage, present_parts, read_found_parts, read_part_manifest};
 use crate::content::record_matches_manifest;
 use crate::step_state::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
@@ -106,8 +106,8 @@ impl UploadSession {
             let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
             let committed = match &written {
                 Ok(written) if written.is_new() => Ok(false),
-                // What fails next would wait as long. Who may only read is told that the step is durable.
-                Err(error) if error.kind() == ErrorKind::Unreachable => Ok(false),
+                // Nothing else would be answered either. Who may only read is told that the step is durable.
+                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.duplicate()),
                 _ => self.confirm_committed(sealed).await,
             };
             (Some(written), committed, not_removed)
@@ -119,7 +119,7 @@ impl UploadSession {
             Ok(true) => return Ok(Begun::AlreadyDurable),
             Ok(false) => not_removed?,
             // Of a removed step, some objects may be gone before its commit.
-            Err(error) => return Err(not_removed.err().unwrap_or(error)),
+            Err(error) => return Err(not_removed.err().filter(|found| !is_outage(found)).unwrap_or(error)),
         }
         let written = match written {
             Some(written) => written?,

@@ -9,6 +9,7 @@ use stepvault_core::records::Tombstone;
 use stepvault_core::retention::RefusalKind;
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::leases::HeldLease;
+use stepvault_engine::push::seal_checkpoint;
 use stepvault_engine::restore::{RestoreRequest, plan};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
@@ -311,4 +312,29 @@ async fn only_a_gc_that_is_no_dry_run_takes_away_what_one_before_left() {
             .unwrap();
         assert_eq!(rig.remote_root().join(&grave).exists(), stays);
     }
+}
+
+/// S1: what is durable is found so by who may only read, and nothing else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_may_only_read_is_told_whether_the_step_is_durable() {
+    let server = StrictS3::start();
+    let mut rig = Rig::with_s3(&server).await;
+    rig.push_steps(1).await;
+    rig.lose_node();
+    let session = rig.upload_session().await;
+    let mut sealed = Vec::new();
+    for (step, source) in [
+        (1, rig.write_step(1, &[("x", 100), ("y", 7)], 1, 1_000)),
+        (2, rig.write_step(2, &[("x", 100)], 2, 2_000)),
+    ] {
+        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
+            .await
+            .unwrap();
+        sealed.push(rig.vault.step(&run_name(), id(1, step)).unwrap().unwrap());
+    }
+    let action = FaultAction::refuse(403, "AccessDenied");
+    server.faults().inject("PUT", "", u64::MAX, action);
+    assert!(session.upload(&sealed[0]).await.unwrap().is_durable());
+    let (error, message) = text(session.upload(&sealed[1]).await);
+    assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
 }

@@ -68,7 +68,7 @@ impl Gate {
                 epoch: 0,
                 failures_in_row: 0,
                 not_before: None,
-                probe_waits: backoff(FIRST_PROBE_WAIT, LONGEST_PROBE_WAIT),
+                probe_waits: probe_waits(patience),
                 tokens: MAX_TOKENS,
                 tokens_at: now,
                 last_success: now,
@@ -80,9 +80,14 @@ impl Gate {
     }
 
     /// Waits until a request may be sent. Fails with the last error when the remote has answered no request for too
-    /// long.
-    pub(super) async fn enter(self: &Arc<Self>, is_retry: bool) -> Result<Pass, Option<Error>> {
+    /// long. `is_given_up` is whether that was found before: then it fails with the next request that fails.
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        is_retry: bool,
+        is_given_up: bool,
+    ) -> Result<Pass, Option<Error>> {
         let began = Instant::now();
+        let failures_before = self.lock().failures_in_row;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -98,7 +103,8 @@ impl Gate {
                     Ask::Wait(until) => until,
                 };
                 let give_up = began.max(state.last_success) + self.patience;
-                if give_up <= Instant::now() {
+                let has_failed_again = is_given_up && state.failures_in_row > failures_before;
+                if has_failed_again || give_up <= Instant::now() {
                     return Err(state.last_error.as_ref().map(Error::duplicate));
                 }
                 (until, give_up)
@@ -156,7 +162,7 @@ impl Pass {
         state.failures_in_row = 0;
         state.allowed = state.allowed.saturating_add(1);
         state.not_before = None;
-        state.probe_waits = backoff(FIRST_PROBE_WAIT, LONGEST_PROBE_WAIT);
+        state.probe_waits = probe_waits(self.gate.patience);
         state.tokens = (state.tokens + TOKENS_FOR_A_SUCCESS).min(MAX_TOKENS);
         state.last_success = Instant::now();
         state.last_error = None;
@@ -182,7 +188,7 @@ impl Pass {
         }
         state.epoch += 1;
         if state.failures_in_row >= FAILURES_THAT_CLOSE {
-            let wait = state.probe_waits.next().unwrap_or(LONGEST_PROBE_WAIT);
+            let wait = state.probe_waits.next().unwrap_or(LONGEST_PROBE_WAIT.min(self.gate.patience));
             let probe = now + wait;
             state.not_before = Some(state.not_before.map_or(probe, |earlier| earlier.max(probe)));
         }
@@ -194,6 +200,12 @@ impl Drop for Pass {
         self.gate.lock().under_way -= 1;
         self.gate.changed.notify_waiters();
     }
+}
+
+/// Returns the waits between probes: with a short `patience` they stay short, so that several fit into it.
+fn probe_waits(patience: Duration) -> ExponentialBackoff {
+    let longest = LONGEST_PROBE_WAIT.min(patience / 8);
+    backoff(FIRST_PROBE_WAIT.min(longest), longest)
 }
 
 /// Returns waits that double from `first` to `longest`, each randomly up to twice as long.

@@ -91,15 +91,19 @@ impl Retries {
     where
         Attempting: Future<Output = Result<Value>> + Send,
     {
+        let entered = Instant::now();
         let mut began = None;
         let mut tries = 0_u32;
         let mut waits = backoff(FIRST_WAIT, LONGEST_WAIT);
         let mut last: Option<Error> = None;
         loop {
-            let pass = match self.gate.enter(tries > 0).await {
+            let pass = match self.gate.enter(tries > 0, self.is_given_up()).await {
                 Ok(pass) => pass,
                 Err(shared) => {
-                    return Err(self.unreachable(tries, self.deadline, last.as_ref().or(shared.as_ref())));
+                    if !self.is_given_up() {
+                        *self.given_up() = Some(Instant::now());
+                    }
+                    return Err(self.unreachable(tries, entered.elapsed(), last.as_ref().or(shared.as_ref())));
                 }
             };
             // Waiting for the gate does not count; only this request's own attempts do.
@@ -121,8 +125,7 @@ impl Retries {
             }
             let wait = waits.next().unwrap_or(LONGEST_WAIT);
             let wait = error.retry_after_wait().map_or(wait, |asked| asked.max(wait));
-            let is_given_up = self.given_up().is_some_and(|time| time.elapsed() < self.deadline);
-            if is_given_up && error.kind() != ErrorKind::Conflict {
+            if self.is_given_up() && error.kind() != ErrorKind::Conflict {
                 return Err(self.unreachable(tries, began.elapsed(), Some(&error)));
             }
             if began.elapsed() + wait > self.deadline {
@@ -139,6 +142,12 @@ impl Retries {
             last = Some(error);
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Returns whether a request has used up the deadline not long ago, and the remote has not answered since.
+    fn is_given_up(&self) -> bool {
+        self.given_up()
+            .is_some_and(|time| time.elapsed() < self.deadline)
     }
 
     fn given_up(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -224,3 +224,19 @@ async fn the_last_error_tells_who_how_long_and_why() {
         assert!(error.is_transient());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_remote_costs_its_deadline_once_however_many_requests_come_at_once() {
+    let flaky = Arc::new(Flaky::new(Duration::ZERO, |_, _, _| Err(busy())));
+    // A shorter one ends while requests wait for a probe.
+    for deadline_seconds in [4, 60] {
+        let store = decorated(&flaky, deadline_seconds);
+        let first = join_all((0..8).map(|_| store.head("first"))).await;
+        let (tried, began) = (flaky.times().len(), Instant::now());
+        let later = join_all((0..8).map(|_| store.head("later"))).await;
+        assert!(first.into_iter().chain(later).all(|answer| answer.is_err()));
+        assert_eq!(flaky.times().len(), tried + 1);
+        // The longest wait between probes, with jitter.
+        assert!(began.elapsed() <= Duration::from_secs(24), "{:?}", began.elapsed());
+    }
+}
