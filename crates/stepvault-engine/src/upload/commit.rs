@@ -119,7 +119,12 @@ impl UploadSession {
             Ok(true) => return Ok(Begun::AlreadyDurable),
             Ok(false) => not_removed?,
             // Of a removed step, some objects may be gone before its commit.
-            Err(error) => return Err(not_removed.err().filter(|found| !is_outage(found)).unwrap_or(error)),
+            Err(error) => {
+                return Err(not_removed
+                    .err()
+                    .filter(|found| !is_outage(found))
+                    .unwrap_or(error));
+            }
         }
         let written = match written {
             Some(written) => written?,

@@ -103,7 +103,11 @@ impl Retries {
                     if !self.is_given_up() {
                         *self.given_up() = Some(Instant::now());
                     }
-                    return Err(self.unreachable(tries, entered.elapsed(), last.as_ref().or(shared.as_ref())));
+                    return Err(self.unreachable(
+                        tries,
+                        entered.elapsed(),
+                        last.as_ref().or(shared.as_ref()),
+                    ));
                 }
             };
             // Waiting for the gate does not count; only this request's own attempts do.
@@ -146,8 +150,7 @@ impl Retries {
 
     /// Returns whether a request has used up the deadline not long ago, and the remote has not answered since.
     fn is_given_up(&self) -> bool {
-        self.given_up()
-            .is_some_and(|time| time.elapsed() < self.deadline)
+        self.given_up().is_some_and(|time| time.elapsed() < self.deadline)
     }
 
     fn given_up(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -237,6 +237,10 @@ async fn a_dead_remote_costs_its_deadline_once_however_many_requests_come_at_onc
         assert!(first.into_iter().chain(later).all(|answer| answer.is_err()));
         assert_eq!(flaky.times().len(), tried + 1);
         // The longest wait between probes, with jitter.
-        assert!(began.elapsed() <= Duration::from_secs(24), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() <= Duration::from_secs(24),
+            "{:?}",
+            began.elapsed()
+        );
     }
 }
