@@ -14,10 +14,11 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from . import _commands, errors
 from ._program import PathLike, Remotes, arguments_of, environment, program, remote_urls
+from ._progress import ProgressLine
 from ._results import Announced, Document, Drained, Progress, Status, Steps
 from ._socket import MAXIMUM_PATH_BYTES, ask
 
@@ -28,6 +29,10 @@ _LONGEST_WAIT_SECONDS = 600
 _POLL_SECONDS = 0.05
 #: File descriptor of this process's standard error.
 _STANDARD_ERROR = 2
+
+
+#: Whether the interpreter exits.
+_ending = threading.Event()
 
 
 class Agent:
@@ -48,6 +53,7 @@ class Agent:
         self._owner = os.getpid()
         self._announced: Dict[int, int] = {}
         self._drained: Optional[Drained] = None
+        self._progress: Optional[ProgressLine] = None
         self._lock = threading.Lock()
 
     def announce(
@@ -57,13 +63,16 @@ class Agent:
         step: Optional[int] = None,
         metrics: Optional[Mapping[str, float]] = None,
         name: Optional[str] = None,
+        rank: Optional[Tuple[int, int]] = None,
         wait_until: Optional[str] = None,
         timeout: float = 600.0,
     ) -> Announced:
         """Declares a step finished: it is sealed at once, without a quiet time.
 
-        Metrics that are not finite numbers are left out. `wait_until` waits until the step is `staged`, `uploaded` or
-        `durable`.
+        Metrics that are not finite numbers are left out. `rank` is for a step that several ranks of this node write:
+        the number of this one on the node, from 0, and how many there are. Each announces when its files are written,
+        none waits for another, and the step is sealed with the last. `wait_until` waits until the step is `staged`,
+        `uploaded` or `durable`.
 
         Raises:
             SourceChanged: the step is incomplete.
@@ -75,6 +84,8 @@ class Agent:
         for member, value in (("step", step), ("name", name), ("metrics", numbers or None)):
             if value is not None:
                 body[member] = value
+        if rank is not None:
+            body["rank"] = {"number": rank[0], "of": rank[1], "process_id": os.getpid()}
         document = self._ask("POST", "/v1/announce", body)
         deadline = time.monotonic() + timeout
         while wait_until is not None and document["state"] == "queued" and time.monotonic() < deadline:
@@ -156,7 +167,10 @@ class Agent:
         self.announce(self.directory / staged.name, step=step, metrics=metrics)
 
     def restore(self, **options: Any) -> Optional[Path]:
-        """Restores the newest valid step into the directory: see `stepvault.restore`."""
+        """Restores the newest valid step into the directory: see `stepvault.restore`.
+
+        Each rank of a node may call it. The first one restores, the others wait for it and get the same path.
+        """
         return _commands.restore(self.directory, run=self.run, remote=self.remotes, local=self.local, **options)
 
     def list_steps(self) -> Steps:
@@ -189,6 +203,13 @@ class Agent:
             return self._drained
 
     def _drain(self, deadline: float) -> Drained:
+        try:
+            return self._drain_with_progress(deadline)
+        finally:
+            if self._progress is not None:
+                self._progress.close()
+
+    def _drain_with_progress(self, deadline: float) -> Drained:
         if not self.is_followed:
             return self.wait_for_announced(deadline)
         body = {"process_id": self._owner, "deadline_seconds": math.ceil(deadline), "wait": True}
@@ -199,7 +220,8 @@ class Agent:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=10.0)
         left = tuple(step for step in document["not_durable"] if step["required"])
-        return Drained(is_durable=document["durable"], not_durable=left, document=document)
+        unsealed = tuple(document["unsealed"])
+        return Drained(is_durable=document["durable"], not_durable=left, unsealed=unsealed, document=document)
 
     def wait_for_announced(self, timeout: float = 600.0) -> Drained:
         """Waits until every step that was announced here is durable, and returns those that are not by then."""
@@ -222,6 +244,13 @@ class Agent:
             return
         for step in drained.not_durable:
             _warn(f"step {step['step']} of '{step['run']}' is not durable: {step['reason']}")
+        for entry in drained.unsealed:
+            _warn(f"{entry['path']} is not sealed: {entry['reason']}")
+
+    def _end(self) -> None:
+        """Runs when the interpreter exits."""
+        _ending.set()
+        self._drain_at_exit()
 
     def __enter__(self) -> Agent:
         return self
@@ -272,7 +301,7 @@ def watch(
         drain_deadline: How many seconds the agent may take at the end.
         settings: Further keys of the configuration: `{"agent.nice": 5, "run.my-run.complete": "rename"}`.
         log: File for the agent's messages; by default this process's standard error.
-        progress: Whether the agent reports each upload.
+        progress: Whether uploads are shown, in a line of standard error that is written again and again.
         handle_sigterm: Whether SIGTERM ends this process as `sys.exit` does, if nothing else handles it.
 
     Raises:
@@ -300,12 +329,14 @@ def watch(
     }
     # Text, numbers, booleans and lists are written alike in JSON and in TOML.
     text = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in configuration.items())
-    arguments = ["agent", "--config=/dev/stdin", f"--follow={os.getpid()}", *([] if progress else ["--quiet"])]
+    arguments = ["agent", "--config=/dev/stdin", f"--follow={os.getpid()}", "--quiet"]
     arguments += arguments_of(run=run, remote=agent.remotes, node=node, nodes=nodes)
     agent._start = _Start([program(), *arguments], text, log)
     _connect(agent, agent._start)
+    if progress:
+        agent._progress = ProgressLine(agent._socket)
     # The agent is drained at the end also if the script keeps no reference.
-    atexit.register(agent._drain_at_exit)
+    atexit.register(agent._end)
     if handle_sigterm:
         end_at_sigterm()
     return agent
@@ -400,6 +431,8 @@ def end_at_sigterm() -> None:
     def end(number: int, _frame: Optional[FrameType]) -> None:
         # A second one ends it at once.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        sys.exit(128 + number)
+        # It is about to end anyway, and waits for the agent.
+        if not _ending.is_set():
+            sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)

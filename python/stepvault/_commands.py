@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Iterator, List, Mapping, Optional, Sequence, Union
 
@@ -36,13 +37,14 @@ def restore(
     """Restores the newest valid step into the trainer's directory, verified, and writes the pointer that it reads.
 
     Returns the path to resume from, or None if no tier has a step: a new run. What is there already is not fetched.
+    Several ranks of a node may call it at the same time: one restores, the others wait for it and get the same path.
 
     Raises:
         NoneValid: steps exist and none is valid: starting anew would lose them.
         Unreachable: a tier that may have the newest step did not answer; `allow_older` takes an older one.
         StepvaultError: anything else; the class follows the kind of the error.
     """
-    arguments = ["restore", f"--into={Path(directory).absolute()}"]
+    arguments = ["restore", f"--into={Path(directory).absolute()}", f"--rank-process={os.getpid()}"]
     arguments += [f"--step={step}"] if step is not None else []
     arguments += ["--allow-older"] if allow_older else []
     arguments += ["--replace"] if replace else []

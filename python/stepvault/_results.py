@@ -45,6 +45,8 @@ class Drained:
     not_durable: Tuple[Document, ...]
     """The steps that are not durable, each with its remote and the reason."""
     document: Document = field(repr=False)
+    unsealed: Tuple[Document, ...] = ()
+    """What may be a finished step and could not be sealed: each with its path and the reason."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_transformers(place, agent, framework):
     (place.checkpoints / "checkpoint-5" / "weights.bin").write_bytes(b"weights")
     log = [{"step": 4, "loss": 3.0}, {"step": 5, "loss": 2.0, "epoch": 0.5}, {"step": 5, "eval_loss": 1.0}]
     arguments, state = (
-        SimpleNamespace(output_dir=str(place.checkpoints)),
+        SimpleNamespace(output_dir=str(place.checkpoints), world_size=1),
         SimpleNamespace(global_step=5, log_history=log),
     )
     made.on_save(arguments, state, None)
@@ -80,6 +80,7 @@ def test_lightning(place, agent, framework):
     trainer = SimpleNamespace(
         save_checkpoint=lambda path, weights_only: place.save(int(path.name.split("_")[1])),
         callback_metrics={"loss": 0.5},
+        world_size=1,
     )
     made.setup(trainer, None, "fit")
     made.setup(trainer, None, "fit")
@@ -119,7 +120,7 @@ def test_torchtitan_and_deepspeed(place, agent):
         (place.checkpoints / tag / "weights.bin").write_bytes(b"weights")
         return True
 
-    engine = SimpleNamespace(global_steps=6, save_checkpoint=save_checkpoint)
+    engine = SimpleNamespace(global_steps=6, world_size=1, save_checkpoint=save_checkpoint)
     assert callback("deepspeed").save_checkpoint(engine, agent, str(place.checkpoints), metrics={"loss": 0.5})
     assert metrics_of(agent, 6) == {"loss": 0.5}
     assert sorted(step.step for step in agent.list_steps()) == [4, 6]
@@ -157,6 +158,44 @@ def test_a_fault_of_storage_is_a_warning(place, caplog):
         assert _announce.wait_at_end(agent).is_durable
     assert "cannot announce" in caplog.text
     assert _announce.numbers({"a": 1, "b": "2.5", "c": "x", "d": None}) == {"a": 1.0, "b": 2.5}
+
+
+def test_a_step_of_several_ranks_is_sealed_with_the_last(place, agent, monkeypatch, caplog):
+    path = place.save(1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in (1, 1, 0):
+        assert not agent.status().steps
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        announced = _announce.announce(agent, path, metrics={f"of-{rank}": 1.0}, is_of_all_ranks=True)
+    assert announced.is_newly_sealed
+    assert metrics_of(agent, 1) == {"of-0": 1.0, "of-1": 1.0}
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    with caplog.at_level(logging.INFO, "stepvault"):
+        assert _announce.announce(agent, place.save(2), is_of_all_ranks=True) is None
+    assert "how many ranks this node has" in caplog.text
+    with pytest.raises(stepvault.UsageError, match="there is no rank 2 of 2"):
+        agent.announce(path, rank=(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [
+        ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "SLURM_LOCALID": "0"}, (3, 8)),
+        ({"LOCAL_RANK": "0", "LOCAL_SIZE": "2"}, (0, 2)),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (1, 2)),
+        ({"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, (1, 4)),
+        ({"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, None),
+        ({"LOCAL_RANK": "0"}, None),
+        ({}, None),
+    ],
+)
+def test_a_rank_on_its_node_is_that_of_the_launcher(variables, rank, monkeypatch):
+    for names in _announce._LOCAL_RANKS:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _announce.local_rank() == rank
 
 
 def test_metrics_of_a_step_that_was_sealed_before_are_not_kept(place, agent, caplog):

@@ -1,6 +1,7 @@
 """The agent's life beside scripts that end in every way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from conftest import until
 
 import stepvault
+from stepvault import _progress
 
 
 def finished(script, code=0):
@@ -146,6 +148,56 @@ def test_one_agent_serves_all_ranks_and_drains_after_the_last(place):
         assert rank.returncode == 0, finished_rank
     until("the agent has ended", lambda: not place.agents())
     assert place.steps() == [1, 2, 3]
+
+
+def test_ranks_restore_the_same_step_once(place):
+    with place.watch() as agent:
+        agent.announce(place.save(1), wait_until="durable")
+    shutil.rmtree(place.checkpoints)
+    shutil.rmtree(place.vault)
+    text = "print(place.watch().restore(), flush=True)"
+    for _ in range(2):
+        ranks = [place.script(text) for _ in range(4)]
+        ended = [finished(rank) for rank in ranks]
+        assert {output for output, _ in ended} == {f"{place.checkpoints / 'step_1'}\n"}
+        assert not [messages for _, messages in ended if "error" in messages]
+        until("the agent has ended", lambda: not place.agents())
+    fetched = [messages for _, messages in ended if "step 1 (attempt 1) started" in messages]
+    assert not fetched, "the second start has it already"
+    assert "error" not in place.log.read_text(), "the agents that came too late say nothing"
+
+
+def test_sigterm_while_the_interpreter_exits_does_not_end_the_drain(place):
+    script = place.script(
+        """
+        agent = place.watch(remote="s3://bucket/prefix?endpoint=http://127.0.0.1:1&region=us-east-1", drain_deadline=4)
+        agent.announce(place.save(1))
+        import atexit
+        atexit.register(lambda: print("exits", flush=True))
+        """,
+        env={**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
+    )
+    assert script.stdout.readline() == "exits\n"
+    time.sleep(1)
+    script.send_signal(signal.SIGTERM)
+    _, messages = finished(script)
+    assert "Traceback" not in messages
+    assert "stepvault: warning: " in messages and "is not" in messages
+
+
+def test_progress_is_one_line_that_is_cleared(place, capsys):
+    shown = [{"step": 3, "attempt": 1, "remote": "main", "bytes": 4_000_000, "done_bytes": 1_000_000}]
+    text = _progress.line(shown)
+    assert text == f"step 3 to main:  25% {'█' * 5}{'░' * 15} 1/4 MB"
+    assert _progress.line([]) == ""
+    line = _progress.ProgressLine.__new__(_progress.ProgressLine)
+    line._shown = ""
+    for written in (text, "", ""):
+        line._write(written)
+    assert capsys.readouterr().err == f"\r{text}\r{' ' * len(text)}\r"
+    with place.watch(progress=True) as agent:
+        agent.announce(place.save(1), wait_until="durable")
+    assert agent._progress is not None and not agent._progress._thread.is_alive()
 
 
 def test_a_forked_process_neither_drains_nor_ends_the_agent(place):

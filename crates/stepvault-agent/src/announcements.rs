@@ -7,14 +7,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{RunName, Step, StepId};
+use stepvault_core::starts::Process;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::process;
 use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};
 
-use crate::messages::{AnnounceAnswer, AnnounceRequest, AnnouncementState};
+use crate::messages::{AnnounceAnswer, AnnounceRequest, AnnouncementState, AnnouncingRank};
 
 /// Maximum number of waiting announcements.
 const MAX_WAITING: usize = 64;
+/// Maximum number of steps that some ranks have announced and others have not. A trainer has one at a time, or as many
+/// as it saves at once.
+const MAX_GATHERING: usize = 16;
+/// Maximum number of ranks of a node.
+const MAX_RANKS: u32 = 1024;
 /// Maximum number of announcements whose outcome is kept.
 const MAX_REMEMBERED: usize = 512;
 
@@ -64,9 +71,30 @@ impl Announcement {
     }
 
     fn is_for_the_same(&self, other: &Self) -> bool {
-        (&self.run, &self.path, self.step, &self.name, &self.metrics)
-            == (&other.run, &other.path, other.step, &other.name, &other.metrics)
+        self.is_of_the_same_step(other) && self.metrics == other.metrics
     }
+
+    fn is_of_the_same_step(&self, other: &Self) -> bool {
+        (&self.run, &self.path, self.step, &self.name) == (&other.run, &other.path, other.step, &other.name)
+    }
+}
+
+/// A step that some of the ranks that write it have announced.
+#[derive(Debug)]
+struct Gathering {
+    announcement: Announcement,
+    of: u32,
+    /// The processes of the ranks that have announced it.
+    ranks: BTreeMap<u32, Process>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// The step waits to be sealed under this number.
+    Waiting(u64),
+    /// Other ranks have not announced it yet.
+    Gathering(u64),
 }
 
 /// All announcements.
@@ -85,6 +113,8 @@ struct State {
     closed: bool,
     last_id: u64,
     waiting: VecDeque<Announcement>,
+    /// The oldest first.
+    gathering: VecDeque<Gathering>,
     /// The state of each announcement by number, including waiting ones.
     known: BTreeMap<u64, AnnounceAnswer>,
 }
@@ -94,18 +124,21 @@ impl Announcements {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an announcement and returns its number. Repeating an announcement that still waits returns the same number.
+    /// Adds an announcement. Repeating one that still waits returns the same number. That of one rank waits until all
+    /// ranks have announced the step, with the metrics of all of them.
     ///
     /// # Errors
-    /// [`ErrorKind::Interrupted`] when nothing more is sealed; [`ErrorKind::Held`] when too many wait.
+    /// [`ErrorKind::Interrupted`] when nothing more is sealed; [`ErrorKind::Held`] when too many wait;
+    /// [`ErrorKind::Usage`] for a rank or a process that cannot be.
     pub(crate) fn add(
         &self,
         run: RunName,
         request: AnnounceRequest,
         announced: Option<Sha256Digest>,
-    ) -> Result<u64> {
+    ) -> Result<Added> {
         let mut state = self.state();
-        let announcement = Announcement {
+        let rank = request.rank;
+        let mut announcement = Announcement {
             id: state.last_id + 1,
             run,
             path: request.path,
@@ -114,46 +147,29 @@ impl Announcements {
             metrics: request.metrics,
             announced,
         };
-        let fault = |kind, why: &str| {
-            Error::new(kind, "cannot accept the announcement")
-                .on(announcement.path.display())
-                .because(why)
-        };
         if state.closed {
-            return Err(fault(ErrorKind::Interrupted, ENDING).hint(AFTER_ENDING));
+            return Err(refused(&announcement, ErrorKind::Interrupted, ENDING).hint(AFTER_ENDING));
         }
-        if let Some(same) = state.waiting.iter().find(|waiting| {
+        if let Some(rank) = rank {
+            if let Some(id) = state.gather(&mut announcement, rank)? {
+                return Ok(Added::Gathering(id));
+            }
+        } else if let Some(same) = state.waiting.iter().find(|waiting| {
             waiting.is_for_the_same(&announcement) && waiting.announced == announcement.announced
         }) {
-            return Ok(same.id);
+            return Ok(Added::Waiting(same.id));
         }
         if state.waiting.len() >= MAX_WAITING {
             let why = format!("{MAX_WAITING} other announcements wait to be sealed");
-            return Err(fault(ErrorKind::Held, &why)
+            return Err(refused(&announcement, ErrorKind::Held, &why)
                 .hint("announce it again later; a watched directory is scanned anyway"));
         }
-        state.last_id = announcement.id;
-        let answer = AnnounceAnswer {
-            announcement_id: announcement.id,
-            run: announcement.run.clone(),
-            path: announcement.path.clone(),
-            state: AnnouncementState::Queued,
-            step: None,
-            attempt: None,
-            provisional: false,
-            newly_sealed: false,
-            error: None,
-        };
-        while state.known.len() >= MAX_REMEMBERED {
-            // More are kept than may wait, so the oldest is not waiting.
-            state.known.pop_first();
-        }
-        state.known.insert(announcement.id, answer);
+        let id = announcement.id;
+        state.remember(&announcement);
         state.waiting.push_back(announcement);
-        let id = state.last_id;
         drop(state);
         self.wake.notify_one();
-        Ok(id)
+        Ok(Added::Waiting(id))
     }
 
     /// Takes the waiting announcements of a run, in order; the caller settles each.
@@ -167,20 +183,17 @@ impl Announcements {
     /// Records the outcome of an announcement.
     pub(crate) fn settle(&self, id: u64, result: &Result<SealedFor>) {
         let mut state = self.state();
-        if let Some(answer) = state.known.get_mut(&id) {
-            match result {
-                Ok(taken) => {
+        match result {
+            Ok(taken) => {
+                if let Some(answer) = state.known.get_mut(&id) {
                     answer.state = AnnouncementState::Sealed;
                     answer.step = Some(taken.id.step);
                     answer.attempt = Some(taken.id.attempt);
                     answer.provisional = taken.provisional;
                     answer.newly_sealed = taken.newly_sealed;
                 }
-                Err(error) => {
-                    answer.state = AnnouncementState::Failed;
-                    answer.error = Some(ErrorInfo::from(error));
-                }
             }
+            Err(error) => state.fail(id, error),
         }
         drop(state);
         self.settled.send_modify(|count| *count = count.wrapping_add(1));
@@ -206,9 +219,11 @@ impl Announcements {
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        let left = std::mem::take(&mut state.waiting);
+        let waiting = std::mem::take(&mut state.waiting);
+        let gathering = std::mem::take(&mut state.gathering);
         drop(state);
-        for announcement in left {
+        let gathering = gathering.into_iter().map(|gathering| gathering.announcement);
+        for announcement in waiting.into_iter().chain(gathering) {
             let error = Error::new(ErrorKind::Interrupted, "cannot seal the step")
                 .on(announcement.path.display())
                 .because(ENDING)
@@ -216,6 +231,101 @@ impl Announcements {
             self.settle(announcement.id, &Err(error));
         }
     }
+}
+
+impl State {
+    /// Adds a rank to those that have announced the step, and returns its number while others have not. Once all have,
+    /// `announcement` has that number and the metrics of all of them.
+    ///
+    /// A rank whose process has ended does not count: its files may be those of an earlier start of the job. Its step is
+    /// left to the search in the watched directory, unless the ranks announce it again.
+    fn gather(&mut self, announcement: &mut Announcement, rank: AnnouncingRank) -> Result<Option<u64>> {
+        if rank.number >= rank.of || rank.of > MAX_RANKS {
+            let why = format!("there is no rank {} of {}", rank.number, rank.of);
+            return Err(refused(announcement, ErrorKind::Usage, &why)
+                .hint(format!("number the ranks of a node from 0, at most {MAX_RANKS}")));
+        }
+        let process = process::identify(rank.process_id).ok_or_else(|| {
+            let why = format!("there is no process {}", rank.process_id);
+            refused(announcement, ErrorKind::Usage, &why)
+                .hint("give the number that it has where the agent runs, in the same container")
+        })?;
+        let is_same = |gathering: &Gathering| {
+            gathering.of == rank.of && gathering.announcement.is_of_the_same_step(announcement)
+        };
+        let mut gathering = match self.gathering.iter().position(is_same) {
+            Some(found) => self.gathering.remove(found),
+            None => None,
+        }
+        .unwrap_or_else(|| Gathering {
+            announcement: announcement.clone(),
+            of: rank.of,
+            ranks: BTreeMap::new(),
+        });
+        gathering
+            .ranks
+            .retain(|_, announced| process::is_running(announced));
+        gathering.ranks.insert(rank.number, process);
+        gathering
+            .announcement
+            .metrics
+            .append(&mut announcement.metrics.clone());
+        announcement.id = gathering.announcement.id;
+        if gathering.ranks.len() == gathering.of as usize {
+            announcement.metrics = gathering.announcement.metrics;
+            return Ok(None);
+        }
+        self.remember(&gathering.announcement);
+        self.gathering.push_back(gathering);
+        if self.gathering.len() > MAX_GATHERING
+            && let Some(oldest) = self.gathering.pop_front()
+        {
+            let why = format!(
+                "not all of its ranks have announced it, and {MAX_GATHERING} later steps wait for theirs"
+            );
+            let error = refused(&oldest.announcement, ErrorKind::Held, &why)
+                .hint("announce it again from each rank; a watched directory is scanned anyway");
+            self.fail(oldest.announcement.id, &error);
+        }
+        Ok(Some(announcement.id))
+    }
+
+    fn fail(&mut self, id: u64, error: &Error) {
+        if let Some(answer) = self.known.get_mut(&id) {
+            answer.state = AnnouncementState::Failed;
+            answer.error = Some(ErrorInfo::from(error));
+        }
+    }
+
+    /// Keeps the state of an announcement from now on.
+    fn remember(&mut self, announcement: &Announcement) {
+        self.last_id = self.last_id.max(announcement.id);
+        if self.known.contains_key(&announcement.id) {
+            return;
+        }
+        while self.known.len() >= MAX_REMEMBERED {
+            // More are kept than may wait, so the oldest is not waiting.
+            self.known.pop_first();
+        }
+        let answer = AnnounceAnswer {
+            announcement_id: announcement.id,
+            run: announcement.run.clone(),
+            path: announcement.path.clone(),
+            state: AnnouncementState::Queued,
+            step: None,
+            attempt: None,
+            provisional: false,
+            newly_sealed: false,
+            error: None,
+        };
+        self.known.insert(announcement.id, answer);
+    }
+}
+
+fn refused(announcement: &Announcement, kind: ErrorKind, why: &str) -> Error {
+    Error::new(kind, "cannot accept the announcement")
+        .on(announcement.path.display())
+        .because(why)
 }
 
 const ENDING: &str = "the agent is stopping and seals no more steps";
@@ -236,11 +346,15 @@ mod tests {
             step,
             name: None,
             metrics: BTreeMap::new(),
+            rank: None,
         }
     }
 
     fn add(all: &Announcements, path: &str) -> Result<u64> {
         all.add(run(), announced(path, None), None)
+            .map(|added| match added {
+                Added::Waiting(id) | Added::Gathering(id) => id,
+            })
     }
 
     #[tokio::test]
@@ -249,7 +363,7 @@ mod tests {
         let id = add(&all, "/out/step_1").unwrap();
         assert_eq!(add(&all, "/out/step_1").unwrap(), id);
         let numbered = all.add(run(), announced("/out/step_1", Step::new(7).ok()), None);
-        assert_ne!(numbered.unwrap(), id);
+        assert_ne!(numbered.unwrap(), Added::Waiting(id));
         assert_eq!(all.take(&"demo/b".parse().unwrap()), []);
         let taken = all.take(&run());
         assert_eq!(taken.len(), 2);
@@ -291,6 +405,73 @@ mod tests {
         }
         assert_eq!(all.state().known.len(), MAX_REMEMBERED);
         assert_eq!(all.answer(1), None);
+    }
+
+    /// A request of a rank, with a metric.
+    fn by_rank(path: &str, number: u32, of: u32, process_id: u32) -> AnnounceRequest {
+        AnnounceRequest {
+            metrics: [(format!("metric-{number}"), 1.0)].into(),
+            rank: Some(AnnouncingRank {
+                number,
+                of,
+                process_id,
+            }),
+            ..announced(path, None)
+        }
+    }
+
+    #[test]
+    fn a_step_of_several_ranks_waits_until_all_have_announced_it() {
+        let all = Announcements::default();
+        let own = std::process::id();
+        let add = |path: &str, number| all.add(run(), by_rank(path, number, 3, own), None).unwrap();
+        let Added::Gathering(id) = add("/out/step_1", 1) else {
+            panic!("it waits for two others");
+        };
+        assert_eq!(all.answer(id).unwrap().state, AnnouncementState::Queued);
+        // Once more is once.
+        assert_eq!(add("/out/step_1", 1), Added::Gathering(id));
+        assert_eq!(add("/out/step_1", 0), Added::Gathering(id));
+        assert_ne!(add("/out/step_2", 2), Added::Gathering(id));
+        assert_eq!(all.take(&run()), []);
+        assert_eq!(add("/out/step_1", 2), Added::Waiting(id));
+        let taken = all.take(&run());
+        assert_eq!(taken.len(), 1);
+        assert_eq!((taken[0].id, taken[0].metrics.len()), (id, 3));
+        // The next save under this name begins anew.
+        assert!(matches!(add("/out/step_1", 2), Added::Gathering(again) if again != id));
+        for (number, of, process_id) in [(3, 3, own), (0, 0, own), (0, 2_000, own), (0, 2, u32::MAX)] {
+            let request = by_rank("/out/step_3", number, of, process_id);
+            let error = all.add(run(), request, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+        }
+        for number in 0..2 * MAX_GATHERING {
+            add(&format!("/out/half_{number}"), 0);
+        }
+        assert_eq!(all.state().gathering.len(), MAX_GATHERING);
+        let displaced = all.answer(id + 1).unwrap();
+        assert_eq!(displaced.error.unwrap().kind, "held");
+        let Added::Gathering(last) = add("/out/step_4", 0) else {
+            panic!("it waits for two others");
+        };
+        all.close();
+        assert_eq!(all.answer(last).unwrap().error.unwrap().kind, "interrupted");
+    }
+
+    /// Files of an earlier start of the job are not taken for those of a rank that has not written yet.
+    #[test]
+    fn a_rank_that_has_ended_does_not_count() {
+        let all = Announcements::default();
+        let add = |number, process_id| {
+            let request = by_rank("/out/step_1", number, 2, process_id);
+            all.add(run(), request, None).unwrap()
+        };
+        let mut rank = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(matches!(add(0, rank.id()), Added::Gathering(_)));
+        rank.kill().unwrap();
+        rank.wait().unwrap();
+        assert!(matches!(add(1, std::process::id()), Added::Gathering(_)));
+        assert!(matches!(add(0, std::process::id()), Added::Waiting(_)));
     }
 
     #[tokio::test]

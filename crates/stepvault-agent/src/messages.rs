@@ -33,6 +33,23 @@ pub struct StatusAnswer {
     /// One entry for each remote.
     #[serde(default)]
     pub rates: Vec<RemoteRate>,
+    /// The uploads in progress, one for each remote at most.
+    #[serde(default)]
+    pub uploads: Vec<UploadProgress>,
+}
+
+/// How far the upload of a step has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadProgress {
+    /// The remote.
+    pub remote: RemoteName,
+    /// Step and attempt.
+    #[serde(flatten)]
+    pub id: StepId,
+    /// Bytes of this node's files in the step.
+    pub bytes: u64,
+    /// Bytes that the remote has: sent, copied from an earlier step, or found there.
+    pub done_bytes: u64,
 }
 
 /// The agent's upload rate and retention schedule of a remote.
@@ -128,6 +145,21 @@ pub struct AnnounceRequest {
     /// Metrics for the rules that keep the best steps; they override those in the checkpoint.
     #[serde(default)]
     pub metrics: BTreeMap<String, f64>,
+    /// Which of the node's ranks announces, if several write the step. It is sealed when all of them have announced it.
+    #[serde(default)]
+    pub rank: Option<AnnouncingRank>,
+}
+
+/// One of the ranks that write a step on this node, each of which announces it when its own files are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnnouncingRank {
+    /// Its number on this node, from 0.
+    pub number: u32,
+    /// How many ranks of this node write the step.
+    pub of: u32,
+    /// Its process: what it has announced does not count for a later start of the job.
+    pub process_id: u32,
 }
 
 /// How far an announced step has come.

@@ -55,6 +55,7 @@ mod placing;
 pub mod probe;
 pub mod process;
 mod publish;
+pub mod rank_turn;
 pub mod reading;
 mod reclaim;
 mod remove;

@@ -8,6 +8,7 @@ use stepvault_core::starts::Process;
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Indexes of these fields in a process's `stat`, counted after its name, which may contain any character.
 const STATE: usize = 0;
+const PARENT: usize = 1;
 const GROUP: usize = 2;
 const STARTED: usize = 19;
 
@@ -18,6 +19,11 @@ pub fn identify(id: u32) -> Option<Process> {
         id,
         started_ticks: field(&id.to_string(), STARTED)?.parse().ok()?,
     })
+}
+
+/// Returns the parent of the process with this ID, or `None` when the kernel does not report it.
+pub fn parent(id: u32) -> Option<Process> {
+    identify(field(&id.to_string(), PARENT)?.parse().ok()?)
 }
 
 /// Returns whether a process of this group runs.
@@ -112,6 +118,7 @@ mod tests {
             .unwrap();
         let process = identify(child.id()).unwrap();
         assert!(is_running(&process) && group_is_running(child.id()));
+        assert_eq!(parent(child.id()), identify(std::process::id()));
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(!is_running(&process) && !group_is_running(process.id));

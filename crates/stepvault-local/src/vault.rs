@@ -7,6 +7,7 @@
 //! runs/<run>/{journal,pins,notes,quarantine}/
 //! staging/  trash/                    half-made and half-deleted; emptied at a start
 //! restore/                            restores under way, each with a lock of its own
+//! rank-restore.{lock,json}            the restore that the ranks of a node share, and its result
 //! saves/                              steps that trainers write, until they are committed
 //! moved-aside/                        what restores moved out of a trainer's way; never deleted by us
 //! ```

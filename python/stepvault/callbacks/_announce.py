@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Mapping, Optional
+import os
+import re
+from typing import Any, Mapping, Optional, Tuple
 
 from .. import errors
 from .._agent import Agent
@@ -17,23 +19,54 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Returns the metrics that are numbers; tensors of one element are."""
     found = {}
     for name, value in metrics.items():
+        # Of a tensor; it warns where it is converted in another way.
+        item = getattr(value, "item", None)
         try:
-            found[str(name)] = float(value)
+            found[str(name)] = float(value if item is None else item())
         except (TypeError, ValueError, RuntimeError):
             continue
     return found
 
 
+#: Variables of a launcher for a rank's number on its node, and for how many there are: torchrun (also behind
+#: `accelerate launch` and `deepspeed`), Open MPI, MVAPICH, and Slurm's srun.
+_LOCAL_RANKS = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("LOCAL_RANK", "LOCAL_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
+
+
+def local_rank() -> Optional[Tuple[int, int]]:
+    """Returns this rank's number on its node, and how many there are; None if the launcher does not tell."""
+    for number, count in _LOCAL_RANKS:
+        # Slurm writes the tasks of each node: 8(x4). Where nodes have different numbers it is not known here.
+        tasks = re.fullmatch(r"(\d+)(\(x\d+\))?", os.environ.get(count, ""))
+        if tasks is not None and os.environ.get(number, "").isdigit():
+            return int(os.environ[number]), int(tasks[1])
+    return None
+
+
 def announce(
-    agent: Agent, path: PathLike, *, step: Optional[int] = None, metrics: Optional[Mapping[str, Any]] = None
+    agent: Agent,
+    path: PathLike,
+    *,
+    step: Optional[int] = None,
+    metrics: Optional[Mapping[str, Any]] = None,
+    is_of_all_ranks: bool = False,
 ) -> Optional[Announced]:
-    """Announces a step; a failure is a warning. A step that other ranks still write is left to the last one's
-    announcement, or to the agent's own search."""
-    try:
-        announced = agent.announce(path, step=step, metrics=numbers(metrics or {}))
-    except errors.SourceChanged as error:
-        _LOGGER.info("%s", error)
+    """Announces a step; a failure is a warning. A step of all ranks is announced by each, and sealed with the last.
+
+    One of several ranks that the launcher does not number is left to the agent's own search.
+    """
+    rank = local_rank() if is_of_all_ranks else None
+    if is_of_all_ranks and rank is None:
+        _LOGGER.info("%s is not announced: it is not known how many ranks this node has", path)
         return None
+    try:
+        announced = agent.announce(path, step=step, metrics=numbers(metrics or {}), rank=rank)
     except errors.StepvaultError as error:
         _LOGGER.warning("cannot announce %s: %s", path, error)
         return None

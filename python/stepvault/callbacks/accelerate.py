@@ -1,19 +1,26 @@
 """Accelerate.
 
 import stepvault
+import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
 from stepvault.callbacks.accelerate import save_state
 
 project = ProjectConfiguration("project", automatic_checkpoint_naming=True, total_limit=2)
 accelerator = Accelerator(project_config=project)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+model = torch.nn.Linear(64, 64)
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
 agent = stepvault.watch("project/checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
 if path is not None:
     accelerator.load_state(str(path))
-for epoch in range(epochs):
-    loss = train(model, optimizer, loader)
+    project.iteration = int(path.name.partition("_")[2]) + 1  # the number of the next save
+for save in range(project.iteration, 20):
+    for _ in range(50):
+        loss = (model(torch.randn(32, 64, device=accelerator.device)) ** 2).mean()
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
     save_state(accelerator, agent, metrics={"loss": loss})
 """
 

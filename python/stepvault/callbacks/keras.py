@@ -1,15 +1,23 @@
 """Keras.
 
 import keras
+import numpy
 import stepvault
 from stepvault.callbacks.keras import StepvaultCallback
 
 agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
-model = keras.saving.load_model(path) if path is not None else new_model()
+if path is not None:
+    model = keras.saving.load_model(path)
+    epoch = int(path.stem.partition("_")[2])
+else:
+    model, epoch = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]), 0
+    model.compile(optimizer="adam", loss="mse")
+data = numpy.random.rand(1024, 64).astype("float32")
 saves = keras.callbacks.ModelCheckpoint("checkpoints/model_{epoch:04d}.keras")
 # After the callback that saves: Keras calls them in order.
-model.fit(data, epochs=10, callbacks=[saves, StepvaultCallback(agent, saves)])
+callbacks = [saves, StepvaultCallback(agent, saves)]
+model.fit(data, data, epochs=20, initial_epoch=epoch, callbacks=callbacks)
 """
 
 from __future__ import annotations

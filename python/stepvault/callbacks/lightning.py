@@ -3,13 +3,20 @@
 import stepvault
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
 from stepvault.callbacks.lightning import StepvaultCallback
+
+class Model(BoringModel):
+    def training_step(self, batch, batch_idx):
+        loss = self.loss(self(batch))
+        self.log("loss", loss)
+        return loss
 
 agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 path = agent.restore()
-saves = ModelCheckpoint("checkpoints", every_n_train_steps=100, save_top_k=2, monitor="step", mode="max")
-trainer = Trainer(callbacks=[saves, StepvaultCallback(agent)])
-trainer.fit(model, loader, ckpt_path=None if path is None else str(path))
+saves = ModelCheckpoint("checkpoints", every_n_train_steps=64, save_top_k=2, monitor="step", mode="max")
+trainer = Trainer(max_epochs=20, callbacks=[saves, StepvaultCallback(agent)])
+trainer.fit(Model(), ckpt_path=None if path is None else str(path))
 """
 
 from __future__ import annotations
@@ -43,8 +50,8 @@ class StepvaultCallback(Callback):  # type: ignore[misc,unused-ignore]  # the cl
         @functools.wraps(save)
         def save_and_announce(filepath: Any, *arguments: Any, **options: Any) -> None:
             save(filepath, *arguments, **options)
-            # The last of the node's processes finds all files.
-            _announce.announce(self.agent, filepath, metrics=trainer.callback_metrics)
+            several = trainer.world_size > 1
+            _announce.announce(self.agent, filepath, metrics=trainer.callback_metrics, is_of_all_ranks=several)
 
         save_and_announce._announces = True  # type: ignore[attr-defined]
         return save_and_announce

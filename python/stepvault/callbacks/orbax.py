@@ -1,16 +1,24 @@
 """Orbax's CheckpointManager, as Flax uses it.
 
+from pathlib import Path
+
+import jax
 import orbax.checkpoint as ocp
 import stepvault
 from stepvault.callbacks.orbax import announce_finished
 
+gradient = jax.jit(jax.value_and_grad(lambda state, batch: ((batch @ state["weights"]) ** 2).mean()))
+state = {"weights": jax.random.normal(jax.random.key(0), (64, 64))}
 agent = stepvault.watch("checkpoints", run="my-run", remote="s3://bucket/prefix", announced=True)
 agent.restore()
-with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(max_to_keep=2)) as manager:
-    start = manager.latest_step()
-    state = state if start is None else manager.restore(start, args=ocp.args.StandardRestore(state))
-    for step in range(start or 0, steps):
-        state, loss = train(state)
+options = ocp.CheckpointManagerOptions(save_interval_steps=100, max_to_keep=5)
+with ocp.CheckpointManager(Path("checkpoints").absolute(), options=options) as manager:
+    latest = manager.latest_step()
+    if latest is not None:
+        state = manager.restore(latest, args=ocp.args.StandardRestore(state))
+    for step in range(latest or 0, 1001):
+        loss, change = gradient(state, jax.random.normal(jax.random.key(step), (32, 64)))
+        state = jax.tree.map(lambda weight, by: weight - 0.1 * by, state, change)
         if manager.save(step, args=ocp.args.StandardSave(state)):
             announce_finished(manager, agent, step, metrics={"loss": loss})
 """

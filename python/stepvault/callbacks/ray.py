@@ -2,17 +2,27 @@
 
 import ray.train
 import stepvault
+import torch
+from ray.train.torch import TorchTrainer
 from stepvault.callbacks.ray import report
 
-def train_loop(config):
+def train(config):
     agent = stepvault.watch(config["directory"], run="my-run", remote="s3://bucket/prefix", announced=True)
     path = agent.restore()
-    model = load(path) if path is not None else new_model()
-    for step in range(config["steps"]):
-        loss = train(model)
-        with agent.stage(step, metrics={"loss": loss}) as directory:
-            save(model, directory)
-        report(agent, step, {"loss": loss})
+    model = torch.nn.Linear(64, 64)
+    if path is not None:
+        model.load_state_dict(torch.load(path / "model.pt"))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(0 if path is None else int(path.name.partition("_")[2]) + 1, 20):
+        loss = (model(torch.randn(32, 64)) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        with agent.stage(step, metrics={"loss": loss.item()}) as directory:
+            torch.save(model.state_dict(), directory / "model.pt")
+        report(agent, step, {"loss": loss.item()})
+
+config = {"directory": "/data/checkpoints"}
+TorchTrainer(train, train_loop_config=config, scaling_config=ray.train.ScalingConfig(num_workers=1)).fit()
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
 """torchtitan's CheckpointManager.
 
+import os
+
 import stepvault
 from stepvault.callbacks.torchtitan import announce_saves
-from torchtitan.train import Trainer
+from torchtitan.config import ConfigManager
 
-# In each rank, before the trainer is made: the folder is that of `checkpoint.folder` below `job.dump_folder`.
-agent = stepvault.watch("outputs/checkpoint", run="my-run", remote="s3://bucket/prefix", announced=True)
+# Started by torchrun, with the arguments of torchtitan.train: --module llama3 --config llama3_8b …
+config = ConfigManager().parse_args()
+directory = os.path.join(config.dump_folder, config.checkpoint.folder)
+agent = stepvault.watch(directory, run="my-run", remote="s3://bucket/prefix", announced=True)
 agent.restore()
-trainer = Trainer(config)
+trainer = config.build()
 announce_saves(trainer.checkpointer, agent)
 trainer.train()
+trainer.close()
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .._agent import Agent
-from . import _announce, dcp
+from . import dcp
 
 
 def announce_saves(checkpointer: Any, agent: Agent) -> None:
@@ -35,7 +40,7 @@ def announce_saves(checkpointer: Any, agent: Agent) -> None:
         if future is not None and future is not before:
             dcp.announce_saved(agent, future, path)
         elif path.is_dir():
-            _announce.announce(agent, path)
+            dcp.announce_saved(agent, None, path)
         return result
 
     checkpointer.save = save_and_announce

@@ -114,6 +114,7 @@ async fn ask(client: &Client, which: u8) -> stepvault_core::Result<()> {
                 step: None,
                 name: None,
                 metrics: BTreeMap::new(),
+                rank: None,
             };
             client.announce(&request).await.map(drop)
         }

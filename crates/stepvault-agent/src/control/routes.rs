@@ -16,6 +16,7 @@ use stepvault_local::tree::scan;
 
 use super::http::{Answer, Refusal, document, read, text};
 use super::{ControlState, drain, wait};
+use crate::announcements::Added;
 use crate::messages::{
     AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest, RemoteRate, RunStatus,
     Skipped, StatusAnswer,
@@ -153,6 +154,7 @@ fn status(state: &ControlState) -> StatusAnswer {
         healthy: problems.is_empty(),
         problems,
         runs: runs.collect(),
+        uploads: state.metrics.uploads.all(),
     }
 }
 
@@ -188,9 +190,14 @@ async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answ
         None => None,
     };
     let announcements = &state.announcements;
-    let id = announcements.add(run, request, announced)?;
-    let _ = tokio::time::timeout(SEALED_WITHIN, announcements.settled(id)).await;
-    Ok(known(state, id)?)
+    match announcements.add(run, request, announced)? {
+        // No rank waits for another one.
+        Added::Gathering(id) => Ok(known(state, id)?),
+        Added::Waiting(id) => {
+            let _ = tokio::time::timeout(SEALED_WITHIN, announcements.settled(id)).await;
+            Ok(known(state, id)?)
+        }
+    }
 }
 
 async fn announcement(state: &ControlState, id: &str) -> Result<Answer, Refusal> {

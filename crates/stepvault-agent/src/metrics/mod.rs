@@ -2,6 +2,7 @@
 
 mod health;
 mod observer;
+mod uploads;
 mod vault;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::agent_status::AgentStatus;
 use crate::options::AgentOptions;
 use crate::remotes::ServedRun;
 pub(crate) use observer::CountingObserver;
+use uploads::Uploads;
 use vault::VaultGauges;
 
 /// Maximum age of values read from the vault.
@@ -112,6 +114,8 @@ pub(crate) struct Metrics {
     healthy: Gauge,
     /// When bytes were last sent to each remote.
     moved_at: Mutex<BTreeMap<RemoteName, Instant>>,
+    /// The uploads in progress.
+    pub(crate) uploads: Uploads,
     /// When the vault was last read.
     read_at: Mutex<Option<Instant>>,
     /// Whether it is being read: a disk that hangs blocks one thread, not one for each request.
@@ -234,6 +238,7 @@ impl Metrics {
             status,
             runs,
             moved_at: Mutex::default(),
+            uploads: Uploads::default(),
             read_at: Mutex::default(),
             is_reading: AtomicBool::new(false),
             registry,

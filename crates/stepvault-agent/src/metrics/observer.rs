@@ -26,6 +26,7 @@ impl Observer for CountingObserver {
 
 impl Metrics {
     fn count(&self, event: &Event<'_>) {
+        self.uploads.count(event);
         match event {
             Event::Sealed { .. } => {
                 self.sealed_steps.inc();

@@ -44,6 +44,7 @@ fn announce(path: impl Into<std::path::PathBuf>) -> AnnounceRequest {
         step: None,
         name: None,
         metrics: BTreeMap::new(),
+        rank: None,
     }
 }
 

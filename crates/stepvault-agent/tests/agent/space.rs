@@ -110,6 +110,7 @@ async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_spac
         step: None,
         name: None,
         metrics: BTreeMap::new(),
+        rank: None,
     };
     client.announce(&request).await.unwrap_err();
     let begun = Instant::now();

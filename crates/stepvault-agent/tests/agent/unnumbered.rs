@@ -91,6 +91,7 @@ async fn an_announced_path_gets_the_number_that_its_content_states_or_the_next_o
             step: None,
             name: None,
             metrics: BTreeMap::new(),
+            rank: None,
         };
         let mut answer = client.announce(&request).await.unwrap();
         while answer.state == AnnouncementState::Queued {

@@ -36,7 +36,8 @@ pub(crate) struct AgentArguments {
     trainer_ended: bool,
     /// Drain when this process, and every other that attaches on the control socket, has ended
     ///
-    /// Without this option the agent runs until it is told to end.
+    /// Without this option the agent runs until it is told to end. With it, an agent that finds the vault in use ends with
+    /// code 13 and without a message: several processes may start one at the same time, and attach to the first.
     #[arg(long, value_name = "PID", conflicts_with = "once", value_parser = clap::value_parser!(u32).range(1..))]
     follow: Option<u32>,
 }
@@ -81,7 +82,13 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
             .exit_deadline
             .set(request.exit_deadline(drain_deadline).into_std());
     }
-    let report = report?;
+    let report = match report {
+        Err(error) if arguments.follow.is_some() && error.kind() == ErrorKind::Held => {
+            tracing::debug!(%error, "another process was faster");
+            return Ok(ExitCode::Held);
+        }
+        report => report?,
+    };
     progress.finish();
     let durable = report.is_durable();
     // A single round answers whether this vault may be deleted: other nodes' parts come from their own vaults.

@@ -74,6 +74,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         step: arguments.step,
         name: None,
         metrics: arguments.metric.into_iter().collect(),
+        rank: None,
     };
     let mut answer = client.announce(&request).await?;
     let mut waited = None;

@@ -17,6 +17,7 @@ use stepvault_engine::restore::{
     remember_remotes, remember_resumption, restore,
 };
 use stepvault_local::clock::SystemClock;
+use stepvault_local::rank_turn::RankTurn;
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 
@@ -25,7 +26,7 @@ use super::starts::demoted_steps;
 use crate::arguments::values::{checked, duration};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
-use document::{planned, restored};
+use document::{SharedDocument, planned, restored};
 
 /// Restore the newest valid step, or the given one
 ///
@@ -66,6 +67,11 @@ pub(crate) struct RestoreArguments {
     /// damaged is always skipped.
     #[arg(long)]
     allow_older: bool,
+    /// Restore once for all ranks of this node, each of which calls this with its own process ID
+    ///
+    /// The first one restores. The others, which the same launcher has started, wait for it and print its result.
+    #[arg(long, value_name = "PID", conflicts_with_all = ["plan", "print_resume"])]
+    rank_process: Option<u32>,
     #[command(flatten)]
     nodes: NodesArguments,
     #[command(flatten)]
@@ -103,8 +109,10 @@ struct TrainerArguments {
 }
 
 /// Runs the command.
-pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Result<ExitCode> {
+pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> Result<ExitCode> {
     let began = Instant::now();
+    let rank = arguments.rank_process.take();
+    let asked = format!("{arguments:?}");
     if arguments.trainer.print_resume && session.output.is_json() {
         return Err(Error::new(ErrorKind::Usage, "cannot combine")
             .on("--print-resume and --json")
@@ -120,6 +128,30 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         }
     };
     let resumes = !arguments.plan && goes_on_from(&settings, &target)?;
+    let turn = match rank {
+        Some(rank) => {
+            let vault = local_vault(&settings, &step_path)?;
+            let run = settings.run()?;
+            let remotes = settings
+                .remotes(&run)
+                .into_iter()
+                .map(|remote| remote.url.to_string());
+            let remotes: Vec<String> = remotes.collect();
+            let request = format!(
+                "{} {remotes:?} {asked} {:?}",
+                run.name,
+                std::path::absolute(&step_path).ok()
+            );
+            match turn_of(rank, vault, request).await? {
+                Turn::Taken(turn) => Some(turn),
+                Turn::Shared(document) => {
+                    session.output.result(&SharedDocument(document))?;
+                    return Ok(ExitCode::Done);
+                }
+            }
+        }
+        None => None,
+    };
     // A restore needs no vault, so a target without room for one is fine.
     // One of several nodes records in its vault when it joined the launch, so that a step that the trainer saves before
     // the agent starts belongs to the launch.
@@ -171,7 +203,52 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
     } else {
         session.output.result(&document)?;
     }
+    if let Some(turn) = turn {
+        let shared = serde_json::to_string(&document)
+            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode the result").caused_by(error))?;
+        blocking(move || turn.finish(shared)).await?;
+    }
     Ok(ExitCode::Done)
+}
+
+/// How often a rank looks whether the one before it has restored.
+const TURN_INTERVAL: Duration = Duration::from_millis(100);
+
+enum Turn {
+    /// This rank restores.
+    Taken(RankTurn),
+    /// Another one has, with this result.
+    Shared(serde_json::Value),
+}
+
+/// Waits while other ranks restore. Each of them ends by its own deadlines, and its turn ends with it.
+async fn turn_of(rank: u32, vault: PathBuf, request: String) -> Result<Turn> {
+    let vault = blocking(move || Vault::open_or_create(&vault)).await?;
+    loop {
+        let (vault, request) = (vault.clone(), request.clone());
+        let taken = blocking(move || {
+            let Some(turn) = RankTurn::take(&vault, &request, rank)? else {
+                return Ok(None);
+            };
+            let shared = turn.result_of_another()?;
+            let shared = shared.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+            Ok(Some(match shared.filter(document::is_there) {
+                Some(document) => Turn::Shared(document),
+                None => Turn::Taken(turn),
+            }))
+        });
+        if let Some(turn) = taken.await? {
+            return Ok(turn);
+        }
+        tokio::time::sleep(TURN_INTERVAL).await;
+    }
+}
+
+/// Returns the configured vault, or else the one beside the steps.
+fn local_vault(settings: &Settings, step_path: &Path) -> Result<PathBuf> {
+    settings
+        .local_directory()
+        .map_or_else(|| vault_beside(step_path), Ok)
 }
 
 /// Returns whether the trainer resumes from `target`: it must be the watched directory, if there is one.
@@ -196,9 +273,7 @@ async fn remember(
     request: &RestoreRequest,
     report: &RestoreReport,
 ) {
-    let directory = settings
-        .local_directory()
-        .map_or_else(|| vault_beside(step_path), Ok);
+    let directory = local_vault(settings, step_path);
     let remembered = async {
         let directory = directory?;
         let vault = blocking(move || Vault::open_or_create(&directory)).await?;

@@ -137,6 +137,34 @@ struct PointerDocument {
     is_right: bool,
 }
 
+/// The document of another rank's restore.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(in crate::commands) struct SharedDocument(pub(in crate::commands) serde_json::Value);
+
+impl Report for SharedDocument {
+    fn human(&self) -> String {
+        format!(
+            "another rank has restored step {}: {}",
+            self.0["step"],
+            self.0["path"].as_str().unwrap_or_default()
+        )
+    }
+}
+
+/// Returns whether the step of a restore's document is still in its place.
+pub(in crate::commands) fn is_there(document: &serde_json::Value) -> bool {
+    let paths = document["paths"].as_array().into_iter().flatten();
+    let paths: Vec<&str> = match document["kept"].as_str() {
+        Some(kept) => vec![kept],
+        None => paths.filter_map(serde_json::Value::as_str).collect(),
+    };
+    !paths.is_empty()
+        && paths
+            .iter()
+            .all(|path| PathBuf::from(path).symlink_metadata().is_ok())
+}
+
 /// Builds the document of a plan.
 pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreDocument {
     let source = |tier: &Tier| SourceDocument {
