@@ -84,8 +84,21 @@ impl Announcement {
 struct Gathering {
     announcement: Announcement,
     of: u32,
-    /// The processes of the ranks that have announced it.
-    ranks: BTreeMap<u32, Process>,
+    /// The ranks that have announced it.
+    ranks: BTreeMap<u32, AnnouncedRank>,
+}
+
+#[derive(Debug)]
+struct AnnouncedRank {
+    process: Process,
+    /// Whether it has detached since: it has written all it had to.
+    has_left: bool,
+}
+
+impl AnnouncedRank {
+    fn counts(&self) -> bool {
+        self.has_left || process::is_running(&self.process)
+    }
 }
 
 /// What became of a request.
@@ -172,6 +185,22 @@ impl Announcements {
         Ok(Added::Waiting(id))
     }
 
+    /// A rank has detached: what it has announced counts though its process ends.
+    pub(crate) fn left(&self, process_id: u32) {
+        for gathering in &mut self.state().gathering {
+            for announced in gathering.ranks.values_mut() {
+                announced.has_left |= announced.process.id == process_id;
+            }
+        }
+    }
+
+    /// A rank has attached: those that have left before belong to an earlier start of the job.
+    pub(crate) fn joined(&self) {
+        for gathering in &mut self.state().gathering {
+            gathering.ranks.retain(|_, announced| !announced.has_left);
+        }
+    }
+
     /// Takes the waiting announcements of a run, in order; the caller settles each.
     pub(crate) fn take(&self, run: &RunName) -> Vec<Announcement> {
         let mut state = self.state();
@@ -237,7 +266,7 @@ impl State {
     /// Adds a rank to those that have announced the step, and returns its number while others have not. Once all have,
     /// `announcement` has that number and the metrics of all of them.
     ///
-    /// A rank whose process has ended does not count: its files may be those of an earlier start of the job. Its step is
+    /// A rank whose process has ended without detaching does not count: its files may be those of an earlier start of the job. Its step is
     /// left to the search in the watched directory, unless the ranks announce it again.
     fn gather(&mut self, announcement: &mut Announcement, rank: AnnouncingRank) -> Result<Option<u64>> {
         if rank.number >= rank.of || rank.of > MAX_RANKS {
@@ -262,10 +291,12 @@ impl State {
             of: rank.of,
             ranks: BTreeMap::new(),
         });
-        gathering
-            .ranks
-            .retain(|_, announced| process::is_running(announced));
-        gathering.ranks.insert(rank.number, process);
+        gathering.ranks.retain(|_, announced| announced.counts());
+        let announced = AnnouncedRank {
+            process,
+            has_left: false,
+        };
+        gathering.ranks.insert(rank.number, announced);
         gathering
             .announcement
             .metrics
@@ -472,6 +503,20 @@ mod tests {
         rank.wait().unwrap();
         assert!(matches!(add(1, std::process::id()), Added::Gathering(_)));
         assert!(matches!(add(0, std::process::id()), Added::Waiting(_)));
+
+        // One that has said that it ends does, until a later start begins.
+        for joined in [false, true] {
+            let mut rank = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+            assert!(matches!(add(0, rank.id()), Added::Gathering(_)));
+            all.left(rank.id());
+            rank.kill().unwrap();
+            rank.wait().unwrap();
+            if joined {
+                all.joined();
+            }
+            let last = add(1, std::process::id());
+            assert_eq!(matches!(last, Added::Waiting(_)), !joined);
+        }
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Res
             .because("this agent was not started for a process: it runs until it is told to end")
             .hint("to end it, send a request to /v1/drain")
     })?;
+    state.announcements.left(request.process_id);
     let deadline = deadline_after(request.deadline_seconds);
     let deadline = deadline.unwrap_or_else(|| Instant::now() + state.drain.configured);
     if followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline)) && request.wait {

@@ -168,6 +168,7 @@ fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer,
         });
     };
     followed.follow(request.process_id)?;
+    state.announcements.joined();
     Ok(AttachAnswer {
         followed: true,
         process_ids: followed.process_ids(),

@@ -37,6 +37,7 @@ mod given_up;
 mod kept_of_a_file;
 mod other_users;
 mod outage;
+mod ranks;
 mod resumed_uploads;
 mod retention;
 mod round_trip;
