@@ -91,6 +91,7 @@ struct Gathering {
 #[derive(Debug)]
 struct AnnouncedRank {
     process: Process,
+    metrics: BTreeMap<String, f64>,
     /// Whether it has detached since: it has written all it had to.
     has_left: bool,
 }
@@ -138,7 +139,7 @@ impl Announcements {
     }
 
     /// Adds an announcement. Repeating one that still waits returns the same number. That of one rank waits until all
-    /// ranks have announced the step, with the metrics of all of them.
+    /// ranks have announced the step, with the metrics of all of them, or of the first that has one.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] when nothing more is sealed; [`ErrorKind::Held`] when too many wait;
@@ -294,16 +295,15 @@ impl State {
         gathering.ranks.retain(|_, announced| announced.counts());
         let announced = AnnouncedRank {
             process,
+            metrics: std::mem::take(&mut announcement.metrics),
             has_left: false,
         };
         gathering.ranks.insert(rank.number, announced);
-        gathering
-            .announcement
-            .metrics
-            .append(&mut announcement.metrics.clone());
         announcement.id = gathering.announcement.id;
         if gathering.ranks.len() == gathering.of as usize {
-            announcement.metrics = gathering.announcement.metrics;
+            // Of a metric that each rank has for itself, the first rank's counts.
+            let ranks = gathering.ranks.into_values().rev();
+            announcement.metrics = ranks.flat_map(|announced| announced.metrics).collect();
             return Ok(None);
         }
         self.remember(&gathering.announcement);
@@ -441,7 +441,11 @@ mod tests {
     /// A request of a rank, with a metric.
     fn by_rank(path: &str, number: u32, of: u32, process_id: u32) -> AnnounceRequest {
         AnnounceRequest {
-            metrics: [(format!("metric-{number}"), 1.0)].into(),
+            metrics: [
+                (format!("metric-{number}"), 1.0),
+                ("loss".to_owned(), f64::from(number)),
+            ]
+            .into(),
             rank: Some(AnnouncingRank {
                 number,
                 of,
@@ -468,7 +472,8 @@ mod tests {
         assert_eq!(add("/out/step_1", 2), Added::Waiting(id));
         let taken = all.take(&run());
         assert_eq!(taken.len(), 1);
-        assert_eq!((taken[0].id, taken[0].metrics.len()), (id, 3));
+        assert_eq!((taken[0].id, taken[0].metrics.len()), (id, 4));
+        assert_eq!(taken[0].metrics.get("loss"), Some(&0.0), "the first rank's");
         // The next save under this name begins anew.
         assert!(matches!(add("/out/step_1", 2), Added::Gathering(again) if again != id));
         for (number, of, process_id) in [(3, 3, own), (0, 0, own), (0, 2_000, own), (0, 2, u32::MAX)] {
