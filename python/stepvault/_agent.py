@@ -20,13 +20,15 @@ from . import _commands, errors
 from ._program import PathLike, Remotes, arguments_of, environment, program, remote_urls
 from ._progress import ProgressLine
 from ._results import Announced, Document, Drained, Progress, Status, Steps
-from ._socket import MAXIMUM_PATH_BYTES, ask
+from ._socket import GRACE_SECONDS, MAXIMUM_PATH_BYTES, NoAnswer, ask
 
 _HELD = 13
 #: How long an agent may take to answer after its start, or to end if it is draining for an earlier process.
 _STARTED_WITHIN_SECONDS = 150.0
 _LONGEST_WAIT_SECONDS = 600
 _POLL_SECONDS = 0.05
+#: How long an answer may take of an agent that has not answered the last request.
+_SILENT_GRACE_SECONDS = 1.0
 #: File descriptor of this process's standard error.
 _STANDARD_ERROR = 2
 
@@ -54,6 +56,7 @@ class Agent:
         self._announced: Dict[int, int] = {}
         self._drained: Optional[Drained] = None
         self._progress: Optional[ProgressLine] = None
+        self._is_silent = False
         self._lock = threading.Lock()
 
     def announce(
@@ -141,8 +144,17 @@ class Agent:
         self, method: str, route: str, body: Optional[Dict[str, Any]] = None, *, within_seconds: float = 0.0
     ) -> Document:
         """Asks the agent. One that followed this process and that has died is started again, once."""
+        # A trainer waits once for an agent that is stopped, or whose disk hangs, and not again at each save.
+        grace_seconds = _SILENT_GRACE_SECONDS if self._is_silent else GRACE_SECONDS
         try:
-            return ask(self._socket, method, route, body, within_seconds=within_seconds)
+            document = ask(
+                self._socket, method, route, body, within_seconds=within_seconds, grace_seconds=grace_seconds
+            )
+            self._is_silent = False
+            return document
+        except NoAnswer:
+            self._is_silent = True
+            raise
         except errors.Unreachable:
             is_ours = self.is_followed and self._drained is None and os.getpid() == self._owner
             if not is_ours or self._start is None or self._start.is_running():
@@ -167,10 +179,7 @@ class Agent:
         self.announce(self.directory / staged.name, step=step, metrics=metrics)
 
     def restore(self, **options: Any) -> Optional[Path]:
-        """Restores the newest valid step into the directory: see `stepvault.restore`.
-
-        Each rank of a node may call it. The first one restores, the others wait for it and get the same path.
-        """
+        """Restores the newest valid step into the directory: see `stepvault.restore`."""
         return _commands.restore(self.directory, run=self.run, remote=self.remotes, local=self.local, **options)
 
     def list_steps(self) -> Steps:
@@ -213,7 +222,8 @@ class Agent:
         if not self.is_followed:
             return self.wait_for_announced(deadline)
         body = {"process_id": self._owner, "deadline_seconds": math.ceil(deadline), "wait": True}
-        document = ask(self._socket, "POST", "/v1/detach", body, within_seconds=deadline)
+        # It counts the deadline from when it has read the request.
+        document = ask(self._socket, "POST", "/v1/detach", body, within_seconds=deadline + GRACE_SECONDS)
         process = self._start.process if self._start is not None else None
         if document["ended"] and process is not None:
             # It has answered and exits.

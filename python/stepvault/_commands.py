@@ -9,6 +9,7 @@ from typing import Iterator, List, Mapping, Optional, Sequence, Union
 
 from . import errors
 from ._program import PathLike, Remotes, answer, arguments_of
+from ._ranks import local_rank
 from ._results import Document, Status, Steps
 
 _PARTLY = 3
@@ -37,14 +38,17 @@ def restore(
     """Restores the newest valid step into the trainer's directory, verified, and writes the pointer that it reads.
 
     Returns the path to resume from, or None if no tier has a step: a new run. What is there already is not fetched.
-    Several ranks of a node may call it at the same time: one restores, the others wait for it and get the same path.
+    Several processes may call it at the same time: they take turns. Of the ranks that a launcher has started on a node,
+    the first one restores, and the others get the same path.
 
     Raises:
         NoneValid: steps exist and none is valid: starting anew would lose them.
         Unreachable: a tier that may have the newest step did not answer; `allow_older` takes an older one.
         StepvaultError: anything else; the class follows the kind of the error.
     """
-    arguments = ["restore", f"--into={Path(directory).absolute()}", f"--rank-process={os.getpid()}"]
+    arguments = ["restore", f"--into={Path(directory).absolute()}", "--wait-for-turn"]
+    _, local_ranks = local_rank() or (0, 1)
+    arguments += [f"--rank-process={os.getpid()}"] if local_ranks > 1 else []
     arguments += [f"--step={step}"] if step is not None else []
     arguments += ["--allow-older"] if allow_older else []
     arguments += ["--replace"] if replace else []

@@ -13,9 +13,13 @@ from typing import Any, Dict, Optional
 from . import errors
 
 #: How long an answer may take beyond the time that the request itself waits.
-_GRACE_SECONDS = 20.0
+GRACE_SECONDS = 10.0
 #: The system's limit of a socket's path.
 MAXIMUM_PATH_BYTES = 107
+
+
+class NoAnswer(errors.Unreachable):
+    """An agent that is there and does not answer in time."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -43,15 +47,17 @@ def ask(
     body: Optional[Dict[str, Any]] = None,
     *,
     within_seconds: float = 0.0,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> Dict[str, Any]:
     """Sends one request and returns the answer.
 
     Raises:
-        Unreachable: no agent answers in time.
+        NoAnswer: the agent is there and does not answer in time.
+        Unreachable: there is no agent.
         Denied: another user's process listens there.
         StepvaultError: the agent refused; the class follows the kind of the error.
     """
-    connection = _UnixConnection(path, within_seconds + _GRACE_SECONDS)
+    connection = _UnixConnection(path, within_seconds + grace_seconds)
     try:
         content = None if body is None else json.dumps(body).encode()
         connection.request(method, route, content, {"Content-Type": "application/json"})
@@ -61,6 +67,8 @@ def ask(
         raise errors.Denied(
             f"cannot use the socket: {path}: {error.strerror}", "use another vault, with local="
         ) from error
+    except socket.timeout as error:
+        raise NoAnswer(f"the agent does not answer: {path}", "see whether it is stopped or its disk hangs") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise errors.Unreachable(f"no agent answers: {path}: {error}", "start one with stepvault.watch") from error
     finally:

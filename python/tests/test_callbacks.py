@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import stepvault
+from stepvault import _ranks
 from stepvault.callbacks import _announce
 
 
@@ -190,12 +191,12 @@ def test_a_step_of_several_ranks_is_sealed_with_the_last(place, agent, monkeypat
     ],
 )
 def test_a_rank_on_its_node_is_that_of_the_launcher(variables, rank, monkeypatch):
-    for names in _announce._LOCAL_RANKS:
+    for names in _ranks._LOCAL_RANKS:
         for name in names:
             monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert _announce.local_rank() == rank
+    assert _ranks.local_rank() == rank
 
 
 def test_metrics_of_a_step_that_was_sealed_before_are_not_kept(place, agent, caplog):

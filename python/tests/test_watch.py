@@ -11,7 +11,7 @@ import pytest
 from conftest import until
 
 import stepvault
-from stepvault import _progress
+from stepvault import _progress, _socket
 
 
 def finished(script, code=0):
@@ -141,7 +141,7 @@ def test_one_agent_serves_all_ranks_and_drains_after_the_last(place):
     ]
     for rank in ranks:
         assert rank.stdout.readline() == "ready\n"
-    assert len(place.agents()) == 1
+    until("the agents that came too late have ended", lambda: len(place.agents()) == 1)
     for rank in ranks:
         assert len(place.agents()) == 1
         finished_rank = rank.communicate("go\n", timeout=120)
@@ -156,8 +156,10 @@ def test_ranks_restore_the_same_step_once(place):
     shutil.rmtree(place.checkpoints)
     shutil.rmtree(place.vault)
     text = "print(place.watch().restore(), flush=True)"
-    for _ in range(2):
-        ranks = [place.script(text) for _ in range(4)]
+    # The second time they are processes that no launcher numbers, and take turns.
+    for variables in ({"LOCAL_WORLD_SIZE": "4"}, {}):
+        environments = [{**os.environ, **variables, "LOCAL_RANK": str(rank)} for rank in range(4)]
+        ranks = [place.script(text, env=environment) for environment in environments]
         ended = [finished(rank) for rank in ranks]
         assert {output for output, _ in ended} == {f"{place.checkpoints / 'step_1'}\n"}
         assert not [messages for _, messages in ended if "error" in messages]
@@ -232,6 +234,29 @@ def test_an_agent_that_died_is_started_again(place, capfd):
     assert "the agent has ended: starting it again" in capfd.readouterr().err
     assert agent.drain().is_durable
     assert place.steps() == [1]
+
+
+def test_a_stopped_agent_is_waited_for_once(place, monkeypatch):
+    waits = []
+
+    def ask(*arguments, grace_seconds, **more):
+        waits.append(grace_seconds)
+        return _socket.ask(*arguments, grace_seconds=grace_seconds, **more)
+
+    agent = place.watch()
+    (process_id,) = place.agents()
+    os.kill(process_id, signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr("stepvault._agent.GRACE_SECONDS", 2.0)
+        patched.setattr("stepvault._agent.ask", ask)
+        for path in (place.save(1), place.save(2)):
+            with pytest.raises(stepvault.Unreachable, match="does not answer"):
+                agent.announce(path)
+        os.kill(process_id, signal.SIGCONT)
+        for _ in range(2):
+            assert agent.announce(path, wait_until="durable").is_sealed
+    assert waits[:3] == [2.0, 1.0, 1.0] and set(waits[3:]) == {2.0}
+    assert agent.drain().is_durable
 
 
 def test_an_agent_that_cannot_start_says_why(place):

@@ -1,16 +1,21 @@
-//! One restore for all ranks of a node: the first one restores, the others wait for it and take over its result.
+//! Restores that take turns, and one restore for all ranks of a node: the first one restores, the others wait for it and
+//! take over its result.
 //!
 //! Each rank would otherwise read and hash the whole step again, one after another, and could find another step than the
 //! rank before it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::{FORMAT, Record, decode, encode};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::starts::Process;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::clock::SystemClock;
 use crate::durable;
 use crate::lock::{self, Lock};
 use crate::process;
@@ -19,6 +24,9 @@ use crate::vault::Vault;
 const LOCK: &str = "rank-restore.lock";
 const RESULT: &str = "rank-restore.json";
 const MAX_RESULT_BYTES: u64 = 16 << 20;
+/// How long a result counts for a rank that has not waited for it. Ranks of one start ask within seconds of each other; a
+/// process that asks later may be another one, and finds what is newest then.
+const COUNTS_FOR: Duration = Duration::from_mins(1);
 
 /// The turn of one rank to restore, for as long as this value lives or until the process ends.
 #[derive(Debug)]
@@ -26,7 +34,8 @@ pub struct RankTurn {
     _lock: Lock,
     result: PathBuf,
     request: Sha256Digest,
-    /// The rank and its parent, which started all ranks of the node. `None` if the system does not show them.
+    /// The rank and its parent, which started all ranks of the node. `None` if the process that restores is no rank, or
+    /// the system does not show them.
     rank: Option<(Process, Process)>,
 }
 
@@ -35,6 +44,7 @@ pub struct RankTurn {
 #[serde(deny_unknown_fields)]
 struct RankResult {
     document: String,
+    finished_at: Timestamp,
     format: u32,
     launcher: Process,
     ranks: Vec<Process>,
@@ -49,18 +59,26 @@ impl Record for RankResult {
     }
 }
 
+/// Checks that a rank's process exists.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] when it does not.
+pub fn check_rank(rank: u32) -> Result<()> {
+    if Path::new(&format!("/proc/{rank}")).exists() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Usage, "no such process")
+        .on(rank)
+        .hint("give the process ID of the rank that calls the restore"))
+}
+
 impl RankTurn {
-    /// Takes the turn of the rank with this process ID; `None` while another rank has it. `request` is what is to be
+    /// Takes the turn of a process, which is `rank` if it is one; `None` while another process has it. `request` is what is to be
     /// restored, and where. Blocks.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when there is no such process.
-    pub fn take(vault: &Vault, request: &str, rank: u32) -> Result<Option<Self>> {
-        if !Path::new(&format!("/proc/{rank}")).exists() {
-            return Err(Error::new(ErrorKind::Usage, "no such process")
-                .on(rank)
-                .hint("give the process ID of the rank that calls the restore"));
-        }
+    /// When the vault cannot be written.
+    pub fn take(vault: &Vault, request: &str, rank: Option<u32>) -> Result<Option<Self>> {
         let Some(lock) = lock::take(&vault.root().join(LOCK))? else {
             return Ok(None);
         };
@@ -68,17 +86,17 @@ impl RankTurn {
             _lock: lock,
             result: vault.root().join(RESULT),
             request: Sha256Digest::of(request.as_bytes()),
-            rank: process::identify(rank).zip(process::parent(rank)),
+            rank: rank.and_then(|rank| process::identify(rank).zip(process::parent(rank))),
         }))
     }
 
     /// Returns the result of another rank, if it is one for this rank too: the same request, from a process with the
-    /// same parent. All that took it over still run, and this rank is none of them: a later start of the job, and a rank
-    /// that restores a second time, find what is newest then. Blocks.
+    /// same parent, finished while this one `waited` or shortly before. All that took it over still run, and this rank is
+    /// none of them: a later start of the job, and a rank that restores a second time, find what is newest then. Blocks.
     ///
     /// # Errors
     /// When the result cannot be read or written.
-    pub fn result_of_another(&self) -> Result<Option<String>> {
+    pub fn result_of_another(&self, waited: Duration) -> Result<Option<String>> {
         let Some((rank, launcher)) = &self.rank else {
             return Ok(None);
         };
@@ -89,7 +107,11 @@ impl RankTurn {
         let Ok(mut found) = decode::<RankResult>(&bytes, RESULT) else {
             return Ok(None);
         };
-        let is_for_this_rank = (&found.request, &found.launcher) == (&self.request, launcher)
+        let now = SystemClock.now();
+        let is_recent = found.finished_at <= now
+            && now.seconds_since(found.finished_at) <= (waited + COUNTS_FOR).as_secs();
+        let is_for_this_rank = is_recent
+            && (&found.request, &found.launcher) == (&self.request, launcher)
             && found
                 .ranks
                 .iter()
@@ -112,6 +134,7 @@ impl RankTurn {
         };
         let result = RankResult {
             document,
+            finished_at: SystemClock.now(),
             format: FORMAT,
             launcher,
             ranks: vec![rank],
@@ -124,12 +147,34 @@ impl RankTurn {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, clippy::unwrap_used)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
-    fn rank() -> Child {
-        Command::new("sleep").arg("600").spawn().unwrap()
+    /// A process with this one for a parent, until it is dropped.
+    struct Rank(Child);
+
+    impl Rank {
+        fn start() -> Self {
+            Self(
+                Command::new("sleep")
+                    .arg("600")
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap(),
+            )
+        }
+
+        fn id(&self) -> u32 {
+            self.0.id()
+        }
+    }
+
+    impl Drop for Rank {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 
     /// L4, and that it is the newest: what an earlier start restored may be older than what is durable now.
@@ -137,26 +182,32 @@ mod tests {
     fn a_result_is_for_the_other_ranks_of_the_same_start_alone() {
         let place = tempfile::tempdir().unwrap();
         let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
-        let mut ranks = [rank(), rank(), rank()];
+        let ranks = [Rank::start(), Rank::start(), Rank::start()];
         let [first, second, third] = [ranks[0].id(), ranks[1].id(), ranks[2].id()];
-        let take = |rank, request| RankTurn::take(&vault, request, rank).unwrap();
+        let [first_rank, second_rank, _third_rank] = ranks;
+        let take = |rank, request| RankTurn::take(&vault, request, Some(rank)).unwrap();
 
         let turn = take(first, "newest").unwrap();
         assert!(take(second, "newest").is_none(), "it waits");
-        assert_eq!(turn.result_of_another().unwrap(), None);
+        assert_eq!(turn.result_of_another(Duration::ZERO).unwrap(), None);
         turn.finish("step 1".to_owned()).unwrap();
 
         // Each of them may take it over once.
-        let result = |rank, request| take(rank, request).unwrap().result_of_another().unwrap();
+        let result = |rank, request| {
+            let turn = take(rank, request).unwrap();
+            turn.result_of_another(Duration::ZERO).unwrap()
+        };
         assert_eq!(result(second, "step 7"), None, "it asks for another step");
         assert_eq!(result(second, "newest").as_deref(), Some("step 1"));
         assert_eq!(result(second, "newest"), None);
         assert_eq!(result(first, "newest"), None);
+        let no_rank = RankTurn::take(&vault, "newest", None).unwrap().unwrap();
+        assert_eq!(no_rank.result_of_another(Duration::ZERO).unwrap(), None);
+        drop(no_rank);
         // A process with another parent.
         assert_eq!(result(std::process::id(), "newest"), None);
         // One of the ranks has ended: what comes now is a later start.
-        ranks[1].kill().unwrap();
-        ranks[1].wait().unwrap();
+        drop(second_rank);
         assert_eq!(result(third, "newest"), None);
 
         take(third, "newest")
@@ -164,13 +215,27 @@ mod tests {
             .finish("step 2".to_owned())
             .unwrap();
         assert_eq!(result(first, "newest").as_deref(), Some("step 2"));
-        std::fs::write(vault.root().join(RESULT), "{").unwrap();
+
+        let path = vault.root().join(RESULT);
+        let change_age = |seconds: i64| {
+            let mut found: RankResult = decode(&std::fs::read(&path).unwrap(), RESULT).unwrap();
+            found.finished_at = Timestamp::from(std::time::SystemTime::now());
+            found.finished_at.seconds -= seconds;
+            found.ranks.truncate(1);
+            std::fs::write(&path, encode(&found).unwrap()).unwrap();
+        };
+        change_age(90);
+        assert_eq!(result(first, "newest"), None, "it is from before");
+        let turn = take(first, "newest").unwrap();
+        let waited = turn.result_of_another(Duration::from_mins(1)).unwrap();
+        drop(turn);
+        assert_eq!(waited.as_deref(), Some("step 2"));
+        change_age(-90);
+        assert_eq!(result(first, "newest"), None, "the clock was set back");
+        std::fs::write(&path, "{").unwrap();
         assert_eq!(result(first, "newest"), None, "it is no result");
-        for rank in &mut ranks {
-            let _ = rank.kill();
-            rank.wait().unwrap();
-        }
-        let error = RankTurn::take(&vault, "newest", first).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Usage);
+        drop(first_rank);
+        assert_eq!(check_rank(first).unwrap_err().kind(), ErrorKind::Usage);
+        check_rank(std::process::id()).unwrap();
     }
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional
 
 from .. import errors
 from .._agent import Agent
 from .._program import PathLike
+from .._ranks import local_rank
 from .._results import Announced, Drained
 
 _LOGGER = logging.getLogger("stepvault")
@@ -26,27 +25,6 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         except (TypeError, ValueError, RuntimeError):
             continue
     return found
-
-
-#: Variables of a launcher for a rank's number on its node, and for how many there are: torchrun (also behind
-#: `accelerate launch` and `deepspeed`), Open MPI, MVAPICH, and Slurm's srun.
-_LOCAL_RANKS = (
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("LOCAL_RANK", "LOCAL_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-)
-
-
-def local_rank() -> Optional[Tuple[int, int]]:
-    """Returns this rank's number on its node, and how many there are; None if the launcher does not tell."""
-    for number, count in _LOCAL_RANKS:
-        # Slurm writes the tasks of each node: 8(x4). Where nodes have different numbers it is not known here.
-        tasks = re.fullmatch(r"(\d+)(\(x\d+\))?", os.environ.get(count, ""))
-        if tasks is not None and os.environ.get(number, "").isdigit():
-            return int(os.environ[number]), int(tasks[1])
-    return None
 
 
 def announce(

@@ -17,7 +17,7 @@ use stepvault_engine::restore::{
     remember_remotes, remember_resumption, restore,
 };
 use stepvault_local::clock::SystemClock;
-use stepvault_local::rank_turn::RankTurn;
+use stepvault_local::rank_turn::{RankTurn, check_rank};
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 
@@ -67,15 +67,25 @@ pub(crate) struct RestoreArguments {
     /// damaged is always skipped.
     #[arg(long)]
     allow_older: bool,
+    #[command(flatten)]
+    turn: TurnArguments,
+    #[command(flatten)]
+    nodes: NodesArguments,
+    #[command(flatten)]
+    trainer: TrainerArguments,
+}
+
+/// Options for processes that restore into one directory.
+#[derive(Debug, Args)]
+struct TurnArguments {
+    /// Wait while another restore with this flag uses the same vault, instead of ending with code 13
+    #[arg(long, conflicts_with = "plan")]
+    wait_for_turn: bool,
     /// Restore once for all ranks of this node, each of which calls this with its own process ID
     ///
     /// The first one restores. The others, which the same launcher has started, wait for it and print its result.
     #[arg(long, value_name = "PID", conflicts_with_all = ["plan", "print_resume"])]
     rank_process: Option<u32>,
-    #[command(flatten)]
-    nodes: NodesArguments,
-    #[command(flatten)]
-    trainer: TrainerArguments,
 }
 
 /// Options for steps that several nodes wrote together.
@@ -111,7 +121,7 @@ struct TrainerArguments {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> Result<ExitCode> {
     let began = Instant::now();
-    let rank = arguments.rank_process.take();
+    let rank = arguments.turn.rank_process.take();
     let asked = format!("{arguments:?}");
     if arguments.trainer.print_resume && session.output.is_json() {
         return Err(Error::new(ErrorKind::Usage, "cannot combine")
@@ -128,29 +138,29 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
         }
     };
     let resumes = !arguments.plan && goes_on_from(&settings, &target)?;
-    let turn = match rank {
-        Some(rank) => {
-            let vault = local_vault(&settings, &step_path)?;
-            let run = settings.run()?;
-            let remotes = settings
-                .remotes(&run)
-                .into_iter()
-                .map(|remote| remote.url.to_string());
-            let remotes: Vec<String> = remotes.collect();
-            let request = format!(
-                "{} {remotes:?} {asked} {:?}",
-                run.name,
-                std::path::absolute(&step_path).ok()
-            );
-            match turn_of(rank, vault, request).await? {
-                Turn::Taken(turn) => Some(turn),
-                Turn::Shared(document) => {
-                    session.output.result(&SharedDocument(document))?;
-                    return Ok(ExitCode::Done);
-                }
+    rank.map_or(Ok(()), check_rank)?;
+    let turn = if rank.is_some() || arguments.turn.wait_for_turn {
+        let vault = local_vault(&settings, &step_path);
+        let run = settings.run()?;
+        let remotes = settings.remotes(&run);
+        let remotes: Vec<String> = remotes.iter().map(|remote| remote.url.to_string()).collect();
+        let place = std::path::absolute(&step_path).ok();
+        let request = format!("{} {remotes:?} {asked} {place:?}", run.name);
+        match turn_of(rank, vault, request).await {
+            Ok(Turn::Taken(turn)) => Some(turn),
+            Ok(Turn::Shared(document)) => {
+                session.output.result(&SharedDocument(document))?;
+                return Ok(ExitCode::Done);
+            }
+            // Without a place to meet, each restores for itself.
+            Err(error) => {
+                let warning = format!("cannot take turns with other restores: {error}");
+                session.output.warn(&warning);
+                None
             }
         }
-        None => None,
+    } else {
+        None
     };
     // A restore needs no vault, so a target without room for one is fine.
     // One of several nodes records in its vault when it joined the launch, so that a step that the trainer saves before
@@ -211,18 +221,20 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     Ok(ExitCode::Done)
 }
 
-/// How often a rank looks whether the one before it has restored.
+/// How often it is looked whether the restore before this one has ended.
 const TURN_INTERVAL: Duration = Duration::from_millis(100);
 
 enum Turn {
-    /// This rank restores.
+    /// This process restores.
     Taken(RankTurn),
-    /// Another one has, with this result.
+    /// Another rank has restored, with this result.
     Shared(serde_json::Value),
 }
 
-/// Waits while other ranks restore. Each of them ends by its own deadlines, and its turn ends with it.
-async fn turn_of(rank: u32, vault: PathBuf, request: String) -> Result<Turn> {
+/// Waits while others restore. Each of them ends by its own deadlines, and its turn ends with it.
+async fn turn_of(rank: Option<u32>, vault: Result<PathBuf>, request: String) -> Result<Turn> {
+    let began = Instant::now();
+    let vault = vault?;
     let vault = blocking(move || Vault::open_or_create(&vault)).await?;
     loop {
         let (vault, request) = (vault.clone(), request.clone());
@@ -230,7 +242,7 @@ async fn turn_of(rank: u32, vault: PathBuf, request: String) -> Result<Turn> {
             let Some(turn) = RankTurn::take(&vault, &request, rank)? else {
                 return Ok(None);
             };
-            let shared = turn.result_of_another()?;
+            let shared = turn.result_of_another(began.elapsed())?;
             let shared = shared.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
             Ok(Some(match shared.filter(document::is_there) {
                 Some(document) => Turn::Shared(document),

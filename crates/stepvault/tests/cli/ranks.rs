@@ -1,6 +1,6 @@
 //! The ranks of a node, each of which restores and starts an agent: one does it for all.
 
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use crate::support::{Place, list};
 
@@ -9,7 +9,13 @@ struct Ranks(Vec<Child>);
 
 impl Ranks {
     fn start(count: usize) -> Self {
-        let rank = || Command::new("sleep").arg("600").spawn().unwrap();
+        let rank = || {
+            Command::new("sleep")
+                .arg("600")
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
         Self((0..count).map(|_| rank()).collect())
     }
 
