@@ -40,7 +40,8 @@ class ProgressLine:
 
     def _write(self, text: str) -> None:
         if text or self._shown:
-            print(f"\r{text:{len(self._shown)}}", end="" if text else "\r", file=sys.stderr, flush=True)
+            # Other output begins at the start of the line then.
+            print(f"{text:{len(self._shown)}}", end="\r", file=sys.stderr, flush=True)
         self._shown = text
 
 

@@ -196,7 +196,7 @@ def test_progress_is_one_line_that_is_cleared(place, capsys):
     line._shown = ""
     for written in (text, "", ""):
         line._write(written)
-    assert capsys.readouterr().err == f"\r{text}\r{' ' * len(text)}\r"
+    assert capsys.readouterr().err == f"{text}\r{' ' * len(text)}\r"
     with place.watch(progress=True) as agent:
         agent.announce(place.save(1), wait_until="durable")
     assert agent._progress is not None and not agent._progress._thread.is_alive()
