@@ -113,8 +113,9 @@ def test_torchtitan_and_deepspeed(place, agent):
         (path / "weights.bin").write_bytes(b"weights")
 
     checkpointer.save = save
-    callback("torchtitan").announce_saves(checkpointer, agent)
+    callback("torchtitan").announce_saves(checkpointer, agent, metrics=lambda step: {"loss": 1 / step})
     checkpointer.save(4, last_step=True)
+    assert metrics_of(agent, 4) == {"loss": 0.25}
 
     def save_checkpoint(directory, tag):
         (place.checkpoints / tag).mkdir()

@@ -41,7 +41,7 @@ manager = CheckpointManager(
 if common.AGENT:
     from stepvault.callbacks.torchtitan import announce_saves
 
-    announce_saves(manager, common.AGENT)
+    announce_saves(manager, common.AGENT, metrics=lambda _: {"loss": value})
 manager.load()
 common.resume(progress.step)
 while progress.step < arguments.until:

@@ -21,14 +21,19 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Mapping, Optional
 
 from .._agent import Agent
 from . import dcp
 
 
-def announce_saves(checkpointer: Any, agent: Agent) -> None:
-    """Lets a CheckpointManager announce each step, asynchronous ones when they are written."""
+def announce_saves(
+    checkpointer: Any, agent: Agent, *, metrics: Optional[Callable[[int], Mapping[str, Any]]] = None
+) -> None:
+    """Lets a CheckpointManager announce each step, asynchronous ones when they are written.
+
+    The manager knows no metrics: `metrics` returns those of a step, by its number.
+    """
     save = checkpointer.save
 
     @functools.wraps(save)
@@ -37,10 +42,10 @@ def announce_saves(checkpointer: Any, agent: Agent) -> None:
         result = save(curr_step, *arguments, **options)
         path = Path(checkpointer.folder) / f"step-{curr_step}"
         future = getattr(checkpointer, "save_future", None)
-        if future is not None and future is not before:
-            dcp.announce_saved(agent, future, path)
-        elif path.is_dir():
-            dcp.announce_saved(agent, None, path)
+        is_asynchronous = future is not None and future is not before
+        if is_asynchronous or path.is_dir():
+            known = metrics(curr_step) if metrics is not None else None
+            dcp.announce_saved(agent, future if is_asynchronous else None, path, metrics=known)
         return result
 
     checkpointer.save = save_and_announce
