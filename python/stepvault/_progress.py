@@ -41,7 +41,7 @@ class ProgressLine:
     def _write(self, text: str) -> None:
         if text or self._shown:
             # Other output begins at the start of the line then.
-            print(f"{text:{len(self._shown)}}", end="\r", file=sys.stderr, flush=True)
+            print(text.ljust(len(self._shown)), end="\r", file=sys.stderr, flush=True)
         self._shown = text
 
 
