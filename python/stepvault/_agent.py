@@ -23,8 +23,8 @@ from ._results import Announced, Document, Drained, Progress, Status, Steps
 from ._socket import GRACE_SECONDS, MAXIMUM_PATH_BYTES, NoAnswer, ask
 
 _HELD = 13
-#: How long an agent may take to answer after its start, or to end if it is draining for an earlier process.
-_STARTED_WITHIN_SECONDS = 150.0
+#: How long an agent may take to answer after its start, beyond the time for which one drains for an earlier process.
+_STARTED_WITHIN_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 600
 _POLL_SECONDS = 0.05
 #: How long an answer may take of an agent that has not answered the last request.
@@ -398,7 +398,8 @@ class _Start:
 
 def _connect(agent: Agent, start: _Start) -> None:
     """Attaches to the agent that answers, or starts one, until one of both succeeds."""
-    deadline = time.monotonic() + _STARTED_WITHIN_SECONDS
+    within_seconds = agent.drain_deadline_seconds + _STARTED_WITHIN_SECONDS
+    deadline = time.monotonic() + within_seconds
     attach = {"run": agent.run, "process_id": agent._owner}
     start.process = None
     why: Optional[errors.StepvaultError] = None
@@ -426,7 +427,7 @@ def _connect(agent: Agent, start: _Start) -> None:
             )
         time.sleep(_POLL_SECONDS)
     raise errors.Held(
-        f"no agent serves the vault {agent.local} within {_STARTED_WITHIN_SECONDS:g} s: {why}",
+        f"no agent serves the vault {agent.local} within {within_seconds:g} s: {why}",
         "see which process holds it: stepvault status --local VAULT",
     )
 
