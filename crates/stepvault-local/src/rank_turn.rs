@@ -73,8 +73,8 @@ pub fn check_rank(rank: u32) -> Result<()> {
 }
 
 impl RankTurn {
-    /// Takes the turn of a process, which is `rank` if it is one; `None` while another process has it. `request` is what is to be
-    /// restored, and where. Blocks.
+    /// Takes the turn of a process, which is `rank` if it is one; `None` while another process has it. `request` is what
+    /// is to be restored, and where. Blocks.
     ///
     /// # Errors
     /// When the vault cannot be written.

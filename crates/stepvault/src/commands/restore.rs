@@ -26,7 +26,7 @@ use super::starts::demoted_steps;
 use crate::arguments::values::{checked, duration};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
-use document::{SharedDocument, planned, restored};
+use document::{RestoreDocument, SharedDocument, planned, restored};
 
 /// Restore the newest valid step, or the given one
 ///
@@ -214,11 +214,21 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
         session.output.result(&document)?;
     }
     if let Some(turn) = turn {
-        let shared = serde_json::to_string(&document)
-            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode the result").caused_by(error))?;
-        blocking(move || turn.finish(shared)).await?;
+        pass_on(turn, &document, session).await;
     }
     Ok(ExitCode::Done)
+}
+
+/// Keeps the result for the other ranks. Without it they find the step in its place, and read it again.
+async fn pass_on(turn: RankTurn, document: &RestoreDocument, session: &Session) {
+    let kept = match serde_json::to_string(document) {
+        Ok(text) => blocking(move || turn.finish(text)).await,
+        Err(error) => Err(Error::new(ErrorKind::Failed, "cannot encode the result").caused_by(error)),
+    };
+    if let Err(error) = kept {
+        let warning = format!("cannot pass the result to the other ranks: {error}");
+        session.output.warn(&warning);
+    }
 }
 
 /// How often it is looked whether the restore before this one has ended.
