@@ -208,17 +208,14 @@ class Agent:
             if self._drained is None:
                 if os.getpid() != self._owner:
                     return Drained(is_durable=None, not_durable=(), document={})
-                self._drained = self._drain(self.drain_deadline_seconds if deadline is None else deadline)
+                try:
+                    self._drained = self._drain(self.drain_deadline_seconds if deadline is None else deadline)
+                finally:
+                    if self._progress is not None:
+                        self._progress.close()
             return self._drained
 
     def _drain(self, deadline: float) -> Drained:
-        try:
-            return self._drain_with_progress(deadline)
-        finally:
-            if self._progress is not None:
-                self._progress.close()
-
-    def _drain_with_progress(self, deadline: float) -> Drained:
         if not self.is_followed:
             return self.wait_for_announced(deadline)
         body = {"process_id": self._owner, "deadline_seconds": math.ceil(deadline), "wait": True}

@@ -1,4 +1,4 @@
-"""What scripts/test-frameworks and scripts/test-guide share: the frameworks' environments, and the processes of a test."""
+"""What scripts/test-frameworks and scripts/test-python-guide share: environments, and the processes of a test."""
 
 import os
 import signal

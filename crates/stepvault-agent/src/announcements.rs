@@ -267,8 +267,8 @@ impl State {
     /// Adds a rank to those that have announced the step, and returns its number while others have not. Once all have,
     /// `announcement` has that number and the metrics of all of them.
     ///
-    /// A rank whose process has ended without detaching does not count: its files may be those of an earlier start of the job. Its step is
-    /// left to the search in the watched directory, unless the ranks announce it again.
+    /// A rank whose process has ended without detaching does not count: its files may be those of an earlier start of the
+    /// job. Its step is left to the search in the watched directory, unless the ranks announce it again.
     fn gather(&mut self, announcement: &mut Announcement, rank: AnnouncingRank) -> Result<Option<u64>> {
         if rank.number >= rank.of || rank.of > MAX_RANKS {
             let why = format!("there is no rank {} of {}", rank.number, rank.of);
@@ -364,6 +364,10 @@ const AFTER_ENDING: &str = "start the agent again: it finds the steps in a watch
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use stepvault_testkit::process::TestProcess;
+
     use super::*;
 
     fn run() -> RunName {
@@ -494,6 +498,10 @@ mod tests {
         assert_eq!(all.answer(last).unwrap().error.unwrap().kind, "interrupted");
     }
 
+    fn start_rank() -> TestProcess {
+        TestProcess::start(Command::new("sleep").arg("600"))
+    }
+
     /// Files of an earlier start of the job are not taken for those of a rank that has not written yet.
     #[test]
     fn a_rank_that_has_ended_does_not_count() {
@@ -502,20 +510,18 @@ mod tests {
             let request = by_rank("/out/step_1", number, 2, process_id);
             all.add(run(), request, None).unwrap()
         };
-        let mut rank = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let rank = start_rank();
         assert!(matches!(add(0, rank.id()), Added::Gathering(_)));
-        rank.kill().unwrap();
-        rank.wait().unwrap();
+        rank.kill();
         assert!(matches!(add(1, std::process::id()), Added::Gathering(_)));
         assert!(matches!(add(0, std::process::id()), Added::Waiting(_)));
 
         // One that has said that it ends does, until a later start begins.
         for joined in [false, true] {
-            let mut rank = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+            let rank = start_rank();
             assert!(matches!(add(0, rank.id()), Added::Gathering(_)));
             all.left(rank.id());
-            rank.kill().unwrap();
-            rank.wait().unwrap();
+            rank.kill();
             if joined {
                 all.joined();
             }

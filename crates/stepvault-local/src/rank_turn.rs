@@ -1,5 +1,5 @@
 //! Restores that take turns, and one restore for all ranks of a node: the first one restores, the others wait for it and
-//! take over its result.
+//! get its result.
 //!
 //! Each rank would otherwise read and hash the whole step again, one after another, and could find another step than the
 //! rank before it.
@@ -91,7 +91,7 @@ impl RankTurn {
     }
 
     /// Returns the result of another rank, if it is one for this rank too: the same request, from a process with the
-    /// same parent, finished while this one `waited` or shortly before. All that took it over still run, and this rank is
+    /// same parent, finished while this one `waited` or shortly before. All that have got it still run, and this rank is
     /// none of them: a later start of the job, and a rank that restores a second time, find what is newest then. Blocks.
     ///
     /// # Errors
@@ -147,34 +147,14 @@ impl RankTurn {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, clippy::unwrap_used)]
 mod tests {
-    use std::process::{Child, Command, Stdio};
+    use std::process::Command;
+
+    use stepvault_testkit::process::TestProcess;
 
     use super::*;
 
-    /// A process with this one for a parent, until it is dropped.
-    struct Rank(Child);
-
-    impl Rank {
-        fn start() -> Self {
-            Self(
-                Command::new("sleep")
-                    .arg("600")
-                    .stdout(Stdio::null())
-                    .spawn()
-                    .unwrap(),
-            )
-        }
-
-        fn id(&self) -> u32 {
-            self.0.id()
-        }
-    }
-
-    impl Drop for Rank {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
+    fn start_rank() -> TestProcess {
+        TestProcess::start(Command::new("sleep").arg("600"))
     }
 
     /// L4, and that it is the newest: what an earlier start restored may be older than what is durable now.
@@ -182,9 +162,8 @@ mod tests {
     fn a_result_is_for_the_other_ranks_of_the_same_start_alone() {
         let place = tempfile::tempdir().unwrap();
         let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
-        let ranks = [Rank::start(), Rank::start(), Rank::start()];
-        let [first, second, third] = [ranks[0].id(), ranks[1].id(), ranks[2].id()];
-        let [first_rank, second_rank, _third_rank] = ranks;
+        let (first_rank, second_rank, third_rank) = (start_rank(), start_rank(), start_rank());
+        let [first, second, third] = [&first_rank, &second_rank, &third_rank].map(TestProcess::id);
         let take = |rank, request| RankTurn::take(&vault, request, Some(rank)).unwrap();
 
         let turn = take(first, "newest").unwrap();
@@ -192,7 +171,7 @@ mod tests {
         assert_eq!(turn.result_of_another(Duration::ZERO).unwrap(), None);
         turn.finish("step 1".to_owned()).unwrap();
 
-        // Each of them may take it over once.
+        // Each of them gets it once.
         let result = |rank, request| {
             let turn = take(rank, request).unwrap();
             turn.result_of_another(Duration::ZERO).unwrap()

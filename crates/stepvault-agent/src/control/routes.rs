@@ -191,14 +191,15 @@ async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answ
         None => None,
     };
     let announcements = &state.announcements;
-    match announcements.add(run, request, announced)? {
+    let id = match announcements.add(run, request, announced)? {
         // No rank waits for another one.
-        Added::Gathering(id) => Ok(known(state, id)?),
+        Added::Gathering(id) => id,
         Added::Waiting(id) => {
             let _ = tokio::time::timeout(SEALED_WITHIN, announcements.settled(id)).await;
-            Ok(known(state, id)?)
+            id
         }
-    }
+    };
+    Ok(known(state, id)?)
 }
 
 async fn announcement(state: &ControlState, id: &str) -> Result<Answer, Refusal> {

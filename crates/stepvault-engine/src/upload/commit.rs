@@ -106,7 +106,7 @@ impl UploadSession {
             let (written, not_removed) = tokio::join!(self.remote.write_record(&key, &claim), not_removed);
             let committed = match &written {
                 Ok(written) if written.is_new() => Ok(false),
-                // Nothing else would be answered either. Who may only read is told that the step is durable.
+                // Nothing else would be answered either. A writer that has only read access still learns that the step is durable.
                 Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.duplicate()),
                 _ => self.confirm_committed(sealed).await,
             };

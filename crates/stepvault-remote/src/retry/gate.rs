@@ -188,10 +188,8 @@ impl Pass {
         }
         state.epoch += 1;
         if state.failures_in_row >= FAILURES_THAT_CLOSE {
-            let wait = state
-                .probe_waits
-                .next()
-                .unwrap_or(LONGEST_PROBE_WAIT.min(self.gate.patience));
+            // They never end.
+            let wait = state.probe_waits.next().unwrap_or(LONGEST_PROBE_WAIT);
             let probe = now + wait;
             state.not_before = Some(state.not_before.map_or(probe, |earlier| earlier.max(probe)));
         }

@@ -140,28 +140,14 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     let resumes = !arguments.plan && goes_on_from(&settings, &target)?;
     rank.map_or(Ok(()), check_rank)?;
     let turn = if rank.is_some() || arguments.turn.wait_for_turn {
-        let vault = local_vault(&settings, &step_path);
-        let run = settings.run()?;
-        let remotes = settings.remotes(&run);
-        let remotes: Vec<String> = remotes.iter().map(|remote| remote.url.to_string()).collect();
-        let place = std::path::absolute(&step_path).ok();
-        let request = format!("{} {remotes:?} {asked} {place:?}", run.name);
-        match turn_of(rank, vault, request).await {
-            Ok(Turn::Taken(turn)) => Some(turn),
-            Ok(Turn::Shared(document)) => {
-                session.output.result(&SharedDocument(document))?;
-                return Ok(ExitCode::Done);
-            }
-            // Without a place to meet, each restores for itself.
-            Err(error) => {
-                let warning = format!("cannot take turns with other restores: {error}");
-                session.output.warn(&warning);
-                None
-            }
-        }
+        take_turn(session, &settings, &step_path, rank, &asked).await?
     } else {
-        None
+        Turn::None
     };
+    if let Turn::Shared(document) = turn {
+        session.output.result(&SharedDocument(document))?;
+        return Ok(ExitCode::Done);
+    }
     // A restore needs no vault, so a target without room for one is fine.
     // One of several nodes records in its vault when it joined the launch, so that a step that the trainer saves before
     // the agent starts belongs to the launch.
@@ -213,7 +199,7 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     } else {
         session.output.result(&document)?;
     }
-    if let Some(turn) = turn {
+    if let Turn::Taken(turn) = turn {
         pass_on(turn, &document, session).await;
     }
     Ok(ExitCode::Done)
@@ -239,12 +225,34 @@ enum Turn {
     Taken(RankTurn),
     /// Another rank has restored, with this result.
     Shared(serde_json::Value),
+    /// This process restores without regard to others.
+    None,
+}
+
+/// Takes a turn to restore what is `asked` for. Without a place to meet, each process restores for itself.
+async fn take_turn(
+    session: &Session,
+    settings: &Settings,
+    step_path: &Path,
+    rank: Option<u32>,
+    asked: &str,
+) -> Result<Turn> {
+    let run = settings.run()?;
+    let remotes = settings.remotes(&run);
+    let remotes: Vec<String> = remotes.iter().map(|remote| remote.url.to_string()).collect();
+    let place = std::path::absolute(step_path).ok();
+    let request = format!("{} {remotes:?} {asked} {place:?}", run.name);
+    let taken = async { wait_for_turn(rank, local_vault(settings, step_path)?, request).await };
+    Ok(taken.await.unwrap_or_else(|error| {
+        let warning = format!("cannot take turns with other restores: {error}");
+        session.output.warn(&warning);
+        Turn::None
+    }))
 }
 
 /// Waits while others restore. Each of them ends by its own deadlines, and its turn ends with it.
-async fn turn_of(rank: Option<u32>, vault: Result<PathBuf>, request: String) -> Result<Turn> {
+async fn wait_for_turn(rank: Option<u32>, vault: PathBuf, request: String) -> Result<Turn> {
     let began = Instant::now();
-    let vault = vault?;
     let vault = blocking(move || Vault::open_or_create(&vault)).await?;
     loop {
         let (vault, request) = (vault.clone(), request.clone());

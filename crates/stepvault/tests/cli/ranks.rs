@@ -1,36 +1,14 @@
 //! The ranks of a node, each of which restores and starts an agent: one does it for all.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+
+use stepvault_testkit::process::TestProcess;
 
 use crate::support::{Place, list};
 
-/// Processes of one launcher, which is this test.
-struct Ranks(Vec<Child>);
-
-impl Ranks {
-    fn start(count: usize) -> Self {
-        let rank = || {
-            Command::new("sleep")
-                .arg("600")
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
-        };
-        Self((0..count).map(|_| rank()).collect())
-    }
-
-    fn ids(&self) -> Vec<String> {
-        self.0.iter().map(|rank| rank.id().to_string()).collect()
-    }
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for rank in &mut self.0 {
-            let _ = rank.kill();
-            let _ = rank.wait();
-        }
-    }
+/// Starts processes of one launcher, which is this test.
+fn start_ranks<const COUNT: usize>() -> [TestProcess; COUNT] {
+    std::array::from_fn(|_| TestProcess::start(Command::new("sleep").arg("600")))
 }
 
 #[test]
@@ -43,8 +21,8 @@ fn they_restore_once_and_a_later_start_restores_what_is_newest_then() {
         let arguments = ["restore", "--into", "checkpoints", "--rank-process", rank];
         place.document_here(0, &arguments)
     };
-    let ranks = Ranks::start(3);
-    let [first, second, third] = ranks.ids().try_into().unwrap();
+    let ranks = start_ranks::<3>();
+    let [first, second, third] = ranks.each_ref().map(|rank| rank.id().to_string());
     let restored = restore(&first);
     assert_eq!(restored["step"], 2);
     assert_eq!(list(&restored, "sources").len(), 1);
@@ -63,9 +41,9 @@ fn they_restore_once_and_a_later_start_restores_what_is_newest_then() {
     place.checkpoint("step_3", "newer");
     place.succeed_here(&["push", "checkpoints/step_3"]);
     place.remove("checkpoints/step_3");
-    let ranks = Ranks::start(2);
-    for rank in ranks.ids() {
-        assert_eq!(restore(&rank)["step"], 3);
+    let ranks = start_ranks::<2>();
+    for rank in &ranks {
+        assert_eq!(restore(&rank.id().to_string())["step"], 3);
     }
     place
         .run_here(&["restore", "--into", "checkpoints", "--rank-process", &first])
@@ -76,8 +54,8 @@ fn they_restore_once_and_a_later_start_restores_what_is_newest_then() {
 #[test]
 fn an_agent_that_comes_second_says_nothing() {
     let place = Place::new();
-    let ranks = Ranks::start(1);
-    let rank = &ranks.ids()[0];
+    let [process] = start_ranks();
+    let rank = &process.id().to_string();
     let remote = place.remote();
     let arguments = ["--run", "demo/a", "--local", "vault", "--remote", &remote];
     let first = place.start_agent(&[&arguments[..], &["--follow", rank]].concat(), &[]);
