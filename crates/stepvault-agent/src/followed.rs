@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use stepvault_core::{Error, ErrorKind, Result};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::stop::{Stop, StopReason};
@@ -26,6 +27,28 @@ const MAX_PROCESSES: usize = 1024;
 pub(crate) struct Followed {
     processes: Mutex<BTreeSet<u32>>,
     stop: Stop,
+    succession: watch::Sender<Succession>,
+}
+
+/// Whether the next agent may continue what a drain has left.
+#[derive(Debug, Default)]
+struct Succession {
+    /// Whether a process asked to be followed during the drain: it waits until it may start an agent.
+    has_successor: bool,
+    /// The number of clients that detached and wait for the end of the drain.
+    waiting_clients: usize,
+}
+
+/// A client that waits for the end of the drain, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct WaitingClient<'a>(&'a Followed);
+
+impl Drop for WaitingClient<'_> {
+    fn drop(&mut self) {
+        self.0
+            .succession
+            .send_modify(|succession| succession.waiting_clients -= 1);
+    }
 }
 
 impl Followed {
@@ -37,6 +60,7 @@ impl Followed {
         let followed = Arc::new(Self {
             processes: Mutex::default(),
             stop,
+            succession: watch::Sender::default(),
         });
         followed.follow(process_id)?;
         Ok(followed)
@@ -45,7 +69,8 @@ impl Followed {
     /// Follows one more process. Following one twice is following it once.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is no such process; [`ErrorKind::Interrupted`] when the service drains already.
+    /// [`ErrorKind::NotFound`] when there is no such process; [`ErrorKind::Interrupted`] when the service drains already:
+    /// see [`succeeded`](Self::succeeded).
     pub(crate) fn follow(self: &Arc<Self>, process_id: u32) -> Result<()> {
         let fault = |kind| Error::new(kind, "cannot follow the process").on(process_id);
         let system = |error: std::io::Error| fault(ErrorKind::Failed).caused_by(error);
@@ -62,6 +87,8 @@ impl Followed {
         };
         let mut processes = self.processes();
         if self.stop.is_requested() {
+            self.succession
+                .send_modify(|succession| succession.has_successor = true);
             return Err(fault(ErrorKind::Interrupted)
                 .because("the agent is about to end")
                 .hint("start another agent when this one has ended"));
@@ -94,6 +121,29 @@ impl Followed {
             self.stop.request(reason, deadline);
         }
         was_last
+    }
+
+    /// Counts a client as waiting for the end of the drain.
+    pub(crate) fn waiting_client(&self) -> WaitingClient<'_> {
+        self.succession
+            .send_modify(|succession| succession.waiting_clients += 1);
+        WaitingClient(self)
+    }
+
+    /// Returns when a process asked to be followed during a drain at the trainer's end for which no client waits. Uploads
+    /// of what is sealed may then be left to the agent that this process starts.
+    pub(crate) async fn succeeded(&self) {
+        let mut succession = self.succession.subscribe();
+        let is_wanted = |wanted: &Succession| {
+            wanted.has_successor
+                && wanted.waiting_clients == 0
+                && self
+                    .stop
+                    .requested()
+                    .is_some_and(|request| request.may_be_succeeded())
+        };
+        // The sender lives in `self`.
+        let _ = succession.wait_for(is_wanted).await;
     }
 
     /// Returns the numbers of the followed processes.

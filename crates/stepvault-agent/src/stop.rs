@@ -30,6 +30,10 @@ impl StopReason {
     fn takes_the_machine(&self) -> bool {
         matches!(self, Self::Notice(_) | Self::File(_))
     }
+
+    fn is_trainers_end(&self) -> bool {
+        matches!(self, Self::TrainerEnded | Self::TrainerGone)
+    }
 }
 
 impl std::fmt::Display for StopReason {
@@ -57,6 +61,8 @@ pub struct StopRequest {
     configured_from: Option<Instant>,
     /// Whether only providers and files have requested it: see [`uses_all_of_its_time`](Self::uses_all_of_its_time).
     notices_only: bool,
+    /// Whether nothing but the trainer's end has requested it.
+    trainers_end_only: bool,
 }
 
 impl StopRequest {
@@ -64,6 +70,7 @@ impl StopRequest {
         let now = Instant::now();
         Self {
             notices_only: reason.takes_the_machine(),
+            trainers_end_only: reason.is_trainers_end(),
             reason,
             deadline,
             requested_at: now,
@@ -75,6 +82,7 @@ impl StopRequest {
         self.deadline = earliest(self.deadline, later.deadline);
         self.configured_from = earliest(self.configured_from, later.configured_from);
         self.notices_only &= later.notices_only;
+        self.trainers_end_only &= later.trainers_end_only;
     }
 
     /// Returns when the process has to be gone; `configured` is the time allowed by requests without a deadline.
@@ -99,6 +107,12 @@ impl StopRequest {
     /// last step.
     pub(crate) fn uses_all_of_its_time(&self) -> bool {
         self.notices_only
+    }
+
+    /// Whether the next agent on this machine could do what is left: nothing but the trainer's end has requested the
+    /// stop.
+    pub(crate) fn may_be_succeeded(&self) -> bool {
+        self.trainers_end_only
     }
 }
 

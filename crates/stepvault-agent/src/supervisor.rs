@@ -231,7 +231,8 @@ async fn serve_vault(
     };
     let control = Control::start(options, control_state, ended, reporter).await?;
     // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
-    let life = Box::pin(live(options, &shared, &watch, tasks, status_files.clone()));
+    let life = live(options, &shared, followed, &watch, tasks, status_files.clone());
+    let life = Box::pin(life);
     let lived = LocalSet::new().run_until(life).await;
     if let Ok(Lived::VaultGone) = lived {
         own_start.abandon();
@@ -288,6 +289,7 @@ enum Lived {
 async fn live(
     options: &AgentOptions,
     shared: &Shared,
+    followed: Option<&Arc<Followed>>,
     watch: &VaultWatch,
     tasks: Tasks,
     status_files: StatusFiles,
@@ -361,10 +363,23 @@ async fn live(
             ended.map(|()| Lived::Ended)
         },
         () = drain.uploads_end() => Ok(Lived::Ended),
+        () = succeeded(followed, signals) => {
+            reporter.info("another process asked for an agent: leaving the uploads to the one that it starts");
+            Ok(Lived::Ended)
+        }
     };
     running.shutdown().await;
     beside.shutdown().await;
     lived
+}
+
+/// Returns when the next agent may do the rest: what can be sealed is sealed, and a process waits until it may start one.
+async fn succeeded(followed: Option<&Arc<Followed>>, signals: &Signals) {
+    signals.all_sealed.cancelled().await;
+    match followed {
+        Some(followed) => followed.succeeded().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Opens and locks the vault, and cleans up after a killed process.

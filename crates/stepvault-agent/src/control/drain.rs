@@ -28,7 +28,9 @@ pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Res
     state.announcements.left(request.process_id);
     let deadline = deadline_after(request.deadline_seconds);
     let deadline = deadline.unwrap_or_else(|| Instant::now() + state.drain.configured);
-    if followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline)) && request.wait {
+    let waiting = request.wait.then(|| followed.waiting_client());
+    let was_last = followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline));
+    if was_last && waiting.is_some() {
         return ended(state).await;
     }
     let remaining = state.drain.stop.requested().and_then(|request| request.deadline);

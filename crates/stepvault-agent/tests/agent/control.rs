@@ -15,7 +15,7 @@ use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::path::RelativePath;
-use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::s3::StrictS3;
 
 use crate::fixtures::unpack;
@@ -456,6 +456,85 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     service.stop();
     second.kill().unwrap();
     second.wait().unwrap();
+}
+
+/// Ranks that a launcher restarts in place do not wait for uploads, and resume what the vault holds.
+#[tokio::test]
+async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_waits() {
+    let process = || std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let (node, server, mut first, mut second) = (Node::new(), StrictS3::start(), process(), process());
+    let remote = node.s3_remote("s3", &server, 600).await;
+    server.faults().add(FaultRule {
+        method: Some("PUT".to_owned()),
+        path_contains: "weights.dat".to_owned(),
+        skip: 0,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let mut options = node.options(vec![remote]);
+    options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
+    options.drain_deadline = Duration::from_hours(1);
+    options.followed_process = Some(first.id());
+    let (service, client) = node.start_controlled(options.clone()).await;
+    let attach = AttachRequest {
+        run: Some(run_name()),
+        process_id: second.id(),
+    };
+    node.save("step_1", &[("weights.dat", 100)], 5);
+    node.until("step 1 to be sealed", || sealed(&node) == [id(1, 1)])
+        .await;
+
+    // While a client waits for the end, all of its time is used.
+    let detach = DetachRequest {
+        process_id: first.id(),
+        deadline_seconds: None,
+        wait: true,
+    };
+    let socket = node.socket();
+    let waiting = tokio::spawn(async move { Client::new(socket).detach(&detach, PATIENCE).await });
+    while client.status(PATIENCE).await.unwrap().stopping.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let error = client.attach(&attach).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(client.status(PATIENCE).await.is_ok() && !waiting.is_finished());
+    waiting.abort();
+    waiting.await.unwrap_err();
+    let report = service.ended().unwrap();
+    assert_eq!(
+        (report.sealed.total, report.not_durable.len()),
+        (1, 1),
+        "{report:?}"
+    );
+
+    // What is not sealed yet is waited for.
+    let (service, client) = node.start_controlled(options.clone()).await;
+    node.save("step_2", &[("weights.dat", 100)], 0);
+    first.kill().unwrap();
+    while client.status(PATIENCE).await.unwrap().stopping.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let error = client.attach(&attach).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    let report = service.ended().unwrap();
+    assert_eq!(
+        (report.sealed.total, report.not_durable.len()),
+        (1, 2),
+        "{report:?}"
+    );
+
+    server.faults().clear();
+    options.followed_process = Some(second.id());
+    let (service, _) = node.start_controlled(options).await;
+    node.until_durable("s3", 1).await;
+    node.until_durable("s3", 2).await;
+    second.kill().unwrap();
+    let report = service.ended().unwrap();
+    assert_eq!((report.sealed.total, report.uploaded.total), (0, 2), "{report:?}");
+    for mut process in [first, second] {
+        process.wait().unwrap();
+    }
 }
 
 #[tokio::test]
