@@ -7,10 +7,14 @@
 # the work and exits at once, always with 0. That process ends after two hours at the latest.
 #
 # Users: slurmd runs this as root. The agent runs as the job's user, with the configuration that the job left in its
-# directory. Root only removes the directory, and only if the agent reports that every finished step in it is durable:
-# in every vault in the directory and for every run in each, including steps that could not be sealed and runs that the
-# configuration does not (or no longer) name. Otherwise the directory is kept, and the log reports it. An interrupted
-# save is removed with the directory, because no trainer could resume from it.
+# directory, stepvault.toml, or else with that of each vault's last agent, as one that a script started with
+# `stepvault.watch`. Root only removes the directory, and only if the agent reports that every finished step in it is
+# durable: in every vault in the directory and for every run in each, including steps that could not be sealed and runs
+# that the configuration does not (or no longer) name. Otherwise the directory is kept, and the log reports it. An
+# interrupted save is removed with the directory, because no trainer could resume from it.
+#
+# A directory without stepvault.toml may hold other results of the job. It is removed only if the job has put an empty
+# file `remove-when-durable` into it.
 #
 # `epilog.sh reclaim` does the same for every directory whose job is not on this node any more: a node that went down
 # with its job runs no epilog for it, and an upload may have failed earlier. The prolog starts it with each job, and
@@ -43,6 +47,11 @@ is_here() {
   grep -qwx "$1" <<<"${jobs// /}"
 }
 
+# Returns whether there is anything for the agent in directory $1.
+is_used() {
+  [ -f "$1/stepvault.toml" ] || [ -n "$(find "$1" -name vault.json -type f -print -quit 2>/dev/null)" ]
+}
+
 # The process that outlives the epilog: removes the job's directory once every step is durable. With `left`, only if the
 # job is not on this node.
 finish() {
@@ -71,11 +80,18 @@ finish() {
   as_owner "$place" timeout --foreground --kill-after=2m 2h sh -c '
     cd "$1" || exit 1
     if [ -f launch ]; then . ./launch; fi
-    stepvault agent --once --trainer-ended --config stepvault.toml || exit
+    if [ -f stepvault.toml ]; then
+      stepvault agent --once --trainer-ended --config stepvault.toml || exit
+    fi
     # The directory may also hold vaults that the configuration does not name, from a manual push or a changed
     # configuration.
     find . -name vault.json -type f | while IFS= read -r marker; do
-      stepvault agent --once --trainer-ended --config stepvault.toml --local "${marker%/vault.json}" </dev/null || exit
+      vault=${marker%/vault.json}
+      if [ -f stepvault.toml ]; then
+        stepvault agent --once --trainer-ended --config stepvault.toml --local "$vault" </dev/null || exit
+      else
+        stepvault agent --once --trainer-ended --like-last --local "$vault" </dev/null || exit
+      fi
     done
   ' sh "$place"
   code=$?
@@ -84,10 +100,15 @@ finish() {
     say "$place" "some steps are not durable; keeping $place (exit code $code)"
     return
   fi
+  if [ ! -f "$place/stepvault.toml" ] && [ ! -f "$place/remove-when-durable" ]; then
+    : >"$place.uploaded"
+    say "$place" "every step is durable; keeping $place, which has neither stepvault.toml nor remove-when-durable"
+    return
+  fi
   # Rename first, so that a restarted job finds the complete directory or none. Also remove what a killed epilog left.
   mv -- "$place" "$scratch/.over-${place##*/}"
   rm -rf -- "$scratch"/.over-*
-  rm -f -- "$place.lock"
+  rm -f -- "$place.lock" "$place.uploaded"
 }
 
 # Finishes what jobs left that are not on this node any more, one directory after the other.
@@ -97,11 +118,11 @@ reclaim() {
   scontrol ping >/dev/null 2>&1 || return 0
   for place in "$scratch"/*/; do
     place=${place%/}
-    if [[ ! ${place##*/} =~ ^[0-9]+$ ]] || is_here "${place##*/}" ,COMPLETING; then
+    if [[ ! ${place##*/} =~ ^[0-9]+$ ]] || [ -e "$place.uploaded" ] || is_here "${place##*/}" ,COMPLETING; then
       continue
     fi
     # What a job left, or a directory that it never used.
-    if [ -f "$place/stepvault.toml" ] || [ -z "$(ls -A "$place")" ]; then
+    if is_used "$place" || [ -z "$(ls -A "$place")" ]; then
       finish_outside --wait "$place" left
     fi
   done
@@ -129,8 +150,8 @@ main() {
   [ -d "$place" ] || return
   # An unused directory.
   rmdir -- "$place" 2>/dev/null && return
-  if [ ! -f "$place/stepvault.toml" ]; then
-    say "$place" "$place has files but no stepvault.toml; keeping it"
+  if ! is_used "$place"; then
+    say "$place" "$place has files, but no stepvault.toml and no vault; keeping it"
     return
   fi
   # The file is stale if the node went down while the process ran.

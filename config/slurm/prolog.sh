@@ -43,6 +43,7 @@ main() {
   fi
   [ -d "$scratch" ] || { say "$scratch does not exist on this node"; return; }
   place=$scratch/$SLURM_JOB_ID
+  rm -f -- "$place.uploaded"
   take_over "$place" || say "the epilog of an earlier start is still uploading"
   group=$(id -g "$SLURM_JOB_UID") || { say "user $SLURM_JOB_UID has no group"; return; }
   install -d -m 0700 -o "$SLURM_JOB_UID" -g "$group" "$place" || say "cannot create $place"

@@ -4,12 +4,16 @@
 They print the lines of train.py, with a rank's number for that of a node, and meet at each step as ranks do in an
 all-reduce. A rank does not wait for the others after a save.
 
-    watch.py RUN --until STEP --every STEPS --seconds SECONDS_OF_A_STEP
+    watch.py RUN --until STEP --every STEPS --seconds SECONDS_OF_A_STEP [--killed-at STEP]
+
+With --killed-at, a step is written and not announced, and then the agent and all ranks of each node are killed. The first
+node's directory may be removed when its steps are durable.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +25,7 @@ arguments.add_argument("run")
 arguments.add_argument("--until", type=int, required=True)
 arguments.add_argument("--every", type=int, default=10)
 arguments.add_argument("--seconds", type=float, default=0.1)
+arguments.add_argument("--killed-at", type=int)
 arguments = arguments.parse_args()
 
 rank, ranks = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
@@ -37,7 +42,6 @@ def report(*words):
 def meet(step):
     meeting.mkdir(parents=True, exist_ok=True)
     (meeting / f"{step}.{rank}").touch()
-    (meeting / f"{step - 2}.{rank}").unlink(missing_ok=True)
     while not all((meeting / f"{step}.{other}").exists() for other in range(ranks)):
         time.sleep(0.02)
 
@@ -51,6 +55,12 @@ def save(step):
     (path / f"shard_{rank}.bin").write_bytes(head + os.urandom(1 << 20))
     if rank == 0:
         (path / "index.json").write_text(json.dumps({"step": step, "nodes": ranks, "launch": start}))
+    if step == arguments.killed_at:
+        meet(f"{step}-written")
+        if rank == 0:
+            (directory.parent / "remove-when-durable").touch()
+        subprocess.run(["pkill", "-KILL", "-f", "stepvault agent"], check=False)
+        os._exit(1)
     agent.announce(path, metrics={"loss": 1 / step}, rank=(rank % local_ranks, local_ranks))
     report("saved", step)
 

@@ -31,6 +31,7 @@ impl OwnStart {
     /// Records the start, and warns if it is one of too many. A round started by cron does not count as a start, nor does
     /// a service whose caller records the starts. Faults are warned of and block nothing.
     pub(crate) async fn record(options: &AgentOptions, vault: &Vault, reporter: &Reporter) -> Self {
+        record_invocation(options, vault, reporter).await;
         let node = options.writer.place.node();
         let start = Start {
             id: uuid::Uuid::new_v4().simple().to_string(),
@@ -103,6 +104,17 @@ impl OwnStart {
         if let Err(error) = recorded.await {
             tracing::debug!(%error, "cannot record the end");
         }
+    }
+}
+
+async fn record_invocation(options: &AgentOptions, vault: &Vault, reporter: &Reporter) {
+    let Some(invocation) = options.invocation.clone() else {
+        return;
+    };
+    let vault = vault.clone();
+    if let Err(error) = blocking(move || vault.replace_invocation(&invocation)).await {
+        let text = format!("cannot record how this agent was started: {error}");
+        reporter.warn_once("invocation", &text);
     }
 }
 

@@ -8,6 +8,7 @@
 //! staging/  trash/                    half-made and half-deleted; emptied at a start
 //! restore/                            restores under way, each with a lock of its own
 //! rank-restore.{lock,json}            the restore that the ranks of a node share, and its result
+//! invocation.json                     how the last agent was started
 //! saves/                              steps that trainers write, until they are committed
 //! moved-aside/                        what restores moved out of a trainer's way; never deleted by us
 //! ```
@@ -32,6 +33,9 @@ use crate::temporary::TEMPORARY_PREFIX;
 
 const MARKER: &str = "vault.json";
 const MAX_MARKER_BYTES: u64 = 4096;
+const INVOCATION: &str = "invocation.json";
+/// It holds a configuration file, escaped.
+const MAX_INVOCATION_BYTES: u64 = 16 << 20;
 
 /// An open vault. Cheap to clone; holds no lock (see [`Vault::lock`]).
 #[derive(Debug, Clone)]
@@ -154,6 +158,22 @@ impl Vault {
     /// When this cannot be determined.
     pub fn is_there(&self) -> Result<bool> {
         Ok(Self::open(&self.root)?.is_some_and(|there| there.identity == self.identity))
+    }
+
+    /// Records how the agent that holds the vault was started, instead of the one before. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn replace_invocation(&self, bytes: &[u8]) -> Result<()> {
+        durable::replace(&self.root.join(INVOCATION), bytes)
+    }
+
+    /// Returns what [`replace_invocation`](Self::replace_invocation) recorded last; `None` if no agent has. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read_invocation(&self) -> Result<Option<Vec<u8>>> {
+        durable::read_bounded(&self.root.join(INVOCATION), MAX_INVOCATION_BYTES)
     }
 
     /// Creates a directory of the vault and its missing ancestors, but never the vault itself: a process that writes to

@@ -192,6 +192,8 @@ pub struct AgentOptions {
     /// The process that the service runs for: it drains when this one, and every other that attached on the control
     /// socket, has ended. `None` to run until a stop is requested.
     pub followed_process: Option<u32>,
+    /// How this service was started, in the caller's own encoding: recorded in the vault for a later round.
+    pub invocation: Option<Vec<u8>>,
 }
 
 impl AgentOptions {
@@ -249,6 +251,7 @@ impl AgentOptions {
             once,
             trainer_ended: false,
             followed_process: None,
+            invocation: None,
         };
         options.check()?;
         Ok(options)

@@ -217,6 +217,7 @@ impl Node {
             once: false,
             trainer_ended: false,
             followed_process: None,
+            invocation: None,
         }
     }
 

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// The text of a configuration file and the path it came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FileText {
     /// Used in messages, and as the base of the relative paths in the file.
     pub path: PathBuf,
@@ -12,7 +15,8 @@ pub struct FileText {
 }
 
 /// A value that the command line gives for a key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FlagOverride {
     /// The key as in the file: `local.directory`, `remote.s3-main.url`, `run."a/b".watch`.
     pub key: String,
@@ -23,7 +27,8 @@ pub struct FlagOverride {
 }
 
 /// All sources of a configuration.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sources {
     /// The file, if there is one.
     pub file: Option<FileText>,

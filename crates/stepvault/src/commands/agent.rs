@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Session;
 use super::left_undone::LeftUndone;
-use crate::context::{Settings, attempt};
+use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
 use crate::output::{Priority, Report, human};
@@ -34,6 +34,12 @@ pub(crate) struct AgentArguments {
     /// With --once: the trainer has ended with all its processes, so no quiet time is waited for
     #[arg(long, requires = "once")]
     trainer_ended: bool,
+    /// With --once and --local: use the configuration, node and launch of the vault's last agent
+    ///
+    /// For what an agent left that was killed with its job, as one that a script started: each agent records in its vault
+    /// how it was started.
+    #[arg(long, requires = "once")]
+    like_last: bool,
     /// Drain when this process, and every other that attaches on the control socket, has ended
     ///
     /// Without this option the agent runs until it is told to end. With it, an agent that finds the vault in use ends with
@@ -56,7 +62,11 @@ pub(super) struct AgentDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
+    let settings = if arguments.like_last {
+        Settings::of_last_agent(session)?
+    } else {
+        Settings::load(session)?
+    };
     let config = served(&settings)?;
     let style = Style::of_service(&session.output);
     let progress = Progress::start(&config.remotes, style, &session.output);
@@ -64,13 +74,16 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     let mut options = AgentOptions::from_config(
         &config,
         settings.writer()?,
-        attempt(None)?,
+        settings.attempt()?,
         remotes,
         arguments.once,
     )?
     .with_other_runs_of(&settings.config);
     options.trainer_ended = arguments.trainer_ended;
     options.followed_process = arguments.follow;
+    if !arguments.once {
+        options.invocation = Some(settings.invocation()?);
+    }
     options.refuse_read_only_mounts().await?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));

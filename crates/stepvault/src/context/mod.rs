@@ -1,5 +1,6 @@
 //! Resolves arguments, environment and configuration file into settings and open tiers.
 
+mod invocation;
 mod remote_choice;
 mod settings;
 mod sources;

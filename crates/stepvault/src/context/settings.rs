@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use stepvault_agent::control::Client;
 use stepvault_core::config::{Config, LinkPolicy, RunSettings, Sources, faults_error, load};
-use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::ids::{Attempt, RemoteName, RunName};
+use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
 
+use super::invocation::Invocation;
 use super::sources::{Gathered, gather};
+use super::writer;
 use crate::commands::Session;
 
 /// The configuration, with the selected run and remotes.
@@ -19,8 +22,11 @@ use crate::commands::Session;
 pub(crate) struct Settings {
     /// The effective configuration.
     pub(crate) config: Config,
+    sources: Sources,
     run: Option<RunName>,
     remotes: Option<Vec<RemoteName>>,
+    /// The writer and the attempt of the vault's last agent, if they count instead of the job's launcher.
+    pub(super) last: Option<(Writer, Option<Attempt>)>,
 }
 
 impl Settings {
@@ -31,30 +37,73 @@ impl Settings {
             run,
             remotes,
         } = gather(&session.global)?;
-        let settings = Self {
+        Ok(Self {
             config: load(&sources)?,
+            sources,
             run,
             remotes,
-        };
+            last: None,
+        }
+        .introduced(session))
+    }
+
+    /// Loads the configuration with which the last agent of the vault was started that `--local` names, with its node,
+    /// launch and attempt, and prints the warnings.
+    ///
+    /// # Errors
+    /// As for [`Invocation::read`].
+    pub(crate) fn of_last_agent(session: &Session) -> Result<Self> {
+        let last = Invocation::read(&session.global)?;
+        Ok(Self {
+            config: load(&last.sources)?,
+            last: Some((last.writer()?, last.attempt())),
+            sources: last.sources,
+            run: last.run,
+            remotes: last.remotes,
+        }
+        .introduced(session))
+    }
+
+    /// Prints the node and the warnings.
+    fn introduced(self, session: &Session) -> Self {
         // A node that cannot be determined is an error of the commands that need it.
-        if let Ok(writer) = settings.writer() {
+        if let Ok(writer) = self.writer() {
             session.output.name_node(&writer.place);
         }
-        for warning in &settings.config.warnings {
+        for warning in &self.config.warnings {
             session.output.warn(&match &warning.hint {
                 Some(hint) if !hint.is_empty() => format!("{warning} ({hint})"),
                 _ => warning.to_string(),
             });
         }
-        Ok(settings)
+        self
+    }
+
+    /// Returns the record of how an agent with these settings was started.
+    ///
+    /// # Errors
+    /// As for [`writer`](Self::writer) and [`attempt`](Self::attempt), or when it cannot be encoded.
+    pub(crate) fn invocation(&self) -> Result<Vec<u8>> {
+        let (sources, run, remotes) = (self.sources.clone(), self.run.clone(), self.remotes.clone());
+        Invocation::new(sources, run, remotes, &self.writer()?, self.attempt()?).encode()
+    }
+
+    /// Returns the attempt that the last agent was given, if it counts, else that of `STEPVAULT_ATTEMPT`.
+    pub(crate) fn attempt(&self) -> Result<Option<Attempt>> {
+        match &self.last {
+            Some((_, attempt)) => Ok(*attempt),
+            None => writer::attempt(None),
+        }
     }
 
     /// Builds settings from sources that the command itself provides, for one run.
     pub(crate) fn of(sources: &Sources, run: RunName) -> Result<Self> {
         Ok(Self {
             config: load(sources)?,
+            sources: sources.clone(),
             run: Some(run),
             remotes: None,
+            last: None,
         })
     }
 
@@ -160,8 +209,10 @@ mod tests {
     fn without_a_run_the_error_says_how_to_name_one() {
         let error = Settings {
             config: load(&Sources::default()).unwrap(),
+            sources: Sources::default(),
             run: None,
             remotes: None,
+            last: None,
         }
         .run()
         .unwrap_err();

@@ -45,11 +45,6 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
             flag: flag.to_owned(),
         });
     };
-    match (&global.local, variable("STEPVAULT_LOCAL")?) {
-        (Some(path), _) => flag("local.directory", "--local", absolute(path)?),
-        (None, Some(path)) => flag("local.directory", "STEPVAULT_LOCAL", absolute(Path::new(&path))?),
-        (None, None) => {}
-    }
     if let Some(node) = &global.node {
         flag("node", "--node", node.to_string());
     }
@@ -65,6 +60,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         ),
         (None, None) => None,
     };
+    flags.extend(vault_flag(global)?.map(|(_, flag)| flag));
     let mut sources = Sources {
         file,
         environment: environment()?,
@@ -97,6 +93,21 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         run,
         remotes,
     })
+}
+
+/// Returns the vault that the flag or its variable names, and the key that it sets.
+pub(super) fn vault_flag(global: &GlobalArguments) -> Result<Option<(PathBuf, FlagOverride)>> {
+    let (path, flag) = match (&global.local, variable("STEPVAULT_LOCAL")?) {
+        (Some(path), _) => (path.clone(), "--local"),
+        (None, Some(path)) => (PathBuf::from(path), "STEPVAULT_LOCAL"),
+        (None, None) => return Ok(None),
+    };
+    let flag = FlagOverride {
+        key: "local.directory".to_owned(),
+        value: toml::Value::String(absolute(&path)?),
+        flag: flag.to_owned(),
+    };
+    Ok(Some((path, flag)))
 }
 
 /// Returns the remotes as given, and the flag or variable that gave them.

@@ -15,6 +15,9 @@ impl Settings {
     /// # Errors
     /// If the launcher's variables are invalid, or this node is not one of the declared nodes.
     pub(crate) fn writer(&self) -> Result<Writer> {
+        if let Some((writer, _)) = &self.last {
+            return Ok(writer.clone());
+        }
         let launcher = Launcher::read(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let launch = match variable("STEPVAULT_LAUNCH")? {

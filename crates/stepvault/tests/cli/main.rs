@@ -35,6 +35,7 @@ mod explain;
 mod fixtures;
 mod given_up;
 mod kept_of_a_file;
+mod last_agent;
 mod other_users;
 mod outage;
 mod ranks;
