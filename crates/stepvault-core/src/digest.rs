@@ -1,6 +1,6 @@
 //! Digests of parts and files, and how a file's digest follows from those of its parts.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -65,7 +65,7 @@ macro_rules! hex_digest {
 
         impl fmt::Display for $name {
             fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+                hex_digits(&self.0).try_for_each(|digit| out.write_char(digit))
             }
         }
 
@@ -85,7 +85,7 @@ macro_rules! hex_digest {
 
         impl From<$name> for String {
             fn from(digest: $name) -> Self {
-                digest.to_string()
+                hex_digits(&digest.0).collect()
             }
         }
     };
@@ -139,6 +139,12 @@ fn bytes_of_hex(text: &str) -> Option<[u8; 32]> {
         *byte = hex_value(pair[0])? << 4 | hex_value(pair[1])?;
     }
     Some(bytes)
+}
+
+/// Returns the digits of each byte. Records of many files consist of such digits for the most part.
+fn hex_digits(bytes: &[u8; 32]) -> impl Iterator<Item = char> {
+    let values = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
+    values.map(|value| char::from(b"0123456789abcdef"[usize::from(value)]))
 }
 
 fn hex_value(digit: u8) -> Option<u8> {

@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use stepvault_core::codec::FORMAT;
 use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
 use stepvault_core::ids::{RemoteName, RunName, StepId};
@@ -274,7 +275,8 @@ fn open(vault: &Vault, path: &Path) -> Result<OwnedFd> {
 
 fn line_of<T: Serialize>(entry: &T) -> Result<Vec<u8>> {
     let fault = |error| Error::new(ErrorKind::Failed, "cannot encode a journal record").caused_by(error);
-    let crc32c = Crc32c::of(&serde_json::to_vec(entry).map_err(fault)?);
+    let entry = to_raw_value(entry).map_err(fault)?;
+    let crc32c = Crc32c::of(entry.get().as_bytes());
     let mut line = serde_json::to_vec(&Line { crc32c, entry }).map_err(fault)?;
     line.push(b'\n');
     Ok(line)
@@ -317,8 +319,8 @@ fn read_lines(lines: impl BufRead, header: &Header) -> std::io::Result<(JournalS
     Ok((state, good_bytes))
 }
 
-fn parse<T: Serialize + for<'de> Deserialize<'de>>(line: &[u8]) -> Option<T> {
-    let line: Line<T> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-    let encoded = serde_json::to_vec(&line.entry).ok()?;
-    (Crc32c::of(&encoded) == line.crc32c).then_some(line.entry)
+fn parse<T: for<'de> Deserialize<'de>>(line: &[u8]) -> Option<T> {
+    let line: Line<&RawValue> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+    let entry = line.entry.get();
+    (Crc32c::of(entry.as_bytes()) == line.crc32c).then(|| serde_json::from_str(entry).ok())?
 }

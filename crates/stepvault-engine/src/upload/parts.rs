@@ -77,14 +77,13 @@ impl UploadSession {
 
     /// Copies inside the store what it already has, and sends the rest of these files.
     async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
-        let unchanged = uploads
-            .iter()
-            .filter(|upload| upload.may_be_copied_whole())
-            .map(|upload| Arc::clone(upload).copy_if_unchanged());
-        run_bounded(unchanged, self.remote.settings.max_concurrent_requests).await?;
-        let missing = uploads.iter().flat_map(|upload| {
+        let unchanged = uploads.to_vec().into_iter();
+        let unchanged = unchanged.filter(|upload| upload.may_be_copied_whole());
+        let copies = unchanged.map(FileUpload::copy_if_unchanged);
+        run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
+        let missing = uploads.to_vec().into_iter().flat_map(|upload| {
             let indexes = upload.missing_parts().into_iter();
-            indexes.map(move |index| Arc::clone(upload).send_part(index))
+            indexes.map(move |index| Arc::clone(&upload).send_part(index))
         });
         run_bounded(missing, self.parts_at_once).await
     }

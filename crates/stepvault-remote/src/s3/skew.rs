@@ -38,9 +38,9 @@ pub(super) fn only_skew(builder: Builder) -> Builder {
         .retry_classifier(OnlySkew)
 }
 
-/// The time for which a request was signed.
-#[derive(Debug, Clone, Copy)]
-struct SignedFor(SystemTime);
+/// The time for which a request was signed, as its header has it.
+#[derive(Debug, Clone)]
+struct SignedFor(String);
 
 impl Storable for SignedFor {
     type Storer = StoreReplace<Self>;
@@ -65,8 +65,8 @@ impl Intercept for Notice {
         _components: &RuntimeComponents,
         config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        if let Some(time) = context.request().headers().get("x-amz-date").and_then(signed_for) {
-            config.interceptor_state().store_put(SignedFor(time));
+        if let Some(time) = context.request().headers().get("x-amz-date") {
+            config.interceptor_state().store_put(SignedFor(time.to_owned()));
         }
         Ok(())
     }
@@ -77,14 +77,15 @@ impl Intercept for Notice {
         _components: &RuntimeComponents,
         config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let Some(SignedFor(signed)) = config.load::<SignedFor>().copied() else {
-            return Ok(());
-        };
         let response = context.response_mut();
         // By the status alone, because the answer to a HEAD has no code.
-        let refused = response.status().as_u16() == 403;
+        if response.status().as_u16() != 403 {
+            return Ok(());
+        }
+        let signed = config.load::<SignedFor>().and_then(|time| signed_for(&time.0));
         let date = response.headers().get("date").and_then(dated);
-        if refused && date.is_some_and(|date| apart(signed, date) > SUSPICIOUS) {
+        let is_far = |(signed, date)| apart(signed, date) > SUSPICIOUS;
+        if signed.zip(date).is_some_and(is_far) {
             response.add_extension(RefusedFarAway);
         }
         Ok(())

@@ -112,7 +112,7 @@ pub(super) async fn fetch(
     for (remote, vault) in with_vault() {
         level_memory::recall(remote, vault).await;
     }
-    run_bounded(jobs(&shared)?, limit.unwrap_or(16)).await?;
+    run_bounded(jobs(Arc::clone(&shared))?, limit.unwrap_or(16)).await?;
     for (remote, vault) in with_vault() {
         level_memory::remember(remote, vault).await;
     }
@@ -173,15 +173,14 @@ pub(super) async fn check_space(staging: &Staging, resolved: &ResolvedStep) -> R
 }
 
 fn jobs(
-    shared: &Arc<Shared>,
-) -> Result<impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static>> {
+    shared: Arc<Shared>,
+) -> Result<impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static> + Send + 'static> {
     let files = &shared.resolved.files;
     let mut order: Vec<(usize, u32)> = Vec::with_capacity(files.len());
     for (position, entry) in files.iter().enumerate() {
         order.push((position, entry.parts()?.count()));
     }
     order.sort_by_key(|(position, _)| std::cmp::Reverse(files[*position].size_bytes));
-    let shared = Arc::clone(shared);
     // A file's state exists only from its first part to its last: a step may have very many files.
     Ok(order.into_iter().flat_map(move |(position, count)| {
         let shared = Arc::clone(&shared);
