@@ -160,7 +160,10 @@ fn status(state: &ControlState) -> StatusAnswer {
 
 /// Follows a process, if the service runs for processes.
 fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer, Error> {
-    state.run(request.run.as_ref())?;
+    // The next agent may serve another run.
+    if !state.drain.stop.is_requested() {
+        state.run(request.run.as_ref())?;
+    }
     let Some(followed) = &state.followed else {
         return Ok(AttachAnswer {
             followed: false,

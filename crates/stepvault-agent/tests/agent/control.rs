@@ -495,8 +495,14 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     while client.status(PATIENCE).await.unwrap().stopping.is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let error = client.attach(&attach).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    let of_another_run = AttachRequest {
+        run: Some(RunName::new("another").unwrap()),
+        ..attach.clone()
+    };
+    for attach in [&of_another_run, &attach] {
+        let error = client.attach(attach).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+    }
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(client.status(PATIENCE).await.is_ok() && !waiting.is_finished());
     waiting.abort();

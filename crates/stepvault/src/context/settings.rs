@@ -1,10 +1,10 @@
 //! The effective configuration, and what the command line selects from it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_agent::control::Client;
-use stepvault_core::config::{Config, LinkPolicy, RunSettings, Sources, faults_error, load};
+use stepvault_core::config::{Config, FlagOverride, LinkPolicy, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{Attempt, RemoteName, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -13,7 +13,7 @@ use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
 
 use super::invocation::Invocation;
-use super::sources::{Gathered, gather};
+use super::sources::{Gathered, absolute, gather};
 use super::writer;
 use crate::commands::Session;
 
@@ -86,6 +86,16 @@ impl Settings {
     pub(crate) fn invocation(&self) -> Result<Vec<u8>> {
         let (sources, run, remotes) = (self.sources.clone(), self.run.clone(), self.remotes.clone());
         Invocation::new(sources, run, remotes, &self.writer()?, self.attempt()?).encode()
+    }
+
+    /// Adds a path that the command has determined by itself to [`invocation`](Self::invocation), unless it is not UTF-8.
+    pub(crate) fn record_path(&mut self, key: &str, path: &Path) {
+        let value = absolute(path).map(|path| FlagOverride {
+            key: key.to_owned(),
+            value: toml::Value::String(path),
+            flag: "--into".to_owned(),
+        });
+        self.sources.flags.extend(value);
     }
 
     /// Returns the attempt that the last agent was given, if it counts, else that of `STEPVAULT_ATTEMPT`.

@@ -49,6 +49,26 @@ fn a_round_like_the_last_agent_needs_nothing_but_the_vault() {
 }
 
 #[test]
+fn a_round_does_what_a_killed_run_has_left() {
+    let place = Place::new();
+    let save = "mkdir -p new out && echo weights > new/model.bin && mv new out/step_1 && kill -KILL $PPID";
+    let options = ["--into", "out", "--run", "demo/a"];
+    let run = ["run", "--remote", &place.remote()];
+    let run = [&run[..], &options, &["--", "sh", "-c", save]].concat();
+    place.command(run).own_group().run();
+    assert!(!place.commit(1, 1).exists());
+    place.succeed(&[
+        "agent",
+        "--once",
+        "--trainer-ended",
+        "--like-last",
+        "--local",
+        ".stepvault",
+    ]);
+    assert!(place.commit(1, 1).exists());
+}
+
+#[test]
 fn a_round_like_no_agent_is_refused() {
     let place = Place::new();
     let round = ["agent", "--once", "--like-last"];

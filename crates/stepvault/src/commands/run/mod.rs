@@ -182,6 +182,8 @@ async fn accompany(
         tiers.writer.clone(),
         progress,
         session.output.clone(),
+        // What cannot be recorded is no reason not to train.
+        place.settings.invocation().ok(),
     );
     let stop = Stop::new();
     let drained = CancellationToken::new();

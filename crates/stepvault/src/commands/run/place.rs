@@ -34,10 +34,15 @@ impl Place {
         })?;
         let directory = PathBuf::from(absolute(&directory)?);
         if settings.config.local.directory.is_none() {
-            settings.config.local.directory = Some(vault_beside(&directory.join("step"))?);
+            let vault = vault_beside(&directory.join("step"))?;
+            settings.record_path("local.directory", &vault);
+            settings.config.local.directory = Some(vault);
         }
         let mut served = served(&settings)?;
         if let Some(run) = served.runs.iter_mut().find(|other| other.name == run.name) {
+            if run.watch.is_none() {
+                settings.record_path(&format!("run.\"{}\".watch", run.name), &directory);
+            }
             let watched = run.watch.get_or_insert_with(|| directory.clone());
             if std::path::absolute(&*watched).ok().as_deref() != Some(&*directory) {
                 session.output.warn(&format!(

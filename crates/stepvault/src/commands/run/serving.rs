@@ -24,6 +24,8 @@ pub(super) struct Serving {
     pub(super) writer: Writer,
     pub(super) progress: Progress,
     pub(super) output: Output,
+    /// How the agent is started, for the vault.
+    invocation: Option<Vec<u8>>,
     /// The last warning, so that it is not repeated.
     said: RefCell<String>,
     /// Whether a retry cannot succeed.
@@ -31,12 +33,19 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    pub(super) fn new(config: Config, writer: Writer, progress: Progress, output: Output) -> Self {
+    pub(super) fn new(
+        config: Config,
+        writer: Writer,
+        progress: Progress,
+        output: Output,
+        invocation: Option<Vec<u8>>,
+    ) -> Self {
         Self {
             config,
             writer,
             progress,
             output,
+            invocation,
             said: RefCell::default(),
             is_hopeless: Cell::new(false),
         }
@@ -101,6 +110,7 @@ impl Serving {
         // `run` records the starts of the trainer, and the agent belongs to them.
         let options = AgentOptions {
             restart_loop: None,
+            invocation: self.invocation.clone(),
             ..options
         };
         if let Err(error) = options.refuse_read_only_mounts().await {
