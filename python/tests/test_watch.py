@@ -308,6 +308,24 @@ def test_the_next_script_begins_where_the_agent_of_the_last_one_ends(place):
     assert place.steps() == [1, 2, 3]
 
 
+def test_the_agent_of_a_killed_script_leaves_its_uploads_to_the_next(place):
+    slow = "?bandwidth-limit=16KiB"
+    script = place.script(
+        f"""
+        agent = place.watch(remote=f"file://{{place.remote}}{slow}", drain_deadline=3600)
+        agent.announce(place.save(1, os.urandom(8 << 20)))
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    finished(script, -signal.SIGKILL)
+    (first,) = place.agents()
+    until("the agent drains", lambda: _socket.ask(place.vault / "agent.sock", "GET", "/v1/status")["stopping"])
+    with place.watch() as agent:
+        assert agent.is_followed and first not in place.agents()
+        assert agent.restore() == place.checkpoints / "step_1"
+    assert place.steps() == [1]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 def test_the_socket_of_another_user_is_refused(place):
     place.vault.mkdir()
