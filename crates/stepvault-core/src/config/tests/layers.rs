@@ -81,6 +81,7 @@ fn unknown_variables_are_warned_of_and_bad_values_are_faults() {
             ("STEPVAULT_RUN", "x"),
             ("STEPVAULT_RESTORED_STEP", "7"),
             ("STEPVAULT_RESTORED_PATH", ""),
+            ("STEPVAULT_PROGRAM", "/opt/bin/stepvault"),
             ("STEPVAULT_AGENT_POLL_INTERVAL", "5"),
         ],
     ));
