@@ -47,9 +47,10 @@ is_here() {
   grep -qwx "$1" <<<"${jobs// /}"
 }
 
-# Returns whether there is anything for the agent in directory $1.
+# Returns whether there is anything for the agent in directory $1, not too deep: a job may have left very many files.
 is_used() {
-  [ -f "$1/stepvault.toml" ] || [ -n "$(find "$1" -name vault.json -type f -print -quit 2>/dev/null)" ]
+  [ -f "$1/stepvault.toml" ] ||
+    [ -n "$(find "$1" -xdev -maxdepth 4 -name vault.json -type f -print -quit 2>/dev/null)" ]
 }
 
 # The process that outlives the epilog: removes the job's directory once every step is durable. With `left`, only if the

@@ -21,7 +21,11 @@ const COMMAND_LINE: [&str; 7] = [
 
 /// Variables that `run` sets for the trainer, whose commands inherit them, and the one that names the program to the
 /// Python package.
-const FOR_OTHERS: [&str; 3] = ["STEPVAULT_RESTORED_STEP", "STEPVAULT_RESTORED_PATH", "STEPVAULT_PROGRAM"];
+const FOR_OTHERS: [&str; 3] = [
+    "STEPVAULT_RESTORED_STEP",
+    "STEPVAULT_RESTORED_PATH",
+    "STEPVAULT_PROGRAM",
+];
 
 /// Returns the variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
 pub fn variable_name(key: &str) -> String {
@@ -70,8 +74,7 @@ pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
                     .faults
                     .push(finding.hint("rename one of them, or set the key in the file"));
             }
-            None if COMMAND_LINE.contains(&variable.as_str())
-                || FOR_OTHERS.contains(&variable.as_str()) => {}
+            None if COMMAND_LINE.contains(&variable.as_str()) || FOR_OTHERS.contains(&variable.as_str()) => {}
             None => merged.warnings.push(unknown(variable, source, &known)),
         }
     }

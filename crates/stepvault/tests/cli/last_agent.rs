@@ -51,7 +51,8 @@ fn a_round_like_the_last_agent_needs_nothing_but_the_vault() {
 #[test]
 fn a_round_does_what_a_killed_run_has_left() {
     let place = Place::new();
-    let save = "mkdir -p new out && echo weights > new/model.bin && mv new out/step_1 && kill -KILL $PPID";
+    let save = "for i in $(seq 1200); do [ -e .stepvault/invocation.json ] && break; sleep 0.05; done; \
+                mkdir -p new out && echo weights > new/model.bin && mv new out/step_1 && kill -KILL $PPID";
     let options = ["--into", "out", "--run", "demo/a"];
     let run = ["run", "--remote", &place.remote()];
     let run = [&run[..], &options, &["--", "sh", "-c", save]].concat();

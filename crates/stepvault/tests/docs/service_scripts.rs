@@ -197,6 +197,29 @@ fn the_epilog_removes_only_what_is_durable() {
 }
 
 #[test]
+fn the_epilog_uploads_what_an_agent_without_a_file_left_and_removes_it_only_with_the_jobs_leave() {
+    let place = Place::new();
+    let remote = format!("file://{}", place.path().join("remote").display());
+    let Some(job) = killed_job(&place, &remote) else {
+        return;
+    };
+    std::fs::create_dir(place.path().join("remote")).unwrap();
+    let killed = "cd jobs/7 && { ../../bin/stepvault agent --config stepvault.toml & } && agent=$! && \
+                  for i in $(seq 1200); do [ -e vault/invocation.json ] && break; sleep 0.05; done; \
+                  kill -KILL $agent; rm stepvault.toml; \
+                  mkdir checkpoints/step_2 && echo more >checkpoints/step_2/model.bin";
+    assert_eq!(place.shell(killed).status.code(), Some(0));
+    finish(&place);
+    let commit = "remote/my-run/.stepvault/commits/000000000002.a1.json";
+    assert!(place.path().join(commit).exists());
+    let uploaded = place.path().join("jobs/7.uploaded");
+    assert!(job.exists() && uploaded.exists(), "it may hold other results");
+    std::fs::write(job.join("remove-when-durable"), "").unwrap();
+    finish(&place);
+    assert!(!job.exists() && !uploaded.exists());
+}
+
+#[test]
 fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_there() {
     let place = Place::new();
     let remote = format!("file://{}", place.path().join("remote").display());
