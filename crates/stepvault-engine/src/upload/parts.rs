@@ -77,11 +77,11 @@ impl UploadSession {
 
     /// Copies inside the store what it already has, and sends the rest of these files.
     async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
-        let unchanged = uploads.to_vec().into_iter();
-        let unchanged = unchanged.filter(|upload| upload.may_be_copied_whole());
-        let copies = unchanged.map(FileUpload::copy_if_unchanged);
+        let (mut unchanged, left) = (uploads.to_vec(), uploads.to_vec());
+        unchanged.retain(|upload| upload.may_be_copied_whole());
+        let copies = unchanged.into_iter().map(FileUpload::copy_if_unchanged);
         run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
-        let missing = uploads.to_vec().into_iter().flat_map(|upload| {
+        let missing = left.into_iter().flat_map(|upload| {
             let indexes = upload.missing_parts().into_iter();
             indexes.map(move |index| Arc::clone(&upload).send_part(index))
         });
