@@ -364,8 +364,6 @@ const AFTER_ENDING: &str = "start the agent again: it finds the steps in a watch
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use stepvault_testkit::process::TestProcess;
 
     use super::*;
@@ -498,10 +496,6 @@ mod tests {
         assert_eq!(all.answer(last).unwrap().error.unwrap().kind, "interrupted");
     }
 
-    fn start_rank() -> TestProcess {
-        TestProcess::start(Command::new("sleep").arg("600"))
-    }
-
     /// Files of an earlier start of the job are not taken for those of a rank that has not written yet.
     #[test]
     fn a_rank_that_has_ended_does_not_count() {
@@ -510,7 +504,7 @@ mod tests {
             let request = by_rank("/out/step_1", number, 2, process_id);
             all.add(run(), request, None).unwrap()
         };
-        let rank = start_rank();
+        let rank = TestProcess::idle();
         assert!(matches!(add(0, rank.id()), Added::Gathering(_)));
         rank.kill();
         assert!(matches!(add(1, std::process::id()), Added::Gathering(_)));
@@ -518,7 +512,7 @@ mod tests {
 
         // One that has said that it ends does, until a later start begins.
         for joined in [false, true] {
-            let rank = start_rank();
+            let rank = TestProcess::idle();
             assert!(matches!(add(0, rank.id()), Added::Gathering(_)));
             all.left(rank.id());
             rank.kill();

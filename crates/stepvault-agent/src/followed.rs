@@ -164,53 +164,44 @@ fn has_ended(handle: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use stepvault_testkit::process::TestProcess;
 
     use super::*;
-
-    fn process() -> Child {
-        Command::new("sleep").arg("600").spawn().unwrap()
-    }
 
     #[tokio::test]
     async fn the_service_is_stopped_when_the_last_process_has_ended_or_said_so() {
         let stop = Stop::new();
-        let (mut first, mut second) = (process(), process());
-        let followed = Followed::new(first.id(), stop.clone()).unwrap();
-        followed.follow(second.id()).unwrap();
-        followed.follow(second.id()).unwrap();
-        first.kill().unwrap();
-        while followed.process_ids() != [second.id()] {
+        let (first, second) = (TestProcess::idle(), TestProcess::idle());
+        let (first_id, second_id) = (first.id(), second.id());
+        let followed = Followed::new(first_id, stop.clone()).unwrap();
+        followed.follow(second_id).unwrap();
+        followed.follow(second_id).unwrap();
+        first.kill();
+        while followed.process_ids() != [second_id] {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(!stop.is_requested());
-        second.kill().unwrap();
+        second.kill();
         tokio::time::timeout(Duration::from_mins(1), stop.wait())
             .await
             .unwrap();
         assert_eq!(stop.requested().unwrap().reason, StopReason::TrainerEnded);
-        let mut third = process();
+        let third = TestProcess::idle();
         let error = followed.follow(third.id()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted);
 
         let stop = Stop::new();
         let followed = Followed::new(third.id(), stop.clone()).unwrap();
-        assert!(!followed.ended(first.id(), StopReason::TrainerGone, None));
+        assert!(!followed.ended(first_id, StopReason::TrainerGone, None));
         assert!(followed.ended(third.id(), StopReason::TrainerGone, None));
         assert_eq!(stop.requested().unwrap().reason, StopReason::TrainerGone);
-        for mut process in [first, second] {
-            process.wait().unwrap();
-        }
-        third.kill().unwrap();
-        third.wait().unwrap();
     }
 
     #[tokio::test]
     async fn a_process_that_does_not_exist_is_refused() {
-        let mut gone = process();
-        gone.kill().unwrap();
+        let gone = TestProcess::idle();
         let process_id = gone.id();
-        gone.wait().unwrap();
+        gone.kill();
         let stop = Stop::new();
         let error = Followed::new(process_id, stop.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);

@@ -147,22 +147,17 @@ impl RankTurn {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, clippy::unwrap_used)]
 mod tests {
-    use std::process::Command;
-
     use stepvault_testkit::process::TestProcess;
 
     use super::*;
-
-    fn start_rank() -> TestProcess {
-        TestProcess::start(Command::new("sleep").arg("600"))
-    }
 
     /// L4, and that it is the newest: what an earlier start restored may be older than what is durable now.
     #[test]
     fn a_result_is_for_the_other_ranks_of_the_same_start_alone() {
         let place = tempfile::tempdir().unwrap();
         let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
-        let (first_rank, second_rank, third_rank) = (start_rank(), start_rank(), start_rank());
+        let (first_rank, second_rank, third_rank) =
+            (TestProcess::idle(), TestProcess::idle(), TestProcess::idle());
         let [first, second, third] = [&first_rank, &second_rank, &third_rank].map(TestProcess::id);
         let take = |rank, request| RankTurn::take(&vault, request, Some(rank)).unwrap();
 

@@ -262,6 +262,11 @@ impl TestProcess {
         }
     }
 
+    /// Starts a process that does nothing, and ends by itself after ten minutes.
+    pub fn idle() -> Self {
+        Self::start(Command::new("sleep").arg("600"))
+    }
+
     /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()

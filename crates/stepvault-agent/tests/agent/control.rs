@@ -15,7 +15,8 @@ use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::path::RelativePath;
-use stepvault_testkit::faults::{FaultAction, FaultRule};
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::process::TestProcess;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::fixtures::unpack;
@@ -404,8 +405,7 @@ async fn metrics_that_are_announced_are_the_steps() {
 
 #[tokio::test]
 async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
-    let process = || std::process::Command::new("sleep").arg("600").spawn().unwrap();
-    let (node, mut first, mut second) = (Node::new(), process(), process());
+    let (node, first, second) = (Node::new(), TestProcess::idle(), TestProcess::idle());
     let mut options = node.disk_options().await;
     options.followed_process = Some(first.id());
     let (service, client) = node.start_controlled(options.clone()).await;
@@ -432,11 +432,10 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     let answer = client.detach(&detach(second.id()), PATIENCE).await.unwrap();
     assert!(!answer.ended, "{answer:?}");
     node.save_small(1, 5);
-    first.kill().unwrap();
+    first.kill();
     let report = service.ended().unwrap();
     assert!(report.is_durable() && report.uploaded.total == 1, "{report:?}");
     assert_eq!(sealed(&node), [id(1, 1)]);
-    first.wait().unwrap();
 
     // The last one detaches, and is told what is durable.
     options.followed_process = Some(second.id());
@@ -454,23 +453,24 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     let error = client.detach(&detach(second.id()), PATIENCE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
     service.stop();
-    second.kill().unwrap();
-    second.wait().unwrap();
+    second.kill();
+}
+
+async fn until_stopping(client: &Client) {
+    while client.status(PATIENCE).await.unwrap().stopping.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Ranks that a launcher restarts in place do not wait for uploads, and resume what the vault holds.
 #[tokio::test]
 async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_waits() {
-    let process = || std::process::Command::new("sleep").arg("600").spawn().unwrap();
-    let (node, server, mut first, mut second) = (Node::new(), StrictS3::start(), process(), process());
+    let (node, server) = (Node::new(), StrictS3::start());
+    let (first, second) = (TestProcess::idle(), TestProcess::idle());
     let remote = node.s3_remote("s3", &server, 600).await;
-    server.faults().add(FaultRule {
-        method: Some("PUT".to_owned()),
-        path_contains: "weights.dat".to_owned(),
-        skip: 0,
-        times: u64::MAX,
-        action: FaultAction::Hang,
-    });
+    server
+        .faults()
+        .inject("PUT", "weights.dat", u64::MAX, FaultAction::Hang);
     let mut options = node.options(vec![remote]);
     options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
     options.drain_deadline = Duration::from_hours(1);
@@ -492,9 +492,7 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     };
     let socket = node.socket();
     let waiting = tokio::spawn(async move { Client::new(socket).detach(&detach, PATIENCE).await });
-    while client.status(PATIENCE).await.unwrap().stopping.is_none() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_stopping(&client).await;
     let of_another_run = AttachRequest {
         run: Some(RunName::new("another").unwrap()),
         ..attach.clone()
@@ -517,10 +515,8 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     // What is not sealed yet is waited for.
     let (service, client) = node.start_controlled(options.clone()).await;
     node.save("step_2", &[("weights.dat", 100)], 0);
-    first.kill().unwrap();
-    while client.status(PATIENCE).await.unwrap().stopping.is_none() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    first.kill();
+    until_stopping(&client).await;
     let error = client.attach(&attach).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted);
     let report = service.ended().unwrap();
@@ -535,20 +531,14 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     let (service, _) = node.start_controlled(options).await;
     node.until_durable("s3", 1).await;
     node.until_durable("s3", 2).await;
-    second.kill().unwrap();
+    second.kill();
     let report = service.ended().unwrap();
     assert_eq!((report.sealed.total, report.uploaded.total), (0, 2), "{report:?}");
-    for mut process in [first, second] {
-        process.wait().unwrap();
-    }
 }
 
 #[tokio::test]
 async fn what_should_be_announced_waits_for_that_until_the_trainer_has_ended() {
-    let (node, mut trainer) = (
-        Node::new(),
-        std::process::Command::new("sleep").arg("600").spawn().unwrap(),
-    );
+    let (node, trainer) = (Node::new(), TestProcess::idle());
     let mut options = node.disk_options().await;
     options.runs[0].announced = true;
     options.followed_process = Some(trainer.id());
@@ -573,6 +563,4 @@ async fn what_should_be_announced_waits_for_that_until_the_trainer_has_ended() {
     let report = service.ended().unwrap();
     assert_eq!(report.uploaded.total, 2, "{report:?}");
     assert_eq!(sealed(&node), [id(1, 1), id(1, 2)]);
-    trainer.kill().unwrap();
-    trainer.wait().unwrap();
 }

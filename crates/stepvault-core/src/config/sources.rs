@@ -26,6 +26,17 @@ pub struct FlagOverride {
     pub flag: String,
 }
 
+impl FlagOverride {
+    /// Returns the override of a key with a text.
+    pub fn text(key: impl Into<String>, text: impl Into<String>, flag: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            value: toml::Value::String(text.into()),
+            flag: flag.into(),
+        }
+    }
+}
+
 /// All sources of a configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,7 +5,7 @@ use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::records::Tombstone;
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::push::seal_checkpoint;
-use stepvault_testkit::faults::{FaultAction, FaultRule};
+use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, asked, cut_when, id, run_name, snapshot, text};
@@ -19,13 +19,9 @@ async fn with_orphans(server: &StrictS3) -> Rig {
     rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
         .await;
     let source = rig.write_step(200, &[("a", 100), ("big", 30 << 20)], 2, 2_000);
-    server.faults().add(FaultRule {
-        method: Some("PUT".to_owned()),
-        path_contains: "partNumber=3".to_owned(),
-        skip: 0,
-        times: u64::MAX,
-        action: FaultAction::Hang,
-    });
+    server
+        .faults()
+        .inject("PUT", "partNumber=3", u64::MAX, FaultAction::Hang);
     let uploaded = || {
         let keys = server.objects().keys();
         keys.iter().any(|key| key.ends_with("000000000200.a1/step_200/a"))

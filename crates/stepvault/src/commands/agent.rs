@@ -82,7 +82,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     options.trainer_ended = arguments.trainer_ended;
     options.followed_process = arguments.follow;
     if !arguments.once {
-        options.invocation = Some(settings.invocation()?);
+        options.invocation = settings.invocation();
     }
     options.refuse_read_only_mounts().await?;
     let stop = Stop::new();

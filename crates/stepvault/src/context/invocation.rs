@@ -1,7 +1,7 @@
 //! How a vault's last agent was started, which it records for a later round over what it left.
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::codec::{FORMAT, Record, decode, encode};
+use stepvault_core::codec::{FORMAT, Record, decode};
 use stepvault_core::config::Sources;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName};
 use stepvault_core::launch::LaunchName;
@@ -17,7 +17,7 @@ use crate::arguments::GlobalArguments;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Invocation {
-    attempt: Option<Attempt>,
+    pub(super) attempt: Option<Attempt>,
     format: u32,
     launch: Option<LaunchName>,
     node: NodeName,
@@ -53,11 +53,6 @@ impl Invocation {
             run,
             sources,
         }
-    }
-
-    /// Returns the record's bytes.
-    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        encode(self)
     }
 
     /// Reads the record of the last agent from the vault that the command line names. The vault may have another path
@@ -105,10 +100,5 @@ impl Invocation {
             launch: self.launch.clone(),
             shared: false,
         })
-    }
-
-    /// Returns the attempt that agent was given.
-    pub(super) fn attempt(&self) -> Option<Attempt> {
-        self.attempt
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_agent::control::Client;
+use stepvault_core::codec::encode;
 use stepvault_core::config::{Config, FlagOverride, LinkPolicy, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{Attempt, RemoteName, RunName};
 use stepvault_core::nodes::Writer;
@@ -56,7 +57,7 @@ impl Settings {
         let last = Invocation::read(&session.global)?;
         Ok(Self {
             config: load(&last.sources)?,
-            last: Some((last.writer()?, last.attempt())),
+            last: Some((last.writer()?, last.attempt)),
             sources: last.sources,
             run: last.run,
             remotes: last.remotes,
@@ -79,23 +80,28 @@ impl Settings {
         self
     }
 
-    /// Returns the record of how an agent with these settings was started.
-    ///
-    /// # Errors
-    /// As for [`writer`](Self::writer) and [`attempt`](Self::attempt), or when it cannot be encoded.
-    pub(crate) fn invocation(&self) -> Result<Vec<u8>> {
+    /// Returns the record of how an agent with these settings was started. `None`, with a warning in the log, if there can
+    /// be none: that is no reason not to save checkpoints.
+    pub(crate) fn invocation(&self) -> Option<Vec<u8>> {
         let (sources, run, remotes) = (self.sources.clone(), self.run.clone(), self.remotes.clone());
-        Invocation::new(sources, run, remotes, &self.writer()?, self.attempt()?).encode()
+        let record = || {
+            encode(&Invocation::new(
+                sources,
+                run,
+                remotes,
+                &self.writer()?,
+                self.attempt()?,
+            ))
+        };
+        let warn =
+            |error: &Error| tracing::warn!(%error, "how the agent was started is not recorded in the vault");
+        record().inspect_err(warn).ok()
     }
 
     /// Adds a path that the command has determined by itself to [`invocation`](Self::invocation), unless it is not UTF-8.
     pub(crate) fn record_path(&mut self, key: &str, path: &Path) {
-        let value = absolute(path).map(|path| FlagOverride {
-            key: key.to_owned(),
-            value: toml::Value::String(path),
-            flag: "--into".to_owned(),
-        });
-        self.sources.flags.extend(value);
+        let flag = absolute(path).map(|path| FlagOverride::text(key, path, "--into"));
+        self.sources.flags.extend(flag);
     }
 
     /// Returns the attempt that the last agent was given, if it counts, else that of `STEPVAULT_ATTEMPT`.

@@ -36,21 +36,13 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         Some(path) => Some(read_named(&path)?),
         None => search()?,
     };
-    let mut flags = Vec::new();
-    let mut flag = |key: &str, flag: &str, value: String| {
-        let value = toml::Value::String(value);
-        flags.push(FlagOverride {
-            key: key.to_owned(),
-            value,
-            flag: flag.to_owned(),
-        });
-    };
+    let mut flags: Vec<FlagOverride> = vault_flag(global)?.map(|(_, flag)| flag).into_iter().collect();
     if let Some(node) = &global.node {
-        flag("node", "--node", node.to_string());
+        flags.push(FlagOverride::text("node", node.to_string(), "--node"));
     }
     if let Some(nodes) = &global.nodes {
         let list: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
-        flag("nodes", "--nodes", list.join(","));
+        flags.push(FlagOverride::text("nodes", list.join(","), "--nodes"));
     }
     let run = match (&global.run, variable("STEPVAULT_RUN")?) {
         (Some(run), _) => Some(run.clone()),
@@ -60,7 +52,6 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         ),
         (None, None) => None,
     };
-    flags.extend(vault_flag(global)?.map(|(_, flag)| flag));
     let mut sources = Sources {
         file,
         environment: environment()?,
@@ -79,12 +70,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
             .filter_map(|remote| Some((&remote.name, remote.url.as_ref()?)))
         {
             let key = format!("remote.\"{name}\".url");
-            let value = toml::Value::String(url.clone());
-            sources.flags.push(FlagOverride {
-                key,
-                value,
-                flag: origin.to_owned(),
-            });
+            sources.flags.push(FlagOverride::text(key, url, origin));
         }
         remotes = Some(chosen.into_iter().map(|remote| remote.name).collect());
     }
@@ -102,11 +88,7 @@ pub(super) fn vault_flag(global: &GlobalArguments) -> Result<Option<(PathBuf, Fl
         (None, Some(path)) => (PathBuf::from(path), "STEPVAULT_LOCAL"),
         (None, None) => return Ok(None),
     };
-    let flag = FlagOverride {
-        key: "local.directory".to_owned(),
-        value: toml::Value::String(absolute(&path)?),
-        flag: flag.to_owned(),
-    };
+    let flag = FlagOverride::text("local.directory", absolute(&path)?, flag);
     Ok(Some((path, flag)))
 }
 

@@ -1,14 +1,12 @@
 //! The ranks of a node, each of which restores and starts an agent: one does it for all.
 
-use std::process::Command;
-
 use stepvault_testkit::process::TestProcess;
 
 use crate::support::{Place, list};
 
 /// Starts processes of one launcher, which is this test.
 fn start_ranks<const COUNT: usize>() -> [TestProcess; COUNT] {
-    std::array::from_fn(|_| TestProcess::start(Command::new("sleep").arg("600")))
+    std::array::from_fn(|_| TestProcess::idle())
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use stepvault_testkit::process::TestProcess;
 
 use crate::generated::check;
 use crate::json::plain;
@@ -18,37 +19,23 @@ const BEGIN: &str = "```http\n";
 const END: &str = "\n```";
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// An agent, or a process that it follows. Killed at the end of the test.
-struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn the_answers_of_the_control_socket_are_those_of_an_agent() {
     let place = Place::new();
     let root = place.path().display().to_string();
     std::fs::create_dir_all(place.path().join("live/step_5")).unwrap();
     std::fs::write(place.path().join("live/step_5/weights.dat"), "weights").unwrap();
-    let second = Command::new("sleep").arg("600").spawn().unwrap();
-    let second = Agent(second);
-    let agent = Command::new(env!("CARGO_BIN_EXE_stepvault"))
+    let second = TestProcess::idle();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_stepvault"));
+    agent
         .args([
             "agent", "--quiet", "--run", "my-run", "--node", "node-0", "--local", "vault",
         ])
         .args(["--remote", &format!("main=file://{root}/remote")])
         .args(["--follow", &std::process::id().to_string()])
         .current_dir(place.path())
-        .env_clear()
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut agent = Agent(agent);
+        .env_clear();
+    let agent = TestProcess::start(&mut agent);
     let socket = place.path().join("vault/agent.sock");
     let begun = Instant::now();
     while UnixStream::connect(&socket).is_err() {
@@ -66,12 +53,12 @@ fn the_answers_of_the_control_socket_are_those_of_an_agent() {
         let body = body
             .replace("/data", &root)
             .replace("4711", &std::process::id().to_string())
-            .replace("4712", &second.0.id().to_string());
+            .replace("4712", &second.id().to_string());
         let (status, answer) = ask(&socket, line, &body);
         let answer = plain(answer, "", &root);
         write!(text, "{BEGIN}{request}{BEGIN}{status}\n\n{answer:#}{END}{after}").unwrap();
     }
-    assert!(agent.0.wait().unwrap().success());
+    assert!(agent.wait().is_success());
     check(PAGE, &text);
 }
 

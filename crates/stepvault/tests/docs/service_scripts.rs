@@ -145,6 +145,14 @@ fn killed_job(place: &Place, remote: &str) -> Option<std::path::PathBuf> {
     Some(job)
 }
 
+/// The same, whose remote is the place's directory.
+fn killed_job_here(place: &Place) -> Option<std::path::PathBuf> {
+    let remote = place.path().join("remote");
+    let job = killed_job(place, &format!("file://{}", remote.display()))?;
+    std::fs::create_dir(remote).unwrap();
+    Some(job)
+}
+
 fn write_configuration(job: &std::path::Path, run: &str, remote: &str) {
     let text = format!(
         "[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"{remote}\"\n[run.\"{run}\"]\n\
@@ -199,11 +207,9 @@ fn the_epilog_removes_only_what_is_durable() {
 #[test]
 fn the_epilog_uploads_what_an_agent_without_a_file_left_and_removes_it_only_with_the_jobs_leave() {
     let place = Place::new();
-    let remote = format!("file://{}", place.path().join("remote").display());
-    let Some(job) = killed_job(&place, &remote) else {
+    let Some(job) = killed_job_here(&place) else {
         return;
     };
-    std::fs::create_dir(place.path().join("remote")).unwrap();
     let killed = "cd jobs/7 && { ../../bin/stepvault agent --config stepvault.toml & } && agent=$! && \
                   for i in $(seq 1200); do [ -e vault/invocation.json ] && break; sleep 0.05; done; \
                   kill -KILL $agent; rm stepvault.toml; \
@@ -222,11 +228,9 @@ fn the_epilog_uploads_what_an_agent_without_a_file_left_and_removes_it_only_with
 #[test]
 fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_there() {
     let place = Place::new();
-    let remote = format!("file://{}", place.path().join("remote").display());
-    let Some(job) = killed_job(&place, &remote) else {
+    let Some(job) = killed_job_here(&place) else {
         return;
     };
-    std::fs::create_dir(place.path().join("remote")).unwrap();
     std::fs::create_dir_all(place.path().join("jobs/8")).unwrap();
     std::fs::write(place.path().join("jobs/8/weights"), "nobody explains it").unwrap();
     std::fs::create_dir(place.path().join("jobs/9")).unwrap();

@@ -182,8 +182,7 @@ async fn accompany(
         tiers.writer.clone(),
         progress,
         session.output.clone(),
-        // What cannot be recorded is no reason not to train.
-        place.settings.invocation().ok(),
+        place.settings.invocation(),
     );
     let stop = Stop::new();
     let drained = CancellationToken::new();
