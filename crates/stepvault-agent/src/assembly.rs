@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::push::Placer;
+use stepvault_engine::placement::Placer;
 use stepvault_engine::upload::SharedDigests;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -187,6 +187,7 @@ impl Shared {
             digest: run.digest,
             knows_launches: false,
             first_scan: None,
+            live_below_highest: None,
             profile: run.profile.clone(),
             metrics_source: run.metrics_source.clone(),
             remotes: remotes_of(run, timed, &self.vault.vault),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stepvault_core::Error;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::{Observer, SilentObserver};
-use stepvault_engine::push::{Determined, Outcome, Placer, determine_attempts, provisional_steps};
+use stepvault_engine::placement::{Determined, Outcome, Placer, determine_attempts, provisional_steps};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::SealedStep;
 
@@ -122,6 +122,12 @@ impl OpenRun {
 
     fn record(&self, vault: &VaultAccess, reporter: &Reporter, one: &Determined) {
         let status = &reporter.status;
+        for remark in &one.remarks {
+            reporter.warn_once(
+                &format!("place {} {remark}", self.run),
+                &format!("{}: {remark}", self.run),
+            );
+        }
         match &one.outcome {
             Outcome::Placed(step) => status.renamed(&self.run, one.before, step.id()),
             Outcome::Duplicate(id) => status.renamed(&self.run, one.before, *id),

@@ -8,8 +8,9 @@ use std::time::Duration;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::{Attempt, RunName};
+use stepvault_core::ids::{Attempt, RunName, Step};
 use stepvault_core::nodes::Writer;
+use stepvault_core::placement::LiveSave;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -58,6 +59,8 @@ pub(crate) struct SealedRun {
     /// What the first scan found: only these entries can be older than this service. Entries that appear later were
     /// written since, whatever their times are.
     pub(crate) first_scan: Option<BTreeSet<String>>,
+    /// The last whole save that this service saw appear, if it was at or below the run's highest number.
+    pub(crate) live_below_highest: Option<Step>,
     /// The profile for announced steps, if one is configured.
     pub(crate) profile: Option<String>,
     pub(crate) metrics_source: MetricsSource,
@@ -415,9 +418,20 @@ impl Sealer {
         discovery: Option<&mut Discovery>,
         ready: &Ready,
     ) -> Result<Placed> {
-        let placed = self.seal_checkpoint(index, ready).await;
+        let is_resaved = discovery
+            .as_ref()
+            .is_some_and(|discovery| discovery.was_handled(ready));
+        let placed = self.seal_checkpoint(index, ready, is_resaved).await;
         match &placed {
             Ok(placed) => {
+                if let Placed::Sealed {
+                    step,
+                    new: true,
+                    is_live_below_highest,
+                } = placed
+                {
+                    self.runs[index].live_below_highest = is_live_below_highest.then(|| step.id().step);
+                }
                 if let Some(discovery) = discovery {
                     discovery.handled(ready);
                 }
@@ -488,7 +502,7 @@ impl Sealer {
     /// Notifies all interested tasks that a step is in the vault, or durable on every remote.
     fn on_sealed(&self, index: usize, ready: &Ready, placed: &Placed) {
         self.reporter.resolved(&format!("seal {}", ready.path.display()));
-        if let Placed::Sealed { step, new } = placed {
+        if let Placed::Sealed { step, new, .. } = placed {
             if *new {
                 self.reporter.status.sealed(&self.runs[index].run, step.id());
                 self.signals.attempts.notify_one();
@@ -507,10 +521,12 @@ impl Sealer {
     }
 
     /// Runs in its own task, so that a panic over one checkpoint affects only that one.
-    async fn seal_checkpoint(&self, index: usize, ready: &Ready) -> Result<Placed> {
+    /// `is_resaved` is true if an earlier state of it was sealed while this service was running.
+    async fn seal_checkpoint(&self, index: usize, ready: &Ready, is_resaved: bool) -> Result<Placed> {
         let run = &self.runs[index];
         let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
         let has_appeared = !self.once && !run.first_scan.as_ref().is_some_and(was_there);
+        let is_live = has_appeared || is_resaved && !self.once;
         let mut request = CheckpointToSeal {
             run: run.run.clone(),
             source: ready.origin.source.clone(),
@@ -524,6 +540,9 @@ impl Sealer {
             // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
             in_launch: self.once && !run.knows_launches || has_appeared,
             not_before: has_appeared.then_some(self.launch_since),
+            live: is_live.then_some(LiveSave {
+                after: run.live_below_highest,
+            }),
             metrics: ready.metrics.clone(),
             metrics_source: run.metrics_source.clone(),
             links: stricter(self.links, ready.links),

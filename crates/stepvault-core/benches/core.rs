@@ -91,6 +91,7 @@ fn records(criterion: &mut Criterion) {
 
 fn view(steps: u64) -> TierView {
     let facts = |step: u64| StepFacts {
+        amends: false,
         id: id(step),
         name: format!("step_{step}"),
         created: Timestamp::from_seconds(i64::try_from(step * 600).expect("a time")),

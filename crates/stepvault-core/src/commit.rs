@@ -11,6 +11,7 @@ use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
 use crate::manifest::{PartManifest, Shape, is_zero};
 use crate::nodes::MAX_NODES;
+use crate::placement::Evidence;
 use crate::step_origin::{BestName, MAX_BEST, best_fault};
 use crate::timestamp::Timestamp;
 
@@ -37,6 +38,12 @@ pub struct CommittedPart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
+    /// Whether it is a revision that has all files of the one before it. Omitted when it is not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub amends: bool,
+    /// The evidence with which its attempt begins. Omitted unless it is the first step of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Evidence>,
     /// The steps that its trainer calls the best so far, over all parts; sorted by name. Omitted when there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub best: Vec<BestName>,
@@ -78,6 +85,8 @@ struct PartSummary {
     shape: Shape,
     written_at: Timestamp,
     metrics: BTreeMap<String, f64>,
+    amends: bool,
+    began: Option<Evidence>,
     best: Vec<BestName>,
     shared_tree_sha256: Option<Sha256Digest>,
     data_bytes: u64,
@@ -97,6 +106,8 @@ impl FoundPart {
                 shape: manifest.shape,
                 written_at: manifest.written_at,
                 metrics: manifest.metrics.clone(),
+                amends: manifest.origin.amends,
+                began: manifest.origin.began,
                 best: manifest.origin.best.clone(),
                 shared_tree_sha256: manifest.shared_tree_sha256,
                 data_bytes: manifest.data_bytes(),
@@ -126,6 +137,7 @@ impl Commit {
         let mut written_at = first.written_at;
         let mut metrics = BTreeMap::new();
         let mut best = BTreeMap::new();
+        let (mut amends, mut began) = (true, None);
         let mut committed = Vec::with_capacity(parts.len());
         for FoundPart {
             summary,
@@ -143,6 +155,8 @@ impl Commit {
                 .hint("the nodes saved different data under one step: save it again under a new attempt"));
             }
             written_at = written_at.max(summary.written_at);
+            amends &= summary.amends;
+            began = began.or(summary.began);
             committed.push(CommittedPart {
                 node: summary.node,
                 manifest_sha256: sha256,
@@ -160,6 +174,8 @@ impl Commit {
             }
         }
         Ok(Self {
+            amends,
+            began,
             best: best.into_values().take(MAX_BEST).collect(),
             format: FORMAT,
             run: first.run,

@@ -20,6 +20,8 @@ fn part(node: &str) -> CommittedPart {
 
 fn commit(metric: f64) -> Commit {
     Commit {
+        amends: false,
+        began: None,
         best: Vec::new(),
         format: FORMAT,
         run: RunName::new("run").unwrap(),

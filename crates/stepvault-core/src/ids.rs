@@ -1,5 +1,6 @@
 //! Names of runs, steps, attempts, nodes and remotes.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -167,48 +168,146 @@ impl Attempt {
     }
 }
 
-/// The identity of one checkpoint of a run. Ids are ordered by age: the newest has the highest (attempt, step).
+/// One state of a step that was stored: 1, 2, … Files that are added to a stored step, or changed in it, become its next
+/// revision. A revision never moves the step in the order of the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Revision(u32);
+
+impl Revision {
+    /// The first revision of every step.
+    pub const FIRST: Self = Self(1);
+
+    /// Checks that it is at least 1 and leaves room for successors.
+    pub fn new(revision: u32) -> Result<Self> {
+        if (1..=999_999_999).contains(&revision) {
+            return Ok(Self(revision));
+        }
+        Err(Error::new(ErrorKind::Usage, "not a revision")
+            .on(revision)
+            .because("revisions are numbered from 1 to 999999999"))
+    }
+
+    /// Returns the number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Returns whether it is the first revision, which records and labels do not mention.
+    pub fn is_first(&self) -> bool {
+        *self == Self::FIRST
+    }
+}
+
+impl Default for Revision {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
+/// The identity of one stored checkpoint of a run. Ids are ordered by age: the newest has the highest (attempt, step,
+/// revision).
 ///
 /// Tools that order by step alone or by file times have deleted their users' newest checkpoints (transformers issues
 /// 26961 and 37260).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepId {
-    // The order of the fields is that of the comparison.
     /// The attempt.
     pub attempt: Attempt,
+    /// The revision of the step. Omitted when it is the first.
+    #[serde(default, skip_serializing_if = "Revision::is_first")]
+    pub revision: Revision,
     /// The step's number.
     pub step: Step,
 }
 
+impl Ord for StepId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |id: &Self| (id.attempt, id.step, id.revision);
+        key(self).cmp(&key(other))
+    }
+}
+
+impl PartialOrd for StepId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl StepId {
-    /// Returns the id of this attempt and step.
+    /// Returns the id of the first revision of this attempt and step.
     pub const fn new(attempt: Attempt, step: Step) -> Self {
-        Self { attempt, step }
+        Self {
+            attempt,
+            step,
+            revision: Revision::FIRST,
+        }
     }
 
-    /// Returns the label, `000000000100.a1`: the name of the step's records, on remotes and in the vault.
+    /// Returns the id of the step's first revision: what all its revisions have in common.
+    #[must_use]
+    pub const fn first_revision(self) -> Self {
+        Self::new(self.attempt, self.step)
+    }
+
+    /// Returns the id of the step's next revision.
+    pub fn next_revision(self) -> Result<Self> {
+        let revision = Revision::new(self.revision.0.saturating_add(1))?;
+        Ok(Self { revision, ..self })
+    }
+
+    /// Returns whether both are revisions of one step.
+    pub fn is_revision_of(self, other: Self) -> bool {
+        self.first_revision() == other.first_revision()
+    }
+
+    /// Returns the label, `000000000100.a1`: the name of the step's records, on remotes and in the vault. Later revisions
+    /// have theirs at the end: `000000000100.a1r2`.
     pub fn label(self) -> String {
-        format!("{:012}.a{}", self.step.0, self.attempt.0)
+        let revision = match self.revision {
+            Revision::FIRST => String::new(),
+            Revision(revision) => format!("r{revision}"),
+        };
+        format!("{:012}.a{}{revision}", self.step.0, self.attempt.0)
     }
 
-    /// Reads a label back, strictly: exactly twelve digits, no leading zeros in the attempt.
+    /// Reads a label back, strictly: exactly twelve digits, no leading zeros in attempt and revision, and no first
+    /// revision.
     pub fn from_label(label: &str) -> Option<Self> {
-        let (step, attempt) = label.split_once(".a")?;
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if step.len() != 12 || !digits(step) || !digits(attempt) || attempt.starts_with('0') {
+        let (step, rest) = label.split_once(".a")?;
+        let (attempt, revision) = match rest.split_once('r') {
+            Some((attempt, revision)) => (attempt, Some(revision)),
+            None => (rest, None),
+        };
+        let number = |text: &str| {
+            let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+            text.parse::<u32>().ok().filter(|_| is_plain)
+        };
+        if step.len() != 12 || !step.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
+        let revision = match revision {
+            Some(text) => Revision::new(number(text)?)
+                .ok()
+                .filter(|revision| !revision.is_first())?,
+            None => Revision::FIRST,
+        };
         Some(Self {
             step: Step::new(step.parse().ok()?).ok()?,
-            attempt: Attempt::new(attempt.parse().ok()?).ok()?,
+            attempt: Attempt::new(number(attempt)?).ok()?,
+            revision,
         })
     }
 }
 
 impl fmt::Display for StepId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "step {} (attempt {})", self.step.0, self.attempt.0)
+        write!(out, "step {} (attempt {}", self.step.0, self.attempt.0)?;
+        if !self.revision.is_first() {
+            write!(out, ", revision {}", self.revision.0)?;
+        }
+        out.write_str(")")
     }
 }
 
@@ -286,6 +385,7 @@ text_name!(NodeName);
 text_name!(RemoteName);
 number!(Step, u64);
 number!(Attempt, u32);
+number!(Revision, u32);
 
 #[cfg(test)]
 mod tests {
@@ -320,6 +420,9 @@ mod tests {
         let id = StepId::new(Attempt::new(12).unwrap(), Step::new(100).unwrap());
         assert_eq!(id.label(), "000000000100.a12");
         assert_eq!(StepId::from_label(&id.label()), Some(id));
+        let second = id.next_revision().unwrap();
+        assert_eq!(second.label(), "000000000100.a12r2");
+        assert_eq!(StepId::from_label(&second.label()), Some(second));
         for bad in [
             "",
             "100.a1",
@@ -327,15 +430,21 @@ mod tests {
             "000000000100.a01",
             "000000000100.a0",
             "+00000000100.a1",
+            "000000000100.a1r",
+            "000000000100.a1r1",
+            "000000000100.a1r02",
+            "000000000100.a1r2r3",
         ] {
             assert_eq!(StepId::from_label(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn newest_is_highest_attempt_then_step() {
+    fn newest_is_highest_attempt_then_step_then_revision() {
         let id = |attempt, step| StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap());
         assert!(id(2, 10) > id(1, 5000));
         assert!(id(2, 11) > id(2, 10));
+        assert!(id(2, 11) > id(2, 10).next_revision().unwrap());
+        assert!(id(2, 10).next_revision().unwrap() > id(2, 10));
     }
 }

@@ -29,7 +29,6 @@
 //! ```
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
-pub mod attempts;
 pub mod clock;
 pub mod codec;
 pub mod commit;
@@ -54,6 +53,7 @@ pub mod members;
 pub mod nodes;
 pub mod observe;
 pub mod path;
+pub mod placement;
 pub mod records;
 pub mod remote_settings;
 pub mod retention;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, RunName, Step, StepId};
+use crate::ids::{Attempt, Revision, RunName, Step, StepId};
 use crate::records::check_format;
 
 /// Steps of one attempt at equal intervals.
@@ -19,6 +19,9 @@ use crate::records::check_format;
 pub struct RetiredRange {
     /// The attempt.
     pub attempt: Attempt,
+    /// The revision of all of them. Omitted when it is the first.
+    #[serde(default, skip_serializing_if = "Revision::is_first")]
+    pub revision: Revision,
     /// The first step.
     pub first: Step,
     /// The last step.
@@ -31,6 +34,7 @@ impl RetiredRange {
     fn single(id: StepId) -> Self {
         Self {
             attempt: id.attempt,
+            revision: id.revision,
             first: id.step,
             last: id.step,
             stride: 1,
@@ -42,15 +46,23 @@ impl RetiredRange {
     }
 
     fn contains(&self, id: StepId) -> bool {
-        self.attempt == id.attempt
+        (self.attempt, self.revision) == (id.attempt, id.revision)
             && self.first <= id.step
             && id.step <= self.last
             && (id.step.number() - self.first.number()).is_multiple_of(self.stride)
     }
 
+    /// Returns the id that a step of this range would have.
+    fn id_of(&self, step: Step) -> StepId {
+        StepId {
+            revision: self.revision,
+            ..StepId::new(self.attempt, step)
+        }
+    }
+
     /// Returns this range joined with a later one, if both have the same interval.
     fn joined(&self, next: &Self) -> Option<Self> {
-        if self.attempt != next.attempt || next.first <= self.last {
+        if (self.attempt, self.revision) != (next.attempt, next.revision) || next.first <= self.last {
             return None;
         }
         let distance = next.first.number() - self.last.number();
@@ -71,7 +83,7 @@ pub struct RetiredRecord {
     pub format: u32,
     /// The run.
     pub run: RunName,
-    /// The steps, sorted by attempt and first step. No two ranges contain the same step.
+    /// The steps, sorted by attempt, revision and first step. No two ranges contain the same step.
     pub ranges: Vec<RetiredRange>,
 }
 
@@ -121,16 +133,13 @@ impl RetiredSteps {
 
     /// Returns the highest step, by attempt and step.
     pub fn last(&self) -> Option<StepId> {
-        self.ranges
-            .iter()
-            .map(|range| StepId::new(range.attempt, range.last))
-            .max()
+        self.ranges.iter().map(|range| range.id_of(range.last)).max()
     }
 
     /// Returns the retired steps with this number.
     pub fn of_step(&self, step: Step) -> impl Iterator<Item = StepId> {
         self.ranges.iter().filter_map(move |range| {
-            let id = StepId::new(range.attempt, step);
+            let id = range.id_of(step);
             range.contains(id).then_some(id)
         })
     }
@@ -211,6 +220,7 @@ mod tests {
         let step = |number| Step::new(number).unwrap();
         let range = |first, last, stride| RetiredRange {
             attempt: Attempt::FIRST,
+            revision: Revision::FIRST,
             first: step(first),
             last: step(last),
             stride,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::Step;
 use crate::keys::check_step_name;
 use crate::path::RelativePath;
+use crate::placement::Evidence;
 
 /// Maximum number of steps that one names as the best.
 pub const MAX_BEST: usize = 16;
@@ -27,6 +28,12 @@ pub struct BestName {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepOrigin {
+    /// Whether it is a revision that has all files of the one before it. Omitted when it is not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub amends: bool,
+    /// The evidence with which its attempt begins. Omitted unless it is the first step of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Evidence>,
     /// The steps that its trainer calls the best so far, which may be itself: at most [`MAX_BEST`], sorted by name.
     /// Omitted when there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
-use stepvault_core::attempts::LaunchSpan;
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::launch::{LaunchName, LaunchRecord, attempt_of};
 use stepvault_core::nodes::{NodePlace, NodeSet};
+use stepvault_core::placement::LaunchSpan;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;

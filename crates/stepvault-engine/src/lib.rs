@@ -56,6 +56,7 @@ pub mod memory;
 pub mod metrics;
 mod notes;
 pub mod pins;
+pub mod placement;
 mod profiles;
 pub mod prune;
 pub mod push;

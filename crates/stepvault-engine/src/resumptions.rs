@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
-use stepvault_core::attempts::ResumedFrom;
 use stepvault_core::ids::{Attempt, RunName, StepId};
+use stepvault_core::placement::ResumedFrom;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::vault::Vault;
 

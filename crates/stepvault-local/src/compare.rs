@@ -12,6 +12,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{ErrorKind, Result};
 
 use crate::beneath::{Beneath, name_of};
+use crate::compare_trees;
 use crate::durable::parent_of;
 use crate::errors;
 use crate::tree::{self, Tree};
@@ -127,6 +128,18 @@ pub fn scanned_differs(
         }
     }
     Ok(None)
+}
+
+/// Returns whether the file at `path` of the checkpoint at `source` has the bytes of a file of a stored step.
+pub fn has_bytes_of_entry(
+    file: &FileEntry,
+    source: &Path,
+    shape: Shape,
+    path: &RelativePath,
+) -> Result<bool> {
+    let root = compare_trees::root_of(source, shape);
+    let opened = compare_trees::open_following(root, path)?;
+    Ok(bytes_differ(opened, &root.join(path), file)?.is_none())
 }
 
 fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Result<Option<String>> {

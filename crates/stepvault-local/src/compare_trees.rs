@@ -13,6 +13,7 @@ use crate::beneath::Beneath;
 use crate::compare::{WHAT, names_differ};
 use crate::durable::parent_of;
 use crate::errors;
+use crate::seal_record::SealedFile;
 use crate::sealed::SealedStep;
 use crate::source::SourceFile;
 use crate::tree::{self, Tree};
@@ -55,32 +56,46 @@ pub fn has_bytes_of(step: &SealedStep, source: &Path, tree: &Tree) -> Result<boo
     {
         return Ok(false);
     }
-    let root = match tree.shape {
-        Shape::File => parent_of(source),
-        Shape::Directory => source,
-    };
     for (file, sealed) in tree.files.iter().zip(&record.files) {
-        let kept = step.file_path(&sealed.path);
-        if SourceFile::open(&kept, sealed).is_err() {
-            return Ok(false);
-        }
-        // The directory that holds the checkpoint may be reached through a link.
-        let opened = Beneath::open_following(root).and_then(|root| {
-            root.open_file(
-                file.path.as_str(),
-                OFlags::RDONLY | OFlags::NONBLOCK,
-                Mode::empty(),
-            )
-        });
-        let fault = |error| errors::io(WHAT, &root.join(&file.path), error);
-        let own = opened.map(File::from).map_err(fault)?;
-        let same = same_bytes(own, open(&step.data_root(), &sealed.path)?)
-            .map_err(|error| errors::io(WHAT, &root.join(&file.path), error))?;
-        if !same {
+        if !has_file_of(step, sealed, source, tree.shape, &file.path)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Returns whether the file at `path` of the checkpoint at `source` has the bytes of a file of a sealed step. A sealed file
+/// that has changed since equals nothing.
+pub fn has_file_of(
+    step: &SealedStep,
+    sealed: &SealedFile,
+    source: &Path,
+    shape: Shape,
+    path: &RelativePath,
+) -> Result<bool> {
+    if SourceFile::open(&step.file_path(&sealed.path), sealed).is_err() {
+        return Ok(false);
+    }
+    let root = root_of(source, shape);
+    let own = open_following(root, path)?;
+    same_bytes(own, open(&step.data_root(), &sealed.path)?)
+        .map_err(|error| errors::io(WHAT, &root.join(path), error))
+}
+
+/// Returns the directory to which the paths of a checkpoint are relative.
+pub(crate) fn root_of(source: &Path, shape: Shape) -> &Path {
+    match shape {
+        Shape::File => parent_of(source),
+        Shape::Directory => source,
+    }
+}
+
+/// Opens a file of a checkpoint. The directory that holds the checkpoint may be reached through a link.
+pub(crate) fn open_following(root: &Path, path: &RelativePath) -> Result<File> {
+    Beneath::open_following(root)
+        .and_then(|root| root.open_file(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
+        .map(File::from)
+        .map_err(|error| errors::io(WHAT, &root.join(path), error))
 }
 
 fn open(root: &Path, path: &RelativePath) -> Result<File> {

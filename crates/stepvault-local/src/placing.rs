@@ -1,4 +1,4 @@
-//! Assigns the attempt of a sealed step, after sealing or again later.
+//! Assigns the identity of a sealed step, after sealing or again later.
 //!
 //! While the attempt is provisional, the name of the step's directory is authoritative; once it is final, `seal.json`
 //! holds the same value. Each change is one rename or one replaced record, so a process that ends in between leaves a
@@ -6,7 +6,8 @@
 
 use rustix::io::Errno;
 use stepvault_core::codec::encode;
-use stepvault_core::ids::{Attempt, RunName, StepId};
+use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
@@ -21,18 +22,20 @@ use crate::vault::Vault;
 const WHAT: &str = "cannot assign an attempt to the step";
 
 impl Vault {
-    /// Assigns the final attempt to a provisional step. Durable when it returns.
+    /// Assigns the final attempt and revision to a provisional step, with what its origin says of them. Durable when it
+    /// returns.
     ///
     /// The caller holds the vault's lock, and no part of the step is being sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when another step is already sealed under that attempt; [`ErrorKind::NotFound`] when the
+    /// [`ErrorKind::Conflict`] when another step is already sealed under that identity; [`ErrorKind::NotFound`] when the
     /// step no longer exists.
-    pub fn place(&self, step: &SealedStep, attempt: Attempt) -> Result<SealedStep> {
+    pub fn place(&self, step: &SealedStep, id: StepId, origin: StepOrigin) -> Result<SealedStep> {
         let before = step.id();
-        let renamed = self.rename_provisional(step, attempt)?;
+        let renamed = self.rename_provisional(step, id)?;
         let mut record = renamed.record().clone();
         record.attempt.state = AttemptState::Placed;
+        record.origin = origin;
         let placed = reseal(SealedStep::new(renamed.directory().to_owned(), record))?;
         if before != placed.id() {
             remove::tree(&self.journal_directory(placed.run(), before))?;
@@ -40,13 +43,13 @@ impl Vault {
         Ok(placed)
     }
 
-    /// Assigns another provisional attempt to a provisional step. Durable when it returns.
+    /// Assigns another provisional identity to a provisional step. Durable when it returns.
     ///
     /// # Errors
     /// As for [`Self::place`].
-    pub fn rename_provisional(&self, step: &SealedStep, attempt: Attempt) -> Result<SealedStep> {
+    pub fn rename_provisional(&self, step: &SealedStep, id: StepId) -> Result<SealedStep> {
         let mut record = step.record().clone();
-        let (before, id) = (record.id, StepId::new(attempt, record.id.step));
+        let before = record.id;
         if before == id {
             return Ok(step.clone());
         }
@@ -56,12 +59,14 @@ impl Vault {
             match error {
                 Errno::EXIST | Errno::NOTEMPTY => Error::new(ErrorKind::Conflict, WHAT)
                     .on(destination.display())
-                    .because("another step is already sealed under that attempt"),
+                    .because("another step is already sealed under that identity"),
                 other => errors::io(WHAT, step.directory(), other),
             }
         })?;
         durable::fsync_directory(&self.steps_directory(&record.run))?;
-        record.attempt.remember(before.attempt);
+        if before.attempt != id.attempt {
+            record.attempt.remember(before.attempt);
+        }
         record.id = id;
         Ok(SealedStep::new(destination, record))
     }
@@ -75,12 +80,12 @@ impl Vault {
         }
     }
 
-    /// Makes the attempt of a step provisional again, because another step holds it. Durable when it returns.
+    /// Makes the identity of a step provisional again, because another step holds it. Durable when it returns.
     ///
     /// The caller holds the vault's lock, and no part of the step is being sent.
     pub fn make_provisional_again(&self, step: &SealedStep) -> Result<SealedStep> {
         let mut record = step.record().clone();
-        record.attempt.remember(record.id.attempt);
+        record.attempt.lost.push(record.id);
         record.attempt.state = AttemptState::Provisional;
         reseal(SealedStep::new(step.directory().to_owned(), record))
     }

@@ -16,6 +16,7 @@ use stepvault_core::manifest::{
 use stepvault_core::members;
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
+use stepvault_core::placement::LiveSave;
 use stepvault_core::shares::{own_share, tree_sha256};
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
@@ -84,6 +85,12 @@ pub struct AttemptOrigin {
     /// Earlier attempts of the step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<Attempt>,
+    /// The step was seen live, whole and new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<LiveSave>,
+    /// Identities of the step that turned out to be taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<StepId>,
     /// The step is known to belong to its launch, whatever the times of its files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_launch: bool,

@@ -238,6 +238,11 @@ impl Entry {
         !self.compared
     }
 
+    /// Whether a state of it was ever handled.
+    pub(super) fn was_handled(&self) -> bool {
+        self.was_handled
+    }
+
     /// Returns its fingerprint when it was handled.
     pub(super) fn handled_as(&self) -> Option<Sha256Digest> {
         self.handled.map(|(fingerprint, _)| fingerprint)

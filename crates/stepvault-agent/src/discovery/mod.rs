@@ -335,6 +335,11 @@ impl Discovery {
         self.entries.contains_key(&ready.key)
     }
 
+    /// Whether an earlier state of the entry was handled.
+    pub(crate) fn was_handled(&self, ready: &Ready) -> bool {
+        self.entries.get(&ready.key).is_some_and(Entry::was_handled)
+    }
+
     /// Records that the entry was not sealed and is retried after a pause of at most `longest`.
     pub(crate) fn failed(&mut self, ready: &Ready, longest: Duration, reason: String) {
         // Logged each time: only the first is reported as a warning.

@@ -10,6 +10,7 @@ use stepvault_core::ids::{RunName, Step, StepId};
 use stepvault_core::observe::Observer;
 use stepvault_core::records::Pin;
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::placement::ScannedCheckpoint;
 use stepvault_engine::push::held_by_all;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::tree::Tree;
@@ -128,7 +129,15 @@ async fn judge(
         .filter(|remote| remote.settings.required)
         .cloned()
         .collect();
-    let held = held_by_all(&required, &prunable.origin.source, prunable.step, &tree, observer).await?;
+    let checkpoint = ScannedCheckpoint {
+        source: &prunable.origin.source,
+        step: prunable.step,
+        tree: &tree,
+        name: &prunable.origin.name,
+        origin: &prunable.origin.recorded,
+        has_members: !prunable.origin.members.is_empty(),
+    };
+    let held = held_by_all(&required, &checkpoint, observer).await?;
     Ok(match held {
         None => Verdict::Keep("not every required remote holds it".to_owned()),
         Some(id) if pins.iter().any(|pin| pin.id == id) => Verdict::Keep("it is pinned".to_owned()),

@@ -29,6 +29,7 @@ pub(super) fn retention_would_drop(
     let facts = |step: &SealedStep| {
         let record = step.record();
         StepFacts {
+            amends: false,
             id: record.id,
             name: record.name.clone(),
             // A step reaches the remote when it is uploaded.

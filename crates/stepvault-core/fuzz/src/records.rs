@@ -116,6 +116,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let nodes = NodeSet::counted(2).unwrap();
     let launch = LaunchName::new("slurm:1:0").unwrap();
     let commit = Commit {
+        amends: false,
+        began: None,
         best: Vec::new(),
         format: 1,
         run: run.clone(),

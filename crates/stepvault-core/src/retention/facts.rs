@@ -42,6 +42,8 @@ impl Unproven {
 pub struct StepFacts {
     /// Its identity, which determines its age.
     pub id: StepId,
+    /// Whether it is a revision that has all files of the one before it.
+    pub amends: bool,
     /// The name the trainer gave it.
     pub name: String,
     /// When it was stored on the tier, by the tier's own clock.

@@ -17,6 +17,7 @@ mod facts;
 mod guards;
 mod plan;
 mod policy;
+mod revisions;
 mod rules;
 mod space;
 

@@ -6,6 +6,7 @@ use super::decision::{Decision, RetentionPlan, Verdict, deletion_order};
 use super::facts::{StepFacts, TierView};
 use super::guards::{Guards, held, loss, never_given_up_from, refusal};
 use super::policy::{KeepRules, LocalLimits};
+use super::revisions::Revisions;
 use super::rules::kept_by_rules;
 use super::space::evict_for_space;
 use crate::error::Result;
@@ -56,11 +57,22 @@ pub fn plan(
 fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Guards) -> Vec<Decision> {
     let mut held = held(view, guards);
     let kept_from = never_given_up_from(&view.steps);
-    let mut named: BTreeMap<StepId, Vec<String>> = kept_by_rules(steps, rules, view.now);
+    let revisions = Revisions::of(steps);
+    let counted: Vec<&StepFacts> = (steps.iter().copied())
+        .filter(|step| revisions.counted(step.id) == step.id)
+        .collect();
+    let named: BTreeMap<StepId, Vec<String>> = kept_by_rules(&counted, rules, view.now);
     let decide_one = |step: &&StepFacts| {
         let guard_reasons = held.remove(&step.id).unwrap_or_default();
         let guarded = !guard_reasons.is_empty();
-        let mut reasons = named.remove(&step.id).unwrap_or_default();
+        let superseded_by = revisions.superseded_by(step.id).filter(|_| !rules.is_unset());
+        let mut reasons = match superseded_by {
+            Some(_) => Vec::new(),
+            None => named
+                .get(&revisions.counted(step.id))
+                .cloned()
+                .unwrap_or_default(),
+        };
         reasons.extend(guard_reasons.iter().cloned());
         if !reasons.is_empty() {
             let loss = loss(step, kept_from).filter(|_| guarded && view.tier == Tier::Local);
@@ -71,7 +83,10 @@ fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Gua
             };
         }
         let mut decision = kept(step, Vec::new(), false);
-        decision.drop_for("no rule keeps it".to_owned());
+        decision.drop_for(match superseded_by {
+            Some(later) => format!("revision {} has all its files", later.revision),
+            None => "no rule keeps it".to_owned(),
+        });
         if step.abandoned {
             decision.reasons.push("on an abandoned branch".to_owned());
         }

@@ -101,6 +101,7 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
         let seconds = times(position, saves.seconds_between)?;
         now = Timestamp::from_seconds(i64::try_from(seconds).unwrap_or(i64::MAX));
         steps.push(StepFacts {
+            amends: false,
             id: StepId::new(Attempt::FIRST, step),
             name: String::new(),
             created: now,

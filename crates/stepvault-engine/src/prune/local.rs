@@ -126,6 +126,7 @@ async fn facts(
     .await?;
     Ok(StepFacts {
         id: record.id,
+        amends: record.origin.amends,
         name: record.name.clone(),
         created,
         written_at: record.written_at,

@@ -143,6 +143,7 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
             Ok(commit) => {
                 view.steps.push(StepFacts {
                     id,
+                    amends: commit.amends,
                     name: commit.name.clone(),
                     created: Timestamp::from(found.object.modified),
                     written_at: commit.written_at,
@@ -260,6 +261,7 @@ async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepI
             (Ok(commit), Some(known)) if commit == *known => continue,
             (Ok(commit), Some(known)) => {
                 if let Some(step) = found.view.steps.iter_mut().find(|step| step.id == id) {
+                    step.amends = commit.amends;
                     step.name.clone_from(&commit.name);
                     step.written_at = commit.written_at;
                     step.bytes = commit.data_bytes();

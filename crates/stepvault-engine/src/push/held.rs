@@ -1,39 +1,34 @@
 //! Checks whether remotes hold a checkpoint of this node.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_core::ids::{Step, StepId};
+use stepvault_core::ids::StepId;
 use stepvault_core::observe::Observer;
+use stepvault_core::placement::Content;
 use stepvault_core::{ErrorKind, Result};
-use stepvault_local::tree::Tree;
 
-use super::known_steps::{ScannedCheckpoint, known_on};
 use crate::catalog::read_commit;
+use crate::placement::{ScannedCheckpoint, known_on};
 use crate::run_remote::RunRemote;
 use crate::verify::ensure_durable;
 
-/// Returns the identity under which all given remotes hold the checkpoint at `source`, scanned as `tree`: commits and
-/// manifests were read back now, and the data was proved by the store's checksums or byte for byte. Returns `None` when
+/// Returns the identity under which all given remotes hold a checkpoint: commits and manifests were read back now, and the data was proved by the store's checksums or byte for byte. Returns `None` when
 /// a remote does not hold it, or when no remote is given.
 ///
 /// # Errors
 /// When a remote is unreachable, as nothing is known then.
 pub async fn held_by_all(
     remotes: &[RunRemote],
-    source: &Path,
-    step: Step,
-    tree: &Tree,
+    checkpoint: &ScannedCheckpoint<'_>,
     observer: &Arc<dyn Observer>,
 ) -> Result<Option<StepId>> {
-    let checkpoint = ScannedCheckpoint { source, step, tree };
     let mut common: Option<BTreeSet<StepId>> = None;
     for remote in remotes {
-        let found = known_on(remote, &checkpoint).await?;
+        let found = known_on(remote, checkpoint).await?;
         let same = found
             .iter()
-            .filter(|known| known.same_content)
+            .filter(|known| known.content == Content::Same)
             .map(|known| known.id);
         common = Some(match common {
             None => same.collect(),

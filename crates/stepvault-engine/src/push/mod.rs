@@ -1,9 +1,6 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
-mod determine;
 mod held;
-mod known_steps;
-mod provisional;
 mod rewritten;
 mod seal;
 mod source;
@@ -23,13 +20,12 @@ use tokio::time::Instant;
 use crate::blocking::blocking;
 use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
+use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
 use crate::run_remote::RunRemote;
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::ensure_durable;
 
-pub use determine::Placer;
 pub use held::held_by_all;
-pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
 pub use seal::{CheckpointToSeal, Placed, seal_checkpoint};
 pub use source::{SourceCheck, check_source};
 
@@ -158,7 +154,7 @@ impl Uploading<'_> {
                 return Ok(outcomes);
             }
             self.observer.on_event(&Event::Warning {
-                message: &format!("{} is sealed under a new attempt: {taken}", step.id()),
+                message: &format!("{} is sealed under another identity: {taken}", step.id()),
             });
             let (reader, run, id) = (vault.clone(), step.run().clone(), step.id());
             if let Some(reopened) = blocking(move || reader.step(&run, id)).await? {

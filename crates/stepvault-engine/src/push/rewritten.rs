@@ -3,22 +3,20 @@
 
 use std::sync::Arc;
 
-use stepvault_core::attempts::{KnownStep, Placement};
 use stepvault_core::ids::{Step, StepId};
 use stepvault_core::observe::Observer;
+use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::LONGEST_SAVE_SECONDS;
-use stepvault_local::compare_trees::has_bytes_of;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 
-use super::known_steps::{ScannedCheckpoint, known_locally};
 use super::seal::{CheckpointToSeal, known_steps};
-use crate::blocking::blocking;
 use crate::catalog::read_commit;
 use crate::content::tree_matches_record;
+use crate::placement::ScannedCheckpoint;
 use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, seen_content};
@@ -70,6 +68,9 @@ pub(super) async fn next_step(
             source: &request.source,
             step: newest.map_or(Step::new(FIRST)?, |id| id.step),
             tree,
+            name,
+            origin: &request.origin,
+            has_members: !request.members.is_empty(),
         };
         let known = known_steps(tiers, request, &checkpoint, identity).await?;
         if known.has_content(checkpoint.step) {
@@ -84,30 +85,9 @@ pub(super) async fn next_step(
     Step::new(newest.map_or(FIRST, |id| id.step.number() + 1))
 }
 
-/// Returns the steps that the vault knows. A path that is rewritten may get the same bytes again, with another time.
-pub(super) async fn known_in_vault(
-    tiers: &Tiers<'_>,
-    request: &CheckpointToSeal,
-    checkpoint: &ScannedCheckpoint<'_>,
-) -> Result<Vec<KnownStep>> {
-    let mut known = known_locally(tiers.sealed, checkpoint);
-    let is_known = known.iter().any(|entry| entry.same_content);
-    if !request.origin.rewritten || is_known {
-        return Ok(known);
-    }
-    for entry in known.iter_mut().filter(|entry| entry.id.step == checkpoint.step) {
-        let Some(step) = tiers.sealed.iter().find(|step| step.id() == entry.id).cloned() else {
-            continue;
-        };
-        let (source, tree) = (checkpoint.source.to_owned(), checkpoint.tree.clone());
-        entry.same_content = blocking(move || has_bytes_of(&step, &source, &tree)).await?;
-    }
-    Ok(known)
-}
-
-/// Returns the step of another name that has the number of a checkpoint which `placement` refuses, or for which it begins
-/// a new attempt, only because of that: the trainer saved one state under both names, one right after the other, as where
-/// one callback keeps the best and another every epoch. `None` if the run went back, or the number is that of an earlier
+/// Returns the step of another name that has the number of a checkpoint which `decision` makes another revision of it, or
+/// leaves alone, only because of that: the trainer saved one state under both names, one right after the other, as where
+/// one callback keeps the best and another every epoch. `None` if an attempt begins, or the number is that of an earlier
 /// content of the same path.
 ///
 /// # Errors
@@ -116,28 +96,21 @@ pub(super) async fn copied_step(
     tiers: &Tiers<'_>,
     request: &CheckpointToSeal,
     known: &[KnownStep],
-    (placement, name): (Placement, &str),
+    (decision, name): (&Decision, &str),
     written_at: Timestamp,
 ) -> Result<Option<StepId>> {
-    let newest = known.iter().map(|entry| entry.id.attempt).max();
-    let is_taken = |entry: &&KnownStep| match placement {
-        Placement::New(id) => {
-            entry.id.step == id.step && Some(entry.id.attempt) == newest && entry.id.attempt < id.attempt
-        }
-        Placement::Stale(id) => entry.id == id,
-        Placement::Known(_) => false,
+    let is_taken = |entry: &&KnownStep| match decision.placement {
+        Placement::New(id) => !decision.amends && entry.id.is_revision_of(id),
+        Placement::Left(id, LeftAlone::Removed | LeftAlone::LostFiles) => entry.id == id,
+        _ => false,
     };
-    let taken = known.iter().find(is_taken);
+    let taken = known.iter().filter(is_taken).max_by_key(|entry| entry.id);
     let Some((taken, taken_at)) = taken.and_then(|entry| Some((entry.id, entry.written_at?))) else {
         return Ok(None);
     };
-    let later = known
-        .iter()
-        .filter(|entry| entry.id.attempt == taken.attempt && entry.id.step > taken.step);
-    let went_back = later.filter_map(|entry| entry.written_at).max();
     let resumptions = Resumptions::open(tiers.vault, &request.run).await?;
     let resumed = resumptions.before(written_at).map(|resumed| resumed.since);
-    if went_back.is_some_and(|newest| newest < written_at)
+    if decision.began.is_some()
         || resumed.is_some_and(|since| taken_at < since)
         || written_at.seconds_since(taken_at) > LONGEST_SAVE_SECONDS
     {

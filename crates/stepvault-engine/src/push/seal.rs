@@ -1,19 +1,20 @@
 //! Determines the identity of a checkpoint and seals it under that identity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepvault_core::attempts::{KnownStep, Placement};
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::path::RelativePath;
+use stepvault_core::placement::{Content, Decision, KnownStep, LeftAlone, LiveSave, Placement};
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::state_files::may_carry_state;
 use stepvault_formats::step_name;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
@@ -22,14 +23,15 @@ use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use super::determine::{AttemptQuery, KnownSteps, Placer, ask_remotes};
-use super::known_steps::ScannedCheckpoint;
-use super::provisional::{determine_attempts, provisional_steps, written_at};
-use super::rewritten::{Tiers, copied_step, known_in_vault, next_step};
+use super::rewritten::{Tiers, copied_step, next_step};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
+use crate::placement::{
+    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, known_in_vault,
+    left_alone, provisional_steps, report, written_at,
+};
 use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
@@ -59,6 +61,8 @@ pub struct CheckpointToSeal {
     pub in_launch: bool,
     /// It appeared after this time of this node's clock, whatever the times of its files are.
     pub not_before: Option<Timestamp>,
+    /// Set if it appeared, or all of it was written anew, while an agent was running.
+    pub live: Option<LiveSave>,
     /// Metrics given by hand; they override those in the checkpoint.
     pub metrics: BTreeMap<String, f64>,
     /// Where the checkpoint contains metrics.
@@ -80,6 +84,8 @@ pub enum Placed {
         step: Box<SealedStep>,
         /// Whether it was sealed just now.
         new: bool,
+        /// Whether it is a whole save at or below the highest number that was seen live.
+        is_live_below_highest: bool,
     },
     /// Every remote already has it, or a remote has the step of which it is a copy, so it was not sealed.
     DurableEverywhere {
@@ -187,22 +193,33 @@ pub async fn seal_checkpoint(
         source: &source,
         step,
         tree: &tree,
+        name: &name,
+        origin: &request.origin,
+        has_members: !request.members.is_empty(),
     };
     let known = known_steps(&tiers, &request, &checkpoint, &identity).await?;
     let not_before = request.not_before;
-    let query = AttemptQuery {
+    let live = request.live.filter(|_| has_kinds_of_newest(&tree, &sealed.steps));
+    let query = PlacementQuery {
         vault,
         run: &request.run,
         remotes,
         placer: &request.placer(),
         checkpoint: &checkpoint,
         writer: &request.writer,
+        attempt: request.attempt,
         not_before,
         in_launch: request.in_launch,
+        live,
+        lost: &[],
         provisional: provisional_attempts(&sealed.steps),
     };
-    let (placement, state, copied) = place_in(&tiers, &request, &query, &known, &name).await?;
-    let id = match placement {
+    let Identified {
+        decision,
+        state,
+        copied,
+    } = identify(&tiers, &request, &query, &known, &name).await?;
+    let id = match decision.placement {
         Placement::Known(id) => {
             if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
                 // The process that sealed it may have been killed before it recorded it.
@@ -212,6 +229,7 @@ pub async fn seal_checkpoint(
                 return Ok(Placed::Sealed {
                     step: Box::new(step),
                     new: false,
+                    is_live_below_highest: false,
                 });
             }
             if !known.missing_somewhere || copied.is_some() {
@@ -226,19 +244,23 @@ pub async fn seal_checkpoint(
             }
             id
         }
-        Placement::New(id) => {
+        Placement::New(id) | Placement::LaunchWentBack(id) => {
             refuse_mixed_starts(vault, &request, (&source, &name, step), &tree).await?;
             id
         }
-        Placement::Stale(id) => return Err(stale(&source, id)),
+        Placement::Left(id, why) => return Err(refused(&source, id, why)),
     };
+    report(&decision, observer);
     let origin = AttemptOrigin {
         state,
         not_before,
         in_launch: request.in_launch,
-        former: Vec::new(),
+        live,
+        ..AttemptOrigin::default()
     };
     let run = request.run.clone();
+    let mut request = request;
+    (request.origin.amends, request.origin.began) = (decision.amends, decision.began);
     let step = seal_as(vault, request, (id, origin), (source, name), &tree, observer).await?;
     if !step.record().is_provisional() {
         record_sealed(vault, &run, id, identity, observer).await;
@@ -246,32 +268,61 @@ pub async fn seal_checkpoint(
     Ok(Placed::Sealed {
         step: Box::new(step),
         new: true,
+        is_live_below_highest: live.is_some() && decision.is_below_highest && !decision.amends,
     })
 }
 
-/// Determines the identity of a checkpoint, and whether it is final. The last value is the step of another name that it is
-/// a copy of.
-async fn place_in(
+/// The identity of a checkpoint.
+struct Identified {
+    decision: Decision,
+    /// Whether it may still change.
+    state: AttemptState,
+    /// The step of another name that it is a copy of.
+    copied: Option<StepId>,
+}
+
+async fn identify(
     tiers: &Tiers<'_>,
     request: &CheckpointToSeal,
-    query: &AttemptQuery<'_>,
+    query: &PlacementQuery<'_>,
     known: &KnownSteps,
     name: &str,
-) -> Result<(Placement, AttemptState, Option<StepId>)> {
+) -> Result<Identified> {
     let checkpoint = query.checkpoint;
-    if let Some(attempt) = request.attempt {
-        let placement = place_as(&known.steps, StepId::new(attempt, checkpoint.step))?;
-        return Ok((placement, AttemptState::Given, None));
-    }
-    let (placement, state) = placement(query, known, tiers.sealed).await?;
+    let (mut decision, state) = decide(query, known, tiers.sealed).await?;
     // Two files of an unknown trainer that have one number may be two halves of a step.
-    let copied = if request.origin.rewritten || request.origin.profile.is_some() {
+    let may_be_copy = request.origin.rewritten || request.origin.profile.is_some();
+    let copied = if may_be_copy && request.attempt.is_none() {
         let written_at = checkpoint.tree.newest_mtime();
-        copied_step(tiers, request, &known.steps, (placement, name), written_at).await?
+        copied_step(tiers, request, &known.steps, (&decision, name), written_at).await?
     } else {
         None
     };
-    Ok((copied.map_or(placement, Placement::Known), state, copied))
+    if let Some(id) = copied {
+        decision.placement = Placement::Known(id);
+    }
+    Ok(Identified {
+        decision,
+        state,
+        copied,
+    })
+}
+
+/// Whether a checkpoint has the kinds of files that the newest sealed step has, by their extensions. An averaged or
+/// converted one lacks some.
+fn has_kinds_of_newest(tree: &Tree, sealed: &[SealedStep]) -> bool {
+    let kind = |path: &RelativePath| {
+        let name = path.as_str();
+        let kind = name
+            .rsplit_once('.')
+            .map_or(name, |(_, extension)| extension)
+            .to_owned();
+        may_carry_state(name).then_some(kind)
+    };
+    let kinds: BTreeSet<String> = tree.files.iter().filter_map(|file| kind(&file.path)).collect();
+    let newest = sealed.iter().max_by_key(|step| step.id());
+    let mut wanted = newest.into_iter().flat_map(|step| &step.record().files);
+    wanted.all(|file| kind(&file.path).is_none_or(|kind| kinds.contains(&kind)))
 }
 
 /// Returns when each provisional step was written, and its attempt for now.
@@ -313,7 +364,7 @@ pub(super) async fn known_steps(
             ..KnownSteps::default()
         }
     };
-    known.add(known_in_vault(tiers, request, checkpoint).await?);
+    known.add(known_in_vault(tiers.sealed, checkpoint, &request.writer).await?);
     if request.attempt.is_some() || known.has_content(checkpoint.step) {
         return Ok(known);
     }
@@ -321,14 +372,14 @@ pub(super) async fn known_steps(
         return Ok(known);
     };
     if known.is_removed(seen) {
-        return Err(stale(checkpoint.source, seen));
+        return Err(refused(checkpoint.source, seen, LeftAlone::Removed));
     }
     if !known.steps.iter().any(|entry| entry.id == seen) {
         // It never became durable, or no remote answers.
         known.add(vec![KnownStep {
             id: seen,
             written_at: Some(checkpoint.tree.newest_mtime()),
-            same_content: true,
+            content: Content::Same,
         }]);
     }
     Ok(known)
@@ -349,13 +400,29 @@ async fn record_sealed(
     }
 }
 
-fn stale(source: &Path, id: StepId) -> Error {
-    Error::new(ErrorKind::Refused, "refusing to seal an old checkpoint")
+/// Returns why a checkpoint is not sealed. What retention removed is no fault; everything else is lost with the node.
+fn refused(source: &Path, id: StepId, why: LeftAlone) -> Error {
+    let (kind, what, hint) = match why {
+        LeftAlone::Removed => (
+            ErrorKind::Refused,
+            "refusing to seal an old checkpoint".to_owned(),
+            "to keep it, push it as a new attempt with --attempt",
+        ),
+        LeftAlone::Taken => (
+            ErrorKind::Conflict,
+            format!("{id} is taken"),
+            "omit --attempt, or give a higher one",
+        ),
+        LeftAlone::LostFiles | LeftAlone::OneOfSeveral => (
+            ErrorKind::Usage,
+            "cannot seal what was changed in the checkpoint".to_owned(),
+            "the step stays as it was sealed; to keep this state too, push it as a new attempt with --attempt",
+        ),
+    };
+    Error::new(kind, what)
         .on(source.display())
-        .because(format!(
-            "{id} was removed by retention or replaced by another checkpoint"
-        ))
-        .hint("to keep it, push it as a new attempt with --attempt")
+        .because(left_alone(id, why))
+        .hint(hint)
 }
 
 /// Seals the checkpoint under this identity and reports it to the observer.
@@ -478,41 +545,31 @@ async fn refuse_mixed_starts(
     )
 }
 
-/// Determines the identity of a checkpoint, and whether it is final or provisional.
-async fn placement(
-    query: &AttemptQuery<'_>,
+/// Decides which step a checkpoint is, and whether that is final or provisional.
+async fn decide(
+    query: &PlacementQuery<'_>,
     known: &KnownSteps,
     sealed: &[SealedStep],
-) -> Result<(Placement, AttemptState)> {
+) -> Result<(Decision, AttemptState)> {
+    if query.attempt.is_some() {
+        return Ok((query.decide(&known.steps, true).await?, AttemptState::Given));
+    }
     let is_several = query.writer.place.nodes().is_several();
     if query.remotes.is_empty() || known.answered || is_several {
-        match query.determine(&known.steps).await {
-            Ok(placement) => return Ok((placement, AttemptState::Placed)),
+        match query.decide(&known.steps, true).await {
+            Ok(decision) => return Ok((decision, AttemptState::Placed)),
             Err(error) if is_outage(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    let placement = match query.foresee(&known.steps).await? {
-        // The number may be taken by another provisional step.
-        Placement::New(mut id) => {
-            while sealed.iter().any(|other| other.id() == id) {
-                id.attempt = id.attempt.next()?;
-            }
-            Placement::New(id)
+    let mut decision = query.decide(&known.steps, false).await?;
+    if let Placement::New(id) = &mut decision.placement {
+        // The identity may be taken by another provisional step.
+        while sealed.iter().any(|other| other.id() == *id) {
+            *id = id.next_revision()?;
         }
-        placement => placement,
-    };
-    Ok((placement, AttemptState::Provisional))
-}
-
-fn place_as(known: &[KnownStep], id: StepId) -> Result<Placement> {
-    match known.iter().find(|entry| entry.id == id) {
-        None => Ok(Placement::New(id)),
-        Some(entry) if entry.same_content => Ok(Placement::Known(id)),
-        Some(_) => Err(Error::new(ErrorKind::Conflict, format!("{id} is taken"))
-            .because("it has, or had, different files")
-            .hint("omit --attempt, or give a higher one")),
     }
+    Ok((decision, AttemptState::Provisional))
 }
 
 fn absolute(source: &Path) -> Result<PathBuf> {

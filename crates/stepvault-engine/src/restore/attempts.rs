@@ -11,7 +11,7 @@ use stepvault_local::vault::Vault;
 use super::{RestoreContext, RestorePlan, RestoreRequest, Together};
 use crate::blocking::blocking;
 use crate::launches::{has_begun_before, record_beginning};
-use crate::push::{Placer, determine_attempts, provisional_steps};
+use crate::placement::{Placer, determine_attempts, provisional_steps};
 use crate::resumptions::Resumptions;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint};
 

@@ -117,6 +117,7 @@ impl FoundBest {
             target: self.target.clone(),
             step: Some(self.id.step),
             attempt: Some(self.id.attempt),
+            revision: Some(self.id.revision),
             together: None,
             resumes: false,
             handoff: None,

@@ -130,6 +130,7 @@ impl Candidates {
         candidates.by_step.retain(|id, _| {
             request.step.is_none_or(|step| step == id.step)
                 && request.attempt.is_none_or(|attempt| attempt == id.attempt)
+                && request.revision.is_none_or(|revision| revision == id.revision)
         });
         Ok(candidates)
     }

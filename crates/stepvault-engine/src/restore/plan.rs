@@ -61,6 +61,9 @@ impl RestorePlan {
 /// A step that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SkippedStep {
+    /// Its identity.
+    #[serde(skip)]
+    pub id: StepId,
     /// The step.
     pub step: u64,
     /// Its attempt.
@@ -77,6 +80,7 @@ pub struct SkippedStep {
 impl SkippedStep {
     fn new(id: StepId, reasons: Vec<String>) -> Self {
         Self {
+            id,
             step: id.step.number(),
             attempt: id.attempt.number(),
             reasons,
@@ -86,14 +90,14 @@ impl SkippedStep {
     }
 
     fn is(&self, id: StepId) -> bool {
-        (self.step, self.attempt) == (id.step.number(), id.attempt.number())
+        self.id == id
     }
 }
 
 impl fmt::Display for SkippedStep {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = self.reasons.join("; ");
-        write!(out, "step {} (attempt {}): {reasons}", self.step, self.attempt)
+        write!(out, "{}: {reasons}", self.id)
     }
 }
 

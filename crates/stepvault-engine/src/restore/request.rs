@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use stepvault_core::ids::{Attempt, RunName, Step, StepId};
+use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::staging::Existing;
 
@@ -21,6 +21,8 @@ pub struct RestoreRequest {
     pub step: Option<Step>,
     /// Only this attempt; `None` for any.
     pub attempt: Option<Attempt>,
+    /// Only this revision; `None` for the newest valid one.
+    pub revision: Option<Revision>,
     /// Which parts of a multi-node step to restore.
     pub parts: Parts,
     /// The nodes that restore the same step at the same time; `None` for a node that restores alone.
@@ -54,6 +56,7 @@ impl RestoreRequest {
             target,
             step: None,
             attempt: None,
+            revision: None,
             parts: Parts::All,
             together: None,
             resumes: false,

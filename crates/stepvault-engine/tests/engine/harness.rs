@@ -209,6 +209,7 @@ impl Rig {
             launch_since: Timestamp::default(),
             in_launch: false,
             not_before: None,
+            live: None,
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,

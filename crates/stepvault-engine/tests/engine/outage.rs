@@ -226,7 +226,8 @@ async fn an_attempt_that_was_given_is_kept_and_its_conflict_stands() {
     let session = rig.upload_session().await;
     let error = session.upload(&sealed_step).await.unwrap_err();
     assert!(error.is_name_taken(), "{error}");
-    let reopened = stepvault_engine::push::make_provisional_again(&rig.vault, &sealed_step, &error).await;
+    let reopened =
+        stepvault_engine::placement::make_provisional_again(&rig.vault, &sealed_step, &error).await;
     assert!(!reopened.unwrap());
     assert_eq!(sealed(&rig.vault), [(id(1, 300), false)]);
 }

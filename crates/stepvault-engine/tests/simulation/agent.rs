@@ -12,16 +12,16 @@ use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
+use stepvault_core::placement::LiveSave;
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::launches::knows_launches;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
+use stepvault_engine::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
 use stepvault_engine::prune::{LocalPrune, prune_local};
-use stepvault_engine::push::{
-    CheckpointToSeal, Outcome, Placed, Placer, determine_attempts, make_provisional_again, seal_checkpoint,
-};
+use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::{UploadSession, Uploaded};
 use stepvault_local::sealed::{SealedStep, UploadState};
@@ -88,6 +88,8 @@ struct State {
     failures: u32,
     /// The contents of the trainer's directory when this process started.
     there_at_first: BTreeSet<PathBuf>,
+    /// The last whole save that appeared at or below the run's highest number.
+    live_below_highest: Option<Step>,
     /// Steps of which this node's part is committed, by store.
     waiting: BTreeSet<(usize, StepId)>,
     /// How often the parts of other nodes were looked up.
@@ -149,7 +151,13 @@ impl Agent {
         }
     }
 
-    fn request(&self, source: PathBuf, in_launch: bool, announced: Option<Step>) -> CheckpointToSeal {
+    fn request(
+        &self,
+        source: PathBuf,
+        in_launch: bool,
+        live: Option<LiveSave>,
+        announced: Option<Step>,
+    ) -> CheckpointToSeal {
         CheckpointToSeal {
             run: self.remotes[0].keys.run().clone(),
             source,
@@ -162,6 +170,7 @@ impl Agent {
             launch_since: self.launch_since,
             in_launch,
             not_before: in_launch.then_some(self.launch_since),
+            live,
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: if announced.is_some() {
@@ -203,15 +212,26 @@ impl Agent {
             }
             let run = self.remotes[0].keys.run();
             let in_launch = !there_at_first || self.is_epilog && !knows_launches(vault, run).await;
+            let is_live = !self.is_epilog && (!there_at_first || state.known.contains_key(&source));
+            let live = is_live.then_some(LiveSave {
+                after: state.live_below_highest,
+            });
             let placed = seal_checkpoint(
                 vault,
                 &self.remotes,
-                self.request(source.clone(), in_launch, announced),
+                self.request(source.clone(), in_launch, live, announced),
                 &self.observer,
             )
             .await;
             match placed {
-                Ok(Placed::Sealed { step, new }) => {
+                Ok(Placed::Sealed {
+                    step,
+                    new,
+                    is_live_below_highest,
+                }) => {
+                    if new {
+                        state.live_below_highest = is_live_below_highest.then(|| step.id().step);
+                    }
                     self.trace
                         .note(&self.who, format_args!("staged {} ({new})", step.id()));
                     if new {

@@ -10,6 +10,7 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::{DirectoryEntry, Shape, SymlinkEntry};
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
+use stepvault_core::placement::LiveSave;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState, SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::sealed::{RemoteState, UploadState};
@@ -78,6 +79,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             not_before: Some(mtime),
             in_launch: true,
             former: vec![Attempt::FIRST],
+            live: Some(LiveSave::default()),
+            lost: vec![StepId::new(Attempt::FIRST, Step::new(1).unwrap())],
         },
         node: NodeName::new("node-0").unwrap(),
         nodes: None,

@@ -19,6 +19,11 @@ fn called(attempt_number: u32, step: u64) -> StepId {
     StepId::new(attempt(attempt_number), id(step).step)
 }
 
+/// Gives a provisional step its identity.
+fn place_as(place: &Place, step: &SealedStep, id: StepId) -> stepvault_core::Result<SealedStep> {
+    place.vault.place(step, id, step.record().origin.clone())
+}
+
 fn provisional(place: &Place, step: u64) -> SealedStep {
     let name = format!("step_{step}");
     place.checkpoint(&name);
@@ -43,7 +48,7 @@ fn a_provisional_step_gets_its_attempt_and_keeps_its_files() {
     assert!(step.record().is_provisional());
     let before = names(&step.data_root());
     place.vault.pin(&run(), step.id(), "best").unwrap();
-    let placed = place.vault.place(&step, attempt(3)).unwrap();
+    let placed = place_as(&place, &step, called(3, 1)).unwrap();
     assert_eq!(placed.id(), called(3, 1));
     assert_eq!(labels(&place), ["000000000001.a3"]);
     let read = place.vault.step(&run(), called(3, 1)).unwrap().unwrap();
@@ -54,7 +59,7 @@ fn a_provisional_step_gets_its_attempt_and_keeps_its_files() {
     let pinned = place.vault.pins(&run()).unwrap();
     assert!(pinned.iter().any(|pin| pin.id == called(3, 1)), "{pinned:?}");
     // As it was called already.
-    let same = place.vault.place(&provisional(&place, 2), attempt(1)).unwrap();
+    let same = place_as(&place, &provisional(&place, 2), called(1, 2)).unwrap();
     assert_eq!((same.id(), same.record().attempt.former.len()), (called(1, 2), 0));
 }
 
@@ -66,7 +71,7 @@ fn a_place_that_is_taken_is_not_taken_over() {
     second.id = called(2, 1);
     second.attempt.state = AttemptState::Provisional;
     let second = seal(&place.vault, &second).unwrap();
-    let refused = error(place.vault.place(&second, attempt(1)));
+    let refused = error(place_as(&place, &second, called(1, 1)));
     assert_eq!(refused.kind(), ErrorKind::Conflict);
     assert_eq!(labels(&place), ["000000000001.a1", "000000000001.a2"]);
 }
@@ -81,7 +86,7 @@ fn a_step_that_was_renamed_and_not_recorded_is_provisional_under_its_new_name() 
     let found = place.vault.step(&run(), called(4, 1)).unwrap().unwrap();
     assert!(found.record().is_provisional());
     assert_eq!(found.id(), called(4, 1));
-    assert_eq!(place.vault.place(&found, attempt(5)).unwrap().id(), called(5, 1));
+    assert_eq!(place_as(&place, &found, called(5, 1)).unwrap().id(), called(5, 1));
     // A name of another step is damage, and so is another attempt of a step that has its own.
     let other = provisional(&place, 2);
     fs::rename(other.directory(), other.directory().with_file_name(id(7).label())).unwrap();
@@ -113,7 +118,7 @@ fn under_another_attempt_nothing_was_sent_and_the_digests_hold() {
     let provisional = place.vault.make_provisional_again(&step).unwrap();
     assert!(provisional.record().is_provisional());
     assert_eq!(provisional.remote_state(&remote()).unwrap(), Some(state));
-    let placed = place.vault.place(&provisional, attempt(2)).unwrap();
+    let placed = place_as(&place, &provisional, called(2, 1)).unwrap();
     assert_eq!(placed.remote_state(&remote()).unwrap(), None);
     let digests = placed.manifest().unwrap().unwrap();
     assert_eq!(digests.id, called(2, 1));

@@ -147,6 +147,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         launch_since: SystemClock.now(),
         in_launch: true,
         not_before: None,
+        live: None,
         metrics: arguments.metric.into_iter().collect(),
         metrics_source: metrics_source(&tiers),
         links,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::ids::{Attempt, Revision, Step};
 use stepvault_core::nodes::Writer;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -52,6 +52,9 @@ pub(crate) struct RestoreArguments {
     /// Attempt to restore from
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
+    /// Revision of the step to restore instead of its newest valid one
+    #[arg(long, value_name = "N", value_parser = checked::<Revision>, requires = "step")]
+    revision: Option<Revision>,
     /// Restore only files that match; repeatable: --include '*.safetensors'
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
@@ -168,6 +171,7 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     let request = RestoreRequest {
         step: arguments.step,
         attempt: arguments.attempt,
+        revision: arguments.revision,
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
         resumes,

@@ -3,6 +3,7 @@
 mod branches;
 mod guards;
 mod properties;
+mod revisions;
 mod rules;
 mod space;
 
@@ -27,6 +28,7 @@ fn remote(name: &str) -> RemoteName {
 fn step(attempt: u32, number: u64) -> StepFacts {
     let created = Timestamp::from_seconds(i64::try_from(number).unwrap() * HOUR);
     StepFacts {
+        amends: false,
         id: id(attempt, number),
         name: format!("step_{number}"),
         created,

@@ -84,6 +84,7 @@ impl Agreed {
         let mut narrowed = request.clone();
         narrowed.step = Some(id.step);
         narrowed.attempt = Some(id.attempt);
+        narrowed.revision = Some(id.revision);
         if self.availability == Availability::OwnParts {
             narrowed.parts = Parts::OwnSealed;
         }

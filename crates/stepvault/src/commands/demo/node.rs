@@ -66,6 +66,7 @@ impl Node {
             launch_since: Timestamp::default(),
             in_launch: true,
             not_before: None,
+            live: None,
             metrics: BTreeMap::new(),
             metrics_source: metrics_source(&self.tiers),
             links: self.tiers.links,

@@ -395,6 +395,10 @@ mod tests {
                 bytes: Some(4096),
             }],
             skipped: vec![SkippedStep {
+                id: stepvault_core::ids::StepId::new(
+                    stepvault_core::ids::Attempt::FIRST,
+                    stepvault_core::ids::Step::new(50).unwrap(),
+                ),
                 step: 50,
                 attempt: 1,
                 reasons: vec!["main: damaged".to_owned()],

@@ -46,6 +46,7 @@ prop_compose! {
         retired_on in some_remotes(),
     ) -> StepFacts {
         StepFacts {
+            amends: false,
             // Set when the step is placed.
             id: StepId::new(Attempt::FIRST, Step::MAX),
             name: "step".to_owned(),

@@ -4,22 +4,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stepvault_core::attempts::Placement;
-use stepvault_core::ids::{Attempt, RunName, StepId};
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::nodes::{NodePlace, Writer};
 use stepvault_core::observe::{Event, Observer};
+use stepvault_core::placement::{Decision, LeftAlone, Placement};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::seal_record::AttemptState;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use super::determine::{AttemptQuery, KnownSteps, Placer, ask_remotes};
-use super::held::held_by_all;
-use super::known_steps::{ScannedCheckpoint, known_locally};
+use super::{KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, known_in_vault, remarks};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit};
 use crate::launches::remembered_attempt;
+use crate::push::held_by_all;
 use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
 
@@ -33,6 +32,8 @@ pub struct Determined {
     pub before: StepId,
     /// The outcome.
     pub outcome: Outcome,
+    /// What a user should know of it.
+    pub remarks: Vec<String>,
 }
 
 /// The outcome of determining an attempt.
@@ -59,7 +60,7 @@ pub async fn provisional_steps(vault: &Vault, run: &RunName) -> Result<Vec<Seale
 }
 
 /// Returns the earliest time at which a step can have been written.
-pub(super) fn written_at(step: &SealedStep) -> Timestamp {
+pub(crate) fn written_at(step: &SealedStep) -> Timestamp {
     let record = step.record();
     record
         .attempt
@@ -85,10 +86,15 @@ pub async fn determine_attempts(
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
         let id = step.id();
-        let outcome = determine_one(vault, remotes, step, placer, (&mut former_ids, observer)).await?;
+        let (outcome, remarks) =
+            determine_one(vault, remotes, step, placer, (&mut former_ids, observer)).await?;
         let before = former_ids.get(&id).copied().unwrap_or(id);
-        report(before, &outcome, observer);
-        determined.push(Determined { before, outcome });
+        report(before, &outcome, &remarks, observer);
+        determined.push(Determined {
+            before,
+            outcome,
+            remarks,
+        });
     }
     Ok(determined)
 }
@@ -106,8 +112,10 @@ async fn free_identity(
     let Some(other) = sealed.iter().find(holds_identity).cloned() else {
         return Ok(());
     };
-    let attempts = sealed.iter().map(|other| other.id().attempt);
-    let free = attempts.fold(id.attempt, Attempt::max).next()?;
+    let mut free = id;
+    while sealed.iter().any(|other| other.id() == free) {
+        free = free.next_revision()?;
+    }
     let vault = vault.clone();
     let renamed = blocking(move || vault.rename_provisional(&other, free)).await?;
     let before = former_ids.remove(&id).unwrap_or(id);
@@ -115,7 +123,10 @@ async fn free_identity(
     Ok(())
 }
 
-fn report(before: StepId, outcome: &Outcome, observer: &Arc<dyn Observer>) {
+fn report(before: StepId, outcome: &Outcome, remarks: &[String], observer: &Arc<dyn Observer>) {
+    for message in remarks {
+        observer.on_event(&Event::Warning { message });
+    }
     match outcome {
         Outcome::Placed(step) if step.id() == before => {}
         Outcome::Placed(step) => observer.on_event(&Event::Info {
@@ -136,14 +147,17 @@ async fn determine_one(
     step: SealedStep,
     placer: &Placer,
     (former_ids, observer): (&mut BTreeMap<StepId, StepId>, &Arc<dyn Observer>),
-) -> Result<Outcome> {
+) -> Result<(Outcome, Vec<String>)> {
     let (tree, source) = (step.tree(), step.checkpoint_path());
+    let record = step.record();
     let checkpoint = ScannedCheckpoint {
         source: &source,
         step: step.id().step,
         tree: &tree,
+        name: &record.name,
+        origin: &record.origin,
+        has_members: !record.members.is_empty(),
     };
-    let record = step.record();
     let writer = Writer {
         place: NodePlace::new(record.node.clone(), record.nodes())?,
         launch: record.launch.clone(),
@@ -156,9 +170,10 @@ async fn determine_one(
     let (reader, run) = (vault.clone(), record.run.clone());
     let sealed = blocking(move || reader.steps(&run)).await?.steps;
     let settled = sealed.iter().filter(|other| !other.record().is_provisional());
-    known.add(known_locally(settled, &checkpoint));
-    // One that lost its attempt to another writer was not the step that was removed.
-    if record.attempt.former.is_empty()
+    known.add(known_in_vault(settled, &checkpoint, &writer).await?);
+    // One that lost its identity to another writer was not the step that was removed.
+    let has_lost = !record.attempt.former.is_empty() || !record.attempt.lost.is_empty();
+    if !has_lost
         && !known.has_content(checkpoint.step)
         && let Some(seen) = seen_checkpoint(
             vault,
@@ -169,41 +184,40 @@ async fn determine_one(
         .await?
         && known.is_removed(seen)
     {
-        return no_place(vault, &step, seen, &known).await;
+        let outcome = no_place(vault, &step, (seen, LeftAlone::Removed), &known).await?;
+        return Ok((outcome, Vec::new()));
     }
-    let query = AttemptQuery {
+    let query = PlacementQuery {
         vault,
         run: &record.run,
         remotes,
         placer,
         checkpoint: &checkpoint,
         writer: &writer,
+        attempt: None,
         not_before: record.attempt.not_before,
         in_launch: record.attempt.in_launch,
+        live: record.attempt.live,
+        lost: &record.attempt.lost,
         provisional: Vec::new(),
     };
-    match query.determine(&known.steps).await? {
-        Placement::New(id) if was_lost(&step, id) => match query.beyond(id, &known.steps).await? {
-            Some(id) => {
-                free_identity(vault, &sealed, &step, id, former_ids).await?;
-                place(vault, &step, id).await
-            }
-            None => no_place(vault, &step, id, &known).await,
-        },
+    let decision = query.decide(&known.steps, true).await?;
+    let outcome = match decision.placement {
         Placement::Known(id) if settled_as(&sealed, &step, id) => {
             discard(vault, &step).await?;
-            Ok(Outcome::Duplicate(id))
+            Outcome::Duplicate(id)
         }
         Placement::Known(id) if others_hold(remotes, &step, id, &checkpoint, observer).await? => {
             discard(vault, &step).await?;
-            Ok(Outcome::Duplicate(id))
+            Outcome::Duplicate(id)
         }
-        Placement::New(id) | Placement::Known(id) => {
+        Placement::New(id) | Placement::Known(id) | Placement::LaunchWentBack(id) => {
             free_identity(vault, &sealed, &step, id, former_ids).await?;
-            place(vault, &step, id).await
+            place(vault, &step, id, &decision).await?
         }
-        Placement::Stale(id) => no_place(vault, &step, id, &known).await,
-    }
+        Placement::Left(id, why) => no_place(vault, &step, (id, why), &known).await?,
+    };
+    Ok((outcome, remarks(&decision)))
 }
 
 fn unanswered(known: KnownSteps) -> Error {
@@ -221,12 +235,6 @@ fn unanswered(known: KnownSteps) -> Error {
 fn settled_as(sealed: &[SealedStep], step: &SealedStep, id: StepId) -> bool {
     let mut others = sealed.iter().filter(|other| other.id() == id && id != step.id());
     others.any(|other| !other.record().is_provisional())
-}
-
-/// Whether the step had this attempt and lost it: listings do not show every conflict.
-fn was_lost(step: &SealedStep, id: StepId) -> bool {
-    let record = step.record();
-    record.id == id && record.attempt.former.contains(&id.attempt)
 }
 
 /// Whether every remote holds the same step as another node's, proved now: a node that restored it and has a different
@@ -249,15 +257,17 @@ async fn others_hold(
             _ => return Ok(false),
         }
     }
-    let held = held_by_all(remotes, checkpoint.source, id.step, checkpoint.tree, observer).await?;
+    let held = held_by_all(remotes, checkpoint, observer).await?;
     Ok(held == Some(id))
 }
 
-async fn place(vault: &Vault, step: &SealedStep, id: StepId) -> Result<Outcome> {
+async fn place(vault: &Vault, step: &SealedStep, id: StepId, decision: &Decision) -> Result<Outcome> {
     let identity = CheckpointIdentity::of_tree(&step.tree());
     record_checkpoint(vault, step.run(), id, identity).await?;
+    let mut origin = step.record().origin.clone();
+    (origin.amends, origin.began) = (decision.amends, decision.began);
     let (vault, step) = (vault.clone(), step.clone());
-    let placed = blocking(move || vault.place(&step, id.attempt)).await?;
+    let placed = blocking(move || vault.place(&step, id, origin)).await?;
     Ok(Outcome::Placed(Box::new(placed)))
 }
 
@@ -266,21 +276,42 @@ async fn discard(vault: &Vault, step: &SealedStep) -> Result<()> {
     blocking(move || vault.evict(&run, id)).await.map(drop)
 }
 
+/// Returns why a checkpoint is not stored beside a step, in words.
+pub(crate) fn left_alone(id: StepId, why: LeftAlone) -> String {
+    match why {
+        LeftAlone::Removed => format!("{id} was removed by retention or belongs to another launch"),
+        LeftAlone::LostFiles => {
+            format!("files of it were added or changed since {id} was sealed, and others of {id} are gone")
+        }
+        LeftAlone::OneOfSeveral => {
+            format!(
+                "files of it were added or changed since {id} was sealed, which several nodes have written"
+            )
+        }
+        LeftAlone::Taken => format!("{id} has, or had, different files"),
+    }
+}
+
 /// Discards a step that retention removed elsewhere. Quarantines a step that another checkpoint replaced: a sealed step
 /// is never deleted because of the times of its files.
-async fn no_place(vault: &Vault, step: &SealedStep, taken: StepId, known: &KnownSteps) -> Result<Outcome> {
+async fn no_place(
+    vault: &Vault,
+    step: &SealedStep,
+    (taken, left): (StepId, LeftAlone),
+    known: &KnownSteps,
+) -> Result<Outcome> {
     let error = Error::new(
         ErrorKind::Refused,
         format!("cannot upload step {}", step.id().step),
     )
     .on(step.directory().display());
-    if known.is_removed(taken) {
+    if left == LeftAlone::Removed && known.is_removed(taken) {
         discard(vault, step).await?;
         return Ok(Outcome::NoPlace(error.because(format!(
             "it was sealed while no remote was reachable, and retention had already removed {taken}"
         ))));
     }
-    let why = format!("{taken} is another checkpoint, which is not older or belongs to another launch");
+    let why = left_alone(taken, left);
     let (vault, run, id, reason) = (vault.clone(), step.run().clone(), step.id(), why.clone());
     let put_aside = blocking(move || vault.quarantine(&run, id, &reason)).await?;
     Ok(Outcome::NoPlace(error.because(why).hint(format!(
@@ -297,9 +328,9 @@ pub async fn make_provisional_again(vault: &Vault, step: &SealedStep, error: &Er
     let origin = &step.record().attempt;
     let may = error.is_name_taken()
         && origin.state == AttemptState::Placed
-        && origin.former.len() < MAX_FORMER_ATTEMPTS
-        // The same attempt was determined again: its files are uploaded, under another writer's claim.
-        && !origin.former.contains(&step.id().attempt)
+        && origin.former.len() + origin.lost.len() < MAX_FORMER_ATTEMPTS
+        // The same identity was determined again: its files are uploaded, under another writer's claim.
+        && !origin.lost.contains(&step.id())
         && is_of_its_launch(vault, step).await?;
     if may {
         let (vault, step) = (vault.clone(), step.clone());

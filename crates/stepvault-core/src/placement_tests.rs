@@ -1,0 +1,317 @@
+use super::*;
+
+fn id(attempt: u32, step: u64) -> StepId {
+    StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
+}
+
+fn step(number: u64) -> Step {
+    Step::new(number).unwrap()
+}
+
+/// Returns a known step that was written at this second.
+fn known(attempt: u32, step: u64, written: i64) -> KnownStep {
+    with(attempt, step, written, Content::Other)
+}
+
+fn with(attempt: u32, step: u64, written: i64, content: Content) -> KnownStep {
+    KnownStep {
+        id: id(attempt, step),
+        written_at: Some(Timestamp::from_seconds(written)),
+        content,
+    }
+}
+
+fn removed(attempt: u32, step: u64) -> KnownStep {
+    KnownStep {
+        id: id(attempt, step),
+        written_at: None,
+        content: Content::Removed,
+    }
+}
+
+fn facts(known: &[KnownStep], number: u64, written: i64) -> Facts<'_> {
+    Facts {
+        known,
+        step: step(number),
+        written_at: Timestamp::from_seconds(written),
+        line: Line::Steps,
+        live: None,
+        is_one_of_several: false,
+    }
+}
+
+fn live(after: Option<u64>) -> LiveSave {
+    LiveSave {
+        after: after.map(step),
+    }
+}
+
+fn placed(facts: &Facts<'_>) -> Placement {
+    decide(facts).unwrap().placement
+}
+
+fn restored(attempt: u32, step: u64, since: i64, joined: Option<u32>) -> Line<'static> {
+    Line::Restored(ResumedFrom {
+        id: id(attempt, step),
+        since: Timestamp::from_seconds(since),
+        attempt: joined.map(|attempt| Attempt::new(attempt).unwrap()),
+    })
+}
+
+fn span(attempt: u32, since: i64) -> LaunchSpan {
+    LaunchSpan {
+        attempt: Attempt::new(attempt).unwrap(),
+        since: Timestamp::from_seconds(since),
+    }
+}
+
+#[test]
+fn the_first_step_begins_attempt_one_and_the_next_joins_it() {
+    assert_eq!(placed(&facts(&[], 100, 1000)), Placement::New(id(1, 100)));
+    assert_eq!(
+        placed(&facts(&[known(1, 100, 1000)], 200, 2000)),
+        Placement::New(id(1, 200))
+    );
+}
+
+#[test]
+fn a_lower_number_that_was_written_later_is_a_late_find_and_said() {
+    let steps = [known(1, 100, 1000), known(1, 200, 2000)];
+    let decision = decide(&facts(&steps, 150, 3000)).unwrap();
+    assert_eq!(decision.placement, Placement::New(id(1, 150)));
+    assert_eq!(decision.concern, Some(Concern::WrittenAfter(id(1, 200))));
+    assert_eq!(decide(&facts(&steps, 150, 1500)).unwrap().concern, None);
+}
+
+#[test]
+fn files_that_are_added_to_a_step_are_its_next_revision() {
+    let steps = [with(1, 100, 1000, Content::Amended), known(1, 200, 2000)];
+    let decision = decide(&facts(&steps, 100, 5000)).unwrap();
+    assert_eq!(
+        decision.placement,
+        Placement::New(id(1, 100).next_revision().unwrap())
+    );
+    assert!(decision.amends && decision.began.is_none());
+    // Whatever else would begin an attempt.
+    let spans = [span(1, 0), span(3, 1500)];
+    for line in [
+        restored(1, 100, 2500, None),
+        Line::Launches {
+            spans: &spans,
+            in_latest: true,
+        },
+    ] {
+        let after = Facts {
+            line,
+            live: Some(live(Some(50))),
+            ..facts(&steps, 100, 5000)
+        };
+        assert_eq!(placed(&after), decision.placement, "{line:?}");
+    }
+    let lost = [with(1, 100, 1000, Content::AmendedWithLosses)];
+    assert_eq!(
+        placed(&facts(&lost, 100, 5000)),
+        Placement::Left(id(1, 100), LeftAlone::LostFiles)
+    );
+    let several = Facts {
+        is_one_of_several: true,
+        ..facts(&steps, 100, 5000)
+    };
+    assert_eq!(
+        placed(&several),
+        Placement::Left(id(1, 100), LeftAlone::OneOfSeveral)
+    );
+}
+
+#[test]
+fn the_same_files_are_the_same_step_in_whichever_attempt() {
+    let steps = [
+        with(1, 100, 1000, Content::Same),
+        with(2, 50, 3000, Content::Other),
+    ];
+    assert_eq!(placed(&facts(&steps, 100, 1000)), Placement::Known(id(1, 100)));
+    let twice = [
+        with(1, 100, 1000, Content::Same),
+        with(2, 100, 3000, Content::Same),
+    ];
+    assert_eq!(placed(&facts(&twice, 100, 1000)), Placement::Known(id(2, 100)));
+}
+
+#[test]
+fn one_whole_save_below_the_highest_number_is_stored_in_its_place_and_the_second_begins_an_attempt() {
+    let steps = [known(1, 100, 1000), known(1, 200, 2000), known(1, 300, 3000)];
+    let first = Facts {
+        live: Some(live(None)),
+        ..facts(&steps, 100, 4000)
+    };
+    let decision = decide(&first).unwrap();
+    let again = id(1, 100).next_revision().unwrap();
+    assert_eq!(decision.placement, Placement::New(again));
+    assert_eq!(decision.concern, Some(Concern::Replaces(id(1, 100))));
+    assert!(decision.is_below_highest && !decision.amends);
+    let second = Facts {
+        live: Some(live(Some(100))),
+        ..facts(&steps, 200, 5000)
+    };
+    let decision = decide(&second).unwrap();
+    assert_eq!(decision.placement, Placement::New(id(2, 200)));
+    assert_eq!(decision.began, Some(Evidence::SeenAfter(step(100))));
+    // In decreasing order it is no evidence.
+    let reverse = Facts {
+        live: Some(live(Some(200))),
+        ..facts(&steps, 100, 5000)
+    };
+    assert_eq!(placed(&reverse), Placement::New(again));
+    // Nor above the highest number.
+    let above = Facts {
+        live: Some(live(Some(200))),
+        ..facts(&steps, 400, 5000)
+    };
+    assert_eq!(placed(&above), Placement::New(id(1, 400)));
+}
+
+#[test]
+fn another_save_of_a_number_that_nobody_saw_stays_beside_it() {
+    let decision = decide(&facts(&[known(1, 100, 1000)], 100, 1200)).unwrap();
+    assert_eq!(
+        decision.placement,
+        Placement::New(id(1, 100).next_revision().unwrap())
+    );
+    assert_eq!(decision.concern, Some(Concern::Replaces(id(1, 100))));
+    assert!(!decision.amends);
+    let converted = [with(1, 100, 1000, Content::OtherWithLosses)];
+    assert_eq!(
+        placed(&facts(&converted, 100, 1200)),
+        Placement::Left(id(1, 100), LeftAlone::LostFiles)
+    );
+}
+
+#[test]
+fn a_step_that_retention_removed_is_left_alone_until_it_is_saved_anew() {
+    let steps = [removed(1, 50), known(1, 100, 1000)];
+    let left = Placement::Left(id(1, 50), LeftAlone::Removed);
+    assert_eq!(placed(&facts(&steps, 50, 500)), left);
+    assert_eq!(placed(&facts(&steps, 50, 5000)), left);
+    let seen = Facts {
+        live: Some(live(None)),
+        ..facts(&steps, 50, 5000)
+    };
+    assert_eq!(placed(&seen), Placement::New(id(1, 50).next_revision().unwrap()));
+}
+
+#[test]
+fn a_restore_of_a_step_with_later_ones_begins_an_attempt() {
+    let steps = [known(1, 100, 1000), known(1, 200, 2000)];
+    let after = |line, number| Facts {
+        line,
+        ..facts(&steps, number, 5000)
+    };
+    let decision = decide(&after(restored(1, 100, 4000, None), 150)).unwrap();
+    assert_eq!(decision.placement, Placement::New(id(2, 150)));
+    assert_eq!(decision.began, Some(Evidence::Restored(id(1, 100))));
+    // After the newest, the run goes on.
+    let on = decide(&after(restored(1, 200, 4000, None), 300)).unwrap();
+    assert_eq!((on.placement, on.began), (Placement::New(id(1, 300)), None));
+    // Later saves stay in the attempt, at whatever number.
+    let joined = [known(1, 200, 2000), known(2, 150, 5000)];
+    let later = Facts {
+        line: restored(1, 100, 4000, Some(2)),
+        ..facts(&joined, 160, 5100)
+    };
+    assert_eq!(placed(&later), Placement::New(id(2, 160)));
+}
+
+#[test]
+fn what_is_found_late_belongs_to_the_attempt_that_was_under_way() {
+    let steps = [known(1, 100, 1000), known(1, 500, 1500), known(2, 100, 2000)];
+    assert_eq!(placed(&facts(&steps, 200, 3000)), Placement::New(id(2, 200)));
+    assert_eq!(placed(&facts(&steps, 300, 1200)), Placement::New(id(1, 300)));
+    assert_eq!(placed(&facts(&steps, 300, 500)), Placement::New(id(1, 300)));
+    let seen = Facts {
+        live: Some(live(None)),
+        ..facts(&steps, 300, 500)
+    };
+    assert_eq!(placed(&seen), Placement::New(id(2, 300)));
+}
+
+#[test]
+fn a_launch_writes_its_own_attempt_whatever_others_have() {
+    let spans = [span(1, 0), span(3, 1000)];
+    let steps = [known(1, 100, 500), known(1, 200, 600)];
+    let at = |number, written, in_latest| Facts {
+        line: Line::Launches {
+            spans: &spans,
+            in_latest,
+        },
+        ..facts(&steps, number, written)
+    };
+    let decision = decide(&at(150, 1100, false)).unwrap();
+    assert_eq!(decision.placement, Placement::New(id(3, 150)));
+    assert_eq!(decision.began, Some(Evidence::Launch));
+    let above = decide(&at(300, 1100, false)).unwrap();
+    assert_eq!((above.placement, above.began), (Placement::New(id(3, 300)), None));
+    // Left by the launch before, and found late.
+    assert_eq!(placed(&at(300, 900, false)), Placement::New(id(1, 300)));
+    assert_eq!(placed(&at(300, 900, true)), Placement::New(id(3, 300)));
+}
+
+#[test]
+fn the_nodes_of_a_launch_agree_on_the_attempt_after_it_went_back() {
+    let spans = [span(2, 1000)];
+    let steps = [known(2, 100, 1100), known(2, 200, 1200)];
+    let second = Facts {
+        line: Line::Launches {
+            spans: &spans,
+            in_latest: true,
+        },
+        live: Some(live(Some(100))),
+        is_one_of_several: true,
+        ..facts(&steps, 200, 1300)
+    };
+    assert_eq!(placed(&second), Placement::LaunchWentBack(id(2, 200)));
+}
+
+#[test]
+fn what_is_older_than_every_launch_of_several_nodes_is_of_the_first() {
+    let spans = [span(2, 1000), span(3, 2000)];
+    let steps = [known(2, 100, 1100)];
+    let old = |number| Facts {
+        line: Line::Launches {
+            spans: &spans,
+            in_latest: false,
+        },
+        is_one_of_several: true,
+        ..facts(&steps, number, 500)
+    };
+    assert_eq!(placed(&old(150)), Placement::New(id(2, 150)));
+    assert_eq!(placed(&old(100)), Placement::Left(id(2, 100), LeftAlone::Removed));
+}
+
+#[test]
+fn a_given_attempt_holds_one_checkpoint_under_each_number() {
+    let attempt = |number| Line::Given(Attempt::new(number).unwrap());
+    let steps = [known(1, 100, 1000)];
+    let given = |line| Facts {
+        line,
+        ..facts(&steps, 100, 2000)
+    };
+    assert_eq!(
+        placed(&given(attempt(1))),
+        Placement::Left(id(1, 100), LeftAlone::Taken)
+    );
+    let decision = decide(&given(attempt(2))).unwrap();
+    assert_eq!(decision.placement, Placement::New(id(2, 100)));
+    assert_eq!(decision.began, Some(Evidence::Given));
+}
+
+#[test]
+fn times_against_the_order_of_numbers_are_found() {
+    let at = |attempt, step, written| (id(attempt, step), Timestamp::from_seconds(written));
+    assert_eq!(contradiction([at(1, 100, 10), at(1, 200, 20)]), None);
+    assert_eq!(
+        contradiction([at(1, 100, 30), at(1, 200, 20)]),
+        Some((id(1, 200), id(1, 100)))
+    );
+    assert_eq!(contradiction([at(1, 100, 30), at(2, 50, 20)]), None);
+    assert_eq!(contradiction([]), None);
+}

@@ -1,0 +1,403 @@
+//! Collects what the tiers know of a run, as far as placing a new checkpoint needs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use stepvault_core::commit::Commit;
+use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::manifest::PartManifest;
+use stepvault_core::nodes::Writer;
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::placement::{Content, KnownStep};
+use stepvault_core::records::Tombstone;
+use stepvault_core::step_origin::StepOrigin;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::compare::has_bytes_of_entry;
+use stepvault_local::compare_trees::has_file_of;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::tree::Tree;
+
+use super::compare::{Layout, StepFiles};
+use crate::blocking::blocking;
+use crate::catalog::{
+    RemovedSteps, claimed_ids, committed_ids, is_outage, read_commit, read_commits, read_manifests,
+    removed_steps,
+};
+use crate::content::{tree_is_of_step, tree_matches_part};
+use crate::run_remote::RunRemote;
+
+/// A checkpoint, to be compared with what the tiers hold.
+#[derive(Debug, Clone, Copy)]
+pub struct ScannedCheckpoint<'a> {
+    /// Its directory or file; the directory that holds its members if it has several.
+    pub source: &'a Path,
+    /// Its number.
+    pub step: Step,
+    /// Its files.
+    pub tree: &'a Tree,
+    /// The name under which it is stored.
+    pub name: &'a str,
+    /// Where its trainer keeps it.
+    pub origin: &'a StepOrigin,
+    /// Whether it has several paths.
+    pub has_members: bool,
+}
+
+impl ScannedCheckpoint<'_> {
+    fn files(&self) -> StepFiles<'_> {
+        let layout = Layout {
+            origin: self.origin,
+            name: self.name,
+            shape: self.tree.shape,
+            has_members: self.has_members,
+        };
+        StepFiles::of_tree(layout, self.tree)
+    }
+}
+
+/// Steps known from the tiers.
+#[derive(Debug, Default)]
+pub(crate) struct KnownSteps {
+    pub(crate) steps: Vec<KnownStep>,
+    /// Whether a remote that answered lacks the checkpoint, or a remote did not answer.
+    pub(crate) missing_somewhere: bool,
+    /// The errors of the remotes that did not answer.
+    pub(crate) unanswered: Vec<Error>,
+    /// Whether at least one remote answered.
+    pub(crate) answered: bool,
+}
+
+impl KnownSteps {
+    /// Whether a tier holds the checkpoint of this step.
+    pub(crate) fn has_content(&self, step: Step) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|entry| entry.id.step == step && entry.content == Content::Same)
+    }
+
+    /// Whether retention removed this step.
+    pub(crate) fn is_removed(&self, id: StepId) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|entry| entry.id == id && entry.content == Content::Removed)
+    }
+
+    /// Adds the entries of another tier. The same step on two tiers is one step; if its content matches on one tier, it
+    /// matches.
+    pub(crate) fn add(&mut self, entries: Vec<KnownStep>) {
+        for entry in entries {
+            match self.steps.iter_mut().find(|other| other.id == entry.id) {
+                Some(other) => {
+                    other.content = other.content.min(entry.content);
+                    other.written_at = other.written_at.max(entry.written_at);
+                }
+                None => self.steps.push(entry),
+            }
+        }
+    }
+}
+
+/// Queries all remotes concurrently for the steps that they know. A step that several nodes write cannot be sealed
+/// without the answer; any other is sealed soon, whatever the remotes do.
+pub(crate) async fn ask_remotes(
+    remotes: &[RunRemote],
+    checkpoint: &ScannedCheckpoint<'_>,
+    writer: &Writer,
+    observer: &Arc<dyn Observer>,
+) -> KnownSteps {
+    let mut known = KnownSteps {
+        missing_somewhere: remotes.is_empty(),
+        ..KnownSteps::default()
+    };
+    let answers = join_all(remotes.iter().map(|remote| async move {
+        if writer.place.nodes().is_several() {
+            return own_parts_on(remote, checkpoint, writer).await;
+        }
+        let found = remote.answers_soon(known_on(remote, checkpoint)).await?;
+        let is_there = found.iter().any(|entry| entry.content == Content::Same);
+        Ok((found, is_there))
+    }))
+    .await;
+    for (remote, found) in remotes.iter().zip(answers) {
+        match found {
+            Ok((found, is_there)) => {
+                known.missing_somewhere |= !is_there;
+                known.answered = true;
+                known.add(found);
+            }
+            Err(error) => {
+                known.missing_somewhere = true;
+                observer.on_event(&Event::Warning {
+                    message: &format!("cannot list the steps on {}: {error}", remote.name()),
+                });
+                known.unanswered.push(error);
+            }
+        }
+    }
+    known
+}
+
+/// Returns the steps that the vault knows. Where several nodes write a step, one that is written again is a new one even
+/// if its bytes are equal, because the nodes would not agree otherwise.
+///
+/// # Errors
+/// When files of the checkpoint or of the vault cannot be read.
+pub(crate) async fn known_in_vault(
+    steps: impl IntoIterator<Item = &SealedStep>,
+    checkpoint: &ScannedCheckpoint<'_>,
+    writer: &Writer,
+) -> Result<Vec<KnownStep>> {
+    let compares_bytes = !writer.place.nodes().is_several();
+    let mut known = Vec::new();
+    for step in steps {
+        let mut entry = KnownStep {
+            id: step.id(),
+            written_at: Some(step.record().written_at),
+            content: Content::Other,
+        };
+        if step.id().step == checkpoint.step {
+            let owned = OwnedCheckpoint::of(checkpoint);
+            let step = step.clone();
+            entry.content = blocking(move || {
+                let checkpoint = owned.borrowed();
+                let stored = StepFiles::of_record(step.record());
+                checkpoint.files().compare(&stored, |path, stored| {
+                    let mut files = step.record().files.iter();
+                    let sealed = files.find(|file| file.path == *stored).filter(|_| compares_bytes);
+                    let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
+                    sealed.map_or(Ok(false), |sealed| {
+                        has_file_of(&step, sealed, source, shape, path)
+                    })
+                })
+            })
+            .await?;
+        }
+        known.push(entry);
+    }
+    Ok(known)
+}
+
+/// A checkpoint for a task that reads its files.
+struct OwnedCheckpoint {
+    source: std::path::PathBuf,
+    step: Step,
+    tree: Tree,
+    name: String,
+    origin: StepOrigin,
+    has_members: bool,
+}
+
+impl OwnedCheckpoint {
+    fn of(checkpoint: &ScannedCheckpoint<'_>) -> Self {
+        Self {
+            source: checkpoint.source.to_owned(),
+            step: checkpoint.step,
+            tree: checkpoint.tree.clone(),
+            name: checkpoint.name.to_owned(),
+            origin: checkpoint.origin.clone(),
+            has_members: checkpoint.has_members,
+        }
+    }
+
+    fn borrowed(&self) -> ScannedCheckpoint<'_> {
+        ScannedCheckpoint {
+            source: &self.source,
+            step: self.step,
+            tree: &self.tree,
+            name: &self.name,
+            origin: &self.origin,
+            has_members: self.has_members,
+        }
+    }
+}
+
+/// Returns the steps that a remote knows: commits, removed steps whose identities are used up, and claims that were
+/// never committed.
+pub(crate) async fn known_on(
+    remote: &RunRemote,
+    checkpoint: &ScannedCheckpoint<'_>,
+) -> Result<Vec<KnownStep>> {
+    let (mut committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    // Listed after the commits: one that was removed meanwhile is known as removed.
+    let removed = removed_steps(remote).await?;
+    // A step that is being removed is not known as committed, whether its commit still exists or not.
+    committed.retain(|id, _| !removed.contains(*id));
+    let visible: BTreeSet<StepId> = committed.keys().copied().collect();
+    let to_read = worth_reading(visible.iter().copied(), checkpoint.step);
+    let unread = visible.difference(&to_read).map(|id| taken(*id, Content::Other));
+    let mut known: Vec<KnownStep> = unread.collect();
+    committed.retain(|id, _| to_read.contains(id));
+    for (id, found) in read_commits(remote, committed, None).await? {
+        known.push(match found.commit {
+            // Manifests may be large: one is in memory at a time.
+            Ok(commit) => KnownStep {
+                id,
+                written_at: Some(commit.written_at),
+                content: match id.step == checkpoint.step {
+                    true => content(remote, &commit, checkpoint).await?,
+                    false => Content::Other,
+                },
+            },
+            // A damaged commit still occupies its identity; reporting it is up to verify.
+            Err(error) if error.kind() == ErrorKind::Damaged => taken(id, Content::Unknown),
+            Err(error) => return Err(error),
+        });
+    }
+    for id in removed_names(&removed, checkpoint.step) {
+        let by_gc = id.step == checkpoint.step && was_removed_by_gc(remote, id).await?;
+        let content = if by_gc { Content::Unknown } else { Content::Removed };
+        known.push(taken(id, content));
+    }
+    for id in claimed.into_keys() {
+        if !visible.contains(&id) && !removed.contains(id) {
+            // Claimed by an upload that never finished, on this or a lost node.
+            known.push(taken(id, Content::Unknown));
+        }
+    }
+    Ok(known)
+}
+
+/// Returns what a remote knows of this node's own parts of multi-node steps: the parts of the same step, and the latest
+/// one of each attempt. Parts of other nodes and their clocks decide nothing here. The second value is whether the
+/// checkpoint belongs to a committed step.
+async fn own_parts_on(
+    remote: &RunRemote,
+    checkpoint: &ScannedCheckpoint<'_>,
+    writer: &Writer,
+) -> Result<(Vec<KnownStep>, bool)> {
+    let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    let ids: BTreeSet<StepId> = committed.keys().copied().chain(claimed.into_keys()).collect();
+    let mut known = Vec::new();
+    for id in worth_reading(ids.into_iter(), checkpoint.step) {
+        known.extend(own_part(remote, id, checkpoint, writer, committed.contains_key(&id)).await?);
+    }
+    // Listed last, as in `known_on`.
+    for id in removed_names(&removed_steps(remote).await?, checkpoint.step) {
+        known.retain(|entry| entry.id != id);
+        known.push(taken(id, Content::Removed));
+    }
+    let is_committed = known
+        .iter()
+        .any(|entry| entry.content == Content::Same && committed.contains_key(&entry.id));
+    Ok((known, is_committed))
+}
+
+/// Returns what is known of a step by this node's own part of it; `None` if it has none.
+async fn own_part(
+    remote: &RunRemote,
+    id: StepId,
+    checkpoint: &ScannedCheckpoint<'_>,
+    writer: &Writer,
+    is_committed: bool,
+) -> Result<Option<KnownStep>> {
+    let key = remote.keys.part(id, writer.place.node());
+    let manifest = match remote.read_record::<PartManifest>(&key).await {
+        Ok(Some((manifest, _))) => manifest,
+        Ok(None) => return Ok(None),
+        Err(error) if is_outage(&error) => return Err(error),
+        // An unreadable part still occupies its identity.
+        Err(_) => return Ok(Some(taken(id, Content::Unknown))),
+    };
+    let content = if id.step != checkpoint.step {
+        Content::Other
+    } else if tree_matches_part(checkpoint.tree, &manifest)
+        || is_committed && is_of_committed(remote, id, checkpoint, &manifest).await?
+    {
+        Content::Same
+    } else {
+        let stored = StepFiles::of_manifest(&manifest);
+        checkpoint.files().compare(&stored, |_, _| Ok(false))?
+    };
+    Ok(Some(KnownStep {
+        id,
+        written_at: Some(manifest.written_at),
+        content,
+    }))
+}
+
+/// Whether the checkpoint is a committed step: this node's own part, with or without the others' parts, as a restore
+/// places them. The times have to match too: a checkpoint that is written again is a new one even if its bytes are
+/// equal, because otherwise the nodes would not agree.
+async fn is_of_committed(
+    remote: &RunRemote,
+    id: StepId,
+    checkpoint: &ScannedCheckpoint<'_>,
+    own: &PartManifest,
+) -> Result<bool> {
+    let parts = async {
+        let commit = read_commit(remote, id).await?;
+        read_manifests(remote, &commit).await
+    };
+    match parts.await {
+        Ok(parts) => Ok(tree_is_of_step(checkpoint.tree, own, &parts)),
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the removed steps that matter for placing a checkpoint of `step`: all that still have a tombstone, and of
+/// the retired ones those with its number and one of the highest attempt.
+fn removed_names(removed: &RemovedSteps, step: Step) -> BTreeSet<StepId> {
+    let mut names = removed.tombstoned.clone();
+    names.extend(removed.retired.of_step(step));
+    names.extend(removed.retired.last());
+    names
+}
+
+/// Whether gc removed what an unfinished upload left, rather than retention a step. Another checkpoint of that step is
+/// then a new attempt, as if the claim still existed. Once the tombstone is gone, the two cases cannot be
+/// distinguished.
+async fn was_removed_by_gc(remote: &RunRemote, id: StepId) -> Result<bool> {
+    let tombstone: Option<Tombstone> = remote.read_usable_record(&remote.keys.tombstone(id)).await?;
+    Ok(tombstone.is_some_and(|tombstone| tombstone.by_gc))
+}
+
+/// Returns what is known of a step whose time is not.
+pub(super) fn taken(id: StepId, content: Content) -> KnownStep {
+    KnownStep {
+        id,
+        written_at: None,
+        content,
+    }
+}
+
+/// Returns the commits whose times decide: those of the same step, and the first and last of each attempt.
+fn worth_reading(ids: impl Iterator<Item = StepId>, step: Step) -> BTreeSet<StepId> {
+    let mut bounds: BTreeMap<Attempt, (StepId, StepId)> = BTreeMap::new();
+    let mut wanted = BTreeSet::new();
+    for id in ids {
+        if id.step == step {
+            wanted.insert(id);
+        }
+        let (first, last) = bounds.entry(id.attempt).or_insert((id, id));
+        *first = (*first).min(id);
+        *last = (*last).max(id);
+    }
+    wanted.extend(bounds.into_values().flat_map(|(first, last)| [first, last]));
+    wanted
+}
+
+/// Compares the checkpoint with a committed step.
+async fn content(remote: &RunRemote, commit: &Commit, checkpoint: &ScannedCheckpoint<'_>) -> Result<Content> {
+    let manifests = match read_manifests(remote, commit).await {
+        Ok(manifests) => manifests,
+        Err(error) if error.kind() == ErrorKind::Damaged => return Ok(Content::Unknown),
+        Err(error) => return Err(error),
+    };
+    let Ok([manifest]) = <[PartManifest; 1]>::try_from(manifests) else {
+        // A multi-node step never equals a single-node step.
+        return Ok(Content::Other);
+    };
+    let owned = OwnedCheckpoint::of(checkpoint);
+    blocking(move || {
+        let checkpoint = owned.borrowed();
+        let stored = StepFiles::of_manifest(&manifest);
+        checkpoint.files().compare(&stored, |path, stored| {
+            let mut files = manifest.files.iter();
+            let entry = files.find(|file| file.path == *stored);
+            let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
+            entry.map_or(Ok(false), |entry| has_bytes_of_entry(entry, source, shape, path))
+        })
+    })
+    .await
+}
