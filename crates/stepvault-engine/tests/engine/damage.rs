@@ -286,13 +286,16 @@ async fn bytes_that_another_upload_wrote_are_never_deleted() {
     );
     assert_eq!(error.hint_text(), Some("push it as a new attempt with --attempt"));
     assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
-    // Where nobody gave the attempt, another is determined.
+    // Where nobody gave the attempt, the step gets another identity.
     std::fs::remove_dir_all(rig.vault.root().join("runs")).unwrap();
     std::fs::remove_file(
         rig.remote_root()
             .join("grpo/checkpoints/.stepvault/attempts/000000000100.a1.json"),
     )
     .unwrap();
-    assert_eq!(rig.push_durably(&source).await.id, id(2, 100));
+    assert_eq!(
+        rig.push_durably(&source).await.id,
+        id(1, 100).next_revision().unwrap()
+    );
     assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
 }

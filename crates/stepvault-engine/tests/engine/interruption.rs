@@ -365,13 +365,13 @@ async fn what_a_lifecycle_rule_took_from_a_cut_off_upload_is_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_of_another_size_is_left_alone_and_the_step_gets_another_attempt() {
+async fn an_object_of_another_size_is_left_alone_and_the_step_gets_another_revision() {
     let server = StrictS3::start();
     let (rig, source) = cut_after_the_small_file(&server).await;
     let key = key_of(&server, "small.json");
     assert!(server.objects().truncate(&key, 10));
     let report = rig.push_durably(&source).await;
-    assert_eq!(report.id.attempt.number(), 2);
+    assert_eq!(report.id.revision.number(), 2);
     let is_commit_of_first = |key: &String| key.contains("/commits/") && key.ends_with(".a1.json");
     assert!(!server.objects().keys().iter().any(is_commit_of_first));
     assert_eq!(server.objects().body(&key).unwrap().len(), 10);

@@ -1,22 +1,98 @@
+use std::path::Path;
+
 use stepvault_core::ErrorKind;
-use stepvault_core::ids::Attempt;
-use stepvault_engine::push::push;
+use stepvault_core::ids::{Attempt, StepId};
+use stepvault_core::placement::LiveSave;
+use stepvault_engine::catalog::read_commit;
+use stepvault_engine::push::{PushReport, push};
 
 use crate::harness::{Rig, id, text};
 
+/// Pushes a checkpoint that an agent saw appear, `after` another one at or below the highest number.
+async fn push_live(rig: &Rig, source: &Path, after: Option<u64>) -> PushReport {
+    let mut request = rig.request(source);
+    request.live = Some(LiveSave {
+        after: after.map(|step| id(1, step).step),
+    });
+    rig.push_as(request).await.unwrap()
+}
+
+fn second(id: StepId) -> StepId {
+    id.next_revision().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn going_back_starts_a_new_attempt_and_newest_follows_it() {
+async fn a_lower_number_that_was_written_later_moves_nothing_until_two_saves_were_seen() {
     let mut rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
-        .await;
-    rig.push_durably(&rig.write_step(200, &[("a", 10)], 2, 2_000))
-        .await;
-    let report = rig
-        .push_durably(&rig.write_step(150, &[("a", 10)], 3, 3_000))
-        .await;
-    assert_eq!(report.id, id(2, 150));
+    for step in [100, 200, 300] {
+        rig.push_durably(&rig.write_step(step, &[("a", 10)], step, 1_000 + step as i64))
+            .await;
+    }
+    let late = rig.write_step(150, &[("a", 10)], 3, 3_000);
+    assert_eq!(rig.push_durably(&late).await.id, id(1, 150));
+    let warned = rig.recorder.warnings.lock().unwrap().join("\n");
+    assert!(
+        warned.contains("step 150 was written after step 300 (attempt 1)"),
+        "{warned}"
+    );
+    let first = push_live(&rig, &rig.write_step(100, &[("a", 11)], 4, 4_000), None).await;
+    assert_eq!(first.id, second(id(1, 100)));
+    let again = push_live(&rig, &rig.write_step(200, &[("a", 11)], 5, 5_000), Some(100)).await;
+    assert_eq!(again.id, id(2, 200));
     rig.lose_node();
-    assert_eq!(rig.restore().await.unwrap().plan.id, id(2, 150));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(2, 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
+    let mut rig = Rig::with_directory().await;
+    for step in [100, 200] {
+        rig.push_durably(&rig.write_step(step, &[("a.pt", 10), ("b.pt", 20)], step, 1_000))
+            .await;
+    }
+    let old = rig.outputs().join("step_100");
+    std::fs::write(old.join("README.md"), "# model card").unwrap();
+    let report = rig.push_durably(&old).await;
+    assert_eq!((report.id, report.newly_sealed), (second(id(1, 100)), true));
+    let commit = read_commit(&rig.remotes[0], report.id).await.unwrap();
+    assert!(commit.amends);
+    // Files that are gone locally stay stored, and nothing more is stored without them.
+    std::fs::remove_file(old.join("b.pt")).unwrap();
+    let unchanged = rig.push_durably(&old).await;
+    assert_eq!(
+        (unchanged.id, unchanged.newly_sealed),
+        (second(id(1, 100)), false)
+    );
+    std::fs::write(old.join("eval.json"), "{}").unwrap();
+    let (error, message) = text(rig.push(&old).await);
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(
+        message.contains("others of step 100 (attempt 1, revision 2) are gone"),
+        "{message}"
+    );
+    rig.lose_node();
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_without_its_times_is_the_same_step() {
+    let mut rig = Rig::with_directory().await;
+    for (step, written) in [(300, 1_000), (200, 1_002), (100, 1_004)] {
+        let found = rig
+            .push_durably(&rig.write_step(step, &[("a", 10)], step, written))
+            .await;
+        assert_eq!(found.id, id(1, step));
+    }
+    let copied = rig
+        .push_durably(&rig.write_step(100, &[("a", 10)], 100, 9_000))
+        .await;
+    assert_eq!((copied.id, copied.newly_sealed), (id(1, 100), false));
+    rig.lose_node();
+    let copied = rig
+        .push_durably(&rig.write_step(200, &[("a", 10)], 200, 9_001))
+        .await;
+    assert_eq!(copied.id, id(1, 200));
+    assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 300));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +118,7 @@ async fn a_restored_step_is_recognised_after_the_node_was_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_bytes_under_the_same_step_are_another_attempt_and_an_explicit_one_is_a_conflict() {
+async fn other_bytes_under_the_same_step_stay_beside_it_and_in_a_given_attempt_are_a_conflict() {
     let rig = Rig::with_directory().await;
     rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
         .await;
@@ -61,7 +137,7 @@ async fn other_bytes_under_the_same_step_are_another_attempt_and_an_explicit_one
         .await,
     );
     assert_eq!(error.kind(), ErrorKind::Conflict);
-    assert_eq!(rig.push_durably(&again).await.id, id(2, 100));
+    assert_eq!(rig.push_durably(&again).await.id, second(id(1, 100)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,16 +186,17 @@ async fn a_second_name_of_a_step_begins_no_attempt() {
     assert_eq!(later.id, id(1, 3), "it was found late");
 
     // The run went back.
-    let again = rig
-        .push_as(save(3, "best-epoch=0-step=3", 4, 1_020))
-        .await
-        .unwrap();
+    let mut again = save(3, "best-epoch=0-step=3", 4, 1_020);
+    again.live = Some(LiveSave {
+        after: Some(id(1, 2).step),
+    });
+    let again = rig.push_as(again).await.unwrap();
     assert_eq!((again.id, again.newly_sealed), (id(2, 3), true));
     // Two files of an unknown trainer may be halves of one step.
     let rig = Rig::with_directory().await;
     rig.push_durably(&rig.write_step(3, &[("a", 10)], 1, 1_000)).await;
     let other = rig.write_step(3, &[("a", 10)], 2, 1_002);
     std::fs::rename(&other, other.with_file_name("optimizer_3")).unwrap();
-    let other = rig.push_durably(&other.with_file_name("optimizer_3")).await;
-    assert_eq!(other.id, id(2, 3));
+    let (error, message) = text(rig.push(&other.with_file_name("optimizer_3")).await);
+    assert_eq!(error.kind(), ErrorKind::Usage, "{message}");
 }

@@ -12,6 +12,7 @@ use stepvault_core::ids::{Attempt, NodeName, Step, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_core::path::RelativePath;
+use stepvault_core::placement::LiveSave;
 use stepvault_core::records::Tombstone;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::catalog::read_commit;
@@ -63,6 +64,24 @@ impl Cluster {
             writer: self.writer(rank),
             ..self.rigs[rank].request(source)
         }
+    }
+
+    /// Writes and pushes a node's own files of a step that its agent saw appear.
+    async fn save_live(
+        &self,
+        rank: usize,
+        step: u64,
+        written_seconds: i64,
+        after: Option<u64>,
+    ) -> PushReport {
+        let own = format!("rank_{rank}.distcp");
+        let files = [(own.as_str(), 3000), ("common.json", 200)];
+        let source = self.rigs[rank].write_step(step, &files, step + 7, written_seconds);
+        let mut request = self.request(rank, &source);
+        request.live = Some(LiveSave {
+            after: after.map(|step| id(1, step).step),
+        });
+        self.rigs[rank].push_as(request).await.unwrap()
     }
 
     async fn push(&self, rank: usize, source: &Path) -> PushReport {
@@ -349,12 +368,14 @@ async fn going_back_without_a_restart_is_one_attempt_for_all_nodes() {
         cluster.save(rank, 200, 2000).await;
         cluster.save(rank, 300, 3000).await;
     }
-    assert_eq!(cluster.save(0, 200, 4000).await.id, id(2, 200));
-    assert_eq!(cluster.save(1, 200, 4100).await.id, id(2, 200));
-    assert_eq!(cluster.save(1, 300, 5000).await.id, id(2, 300));
-    assert_eq!(cluster.save(0, 300, 5000).await.id, id(2, 300));
-    // A second time, and one of the nodes has lost its disk.
-    assert_eq!(cluster.save(0, 200, 6000).await.id, id(3, 200));
+    // One save alone stays in its place, for both nodes.
+    let beside = id(1, 100).next_revision().unwrap();
+    assert_eq!(cluster.save_live(0, 100, 4000, None).await.id, beside);
+    assert_eq!(cluster.save_live(1, 100, 4000, None).await.id, beside);
+    assert_eq!(cluster.save_live(0, 200, 4100, Some(100)).await.id, id(2, 200));
+    assert_eq!(cluster.save_live(1, 200, 4200, Some(100)).await.id, id(2, 200));
+    assert_eq!(cluster.save_live(1, 300, 5000, None).await.id, id(2, 300));
+    assert_eq!(cluster.save_live(0, 300, 5000, None).await.id, id(2, 300));
 }
 
 #[tokio::test]

@@ -26,13 +26,15 @@ use crate::content::{self, Content};
 use crate::faults::Weather;
 use crate::machine::Machine;
 use crate::planted::{Bug, UNREADABLE_STEP};
+use crate::trainer::Trainer;
 use crate::who::{Role, Who};
 use crate::world::{Later, UnderWay, World, put_by_somebody};
 
 impl World {
     pub async fn something_happens(&mut self) {
         match self.numbers.u32(0..100) {
-            0..31 => self.save(),
+            0..28 => self.save(),
+            28..31 => self.somebody_touches_a_step(),
             31..35 => self.go_back().await,
             35..43 => self.prune_somewhere(Role::Pruner),
             43..44 => self.prune_somewhere(Role::KeepsNothing),
@@ -105,9 +107,13 @@ impl World {
             if let Some((team, _)) = self.sites[index].team {
                 return self.restart_team(team, None).await;
             }
-            // File times tell which of two saves came later, with a resolution of seconds.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            if self.sites[index].launch.is_some() {
+            if self.sites[index].launch.is_none() {
+                // Without a launcher the numbers tell, until the agent has seen two saves.
+                self.judge
+                    .lock()
+                    .unwrap()
+                    .times_tell_nothing(self.sites[index].run);
+            } else {
                 // A trainer that a launcher starts goes back by a restart.
                 let machine = Arc::clone(&self.sites[index].machine);
                 machine.cut_power().await;
@@ -123,6 +129,43 @@ impl World {
             );
             self.save_at(index, false);
         }
+    }
+
+    /// Somebody who is not the trainer adds a file to one of its steps, or copies it over itself, which leaves other times.
+    fn somebody_touches_a_step(&mut self) {
+        let Some(index) = self.any_site(|site| site.runs && !site.trainer.overwrites) else {
+            return;
+        };
+        let site = &self.sites[index];
+        let checkpoints = Trainer::checkpoints(&site.trainer.outputs);
+        let Some(path) = self.numbers.choice(checkpoints) else {
+            return;
+        };
+        let site = &self.sites[index];
+        let before = content::of_directory(&path);
+        if self.numbers.u32(0..3) > 0 {
+            let file = path.join(["README.md", "eval_results.json"][self.numbers.usize(0..2)]);
+            std::fs::write(file, self.numbers.u64(..).to_string()).unwrap();
+        } else {
+            for name in before.keys() {
+                let file = std::fs::File::options()
+                    .write(true)
+                    .open(path.join(name))
+                    .unwrap();
+                file.set_modified(std::time::SystemTime::UNIX_EPOCH + self.trace.elapsed())
+                    .unwrap();
+            }
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        self.trace.note("somebody", format_args!("changes {name}"));
+        let step = Step::new(name.trim_start_matches("step_").parse().unwrap()).unwrap();
+        if site.team.is_none() {
+            let after = content::of_directory(&path);
+            self.judge.lock().unwrap().amended(site.run, step, &before, after);
+        }
+        self.tally.lock().unwrap().touched += 1;
+        site.shared.idle.store(false, Ordering::Relaxed);
+        site.shared.wake.notify_one();
     }
 
     /// A writer stalls in the middle of an upload while one gc run completes, and continues while another one runs.
@@ -334,7 +377,7 @@ impl World {
             return;
         };
         let (run, node) = (self.sites[index].run, self.sites[index].node.to_string());
-        if !self.has_an_attempt(index) {
+        if !self.has_an_attempt(index) || self.sites[index].launch.is_none() {
             // Which of two nodes that do not see each other continues is decided by the clocks of both.
             self.judge.lock().unwrap().times_tell_nothing(run);
         }
@@ -628,6 +671,7 @@ impl World {
             let request = RestoreRequest {
                 step: wanted.map(|id| id.step),
                 attempt: wanted.map(|id| id.attempt),
+                revision: wanted.map(|id| id.revision),
                 ..RestoreRequest::newest(name, Target::As(directory.clone()))
             };
             let report = restore(&context, &request).await;

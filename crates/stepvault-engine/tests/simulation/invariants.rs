@@ -9,7 +9,7 @@ use bytes::Bytes;
 use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::ids::{Step, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::records::Lease;
@@ -101,7 +101,9 @@ pub struct Judge {
     pub acknowledged: BTreeMap<(usize, Name), Content>,
     /// The saves of each run, in order.
     saves: BTreeMap<usize, BTreeMap<u64, Content>>,
-    /// Runs of which neither a launcher nor file times tell which save came later.
+    /// Saves to which somebody added a file, by run, with their order.
+    amended: BTreeMap<usize, Vec<(u64, Content)>>,
+    /// Runs of which nothing tells which save came later.
     untimed: BTreeSet<usize>,
     violation: Option<Violation>,
 }
@@ -454,8 +456,29 @@ impl Judge {
         }
         facts.retired.insert(name);
         let by_gc = tombstoned.by == Role::Gc;
-        let newer = self.visible(store, name.0).range(name.1..).count();
-        if newer < self.keep_last.max(1) && !by_gc {
+        let visible = self.visible(store, name.0);
+        let later: BTreeSet<StepId> = visible
+            .range(name.1..)
+            .map(|(id, _)| id.first_revision())
+            .collect();
+        let newer = later.len();
+        let newest_revision = visible
+            .range(name.1..)
+            .map(|(id, _)| *id)
+            .take_while(|id| id.is_revision_of(name.1))
+            .last();
+        if let (Some(newest), false) = (newest_revision, by_gc) {
+            let facts = &self.stores[store];
+            let files = |name: Name| facts.ever.get(&name).map(|(_, content, _)| content);
+            let (Some(kept), Some(removed)) = (files((name.0, newest)), files(name)) else {
+                return;
+            };
+            let lost = removed.keys().find(|path| !kept.contains_key(*path)).cloned();
+            if let Some(path) = lost.filter(|_| newer <= self.keep_last.max(1)) {
+                let text = format!("{who} removed {text}, and {path} is in no revision that is left");
+                self.broken("S4", text);
+            }
+        } else if newer < self.keep_last.max(1) && !by_gc {
             let text = format!("{who} removed {text}, and {newer} newer ones were left");
             self.broken("S4", text);
         }
@@ -497,14 +520,16 @@ impl Judge {
     /// A sealed step may have got another attempt; its contents must be the same as before.
     pub fn renamed(&mut self, run: usize, step: &SealedStep) {
         let content = content::of_directory(&step.data_root());
-        let mut former = step.record().attempt.former.iter();
-        let was_sealed = |attempt: &Attempt| {
-            let name = (run, StepId::new(*attempt, step.id().step));
-            self.sealed
-                .get(&name)
-                .is_some_and(|known| known.contains(&content))
+        let origin = &step.record().attempt;
+        let former = origin
+            .former
+            .iter()
+            .map(|attempt| StepId::new(*attempt, step.id().step));
+        let was_sealed = |id: StepId| {
+            let known = self.sealed.get(&(run, id));
+            known.is_some_and(|known| known.contains(&content))
         };
-        if former.any(was_sealed) {
+        if former.chain(origin.lost.iter().copied()).any(was_sealed) {
             self.sealed.entry((run, step.id())).or_default().push(content);
         }
     }
@@ -525,7 +550,22 @@ impl Judge {
         self.untimed.insert(run);
     }
 
+    /// Somebody else added a file to a save of a trainer.
+    pub fn amended(&mut self, run: usize, step: Step, before: &Content, content: Content) {
+        if let Some(order) = self.order(run, before) {
+            self.amended
+                .entry(run)
+                .or_default()
+                .push((order, content.clone()));
+        }
+        self.written.entry((run, step)).or_default().push(content);
+    }
+
     fn order(&self, run: usize, content: &Content) -> Option<u64> {
+        let mut amended = self.amended.get(&run).into_iter().flatten();
+        if let Some((order, _)) = amended.find(|(_, amended)| amended == content) {
+            return Some(*order);
+        }
         let mut saves = self.saves.get(&run)?.iter().rev();
         saves.find(|(_, save)| *save == content).map(|(order, _)| *order)
     }

@@ -133,6 +133,7 @@ fn every_promise_holds_under_every_seed() {
         total.determined,
         total.newest_looked_for,
         total.overwritten,
+        total.touched,
     ];
     let least = usize::try_from(seeds).unwrap() / 10;
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");

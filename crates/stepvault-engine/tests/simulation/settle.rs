@@ -176,12 +176,13 @@ impl World {
         };
         let mut kept = BTreeSet::new();
         let mut places = self.keep_last;
-        for id in ids.iter().rev() {
+        let steps: BTreeSet<StepId> = ids.iter().map(|id| id.first_revision()).collect();
+        for step in steps.iter().rev() {
             if places == 0 {
                 break;
             }
-            kept.insert(*id);
-            places -= u32::from(!is_left_behind(id));
+            kept.extend(ids.iter().filter(|id| id.is_revision_of(*step)));
+            places -= u32::from(!is_left_behind(step));
         }
         let keys = &self.judge.lock().unwrap().runs[run];
         let pinned = self.clouds[store].objects().into_keys().filter_map(|key| {

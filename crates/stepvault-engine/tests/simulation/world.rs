@@ -118,6 +118,8 @@ pub struct Tally {
     pub unmounted: usize,
     /// The number of jobs at whose end an epilog ran.
     pub epilogs: usize,
+    /// The number of steps that somebody changed who is not their trainer.
+    pub touched: usize,
 }
 
 impl Tally {
@@ -137,6 +139,7 @@ impl Tally {
         self.foreign_jobs += other.foreign_jobs;
         self.unmounted += other.unmounted;
         self.epilogs += other.epilogs;
+        self.touched += other.touched;
     }
 }
 
