@@ -104,6 +104,9 @@ impl<'a> StepFiles<'a> {
 
     /// Returns how this checkpoint compares with what is stored. `has_same_bytes` compares a file of it with a stored one
     /// of the same size, and is called where the times of both differ.
+    ///
+    /// A save of a trainer writes its files anew; a few may get the bytes or even the times that they had. So the step is
+    /// amended if as many files that carry state have their times as have other bytes, or if none has other bytes.
     pub(super) fn compare(
         &self,
         stored: &StepFiles<'_>,
@@ -111,24 +114,26 @@ impl<'a> StepFiles<'a> {
     ) -> Result<Content> {
         let has_state = stored.files.keys().any(|path| may_carry_state(path));
         let is_state = |path: &str| !has_state || may_carry_state(path);
-        let (mut is_changed, mut keeps_state) = (false, false);
+        let (mut untouched, mut changed, mut is_changed) = (0_usize, 0_usize, false);
         for (path, file) in &self.files {
-            let same = match stored.files.get(path) {
-                Some(other) if other.size_bytes != file.size_bytes => false,
-                Some(other) if other.mtime == file.mtime => true,
-                Some(other) => has_same_bytes(file.path, other.path)?,
-                None => false,
+            let Some(other) = stored.files.get(path) else {
+                is_changed = true;
+                continue;
             };
-            is_changed |= !same;
-            keeps_state |= same && is_state(path);
+            if (other.size_bytes, other.mtime) == (file.size_bytes, file.mtime) {
+                untouched += usize::from(is_state(path));
+            } else if other.size_bytes != file.size_bytes || !has_same_bytes(file.path, other.path)? {
+                changed += usize::from(is_state(path));
+                is_changed = true;
+            }
         }
         is_changed |= (self.links.iter()).any(|(path, target)| stored.links.get(path) != Some(target));
         if !is_changed {
             return Ok(Content::Same);
         }
         let lost = || stored.files.keys().filter(|path| !self.files.contains_key(*path));
-        let has_own_state = self.files.keys().any(|path| is_state(path));
-        Ok(if keeps_state || !has_own_state {
+        let keeps_state = lost().all(|path| !is_state(path)) || untouched > 0;
+        Ok(if untouched >= changed && keeps_state {
             if lost().next().is_some() {
                 Content::AmendedWithLosses
             } else {
@@ -139,5 +144,106 @@ impl<'a> StepFiles<'a> {
         } else {
             Content::Other
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::manifest::Shape;
+    use stepvault_local::tree::TreeFile;
+
+    use super::*;
+
+    /// Returns a directory with files of these names, sizes and times.
+    fn tree(files: &[(&str, u64, i64)]) -> Tree {
+        let file = |(path, size_bytes, seconds): &(&str, u64, i64)| TreeFile {
+            path: RelativePath::new(*path).unwrap(),
+            size_bytes: *size_bytes,
+            mode: 0o644,
+            mtime: Timestamp::from_seconds(*seconds),
+            ctime: Timestamp::from_seconds(*seconds),
+            device: 1,
+            inode: 1,
+            allocated_bytes: *size_bytes,
+        };
+        Tree {
+            shape: Shape::Directory,
+            files: files.iter().map(file).collect(),
+            directories: Vec::new(),
+            symlinks: Vec::new(),
+        }
+    }
+
+    fn layout<'a>(origin: &'a StepOrigin, name: &'a str) -> Layout<'a> {
+        Layout {
+            origin,
+            name,
+            shape: Shape::Directory,
+            has_members: name.is_empty(),
+        }
+    }
+
+    const STORED: [(&str, u64, i64); 4] = [
+        ("args.bin", 5, 100),
+        ("config.json", 2, 100),
+        ("model.pt", 50, 100),
+        ("optimizer.pt", 90, 100),
+    ];
+
+    /// Compares with [`STORED`]; files of equal size have the same bytes if they are listed.
+    fn compared(files: &[(&str, u64, i64)], same_bytes: &[&str]) -> Content {
+        let (origin, present, stored) = (StepOrigin::default(), tree(files), tree(&STORED));
+        let layout = layout(&origin, "step_1");
+        let stored = StepFiles::of_tree(layout, &stored);
+        let same = |path: &RelativePath, _: &RelativePath| Ok(same_bytes.contains(&path.as_str()));
+        StepFiles::of_tree(layout, &present)
+            .compare(&stored, same)
+            .unwrap()
+    }
+
+    #[test]
+    fn what_is_added_to_a_step_or_changed_in_it_amends_it() {
+        let with = |more: &[(&'static str, u64, i64)]| [&STORED[..], more].concat();
+        assert_eq!(compared(&STORED, &[]), Content::Same);
+        assert_eq!(compared(&STORED[..3], &[]), Content::Same);
+        assert_eq!(compared(&with(&[("README.md", 9, 900)]), &[]), Content::Amended);
+        assert_eq!(compared(&with(&[("ema.pt", 50, 900)]), &[]), Content::Amended);
+        let converted = [STORED[0], STORED[1], ("model.pt", 25, 900), STORED[3]];
+        assert_eq!(compared(&converted, &[]), Content::Amended);
+        let lost = [STORED[0], ("README.md", 9, 900)];
+        assert_eq!(compared(&lost, &[]), Content::AmendedWithLosses);
+    }
+
+    #[test]
+    fn a_save_writes_its_files_anew_though_some_get_the_bytes_that_they_had() {
+        let anew = STORED.map(|(path, size_bytes, _)| (path, size_bytes, 900));
+        assert_eq!(compared(&anew, &["args.bin", "config.json"]), Content::Other);
+        // Frozen weights that are linked into each step.
+        let frozen = [STORED[0], anew[1], anew[2], anew[3]];
+        assert_eq!(compared(&frozen, &["config.json"]), Content::Other);
+        assert_eq!(compared(&anew[..3], &[]), Content::OtherWithLosses);
+        let other = [("model.safetensors", 50, 900)];
+        assert_eq!(compared(&other, &[]), Content::OtherWithLosses);
+    }
+
+    #[test]
+    fn a_copy_without_times_is_the_step() {
+        let copied = STORED.map(|(path, size_bytes, _)| (path, size_bytes, 900));
+        let all = ["args.bin", "config.json", "model.pt", "optimizer.pt"];
+        assert_eq!(compared(&copied, &all), Content::Same);
+        let noted = [&copied[..], &[("README.md", 9, 900)]].concat();
+        assert_eq!(compared(&noted, &all), Content::Amended);
+    }
+
+    #[test]
+    fn a_step_of_one_path_and_of_several_have_the_same_files() {
+        let (origin, one) = (StepOrigin::default(), tree(&[("model.pt", 50, 100)]));
+        let several = tree(&[
+            ("step_1/model.pt", 50, 100),
+            ("step_1_hf/model.safetensors", 50, 900),
+        ]);
+        let one = StepFiles::of_tree(layout(&origin, "step_1"), &one);
+        let several = StepFiles::of_tree(layout(&origin, ""), &several);
+        assert_eq!(several.compare(&one, |_, _| Ok(false)).unwrap(), Content::Amended);
     }
 }

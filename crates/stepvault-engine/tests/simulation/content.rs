@@ -25,6 +25,16 @@ pub fn digest(algorithm: DigestAlgorithm, bytes: &[u8]) -> FileDigest {
     FileDigest::from_parts(&parts)
 }
 
+/// Names of files that somebody else than a trainer adds to its steps.
+pub const NOTES: [&str; 2] = ["README.md", "eval_results.json"];
+
+/// Returns the files that a trainer wrote.
+pub fn without_notes(content: &Content) -> Content {
+    let mut content = content.clone();
+    content.retain(|path, _| !NOTES.contains(&path.as_str()));
+    content
+}
+
 /// Returns all files below a directory.
 pub fn of_directory(root: &Path) -> Content {
     fn walk(root: &Path, at: &Path, content: &mut Content) {

@@ -101,8 +101,6 @@ pub struct Judge {
     pub acknowledged: BTreeMap<(usize, Name), Content>,
     /// The saves of each run, in order.
     saves: BTreeMap<usize, BTreeMap<u64, Content>>,
-    /// Saves to which somebody added a file, by run, with their order.
-    amended: BTreeMap<usize, Vec<(u64, Content)>>,
     /// Runs of which nothing tells which save came later.
     untimed: BTreeSet<usize>,
     violation: Option<Violation>,
@@ -222,7 +220,7 @@ impl Judge {
         let is_one_save = self
             .written
             .get(&(name.0, name.1.step))
-            .is_some_and(|saves| saves.contains(&content));
+            .is_some_and(|saves| saves.contains(&content::without_notes(&content)));
         if !is_one_save {
             self.broken(
                 "S3",
@@ -550,22 +548,8 @@ impl Judge {
         self.untimed.insert(run);
     }
 
-    /// Somebody else added a file to a save of a trainer.
-    pub fn amended(&mut self, run: usize, step: Step, before: &Content, content: Content) {
-        if let Some(order) = self.order(run, before) {
-            self.amended
-                .entry(run)
-                .or_default()
-                .push((order, content.clone()));
-        }
-        self.written.entry((run, step)).or_default().push(content);
-    }
-
     fn order(&self, run: usize, content: &Content) -> Option<u64> {
-        let mut amended = self.amended.get(&run).into_iter().flatten();
-        if let Some((order, _)) = amended.find(|(_, amended)| amended == content) {
-            return Some(*order);
-        }
+        let content = &content::without_notes(content);
         let mut saves = self.saves.get(&run)?.iter().rev();
         saves.find(|(_, save)| *save == content).map(|(order, _)| *order)
     }
