@@ -358,7 +358,18 @@ impl<'a> Launches<'a> {
         Ok(settled.map(|step| step.id().attempt).max())
     }
 
-    async fn remember(&mut self, launch: &LaunchName, attempt: Attempt, since: Timestamp) -> Result<()> {
+    /// Whether this is the launch that this node has taken part in last.
+    pub(crate) fn is_latest(&self, launch: &LaunchName) -> bool {
+        self.spans.last().is_some_and(|span| span.launch == *launch)
+    }
+
+    /// Stores in the vault that this node takes part in an attempt of a launch.
+    pub(crate) async fn remember(
+        &mut self,
+        launch: &LaunchName,
+        attempt: Attempt,
+        since: Timestamp,
+    ) -> Result<()> {
         self.spans.push(Span {
             launch: launch.clone(),
             attempt,

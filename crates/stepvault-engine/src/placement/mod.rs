@@ -116,8 +116,10 @@ impl PlacementQuery<'_> {
             .filter(|_| is_final && self.writer.goes_by_launch())
         {
             match self.by_launch(known, remote).await {
-                // A single node needs no agreement: it knows its own restores, as without a launcher.
-                Err(error) if is_outage(&error) && !self.is_one_of_several() => {}
+                // A single node needs no agreement: it knows its own restores and launches.
+                Err(error) if is_outage(&error) && !self.is_one_of_several() => {
+                    return self.by_launch_alone(known, remote).await;
+                }
                 decided => return decided,
             }
         }
@@ -193,6 +195,64 @@ impl PlacementQuery<'_> {
         };
         Ok(Decision {
             placement,
+            ..decision
+        })
+    }
+
+    /// Decides by the launches that the vault of a single node knows, while the remote with the attempts of launches is
+    /// away. The attempt of a new launch is remembered, so that its later saves stay in it.
+    async fn by_launch_alone(&self, known: &[KnownStep], remote: &RunRemote) -> Result<Decision> {
+        let current = self.placer.writer.launch.as_ref();
+        let Some(launch) = self
+            .writer
+            .launch
+            .as_ref()
+            .filter(|launch| Some(*launch) == current)
+        else {
+            return self.by_restores(known, true).await;
+        };
+        let mut launches = Launches::open(Some(self.vault), remote).await?;
+        let is_of_launch = self.in_launch || self.written_at() >= self.placer.launch_since;
+        if !launches.is_latest(launch) {
+            let decision = self.by_restores(known, true).await?;
+            let Placement::New(id) = decision.placement else {
+                return Ok(decision);
+            };
+            if decision.amends || !is_of_launch {
+                return Ok(decision);
+            }
+            let went_back = decision.began.is_none() && decision.is_below_highest;
+            let attempt = if went_back { id.attempt.next()? } else { id.attempt };
+            launches.remember(launch, attempt, self.joined_at()).await?;
+            if !went_back {
+                return Ok(decision);
+            }
+            return Ok(Decision {
+                placement: Placement::New(StepId::new(attempt, id.step)),
+                began: Some(Evidence::Launch),
+                concern: None,
+                ..decision
+            });
+        }
+        let spans = launches.spans();
+        let decision = self.decide_in(
+            known,
+            Line::Launches {
+                spans: &spans,
+                in_latest: is_of_launch,
+            },
+        )?;
+        let Placement::LaunchWentBack(id) = decision.placement else {
+            return Ok(decision);
+        };
+        let attempt = known
+            .iter()
+            .map(|known| known.id.attempt)
+            .fold(id.attempt, Attempt::max)
+            .next()?;
+        launches.remember(launch, attempt, self.written_at()).await?;
+        Ok(Decision {
+            placement: Placement::New(StepId::new(attempt, id.step)),
             ..decision
         })
     }

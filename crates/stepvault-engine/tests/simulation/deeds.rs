@@ -26,6 +26,7 @@ use crate::content::{self, Content};
 use crate::faults::Weather;
 use crate::machine::Machine;
 use crate::planted::{Bug, UNREADABLE_STEP};
+use crate::store::BEGINNING_SECONDS;
 use crate::trainer::Trainer;
 use crate::who::{Role, Who};
 use crate::world::{Later, UnderWay, World, put_by_somebody};
@@ -109,19 +110,20 @@ impl World {
             }
             // File times tell which launch wrote a save, with a resolution of seconds.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            if self.sites[index].launch.is_none() {
-                // Without a launcher the numbers tell, until the agent has seen two saves.
-                self.judge
-                    .lock()
-                    .unwrap()
-                    .times_tell_nothing(self.sites[index].run);
-            } else {
+            if self.sites[index].launch.is_none() || !self.has_an_attempt(index) {
+                // The numbers tell, until the agent has seen two saves; also where nothing is known of the launch before.
+                let run = self.sites[index].run;
+                self.judge.lock().unwrap().times_tell_nothing(run);
+            }
+            if self.sites[index].launch.is_some() {
                 // A trainer that a launcher starts goes back by a restart.
                 let machine = Arc::clone(&self.sites[index].machine);
                 machine.cut_power().await;
                 machine.thaw();
                 self.next_launch(index);
                 self.start_agent(index);
+                // An agent starts before its trainer.
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
             self.sites[index].trainer.go_back();
             let step = self.sites[index].trainer.step;
@@ -144,18 +146,20 @@ impl World {
             return;
         };
         let site = &self.sites[index];
-        let before = content::of_directory(&path);
         if self.numbers.u32(0..3) > 0 {
             let file = path.join(content::NOTES[self.numbers.usize(0..2)]);
             std::fs::write(file, self.numbers.u64(..).to_string()).unwrap();
         } else {
-            for name in before.keys() {
+            // Copied files seem to be of the launch that is under way.
+            self.judge.lock().unwrap().times_tell_nothing(site.run);
+            let now = BEGINNING_SECONDS + self.trace.elapsed().as_secs();
+            let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(now);
+            for name in content::of_directory(&path).keys() {
                 let file = std::fs::File::options()
                     .write(true)
                     .open(path.join(name))
                     .unwrap();
-                file.set_modified(std::time::SystemTime::UNIX_EPOCH + self.trace.elapsed())
-                    .unwrap();
+                file.set_modified(time).unwrap();
             }
         }
         let name = path.file_name().unwrap().to_str().unwrap();

@@ -376,8 +376,13 @@ impl Judge {
         let Some(commit) = objects.get(&self.runs[name.0].commit(name.1)) else {
             return self.broken("S9", format!("{who} took the tombstone of {text} away"));
         };
-        if let Err(why) = self.whole(name, &commit.bytes, objects) {
-            self.broken("S2", format!("{who} took the tombstone of {text} away: {why}"));
+        match self.whole(name, &commit.bytes, objects) {
+            Ok((references, _)) => {
+                self.stores[store]
+                    .commits
+                    .insert(name, VisibleCommit { references });
+            }
+            Err(why) => self.broken("S2", format!("{who} took the tombstone of {text} away: {why}")),
         }
     }
 
