@@ -182,6 +182,7 @@ fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
         bytes: tree.file_size_bytes(path).unwrap_or_default(),
         files: 1,
         written_at: entry.mtime,
+        content: 0,
         resumable: true,
     });
     file.take(1).collect()

@@ -37,7 +37,7 @@ pub(crate) use announced::ready_alone;
 use choice::Choice;
 pub(crate) use early::EarlyPlace;
 use early::EarlySteps;
-use entry::Entry;
+use entry::{Entry, FileStates};
 use missing_files::SealedFiles;
 use scan::NotTaken;
 use selection::Selection;
@@ -137,6 +137,8 @@ pub(crate) struct Ready {
     /// Its number; the next one of the run, if neither its name nor its content tells it.
     pub(crate) step: Option<Step>,
     pub(crate) fingerprint: Sha256Digest,
+    /// Its files, to tell whether some were added later.
+    pub(crate) files: FileStates,
     pub(crate) newest: Timestamp,
     pub(crate) bytes: u64,
     /// How its framework allows files to be linked or copied.
@@ -317,7 +319,7 @@ impl Discovery {
     pub(crate) fn handled(&mut self, ready: &Ready) {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.handled(ready.fingerprint, ready.newest);
+            entry.handled(ready.fingerprint, ready.files.clone());
             entry.sealed_as(ready.step);
         }
     }
@@ -326,7 +328,7 @@ impl Discovery {
     pub(crate) fn skipped(&mut self, ready: &Ready, reason: String) {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.skipped(ready.fingerprint, ready.newest, reason);
+            entry.skipped(ready.fingerprint, ready.files.clone(), reason);
         }
     }
 

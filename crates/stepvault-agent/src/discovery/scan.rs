@@ -155,7 +155,6 @@ impl Discovery {
             let links = selection::links_of(profile, step);
             self.early.link(&self.directory, step, links);
         }
-        only_newest_of_each_number(&mut self.entries, report);
         Ok(())
     }
 
@@ -340,6 +339,7 @@ impl ScanFacts<'_> {
             }
             EntryOutcome::Ready {
                 fingerprint,
+                files,
                 newest,
                 bytes,
             } => Some(Ready {
@@ -348,6 +348,7 @@ impl ScanFacts<'_> {
                 path,
                 origin: origin.naming(self.found.best_of(step, self.profile, self.tree, self.files)),
                 fingerprint,
+                files,
                 newest,
                 bytes,
                 links: selection::links_of(self.profile, step),
@@ -363,29 +364,5 @@ impl ScanFacts<'_> {
             return number;
         }
         Step::new(step.stated_step(self.profile, self.tree, self.files)?).ok()
-    }
-}
-
-/// Of several finished steps with the same number, keeps the one written last: otherwise each would make the one before
-/// it an abandoned attempt.
-fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, report: &mut ScanReport) {
-    let mut ready: Vec<&Ready> = report.ready.iter().collect();
-    ready.sort_by_key(|ready| (ready.newest, &ready.key));
-    // Of equal numbers, the last one stays in the map.
-    let newest: BTreeMap<Step, String> = ready
-        .iter()
-        .filter_map(|ready| Some((ready.step?, ready.key.clone())))
-        .collect();
-    let newest_of = |step: Option<Step>| newest.get(&step?);
-    let is_older = |ready: &mut Ready| newest_of(ready.step).is_some_and(|key| *key != ready.key);
-    for older in report.ready.extract_if(.., is_older) {
-        if let Some(entry) = entries.get_mut(&older.key) {
-            entry.handled(older.fingerprint, older.newest);
-        }
-        let (Some(step), Some(key)) = (older.step, newest_of(older.step)) else {
-            continue;
-        };
-        let reason = format!("{key} is also step {} and was written later", step.number());
-        report.skipped.push((older.path, reason));
     }
 }
