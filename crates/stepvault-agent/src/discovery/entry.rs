@@ -228,11 +228,12 @@ impl Entry {
         }
         self.broken = Some(sighting.fingerprint);
         self.trouble = None;
-        self.unsealed = None;
-        EntryOutcome::Skipped(format!(
+        let reason = format!(
             "its files are all there, but it is damaged: {}",
             reasons.join("; ")
-        ))
+        );
+        self.unsealed = Some(reason.clone()).filter(|_| !self.was_handled);
+        EntryOutcome::Skipped(reason)
     }
 
     /// Whether the formats of the files prove this state of the step whole. Checked once for each state.
@@ -374,8 +375,9 @@ impl Entry {
         }
         let id = had_all?;
         self.handled(tree.fingerprint(), FileStates::of(tree));
-        let has_lost = || format!("it has lost files that were sealed as {id}: a process is deleting it");
-        Some(EntryOutcome::Skipped(has_lost()))
+        Some(EntryOutcome::Skipped(format!(
+            "its files differ from those sealed as {id}, and none of them is newer: a process is deleting it"
+        )))
     }
 
     /// Whether it was handled in its current state, or has only lost files since.

@@ -34,6 +34,16 @@ impl Selection {
         Self { names, series }
     }
 
+    /// Returns the names of steps, if the run gives them.
+    pub(super) fn names(&self) -> Option<&PathGlob> {
+        self.names.as_ref()
+    }
+
+    /// Whether the run names the series to seal, and so excludes the others.
+    pub(super) fn has_series(&self) -> bool {
+        self.series.is_some()
+    }
+
     pub(super) fn of<'a>(&self, profile: &Profile, found: &'a Found) -> Selected<'a> {
         let mut steps: Vec<Cow<'a, FoundStep>> = found
             .steps

@@ -94,7 +94,7 @@ pub(super) fn leave_out_copies(
 }
 
 /// Whether a name says that a path holds the newest state, or the best one.
-fn says_newest(path: &str) -> bool {
+pub fn says_newest(path: &str) -> bool {
     precedence(path) < WORDS.len()
 }
 

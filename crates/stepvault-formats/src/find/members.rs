@@ -11,8 +11,9 @@ use crate::step_name;
 use crate::temporary::is_temporary;
 use crate::tree::{EntryKind, Tree};
 
-/// Words for copies that another one was made from: averaged, converted or exported weights.
-const DERIVED_WORDS: [&str; 19] = [
+/// Words for what is made from another entry, as averaged, converted or exported weights, and for what belongs to one, as
+/// its optimizer.
+const SECONDARY_WORDS: [&str; 30] = [
     "ema",
     "swa",
     "avg",
@@ -32,6 +33,17 @@ const DERIVED_WORDS: [&str; 19] = [
     "bf",
     "weights",
     "universal",
+    "optim",
+    "optimizer",
+    "optimizers",
+    "sched",
+    "scheduler",
+    "rng",
+    "scaler",
+    "replay",
+    "buffer",
+    "vecnormalize",
+    "lora",
 ];
 
 /// An entry of a step beside the one that the trainer resumes from.
@@ -160,7 +172,7 @@ fn precedence(unit: &Unit<'_>) -> (bool, bool, usize, bool, u32, Reverse<usize>,
         unit.resumable,
         unit.fits,
         state_kinds(unit),
-        !is_derived(name),
+        !is_secondary(name),
         // Those of about the same size are alike.
         bytes.checked_ilog2().unwrap_or_default(),
         Reverse(name.len()),
@@ -176,11 +188,13 @@ fn state_kinds(unit: &Unit<'_>) -> usize {
         .filter(|name| may_hold_state(name) && !holds_weights_alone(last_component(name)))
         .collect();
     let has = |kind: &&&str| state.iter().any(|name| name.contains(**kind));
-    usize::from(!state.is_empty()) + KINDS.iter().filter(has).count()
+    // A file's own name says what the file is, not what it holds besides.
+    let more = KINDS.iter().filter(|_| !unit.is_files()).filter(has).count();
+    usize::from(!state.is_empty()) + more
 }
 
-fn is_derived(name: &str) -> bool {
+fn is_secondary(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let mut words = lower.split(|character: char| !character.is_ascii_alphabetic());
-    words.any(|word| DERIVED_WORDS.contains(&word))
+    words.any(|word| SECONDARY_WORDS.contains(&word))
 }

@@ -5,6 +5,7 @@ mod below;
 mod copies;
 mod extent;
 mod judge;
+mod leftover;
 mod members;
 mod ranks;
 mod stated;
@@ -27,8 +28,10 @@ use crate::step_name;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
 use copies::leave_out_copies;
+pub use copies::says_newest;
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
+pub use leftover::{Leftover, leftovers};
 use units::{Collected, Member, Unit, collect};
 use usual::EarlierFiles;
 pub use usual::{StepNames, UsualFiles};
@@ -171,12 +174,12 @@ impl FoundStep {
             .collect()
     }
 
-    /// Returns its name: that of its path, or for several paths one made of the profile, the series and, unless its paths
-    /// are rewritten, its number.
+    /// Returns its name: that of the path that is created last, if the step is named after it; otherwise one made of the
+    /// profile, the series and, unless its paths are rewritten, its number.
     pub fn name(&self, profile: &Profile) -> String {
         let profile = &profile.name;
-        match (self.members.as_slice(), self.step) {
-            ([path], _) => last_component(path).to_owned(),
+        match (self.members.last(), self.step) {
+            (Some(last), _) if *last == self.path => last_component(last).to_owned(),
             (_, Some(step)) if !self.rewritten => format!("{profile}-{}-{step}", self.series),
             _ => format!("{profile}-{}", self.series),
         }
@@ -310,10 +313,19 @@ pub fn find_steps(
             let quiet_rule = quiet_rule(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
                 if is_compared(unit, quiet_rule, options.extent) {
-                    let names = unit.files.iter().map(|file| file.inside.as_str());
-                    let names = StepNames::new(unit.step, names);
+                    let entries = unit.beside.iter().map(|beside| beside.path.as_str());
+                    let entries: Vec<&str> = entries.chain([unit.path()]).collect();
+                    let files = unit.judged_files().map(|(entry, file)| {
+                        let is_itself = file.inside == last_component(entry) && !tree.is_directory(entry);
+                        let below = || format!("{entry}/{}", file.inside);
+                        if is_itself { entry.to_owned() } else { below() }
+                    });
+                    let names = StepNames::of_entries(unit.step, &entries, files);
                     missing.insert(unit.path().to_owned(), usual.lacking(unit.step, &names));
-                    usual.add(names);
+                    // The name of a lone file may be another one in each step.
+                    if !unit.is_files() || !unit.beside.is_empty() {
+                        usual.add(names);
+                    }
                 }
                 for (glob, had) in as_before.iter().zip(&mut had) {
                     if unit.has(glob) {
@@ -354,9 +366,12 @@ pub(crate) fn finds_steps(profile: &Profile, tree: &Tree, files: &dyn OpenFile) 
 
 /// Whether nothing but the files of a step shows that its save is over, and other steps show which files that takes.
 fn is_compared(unit: &Unit<'_>, rule: QuietRule, extent: Extent) -> bool {
-    let is_directory = unit.members.len() == 1 && !unit.is_files();
     let is_unproved = matches!(rule, QuietRule::Always | QuietRule::Briefly);
-    is_directory && is_unproved && unit.series.unit != Some(UnitRule::ArealRecover) && !extent.is_part()
+    unit.members.len() == 1
+        && !unit.rewritten
+        && is_unproved
+        && unit.series.unit != Some(UnitRule::ArealRecover)
+        && !extent.is_part()
 }
 
 /// Returns whether every file of an alias is only another name for a step's bytes.

@@ -36,7 +36,7 @@ fn entries_of_one_number_are_one_step() {
     );
     assert_eq!(
         steps(&["model_10.bin", "optim_10.bin", "ema_10.bin"]),
-        [step("optim_10.bin", 10, &["ema_10.bin", "model_10.bin"])]
+        [step("model_10.bin", 10, &["ema_10.bin", "optim_10.bin"])]
     );
     assert_eq!(
         steps(&["ckpt_200_rank_0.pt", "ckpt_200_rank_1.pt"]),
