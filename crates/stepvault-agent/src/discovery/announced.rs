@@ -68,7 +68,7 @@ impl Discovery {
         }
         let files = SurveyFiles::open(&self.directory)?;
         let best = self.found.best_of(found, profile, &self.survey, &files);
-        let origin = origin.naming(best);
+        let origin = origin.naming(best, &self.found, found);
         ready(
             &announcement.path,
             found.path.clone(),

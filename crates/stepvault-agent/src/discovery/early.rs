@@ -72,7 +72,7 @@ impl Discovery {
             let files = SurveyFiles::open(&data)?;
             Ok(self.found.best_of(step, profile, &tree, &files))
         });
-        let origin = origin.naming(best.map_err(|error| error.to_string())?);
+        let origin = origin.naming(best.map_err(|error| error.to_string())?, &self.found, step);
         Ok(Ready {
             key: step.path.clone(),
             path: self.directory.join(&step.path),

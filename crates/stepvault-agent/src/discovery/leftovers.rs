@@ -92,16 +92,13 @@ impl Leftovers {
                 0 => String::new(),
                 others => format!(" (as {others} others of this kind)"),
             };
-            (
-                directory.join(alike.path),
-                format!("it is not sealed: it {}{others}", alike.why),
-            )
+            (directory.join(alike.path), format!("it {}{others}", alike.why))
         };
         let mut listed: Vec<_> = alike.iter().map(entry).collect();
         if more > 0 {
             listed.push((
                 directory.to_owned(),
-                format!("{more} more of its entries are not sealed"),
+                format!("{more} more of its entries may be checkpoints"),
             ));
         }
         listed

@@ -21,13 +21,14 @@ use std::time::Duration;
 
 use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::digest::Sha256Digest;
+use stepvault_core::entries::SymlinkEntry;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::{BestName, StepOrigin};
+use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::{Extent, Found, RunBelow};
-use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
+use stepvault_formats::find::{Extent, Found, FoundStep, RunBelow};
+use stepvault_formats::profile::{PathGlob, Profile, ProfileSet, last_component};
 use stepvault_formats::tree::Tree as SurveyTree;
 use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::tree::{Tree, scan_members};
@@ -122,9 +123,21 @@ impl Origin {
         }
     }
 
-    /// Records the steps that it names as the best.
-    fn naming(mut self, best: Vec<BestName>) -> Self {
+    /// Records the steps that it names as the best, and the links by which the trainer finds it.
+    fn naming(mut self, best: Vec<BestName>, found: &Found, step: &FoundStep) -> Self {
         self.recorded.best = best;
+        let name = last_component(&step.path);
+        let links = found.links_to(step).into_iter().map(|path| {
+            // Several paths are relative to the watched directory, one to its own.
+            let path = if self.members.is_empty() {
+                last_component(path)
+            } else {
+                path
+            };
+            let target = name.to_owned();
+            RelativePath::new(path).map(|path| SymlinkEntry { path, target })
+        });
+        self.recorded.links = links.filter_map(Result::ok).take(MAX_LINKS).collect();
         self
     }
 

@@ -242,6 +242,7 @@ impl Discovery {
         match runs.as_slice() {
             [] if leftover.is_directory => "may hold a checkpoint".to_owned(),
             [] => "may be a checkpoint, and its name shows no step".to_owned(),
+            [run] if run.profile == GENERIC => format!("holds steps in {}", run.directory),
             [run] => format!("holds steps of {} in {}", run.profile, run.directory),
             [run, ..] => format!("holds steps of {} runs, as in {}", runs.len(), run.directory),
         }
@@ -321,6 +322,10 @@ impl ScanFacts<'_> {
         match outcome {
             EntryOutcome::Nothing => None,
             EntryOutcome::Skipped(reason) => {
+                if entry.unsealed().is_some() {
+                    let text = format!("{} is not sealed: {reason}", path.display());
+                    report.warnings.push((path.clone(), text));
+                }
                 report.skipped.push((path, reason));
                 None
             }
@@ -337,7 +342,10 @@ impl ScanFacts<'_> {
                 step: self.number_now(step, number),
                 key: step.path.clone(),
                 path,
-                origin: origin.naming(self.found.best_of(step, self.profile, self.tree, self.files)),
+                origin: {
+                    let best = self.found.best_of(step, self.profile, self.tree, self.files);
+                    origin.naming(best, self.found, step)
+                },
                 fingerprint,
                 files,
                 newest,

@@ -7,7 +7,7 @@ use stepvault_agent::AgentOptions;
 use stepvault_core::config::Completion;
 use stepvault_testkit::torch::archive;
 
-use crate::harness::{Node, id};
+use crate::harness::{Node, id, run_name};
 use crate::support::{files_below, sealed, write_files};
 
 async fn automatic(node: &Node) -> AgentOptions {
@@ -136,14 +136,14 @@ async fn a_damaged_step_that_was_never_sealed_counts() {
 async fn a_first_save_waits_for_a_file_that_can_hold_state() {
     let node = Node::new();
     let service = node.start(automatic(&node).await);
-    node.save(
-        "checkpoint-5",
-        &[("config.json", 2), ("generation_config.json", 2)],
-        60,
-    );
+    let step = node.outputs().join("checkpoint-5");
+    std::fs::create_dir(&step).unwrap();
+    for name in ["config.json", "generation_config.json"] {
+        std::fs::write(step.join(name), "{}").unwrap();
+    }
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(sealed(&node).is_empty());
-    write_files(&node.outputs().join("checkpoint-5"), &[("state.bin", 50)], 60);
+    write_files(&step, &[("state.bin", 50)], 0);
     node.until_durable("disk", 5).await;
     service.stop();
     assert_eq!(sealed(&node), [id(1, 5)]);
@@ -166,4 +166,24 @@ async fn a_step_waits_for_the_members_that_earlier_steps_have() {
     node.until_durable("disk", 20).await;
     assert!(service.stop().is_durable());
     assert_eq!(names(&node, 20), ["model_20.bin", "optim_20.bin"]);
+}
+
+#[tokio::test]
+async fn the_trainers_own_link_is_recorded_with_the_step() {
+    let node = Node::new();
+    for step in [10, 20] {
+        node.save(&format!("iter{step}"), &[("state.bin", 50)], 100 - step);
+    }
+    symlink("iter20", node.outputs().join("latest")).unwrap();
+    symlink("iter10", node.outputs().join("best")).unwrap();
+    assert!(node.once(automatic(&node).await).is_durable());
+    let steps = node.vault().steps(&run_name()).unwrap().steps;
+    let links = steps.iter().map(|step| {
+        let links = step.record().origin.links.iter();
+        links
+            .map(|link| format!("{} -> {}", link.path, link.target))
+            .collect()
+    });
+    let links: Vec<Vec<String>> = links.collect();
+    assert_eq!(links, [vec!["best -> iter10"], vec!["latest -> iter20"]]);
 }

@@ -6,6 +6,7 @@ mod copies;
 mod extent;
 mod judge;
 mod leftover;
+mod links;
 mod members;
 mod ranks;
 mod stated;
@@ -32,6 +33,7 @@ pub use copies::says_newest;
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
 pub use leftover::{Leftover, leftovers};
+pub use links::LinkFound;
 use units::{Collected, Member, Unit, collect};
 use usual::EarlierFiles;
 pub use usual::{StepNames, UsualFiles};
@@ -218,6 +220,8 @@ pub struct Found {
     pub temporary: Vec<String>,
     /// Paths that the profile excludes as steps.
     pub ignored: Vec<String>,
+    /// Symbolic links to steps that are no pointers of the profile.
+    pub links: Vec<LinkFound>,
     /// Paths without a number that hold a copy of a step with one.
     pub copies: Vec<String>,
     /// For each complete directory that nothing but its files proves whole, by its path: the files that all earlier
@@ -343,7 +347,9 @@ pub fn find_steps(
         let step = (*step)?;
         Some(temporary_step(tree, path, step))
     }));
+    let is_pointer = |path: &str| pointers.iter().any(|pointer| pointer.path == path);
     Found {
+        links: links::links(&steps, is_pointer, tree),
         steps,
         pointers,
         temporary: temporary.into_iter().map(|(path, _)| path).collect(),
