@@ -205,7 +205,7 @@ impl Sealer {
     fn record_waiting(&self, index: usize) {
         let run = &self.runs[index];
         let waiting = run.discovery.as_ref().map(Discovery::waiting).unwrap_or_default();
-        if self.stop.is_requested() && !waiting.is_empty() {
+        if (self.once || self.stop.is_requested()) && !waiting.is_empty() {
             let mut unsealed = self.reporter.status.unsealed_of(&run.run, usize::MAX);
             unsealed.extend(waiting);
             self.reporter.status.unsealed(&run.run, unsealed);

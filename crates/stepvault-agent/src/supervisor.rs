@@ -175,7 +175,10 @@ async fn serve_vault(
         () = drain.uploads_end() => return Err(stopped_before_it_began(options)),
     };
     let vault = watch.vault();
-    for discovery in discoveries.iter_mut().flatten() {
+    for (run, discovery) in options.runs.iter().zip(&mut discoveries) {
+        let Some(discovery) = discovery else { continue };
+        let others = options.runs.iter().chain(&options.other_runs);
+        discovery.share_directory(others.filter(|other| other.run != run.run));
         discovery.link_early(EarlyPlace {
             vault: vault.clone(),
             links: options.links,

@@ -4,13 +4,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::entries::SymlinkEntry;
 use crate::ids::Step;
 use crate::keys::check_step_name;
+use crate::links::check_links;
 use crate::path::RelativePath;
 use crate::placement::Evidence;
 
 /// Maximum number of steps that one names as the best.
 pub const MAX_BEST: usize = 16;
+
+/// Maximum number of links to a step.
+pub const MAX_LINKS: usize = 16;
 
 /// How a step names one that its trainer calls the best so far.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,6 +47,10 @@ pub struct StepOrigin {
     /// when none was watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<RelativePath>,
+    /// The symbolic links by which the trainer finds the step, to be made when it is restored: at most [`MAX_LINKS`],
+    /// sorted by path, relative to the directory that holds the step. Omitted when there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<SymlinkEntry>,
     /// The name of the profile that found it. Omitted when none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
@@ -74,9 +83,15 @@ impl StepOrigin {
         target.join(directory)
     }
 
-    /// Returns what is wrong with the names of the best steps.
+    /// Returns what is wrong with the names of the best steps or with the links.
     pub(crate) fn fault(&self) -> Option<String> {
-        best_fault(&self.best)
+        if self.links.len() > MAX_LINKS || !self.links.is_sorted_by(|one, next| one.path < next.path) {
+            return Some(format!(
+                "it has more than {MAX_LINKS} links, or they are not sorted"
+            ));
+        }
+        let of_links = || check_links(&self.links).err().map(|error| error.to_string());
+        best_fault(&self.best).or_else(of_links)
     }
 
     /// Whether nothing is known.

@@ -182,6 +182,7 @@ fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
         bytes: tree.file_size_bytes(path).unwrap_or_default(),
         files: 1,
         written_at: entry.mtime,
+        content: 0,
         resumable: true,
     });
     file.take(1).collect()
@@ -258,7 +259,12 @@ impl UncheckedSteps<'_> {
     /// Whether these findings, in the parent directory, show that the directory with the findings `inside` is itself a
     /// step.
     fn shows_step_of(&self, inside: &Self) -> bool {
-        let tells = self.profile.name != GENERIC || inside.found.steps.is_empty();
+        // Files without a number are those of a step whose own name says so.
+        let is_named = |step: &FoundStep| looks_like_a_step(last_component(&step.path)) && !step.rewritten;
+        let are_its_files = inside.profile.name == GENERIC
+            && inside.found.steps.iter().all(|step| step.rewritten)
+            && self.found.steps.iter().any(is_named);
+        let tells = self.profile.name != GENERIC || inside.found.steps.is_empty() || are_its_files;
         // A step further down is itself a step, seen from too far above.
         tells && self.found.steps.iter().any(|step| !step.path.contains('/'))
     }
@@ -338,7 +344,7 @@ impl InspectedStep {
 impl Inspection {
     /// Returns whether there is a step to resume from.
     pub fn verdict(&self) -> Verdict {
-        let Some(newest) = self.counted().map(|entry| entry.step.step).max() else {
+        let Some(newest) = self.counted().map(|entry| self.order_of(entry)).max() else {
             return if self.steps.is_empty() {
                 Verdict::NoStep
             } else {
@@ -346,17 +352,17 @@ impl Inspection {
             };
         };
         match self.newest_valid() {
-            Some(entry) if entry.step.step == newest => Verdict::Newest,
+            Some(entry) if self.order_of(entry) == newest => Verdict::Newest,
             Some(_) => Verdict::Older,
             None => Verdict::NoneValid,
         }
     }
 
-    /// Returns the valid step with the highest number; of several with the same number, the first.
+    /// Returns the newest valid step; of several with the same number, the first.
     pub fn newest_valid(&self) -> Option<&InspectedStep> {
         let valid = self.counted().filter(|entry| entry.is_valid());
         valid.reduce(|best, entry| {
-            if entry.step.step > best.step.step {
+            if self.order_of(entry) > self.order_of(best) {
                 entry
             } else {
                 best
@@ -364,12 +370,25 @@ impl Inspection {
         })
     }
 
-    /// Returns the step with the highest number among those that are complete and proved sound.
+    /// Returns the newest step among those that are complete and proved sound.
     pub fn newest_sound(&self) -> Option<&InspectedStep> {
         let is_sound = |entry: &&InspectedStep| entry.is_valid() && entry.check.is_sound() == Some(true);
         self.counted()
             .filter(is_sound)
-            .max_by_key(|entry| entry.step.step)
+            .max_by_key(|entry| self.order_of(entry))
+    }
+
+    /// Returns a step's place in the order. A rewritten path that states no number gets the next one when it is sealed: it
+    /// comes last if it was written after the step with the highest number.
+    fn order_of(&self, entry: &InspectedStep) -> Option<u64> {
+        let step = &entry.step;
+        if step.step.is_some() || !step.rewritten {
+            return step.step;
+        }
+        let numbered = self.counted().filter(|other| other.step.step.is_some());
+        let highest = numbered.max_by_key(|other| other.step.step);
+        let is_later = |highest: &InspectedStep| highest.step.written_at < step.written_at;
+        highest.is_some_and(is_later).then_some(u64::MAX)
     }
 
     /// Returns the steps that count: those with temporary names do not, and those that a trainer cannot resume from

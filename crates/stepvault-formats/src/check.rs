@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::find::{Extent, FoundStep};
+use crate::not_checkpoint::is_in_clutter;
 use crate::soundness::{Fault, Soundness};
 use crate::structure::finding::Finding;
 use crate::structure::{dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr};
@@ -86,17 +87,20 @@ impl StepCheck {
 /// Runs every check that [`plan`] returns. Reads headers, never tensors. A file that cannot be read is unknown, with
 /// the reason: it may have vanished, or belong to another user.
 pub fn check_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
-    make(plan(step, tree), step, tree, files)
+    check_extent(Extent::Whole, step, tree, files)
 }
 
 /// Runs the checks for as much of a step as the directory holds. In a part, each file is checked by itself, and
 /// tables that list files are compared only with those that exist: the others are on other nodes.
 pub fn check_extent(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
-    if extent.is_part() {
-        make(plan_part(step, tree), step, tree, files)
+    // What tools leave among the files of a step is no part of it.
+    let own = tree.within(&step.members, |inside| !is_in_clutter(inside));
+    let checks = if extent.is_part() {
+        plan_part(step, &own)
     } else {
-        check_step(step, tree, files)
-    }
+        plan(step, &own)
+    };
+    make(checks, step, &own, files)
 }
 
 fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use crate::find::finds_steps;
 use crate::profile::{Contains, Detect, GENERIC, Profile, ProfileSet};
 use crate::source::ReadAt;
 use crate::tree::{OpenFile, Tree};
@@ -25,7 +26,8 @@ pub struct Detection<'a> {
     pub others: Vec<String>,
 }
 
-/// Returns the profile that matches a directory best; [`GENERIC`] when no other does. Returns `None` only when the
+/// Returns the profile that matches a directory best; [`GENERIC`] when no other does, or when it finds no step and the
+/// generic one does. Returns `None` only when the
 /// set has no generic profile either. The same directory always gives the same result.
 pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -> Option<Detection<'a>> {
     let mut fitting: Vec<_> = profiles
@@ -35,14 +37,29 @@ pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -
     // The sort is stable: of equally specific profiles, a user's own comes first.
     fitting.sort_by_key(|(_, (specificity, _))| Reverse(*specificity));
     let mut fitting = fitting.into_iter();
-    let Some((profile, (specificity, why))) = fitting.next() else {
-        return Some(Detection {
+    let generic = |why: String| {
+        Some(Detection {
             profile: profiles.get(GENERIC)?,
-            why: vec!["it contains no file that identifies a known framework".to_owned()],
+            why: vec![why],
             specificity: 0,
             others: Vec::new(),
-        });
+        })
     };
+    let Some((profile, (specificity, why))) = fitting.next() else {
+        return generic("it contains no file that identifies a known framework".to_owned());
+    };
+    // Names of files may look like a framework's by chance.
+    if !finds_steps(profile, tree, files)
+        && profiles
+            .get(GENERIC)
+            .is_some_and(|generic| finds_steps(generic, tree, files))
+    {
+        return generic(format!(
+            "{}, but no entry is named like a step of {}",
+            why.join(", "),
+            profile.name
+        ));
+    }
     Some(Detection {
         profile,
         why,

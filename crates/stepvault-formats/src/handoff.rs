@@ -92,7 +92,7 @@ struct Chosen<'a> {
 }
 
 fn chosen<'a>(restored: &Restored<'a>, profiles: &'a ProfileSet, files: &dyn OpenFile) -> Option<Chosen<'a>> {
-    let first = restored.paths.first()?;
+    restored.paths.first()?;
     let here = View::of(restored.directory, restored.tree);
     let above = View::above(restored.directory, restored.tree);
     let (profile, why) = if let Some(profile) = restored.profile {
@@ -101,8 +101,10 @@ fn chosen<'a>(restored: &Restored<'a>, profiles: &'a ProfileSet, files: &dyn Ope
         let detection = detect_in(&here, above.as_ref(), profiles, files)?;
         (detection.profile, detection.why)
     };
+    let sees =
+        |place: &dyn Fn(&String) -> String| restored.paths.iter().any(|path| looks_at(profile, &place(path)));
     let view = above
-        .filter(|above| !looks_at(profile, first) && looks_at(profile, &above.path_of(first)))
+        .filter(|above| !sees(&String::clone) && sees(&|path| above.path_of(path)))
         .unwrap_or(here);
     Some(Chosen { profile, why, view })
 }
@@ -200,7 +202,9 @@ impl View {
             newer_complete(profile, &found, &self.tree, (step, restored.skipped))
         };
         let paths = newer.map_or(step, |newer| newer.members.as_slice());
-        let goes_on_from = newer.map_or(step.first()?, |newer| &newer.path).as_str();
+        let is_own = |other: &&FoundStep| other.members.iter().any(|member| step.contains(member));
+        let own = newer.or_else(|| found.steps.iter().find(is_own));
+        let goes_on_from = own.map_or(step.first()?, |own| &own.path).as_str();
         let pointers = pointer_after_restore(profile, &self.tree, &self.root, paths);
         let mut aside = moved_aside_before_restore(profile, &self.tree, &files, goes_on_from);
         aside.extend(no_pointers(&pointers, &self.tree, &found));

@@ -13,28 +13,137 @@ const STEP_WORDS: [&str; 8] = [
     "checkpoint",
     "ckpt",
 ];
-/// Words whose number is something else: rank, version or shard.
-const OTHER_WORDS: [&str; 12] = [
-    "rank", "v", "version", "shard", "part", "of", "size", "dp", "tp", "pp", "mp", "replica",
+/// How many of [`STEP_WORDS`] are more exact than a word behind the number, as in `rl_model_400_steps`.
+const EXACT_WORDS: usize = 6;
+/// Words behind the number of a step.
+const UNITS: [&str; 9] = [
+    "step",
+    "steps",
+    "timesteps",
+    "iter",
+    "iters",
+    "iterations",
+    "updates",
+    "epoch",
+    "epochs",
 ];
-/// Words that may follow the step's number.
-const TRAILING_WORDS: [&str; 3] = ["force", "last", "end"];
-/// Extensions that are removed before the name is parsed.
-const EXTENSIONS: [&str; 13] = [
-    "pt",
-    "pth",
-    "tar",
-    "ckpt",
-    "bin",
-    "safetensors",
-    "pkl",
-    "npz",
-    "msgpack",
-    "zip",
-    "gguf",
-    "h5",
-    "keras",
+/// Words whose number counts something else: ranks, shards, versions, datasets, repetitions, precisions, metrics.
+const OTHER_WORDS: [&str; 62] = [
+    "rank",
+    "v",
+    "version",
+    "shard",
+    "part",
+    "of",
+    "size",
+    "dp",
+    "tp",
+    "pp",
+    "mp",
+    "replica",
+    "data",
+    "dataset",
+    "fold",
+    "trial",
+    "seed",
+    "run",
+    "exp",
+    "experiment",
+    "job",
+    "worker",
+    "gpu",
+    "node",
+    "host",
+    "proc",
+    "process",
+    "group",
+    "expert",
+    "layer",
+    "block",
+    "split",
+    "cv",
+    "fp",
+    "bf",
+    "int",
+    "uint",
+    "nf",
+    "q",
+    "f",
+    "w",
+    "r",
+    "lr",
+    "bs",
+    "dim",
+    "hidden",
+    "heads",
+    "top",
+    "acc",
+    "accuracy",
+    "loss",
+    "val",
+    "score",
+    "map",
+    "miou",
+    "reward",
+    "bleu",
+    "psnr",
+    "fid",
+    "auc",
+    "bit",
+    "attempt",
 ];
+/// Names of models whose number is a version or a size.
+const MODEL_WORDS: [&str; 47] = [
+    "llama",
+    "gpt",
+    "qwen",
+    "phi",
+    "bert",
+    "t",
+    "opt",
+    "gemma",
+    "falcon",
+    "mistral",
+    "mixtral",
+    "resnet",
+    "resnext",
+    "vgg",
+    "yolo",
+    "yolov",
+    "efficientnet",
+    "densenet",
+    "inception",
+    "mobilenet",
+    "convnext",
+    "vit",
+    "deit",
+    "swin",
+    "unet",
+    "clip",
+    "sd",
+    "sdxl",
+    "dino",
+    "dinov",
+    "sam",
+    "whisper",
+    "wav",
+    "vec",
+    "bloom",
+    "pythia",
+    "mamba",
+    "deepseek",
+    "glm",
+    "internlm",
+    "yi",
+    "mpt",
+    "flux",
+    "roberta",
+    "deberta",
+    "xlm",
+    "granite",
+];
+/// Maximum length of an extension.
+const MAX_EXTENSION: usize = 16;
 
 /// Words, one of which a step's name contains if neither a framework nor a pattern identifies it.
 const NAMING_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
@@ -46,6 +155,8 @@ enum Piece<'a> {
     Number(&'a str),
     /// A number with a decimal point: a metric, never a step.
     Fraction,
+    /// One or several characters between words and numbers.
+    Separator,
 }
 
 /// Whether a name with a number is likely to be a step's: it contains a word for a step, or is nothing but the number.
@@ -56,57 +167,61 @@ pub fn looks_like_a_step(name: &str) -> bool {
 
 /// Returns the step in a name, or `None` when the name has none or several numbers qualify.
 ///
-/// Extensions such as `.pt` are removed first; case does not matter, and a decimal number is a metric.
+/// Extensions such as `.pt` are removed first, with the digits in them; case does not matter, and a decimal number is a
+/// metric.
 ///
-/// 1. The number after the first word of `globalstep`, `step`, `steps`, `iteration`, `iter`, `ba`, `checkpoint`, `ckpt`
-///    that the name contains with a number, at any position. Of several numbers after it, the last one counts.
-/// 2. Without such a word, the only whole number, unless a word such as `rank` or `shard` precedes it. Only `last`,
-///    `end`, `force`, or the number of a rank or shard may follow it.
+/// 1. The number after the first word of `globalstep`, `step`, `steps`, `iteration`, `iter`, `ba` that the name contains
+///    with a number, at any position; then the number before `steps`, `iterations`, `updates` or `epochs`; then the number
+///    after `checkpoint` or `ckpt`. Of several numbers after a word, the last one counts.
+/// 2. Without such a word, the only whole number, whatever stands around it: unless it counts something else (`rank`,
+///    `fold`, `version`), is part of a model's name (`llama-3`), has a unit (`8b`), or is the first of `00001-of-00003`.
 ///
 /// A name for which several numbers qualify by the second rule has no step.
 pub fn parse(name: &str) -> Option<u64> {
     let pieces = pieces_of(stem_of(name));
     let numbers = numbers_of(&pieces);
-    for word in STEP_WORDS {
-        // Of several numbers, use the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
-        let of_word = numbers
-            .iter()
-            .rev()
-            .find(|number| number.word.is_some_and(|other| other.eq_ignore_ascii_case(word)));
-        if let Some(number) = of_word {
-            return number.digits.parse().ok();
-        }
-    }
-    let mut plain = numbers
-        .iter()
-        .filter(|number| !is_one_of(number.word, &OTHER_WORDS));
-    let (Some(number), None) = (plain.next(), plain.next()) else {
-        return None;
+    let after = |words: &[&str]| {
+        words.iter().find_map(|word| {
+            // Of several numbers, use the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
+            let mut numbers = numbers.iter().rev();
+            numbers.find(|number| is_one_of(number.word, &[word]))
+        })
     };
-    let rest = &pieces[number.position + 1..];
-    // `model-00001-of-00003`: the number of a file within a step.
-    if let [Piece::Word(word), Piece::Number(_), ..] = rest
-        && word.eq_ignore_ascii_case("of")
-    {
-        return None;
+    let (exact, others) = STEP_WORDS.split_at(EXACT_WORDS);
+    let before_unit = || {
+        let counts_steps = |number: &&Number<'_>| !is_one_of(number.word, &OTHER_WORDS);
+        let mut numbers = numbers.iter().rev().filter(counts_steps);
+        numbers.find(|number| is_one_of(number.next, &UNITS))
+    };
+    if let Some(number) = after(exact).or_else(before_unit).or_else(|| after(others)) {
+        return number.digits.parse().ok();
     }
-    let trailing = rest.iter().enumerate().all(|(index, piece)| match piece {
-        Piece::Word(word) => {
-            is_one_of(Some(word), &TRAILING_WORDS)
-                || is_one_of(Some(word), &OTHER_WORDS)
-                    && matches!(rest.get(index + 1), Some(Piece::Number(_)))
-        }
-        Piece::Number(_) => true,
-        Piece::Fraction => false,
-    });
-    trailing.then(|| number.digits.parse().ok()).flatten()
+    let mut plain = numbers.iter().filter(|number| number.is_plain());
+    match (plain.next(), plain.next()) {
+        // `model-00001-of-00003`: the number of a file within a step.
+        (Some(number), None) if !is_one_of(number.next, &["of"]) => number.digits.parse().ok(),
+        _ => None,
+    }
 }
 
-/// A whole number in a name, with the word before it.
+/// A whole number in a name, with the words around it.
 struct Number<'a> {
-    word: Option<&'a str>,
     digits: &'a str,
-    position: usize,
+    /// The word before it, which other numbers may separate from it.
+    word: Option<&'a str>,
+    /// The word right behind it.
+    next: Option<&'a str>,
+    /// Whether nothing separates it from the next word.
+    has_unit: bool,
+}
+
+impl Number<'_> {
+    /// Whether it may be the step's, where no word says so.
+    fn is_plain(&self) -> bool {
+        let is_named = self.word.is_some_and(looks_like_a_step);
+        let is_measure = self.has_unit && !is_named;
+        !is_measure && !is_one_of(self.word, &OTHER_WORDS) && !is_one_of(self.word, &MODEL_WORDS)
+    }
 }
 
 fn numbers_of<'a>(pieces: &[Piece<'a>]) -> Vec<Number<'a>> {
@@ -115,12 +230,19 @@ fn numbers_of<'a>(pieces: &[Piece<'a>]) -> Vec<Number<'a>> {
     for (position, piece) in pieces.iter().enumerate() {
         match piece {
             Piece::Word(text) => word = Some(*text),
-            Piece::Number(digits) => numbers.push(Number {
-                word,
-                digits,
-                position,
-            }),
-            Piece::Fraction => {}
+            Piece::Number(digits) => {
+                let next = match pieces.get(position + 1..) {
+                    Some([Piece::Word(next), ..] | [Piece::Separator, Piece::Word(next), ..]) => Some(*next),
+                    _ => None,
+                };
+                numbers.push(Number {
+                    digits,
+                    word,
+                    next,
+                    has_unit: matches!(pieces.get(position + 1), Some(Piece::Word(_))),
+                });
+            }
+            Piece::Fraction | Piece::Separator => {}
         }
     }
     numbers
@@ -130,16 +252,27 @@ fn is_one_of(word: Option<&str>, list: &[&str]) -> bool {
     word.is_some_and(|word| list.iter().any(|other| other.eq_ignore_ascii_case(word)))
 }
 
+/// Returns a name without its extensions. What names a step, as in `model.step100`, is none.
 fn stem_of(mut name: &str) -> &str {
     while let Some((stem, extension)) = name.rsplit_once('.')
-        && is_one_of(Some(extension), &EXTENSIONS)
+        && !stem.is_empty()
+        && is_extension(extension)
     {
         name = stem;
     }
     name
 }
 
-/// Returns runs of letters and runs of digits, without the separators.
+fn is_extension(text: &str) -> bool {
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let names_step = text.contains(|character: char| character.is_ascii_digit()) && looks_like_a_step(text);
+    text == "7z" || is_word && text.len() <= MAX_EXTENSION && !names_step
+}
+
+/// Returns runs of letters, runs of digits, and what separates them.
 fn pieces_of(stem: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut rest = stem;
@@ -155,14 +288,17 @@ fn pieces_of(stem: &str) -> Vec<Piece<'_>> {
                 Piece::Number(run)
             });
             rest = &rest[run.len()..];
-        } else if first.is_alphabetic() {
-            let end = rest
-                .find(|character: char| !character.is_alphabetic())
-                .unwrap_or(rest.len());
-            pieces.push(Piece::Word(&rest[..end]));
-            rest = &rest[end..];
         } else {
-            rest = &rest[first.len_utf8()..];
+            let is_word = first.is_alphabetic();
+            let end = rest
+                .find(|character: char| character.is_alphabetic() != is_word || character.is_ascii_digit())
+                .unwrap_or(rest.len());
+            pieces.push(if is_word {
+                Piece::Word(&rest[..end])
+            } else {
+                Piece::Separator
+            });
+            rest = &rest[end..];
         }
     }
     pieces
@@ -210,6 +346,32 @@ mod tests {
             ("model-7-last", 7),
             ("Step_5", 5),
             ("step_3_of_10", 3),
+            ("model_epoch10.joblib", 10),
+            ("rl_model_400_steps.zip", 400),
+            ("rl_model_replay_buffer_400_steps.pkl", 400),
+            ("rl_model_vecnormalize_400_steps.pkl", 400),
+            ("model_10_ema.bin", 10),
+            ("model_0000004.pth", 4),
+            ("model_0.pth", 0),
+            ("checkpoint_epoch_3.pt", 3),
+            ("checkpoint_step_3.pt", 3),
+            ("checkpoint_3_rank_0.pt", 3),
+            ("iter10", 10),
+            ("model_10.ubj", 10),
+            ("netG_epoch_2.pth", 2),
+            ("100_net_D.pth", 100),
+            ("G_400.pth", 400),
+            ("network-snapshot-000200.pkl", 200),
+            ("step_200_hf", 200),
+            ("checkpoint-200-merged", 200),
+            ("epoch=1-step=200-EMA.ckpt", 200),
+            ("ckpt-5.data-00000-of-00001", 5),
+            ("model-100.data-00000-of-00001", 100),
+            ("LightGBM_model.txt.snapshot_iter_100", 100),
+            ("fold_0_epoch_3.pt", 3),
+            ("epoch_3_acc_91.pt", 3),
+            ("epoch=3-val_loss=0.25.ckpt", 3),
+            ("ppo_cartpole_10000_steps.mp4", 10000),
         ] {
             assert_eq!(parse(name), Some(step), "{name}");
         }
@@ -237,6 +399,23 @@ mod tests {
             "model-00001-of-00003.safetensors",
             "pytorch_model-00002-of-00005.bin",
             "学習",
+            "song.mp3",
+            "video.mp4",
+            "archive.7z",
+            "model.h5",
+            "gpt-2-medium.pt",
+            "resnet50.pth",
+            "model_fp16.safetensors",
+            "model-8b.pt",
+            "Dataset001",
+            "fold_0",
+            "trial_3",
+            "version_0",
+            "seed_42",
+            "rank_1",
+            "run_3",
+            "exp_2",
+            "epoch_0_batch_500.pt",
         ] {
             assert_eq!(parse(name), None, "{name}");
         }

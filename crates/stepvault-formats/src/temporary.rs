@@ -21,7 +21,11 @@ pub fn is_temporary(name: &str) -> bool {
 pub fn is_unfinished_file(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     // `40.orbax-checkpoint-tmp`, followed by a time in older versions.
-    if lower.contains(".orbax-checkpoint-tmp") || lower.starts_with(".tmp") || lower.ends_with('~') {
+    if lower.contains(".orbax-checkpoint-tmp")
+        || lower.starts_with(".tmp")
+        || lower.ends_with('~')
+        || is_rsyncs(name)
+    {
         return true;
     }
     let whole = |text: &str| ENDINGS[..2].contains(&text);
@@ -41,6 +45,17 @@ pub fn is_unfinished_file(name: &str) -> bool {
         || begins(first)
         || ends(first)
         || components.any(|part| ENDINGS.contains(&part) || ends(part))
+}
+
+/// Whether rsync is writing a file: `.model.pt.AbC123`.
+fn is_rsyncs(name: &str) -> bool {
+    let Some((of, random)) = name.strip_prefix('.').and_then(|name| name.rsplit_once('.')) else {
+        return false;
+    };
+    let is_random = random.len() == 6
+        && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && random.bytes().any(|byte| !byte.is_ascii_lowercase());
+    !of.is_empty() && is_random
 }
 
 #[cfg(test)]
@@ -90,5 +105,6 @@ mod tests {
         }
         assert!(!is_unfinished_file(".metadata"));
         assert!(is_unfinished_file(".tmpAb3dEf"));
+        assert!(is_unfinished_file(".model.pt.AbC123") && !is_unfinished_file(".model.config"));
     }
 }

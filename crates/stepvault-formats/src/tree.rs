@@ -112,6 +112,23 @@ impl Tree {
             .map(|(path, entry)| (path.as_str(), entry))
     }
 
+    /// Returns the part of this tree at some paths, with what lies below them at paths that are `wanted`.
+    #[must_use]
+    pub fn within(&self, paths: &[String], wanted: impl Fn(&str) -> bool) -> Self {
+        let entry = |path: &str, entry: &Entry| (path.to_owned(), entry.clone());
+        let of_path = |path: &String| {
+            let itself = self.get(path).map(|of| entry(path, of));
+            let inside = self
+                .inside(path)
+                .filter(|(below, _)| wanted(below.get(path.len() + 1..).unwrap_or_default()));
+            itself
+                .into_iter()
+                .chain(inside.map(|(below, of)| entry(below, of)))
+                .collect::<Vec<_>>()
+        };
+        Self::new(paths.iter().flat_map(of_path).collect())
+    }
+
     /// Returns the same tree as seen from the parent directory, where it has this name.
     #[must_use]
     pub fn under(self, name: &str, entry: Entry) -> Self {

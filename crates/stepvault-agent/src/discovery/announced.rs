@@ -13,6 +13,7 @@ use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
 use stepvault_local::survey::SurveyFiles;
 
+use super::entry::FileStates;
 use super::{Discovery, Origin, Ready, selection};
 use crate::announcements::Announcement;
 use stepvault_local::clock::SystemClock;
@@ -67,7 +68,7 @@ impl Discovery {
         }
         let files = SurveyFiles::open(&self.directory)?;
         let best = self.found.best_of(found, profile, &self.survey, &files);
-        let origin = origin.naming(best);
+        let origin = origin.naming(best, &self.found, found);
         ready(
             &announcement.path,
             found.path.clone(),
@@ -134,6 +135,7 @@ fn ready(path: &Path, key: String, step: Option<Step>, origin: Origin, links: Li
         origin,
         step,
         fingerprint: tree.fingerprint(),
+        files: FileStates::of(&tree),
         newest: tree.newest_mtime(),
         bytes: tree.data_bytes(),
         links,

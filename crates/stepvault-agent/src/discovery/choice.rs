@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stepvault_formats::detect::detect;
 use stepvault_formats::find::{Found, FoundStep};
-use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
+use stepvault_formats::profile::{GENERIC, PathGlob, Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
 
 /// The current profile, and whether it may still change.
@@ -14,22 +14,27 @@ pub(super) struct Choice {
     /// The profiles to choose from; `None` once the choice is final: it was configured, or a step that is complete by
     /// it was seen.
     others: Option<Arc<ProfileSet>>,
+    /// What the run excludes, whatever the profile is.
+    ignored: Vec<PathGlob>,
 }
 
 impl Choice {
     /// Creates a final choice.
-    pub(super) fn of(profile: Profile) -> Self {
+    pub(super) fn of(mut profile: Profile, ignored: Vec<PathGlob>) -> Self {
+        profile.ignored.extend(ignored);
         Self {
             profile: Some(profile),
             others: None,
+            ignored: Vec::new(),
         }
     }
 
     /// Creates an open choice.
-    pub(super) fn among(profiles: Arc<ProfileSet>) -> Self {
+    pub(super) fn among(profiles: Arc<ProfileSet>, ignored: Vec<PathGlob>) -> Self {
         Self {
             profile: None,
             others: Some(profiles),
+            ignored,
         }
     }
 
@@ -74,7 +79,9 @@ impl Choice {
         };
         // An empty directory is not reported.
         let is_news = !is_first || name != GENERIC || tree.entries().next().is_some();
-        self.profile = Some(detection.profile.clone());
+        let mut profile = detection.profile.clone();
+        profile.ignored.extend(self.ignored.iter().cloned());
+        self.profile = Some(profile);
         is_news.then_some(text)
     }
 

@@ -17,6 +17,7 @@ use stepvault_local::space;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
+use super::entry::FileStates;
 use super::{Discovery, Ready, ScanReport, selection};
 
 /// Maximum number of steps of a run that are linked at a time.
@@ -42,7 +43,7 @@ impl Discovery {
                     ));
                     // It is not reported as vanished; none of its remaining files is newer.
                     if let Some(entry) = self.entries.get_mut(&key) {
-                        entry.handled(ready.fingerprint, ready.newest);
+                        entry.handled(ready.fingerprint, ready.files.clone());
                     }
                     report.ready.push(ready);
                 }
@@ -71,13 +72,14 @@ impl Discovery {
             let files = SurveyFiles::open(&data)?;
             Ok(self.found.best_of(step, profile, &tree, &files))
         });
-        let origin = origin.naming(best.map_err(|error| error.to_string())?);
+        let origin = origin.naming(best.map_err(|error| error.to_string())?, &self.found, step);
         Ok(Ready {
             key: step.path.clone(),
             path: self.directory.join(&step.path),
             origin,
             step: number,
             fingerprint: tree.fingerprint(),
+            files: FileStates::of(&tree),
             newest: tree.newest_mtime(),
             bytes: tree.data_bytes(),
             links: selection::links_of(profile, step),

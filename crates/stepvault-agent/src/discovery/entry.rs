@@ -1,5 +1,8 @@
 //! The state of one entry of a watched directory over time.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
@@ -9,6 +12,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
 use stepvault_formats::check::StepCheck;
 use stepvault_formats::find::{FoundStep, QuietRule};
+use stepvault_formats::not_checkpoint::is_in_clutter;
 use stepvault_formats::warnings::lacks;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
@@ -37,6 +41,7 @@ pub(super) enum EntryOutcome {
     /// It is finished.
     Ready {
         fingerprint: Sha256Digest,
+        files: FileStates,
         newest: Timestamp,
         bytes: u64,
     },
@@ -66,11 +71,49 @@ pub(super) struct Candidate<'a> {
     pub(super) patience: Duration,
 }
 
+/// The files of a state of an entry by path, size and time, as hashes; what tools leave among them aside.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FileStates(Arc<HashSet<u64>>);
+
+impl FileStates {
+    pub(super) fn of(tree: &Tree) -> Self {
+        Self(Arc::new(Self::each(tree).collect()))
+    }
+
+    /// Whether a state has no other files than these.
+    fn has_all_of(&self, tree: &Tree) -> bool {
+        Self::each(tree).all(|state| self.0.contains(&state))
+    }
+
+    fn each(tree: &Tree) -> impl Iterator<Item = u64> {
+        let files = tree
+            .files
+            .iter()
+            .filter(|file| !is_in_clutter(file.path.as_str()));
+        files.map(|file| Self::hash(file.path.as_str(), file.size_bytes, file.mtime))
+    }
+
+    fn hash(path: &str, size_bytes: u64, mtime: Timestamp) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (path, size_bytes, mtime).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// A state of an entry that needs no more work.
+#[derive(Debug)]
+struct Handled {
+    fingerprint: Sha256Digest,
+    files: FileStates,
+    /// As [`FoundStep::content`], if known.
+    content: Option<u64>,
+}
+
 /// The stored state of an entry.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     sighting: Option<Sighting>,
-    handled: Option<(Sha256Digest, Timestamp)>,
+    handled: Option<Handled>,
     /// Whether it was ever handled.
     was_handled: bool,
     /// The number that the content stated that was sealed last.
@@ -112,8 +155,8 @@ impl Entry {
         }
         // Any other file at a path that is rewritten is another step, whatever its time is.
         let is_rewritten = step.rewritten && step.files == step.members.len() as u64;
-        // Unchanged, or it has only lost files since: see `is_handled`.
-        if !is_rewritten && self.handled.is_some_and(|(_, newest)| step.written_at <= newest) {
+        let handled = self.handled.as_ref();
+        if handled.is_some_and(|handled| handled.content == Some(step.content)) {
             return EntryOutcome::Nothing;
         }
         if !step.is_complete() {
@@ -146,7 +189,7 @@ impl Entry {
         if let Some(sight) = self.known_at_first(name, &tree, sealed, is_rewritten) {
             return sight;
         }
-        if self.is_handled(&tree, is_rewritten) {
+        if self.is_handled(&tree, step.content) {
             return EntryOutcome::Nothing;
         }
         let sighting = self.sighted(tree.fingerprint());
@@ -185,11 +228,12 @@ impl Entry {
         }
         self.broken = Some(sighting.fingerprint);
         self.trouble = None;
-        self.unsealed = None;
-        EntryOutcome::Skipped(format!(
+        let reason = format!(
             "its files are all there, but it is damaged: {}",
             reasons.join("; ")
-        ))
+        );
+        self.unsealed = Some(reason.clone()).filter(|_| !self.was_handled);
+        EntryOutcome::Skipped(reason)
     }
 
     /// Whether the formats of the files prove this state of the step whole. Checked once for each state.
@@ -211,6 +255,7 @@ impl Entry {
         self.unsealed = Some(why);
         EntryOutcome::Ready {
             fingerprint: sighting.fingerprint,
+            files: FileStates::of(tree),
             newest: tree.newest_mtime(),
             bytes: tree.data_bytes(),
         }
@@ -245,7 +290,7 @@ impl Entry {
 
     /// Returns its fingerprint when it was handled.
     pub(super) fn handled_as(&self) -> Option<Sha256Digest> {
-        self.handled.map(|(fingerprint, _)| fingerprint)
+        self.handled.as_ref().map(|handled| handled.fingerprint)
     }
 
     /// Whether it was handled, and listed recently.
@@ -320,19 +365,21 @@ impl Entry {
         }
         let mut same_name = sealed.iter().filter(|step| step.name() == name).peekable();
         same_name.peek()?;
-        let newest = tree.newest_mtime();
-        let mut not_newer_than = None;
+        let mut had_all = None;
         for step in same_name {
             if tree_matches_record(tree, step.record()) {
-                self.handled(tree.fingerprint(), newest);
+                self.handled(tree.fingerprint(), FileStates::of(tree));
                 return Some(EntryOutcome::Nothing);
             }
-            if !is_rewritten && newest <= step.record().written_at {
-                not_newer_than = Some(step.id());
+            let sealed = step.record().files.iter();
+            let sealed = sealed.map(|file| FileStates::hash(file.path.as_str(), file.size_bytes, file.mtime));
+            let sealed = FileStates(Arc::new(sealed.collect()));
+            if !is_rewritten && sealed.has_all_of(tree) {
+                had_all = Some(step.id());
             }
         }
-        let id = not_newer_than?;
-        self.handled(tree.fingerprint(), newest);
+        let id = had_all?;
+        self.handled(tree.fingerprint(), FileStates::of(tree));
         Some(EntryOutcome::Skipped(format!(
             "its files differ from those sealed as {id}, and none of them is newer: a process is deleting it"
         )))
@@ -340,26 +387,29 @@ impl Entry {
 
     /// Whether it was handled in its current state, or has only lost files since.
     ///
-    /// A trainer that deletes an old step file by file, or leaves some of its files behind, has not saved it again:
-    /// mistaken for a new save, it would become the newest step of a new attempt.
-    fn is_handled(&mut self, tree: &Tree, is_rewritten: bool) -> bool {
-        let Some((fingerprint, newest)) = self.handled else {
+    /// A trainer that deletes an old step file by file, or leaves some of its files behind, has not saved it again.
+    fn is_handled(&mut self, tree: &Tree, content: u64) -> bool {
+        let Some(handled) = &mut self.handled else {
             return false;
         };
-        let now = tree.fingerprint();
-        if now == fingerprint {
-            return true;
+        let is_it = handled.files.has_all_of(tree);
+        if is_it {
+            // What was deleted and comes back is new.
+            handled.fingerprint = tree.fingerprint();
+            handled.files = FileStates::of(tree);
+            handled.content = Some(content);
+        } else {
+            self.handled = None;
         }
-        if !is_rewritten && tree.newest_mtime() <= newest {
-            self.handled = Some((now, newest));
-            return true;
-        }
-        self.handled = None;
-        false
+        is_it
     }
 
-    pub(super) fn handled(&mut self, fingerprint: Sha256Digest, newest: Timestamp) {
-        self.handled = Some((fingerprint, newest));
+    pub(super) fn handled(&mut self, fingerprint: Sha256Digest, files: FileStates) {
+        self.handled = Some(Handled {
+            fingerprint,
+            files,
+            content: None,
+        });
         self.was_handled = true;
         self.sighting = None;
         self.trouble = None;
@@ -378,8 +428,8 @@ impl Entry {
     }
 
     /// Records that it cannot be sealed as it is, and ignores it until it changes.
-    pub(super) fn skipped(&mut self, fingerprint: Sha256Digest, newest: Timestamp, reason: String) {
-        self.handled(fingerprint, newest);
+    pub(super) fn skipped(&mut self, fingerprint: Sha256Digest, files: FileStates, reason: String) {
+        self.handled(fingerprint, files);
         self.unsealed = Some(reason);
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stepvault_core::manifest::Shape;
+use stepvault_core::path::RelativePath;
 use stepvault_formats::find::{StepNames, UsualFiles};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
@@ -27,9 +28,9 @@ impl SealedFiles {
         let mut files: BTreeMap<_, UsualFiles> = BTreeMap::new();
         for step in sealed {
             let record = step.record();
-            if record.shape == Shape::Directory && record.members.is_empty() && record.nodes.is_none() {
-                let names = record.files.iter().map(|file| file.path.as_str());
-                let names = StepNames::new(Some(record.id.step.number()), names);
+            if record.shape == Shape::Directory && record.nodes.is_none() && !record.origin.rewritten {
+                let paths = record.files.iter().map(|file| &file.path);
+                let names = names_of(record.id.step.number(), &record.members, paths);
                 files.entry(record.origin.series.clone()).or_default().add(&names);
             }
         }
@@ -50,14 +51,32 @@ impl SealedFiles {
             (Some(missing), None) => missing.clone(),
             (Some(missing), Some(usual)) => missing.iter().filter(|file| usual.has(file)).cloned().collect(),
             (None, Some(usual)) => {
-                let names = tree.files.iter().map(|file| file.path.as_str());
-                usual
-                    .lacking(&StepNames::new(Some(number), names))
-                    .unwrap_or_default()
+                let itself = tree.files.iter().map(|file| file.path.clone());
+                let itself: Vec<RelativePath> = itself.filter(|_| tree.shape == Shape::File).collect();
+                let entries = if itself.is_empty() {
+                    &origin.members
+                } else {
+                    &itself
+                };
+                let names = names_of(number, entries, tree.files.iter().map(|file| &file.path));
+                usual.lacking(&names).unwrap_or_default()
             }
             (None, None) => Vec::new(),
         }
     }
+}
+
+/// Returns the names of a step's files. Without entries they are paths inside its directory.
+fn names_of<'a>(
+    number: u64,
+    entries: &[RelativePath],
+    files: impl Iterator<Item = &'a RelativePath>,
+) -> StepNames {
+    if entries.is_empty() {
+        return StepNames::new(Some(number), files.map(RelativePath::as_str));
+    }
+    let entries: Vec<&str> = entries.iter().map(RelativePath::as_str).collect();
+    StepNames::of_entries(Some(number), &entries, files.map(|path| path.as_str().to_owned()))
 }
 
 /// Returns how long a step that lacks files must be unchanged.

@@ -4,6 +4,7 @@ mod announced;
 mod choice;
 mod early;
 mod entry;
+mod leftovers;
 mod missing_files;
 mod prunable;
 mod quiet;
@@ -20,13 +21,14 @@ use std::time::Duration;
 
 use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::digest::Sha256Digest;
+use stepvault_core::entries::SymlinkEntry;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::{BestName, StepOrigin};
+use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::{Extent, Found};
-use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
+use stepvault_formats::find::{Extent, Found, FoundStep, RunBelow};
+use stepvault_formats::profile::{PathGlob, Profile, ProfileSet, last_component};
 use stepvault_formats::tree::Tree as SurveyTree;
 use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::tree::{Tree, scan_members};
@@ -37,14 +39,17 @@ pub(crate) use announced::ready_alone;
 use choice::Choice;
 pub(crate) use early::EarlyPlace;
 use early::EarlySteps;
-use entry::Entry;
+use entry::{Entry, FileStates};
+use leftovers::Leftovers;
 use missing_files::SealedFiles;
-use scan::NotTaken;
 use selection::Selection;
 pub(crate) use wake::Wake;
 
 /// Maximum number of subdirectories that are watched for events.
 const MAX_DIRECTORIES: usize = 16;
+
+/// How long a single round waits to see whether an entry is still written, if it waits for nothing else.
+const UNTIMED_ONCE: Duration = Duration::from_secs(1);
 
 /// One watched directory, and the state of its entries.
 #[derive(Debug)]
@@ -56,6 +61,8 @@ pub(crate) struct Discovery {
     selection: Selection,
     /// How long a step must be unchanged if nothing else proves that its save is over.
     quiet_time: Duration,
+    /// How long an entry must be unchanged that belongs to no step, until it is reported.
+    rest_quiet_time: Duration,
     /// How long any step must be unchanged that is not announced; `None` if announcements are not expected.
     announced_within: Option<Duration>,
     scan_mode: ScanMode,
@@ -63,10 +70,13 @@ pub(crate) struct Discovery {
     /// The last survey, and what was found in it.
     survey: SurveyTree,
     found: Found,
-    /// A subdirectory with steps that the profile does not look into.
-    run_below: Option<NotTaken>,
-    /// What may be a checkpoint, if nothing is taken for one.
-    not_taken: Option<NotTaken>,
+    /// The subdirectories with steps.
+    runs_below: Vec<RunBelow>,
+    /// What is not stored and may be a checkpoint.
+    leftovers: Leftovers,
+    /// The names of the steps of other runs in the same directory, as far as they are given; `None` if there is no other
+    /// run.
+    other_names: Option<Vec<PathGlob>>,
     /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
     /// Steps that are linked while their quiet time passes.
@@ -113,9 +123,21 @@ impl Origin {
         }
     }
 
-    /// Records the steps that it names as the best.
-    fn naming(mut self, best: Vec<BestName>) -> Self {
+    /// Records the steps that it names as the best, and the links by which the trainer finds it.
+    fn naming(mut self, best: Vec<BestName>, found: &Found, step: &FoundStep) -> Self {
         self.recorded.best = best;
+        let name = last_component(&step.path);
+        let links = found.links_to(step).into_iter().map(|path| {
+            // Several paths are relative to the watched directory, one to its own.
+            let path = if self.members.is_empty() {
+                last_component(path)
+            } else {
+                path
+            };
+            let target = name.to_owned();
+            RelativePath::new(path).map(|path| SymlinkEntry { path, target })
+        });
+        self.recorded.links = links.filter_map(Result::ok).take(MAX_LINKS).collect();
         self
     }
 
@@ -137,6 +159,8 @@ pub(crate) struct Ready {
     /// Its number; the next one of the run, if neither its name nor its content tells it.
     pub(crate) step: Option<Step>,
     pub(crate) fingerprint: Sha256Digest,
+    /// Its files, to tell whether some were added later.
+    pub(crate) files: FileStates,
     pub(crate) newest: Timestamp,
     pub(crate) bytes: u64,
     /// How its framework allows files to be linked or copied.
@@ -227,12 +251,15 @@ impl Discovery {
         let configured = Profile::configured(&run.completion, names.clone()).map_err(error)?;
         // Profile and series are about frameworks alone.
         let series = run.series.clone().filter(|_| configured.is_none());
+        let ignored = run.ignore.iter().cloned().map(PathGlob::try_from);
+        let ignored: Vec<PathGlob> = ignored.collect::<std::result::Result<_, _>>().map_err(error)?;
         let choice = match (configured, &run.profile) {
-            (Some(profile), _) => Choice::of(profile),
-            (None, None) => Choice::among(Arc::clone(profiles)),
+            (Some(profile), _) => Choice::of(profile, ignored),
+            (None, None) => Choice::among(Arc::clone(profiles), ignored),
             (None, Some(name)) => {
                 let profile = profiles.get(name).cloned();
-                Choice::of(profile.ok_or_else(|| error(format!("there is no profile '{name}'")))?)
+                let profile = profile.ok_or_else(|| error(format!("there is no profile '{name}'")))?;
+                Choice::of(profile, ignored)
             }
         };
         let quiet_time = match run.completion {
@@ -250,13 +277,19 @@ impl Discovery {
                 Completion::Rename => Duration::ZERO,
                 _ => expected_within,
             },
+            rest_quiet_time: match (quiet_time, scan_mode) {
+                // Nothing else is waited for.
+                (None, ScanMode::Once) => UNTIMED_ONCE,
+                _ => expected_within,
+            },
             announced_within: run.announced.then_some(expected_within),
             scan_mode,
             extent,
             survey: SurveyTree::default(),
             found: Found::default(),
-            run_below: None,
-            not_taken: None,
+            runs_below: Vec::new(),
+            leftovers: Leftovers::default(),
+            other_names: None,
             ranks: None,
             early: EarlySteps::default(),
             sealed_files: SealedFiles::default(),
@@ -264,6 +297,18 @@ impl Discovery {
             vanished_unquiet: 0,
             not_before: None,
         }))
+    }
+
+    /// Leaves to other runs of the same directory what their patterns and series include.
+    pub(crate) fn share_directory<'a>(&mut self, others: impl Iterator<Item = &'a AgentRun>) {
+        let others = others.filter(|other| other.watch_directory.as_deref() == Some(&*self.directory));
+        let mut others = others.map(|other| other.pattern.clone()).peekable();
+        if others.peek().is_some() {
+            let globs = others
+                .flatten()
+                .filter_map(|names| PathGlob::try_from(names).ok());
+            self.other_names = Some(globs.collect());
+        }
     }
 
     /// Returns the directories in which new steps appear, as far as known.
@@ -292,6 +337,7 @@ impl Discovery {
     /// Waits for no quiet time any more: nothing writes here.
     pub(crate) fn end_quiet_time(&mut self) {
         self.quiet_time = Duration::ZERO;
+        self.rest_quiet_time = Duration::ZERO;
         self.announced_within = None;
         self.allow_immediate_scan();
     }
@@ -317,7 +363,7 @@ impl Discovery {
     pub(crate) fn handled(&mut self, ready: &Ready) {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.handled(ready.fingerprint, ready.newest);
+            entry.handled(ready.fingerprint, ready.files.clone());
             entry.sealed_as(ready.step);
         }
     }
@@ -326,7 +372,7 @@ impl Discovery {
     pub(crate) fn skipped(&mut self, ready: &Ready, reason: String) {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.skipped(ready.fingerprint, ready.newest, reason);
+            entry.skipped(ready.fingerprint, ready.files.clone(), reason);
         }
     }
 
@@ -365,20 +411,20 @@ impl Discovery {
         self.entries.values().filter_map(Entry::next_try).min()
     }
 
-    /// Returns what is finished, as far as known, but not sealed, with the cause; also what may be a checkpoint in a
-    /// directory without any.
+    /// Returns what is finished, as far as known, but not sealed, with the cause; also what may be a checkpoint and
+    /// belongs to no step.
     pub(crate) fn unsealed(&self) -> Vec<(PathBuf, String)> {
         let mut unsealed = self.entries_with(Entry::unsealed);
-        let not_taken = self.not_taken.iter();
-        unsealed.extend(
-            not_taken.map(|found| (found.path.clone(), format!("nothing is sealed: it {}", found.why))),
-        );
+        unsealed.extend(self.leftovers.unsealed(&self.directory));
         unsealed
     }
 
-    /// Returns the steps that have all their files and are not quiet yet, with the cause.
+    /// Returns the steps that have all their files and are not quiet yet, with the cause, and what may be a checkpoint and
+    /// is not quiet yet.
     pub(crate) fn waiting(&self) -> Vec<(PathBuf, String)> {
-        self.entries_with(Entry::waiting)
+        let mut waiting = self.entries_with(Entry::waiting);
+        waiting.extend(self.leftovers.waiting(&self.directory));
+        waiting
     }
 
     /// Returns the entries that were neither sealed nor skipped, with the cause.

@@ -1,21 +1,24 @@
 //! Scans a watched directory for finished steps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::check::{StepCheck, check_extent};
-use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps, runs_below};
-use stepvault_formats::profile::{GENERIC, Profile};
+use stepvault_formats::find::{
+    Extent, FindOptions, Found, FoundStep, Leftover, RunBelow, find_steps, leftovers, runs_below,
+};
+use stepvault_formats::profile::{GENERIC, Profile, last_component};
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::{Below, SurveyFiles, survey_again};
 use tokio::time::Instant;
 
 use super::entry::{Candidate, Entry, EntryOutcome};
+use super::leftovers::Leftovers;
 use super::missing_files::{SealedFiles, patience, warning};
 use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 
@@ -24,10 +27,6 @@ use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
 /// Scanning takes at most one part in this many of the time.
 const SHARE_OF_TIME: u32 = 20;
-/// From this size on, a file in a directory without steps is mentioned: it may be a checkpoint.
-const UNEXPLAINED_BYTES: u64 = 16 << 20;
-/// Not while it may still be written.
-const UNEXPLAINED_AFTER: Duration = Duration::from_mins(1);
 /// One step that vanished may be an accident.
 const VANISHED_TOLD_AFTER: u32 = 2;
 
@@ -71,6 +70,7 @@ impl Discovery {
         // It contains nothing that could be opened, and may not even exist.
         if tree.entries().next().is_none() {
             (self.survey, self.found) = (tree, Found::default());
+            self.leftovers = Leftovers::default();
             self.forget_vanished(report);
             return Ok(());
         }
@@ -79,7 +79,10 @@ impl Discovery {
             report.news = self.choice.detect(&tree, &files);
             self.found = self.find(&tree, &files);
             self.choice.settle(&self.found);
-            self.run_below = self.run_below(&tree, &files);
+            self.runs_below = match self.choice.others() {
+                Some(profiles) => runs_below(&tree, &files, profiles, END_OF_TIME, &FindOptions::default()),
+                None => Vec::new(),
+            };
             self.survey = tree;
         }
         self.forget_vanished(report);
@@ -90,14 +93,6 @@ impl Discovery {
         let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
         self.entries.retain(|key, _| paths.contains(key.as_str()));
         report.advice = selected.advice;
-        self.not_taken = None;
-        if selected.steps.is_empty() {
-            let has_advice = report.advice.is_some();
-            let large = || self.large_file(now).filter(|_| !has_advice);
-            self.not_taken = self.run_below.clone().or_else(large);
-            let advice = self.not_taken.as_ref().map(NotTaken::advice);
-            report.advice = advice.or(report.advice.take());
-        }
         // Only those that may be sealed are compared with the vault, whose records take long to read.
         let is_new = |step: &FoundStep| {
             step.is_complete()
@@ -155,7 +150,10 @@ impl Discovery {
             let links = selection::links_of(profile, step);
             self.early.link(&self.directory, step, links);
         }
-        only_newest_of_each_number(&mut self.entries, report);
+        let stored: BTreeSet<String> = selected.steps.iter().map(|step| step.path.clone()).collect();
+        let excludes = self.selection.has_series() || self.other_names.is_some();
+        let is_stored = |step: &FoundStep| excludes || !step.is_complete() || stored.contains(&step.path);
+        self.account_for_the_rest(&is_stored, &files, now, report);
         Ok(())
     }
 
@@ -199,47 +197,55 @@ impl Discovery {
         })
     }
 
-    /// Returns the subdirectory that holds steps and that the profile does not look into.
-    fn run_below(&self, tree: &Tree, files: &dyn OpenFile) -> Option<NotTaken> {
-        let profiles = self.choice.others()?;
-        let profile = self.choice.profile()?;
-        if !self.selection.of(profile, &self.found).steps.is_empty() {
-            return None;
-        }
-        let runs = runs_below(tree, files, profiles, END_OF_TIME, &FindOptions::default());
-        let first = runs.first()?;
-        let more = match runs.len() {
-            1 => String::new(),
-            count => format!(", as do {} other directories", count - 1),
+    /// Records what is not stored and may be a checkpoint, and warns of it.
+    fn account_for_the_rest(
+        &mut self,
+        is_stored: &dyn Fn(&FoundStep) -> bool,
+        files: &dyn OpenFile,
+        now: Timestamp,
+        report: &mut ScanReport,
+    ) {
+        let leftovers = leftovers(&self.found, is_stored, &self.survey, files);
+        let names = self.selection.names();
+        let others = self.other_names.as_deref().unwrap_or_default();
+        let is_wanted = |leftover: &Leftover| {
+            let name = last_component(&leftover.path);
+            names.is_none_or(|names| names.is_match(name)) && !others.iter().any(|names| names.is_match(name))
         };
-        Some(NotTaken {
-            path: self.directory.join(&first.directory),
-            why: format!("holds steps of {}{more}", first.profile),
-            hint: "watch that directory, each in a run of its own",
-        })
+        let leftovers = leftovers.into_iter().filter(is_wanted).map(|leftover| {
+            let why = self.about(&leftover);
+            (leftover, why)
+        });
+        let leftovers: Vec<_> = leftovers.collect();
+        let again = self.leftovers.update(leftovers, now, self.rest_quiet_time);
+        report.again_by(again);
+        let warning = self.leftovers.warning(&self.directory);
+        report
+            .warnings
+            .extend(warning.map(|text| (self.directory.clone(), text)));
     }
 
-    /// Returns a large file that is written no more and belongs to no step.
-    fn large_file(&self, now: Timestamp) -> Option<NotTaken> {
-        let is_large = |path: &str| {
-            let size_bytes = self.survey.file_size_bytes(path);
-            size_bytes.is_some_and(|bytes| bytes >= UNEXPLAINED_BYTES)
+    /// Returns what is known of an entry that is not stored.
+    fn about(&self, leftover: &Leftover) -> String {
+        let mut steps = self.found.steps.iter();
+        if let Some(step) = steps.find(|step| step.members.contains(&leftover.path)) {
+            return format!(
+                "belongs to the series '{}', which the run does not include",
+                step.series
+            );
+        }
+        let is_inside = |run: &&RunBelow| {
+            let rest = run.directory.strip_prefix(leftover.path.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        // Without a quiet time, the trainer has ended.
-        let least_age_seconds = match self.quiet_time {
-            Duration::ZERO => 0,
-            quiet_time => quiet_time.max(UNEXPLAINED_AFTER).as_secs(),
-        };
-        let large = self.survey.files().filter(|(path, entry)| {
-            is_large(path) && entry.mtime <= now && now.seconds_since(entry.mtime) >= least_age_seconds
-        });
-        let (path, _) = large.max_by_key(|(_, entry)| entry.mtime)?;
-        Some(NotTaken {
-            path: self.directory.join(path),
-            why: "is large, and no name on its path shows a step".to_owned(),
-            hint: "if it is a checkpoint, write the step's number into its name, set 'pattern', or announce it with \
-                   'stepvault announce'",
-        })
+        let runs: Vec<&RunBelow> = self.runs_below.iter().filter(is_inside).collect();
+        match runs.as_slice() {
+            [] if leftover.is_directory => "may hold a checkpoint".to_owned(),
+            [] => "may be a checkpoint, and its name shows no step".to_owned(),
+            [run] if run.profile == GENERIC => format!("holds steps in {}", run.directory),
+            [run] => format!("holds steps of {} in {}", run.profile, run.directory),
+            [run, ..] => format!("holds steps of {} runs, as in {}", runs.len(), run.directory),
+        }
     }
 
     /// Forgets the entries that are gone, and reports those that were never sealed.
@@ -256,21 +262,6 @@ impl Discovery {
             }
             stays
         });
-    }
-}
-
-/// What may be a checkpoint, in a directory in which nothing is taken for one.
-#[derive(Debug, Clone)]
-pub(super) struct NotTaken {
-    pub(super) path: PathBuf,
-    pub(super) why: String,
-    hint: &'static str,
-}
-
-impl NotTaken {
-    fn advice(&self) -> String {
-        let path = self.path.display();
-        format!("nothing is sealed: {path} {}; {}", self.why, self.hint)
     }
 }
 
@@ -331,6 +322,10 @@ impl ScanFacts<'_> {
         match outcome {
             EntryOutcome::Nothing => None,
             EntryOutcome::Skipped(reason) => {
+                if entry.unsealed().is_some() {
+                    let text = format!("{} is not sealed: {reason}", path.display());
+                    report.warnings.push((path.clone(), text));
+                }
                 report.skipped.push((path, reason));
                 None
             }
@@ -340,14 +335,19 @@ impl ScanFacts<'_> {
             }
             EntryOutcome::Ready {
                 fingerprint,
+                files,
                 newest,
                 bytes,
             } => Some(Ready {
                 step: self.number_now(step, number),
                 key: step.path.clone(),
                 path,
-                origin: origin.naming(self.found.best_of(step, self.profile, self.tree, self.files)),
+                origin: {
+                    let best = self.found.best_of(step, self.profile, self.tree, self.files);
+                    origin.naming(best, self.found, step)
+                },
                 fingerprint,
+                files,
                 newest,
                 bytes,
                 links: selection::links_of(self.profile, step),
@@ -363,29 +363,5 @@ impl ScanFacts<'_> {
             return number;
         }
         Step::new(step.stated_step(self.profile, self.tree, self.files)?).ok()
-    }
-}
-
-/// Of several finished steps with the same number, keeps the one written last: otherwise each would make the one before
-/// it an abandoned attempt.
-fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, report: &mut ScanReport) {
-    let mut ready: Vec<&Ready> = report.ready.iter().collect();
-    ready.sort_by_key(|ready| (ready.newest, &ready.key));
-    // Of equal numbers, the last one stays in the map.
-    let newest: BTreeMap<Step, String> = ready
-        .iter()
-        .filter_map(|ready| Some((ready.step?, ready.key.clone())))
-        .collect();
-    let newest_of = |step: Option<Step>| newest.get(&step?);
-    let is_older = |ready: &mut Ready| newest_of(ready.step).is_some_and(|key| *key != ready.key);
-    for older in report.ready.extract_if(.., is_older) {
-        if let Some(entry) = entries.get_mut(&older.key) {
-            entry.handled(older.fingerprint, older.newest);
-        }
-        let (Some(step), Some(key)) = (older.step, newest_of(older.step)) else {
-            continue;
-        };
-        let reason = format!("{key} is also step {} and was written later", step.number());
-        report.skipped.push((older.path, reason));
     }
 }

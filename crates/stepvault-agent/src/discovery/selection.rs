@@ -8,8 +8,7 @@ use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_formats::find::{Found, FoundStep};
-use stepvault_formats::profile::{GENERIC, PathGlob, Profile, last_component};
-use stepvault_formats::step_name::looks_like_a_step;
+use stepvault_formats::profile::{PathGlob, Profile, last_component};
 
 use super::Origin;
 
@@ -35,11 +34,21 @@ impl Selection {
         Self { names, series }
     }
 
+    /// Returns the names of steps, if the run gives them.
+    pub(super) fn names(&self) -> Option<&PathGlob> {
+        self.names.as_ref()
+    }
+
+    /// Whether the run names the series to seal, and so excludes the others.
+    pub(super) fn has_series(&self) -> bool {
+        self.series.is_some()
+    }
+
     pub(super) fn of<'a>(&self, profile: &Profile, found: &'a Found) -> Selected<'a> {
         let mut steps: Vec<Cow<'a, FoundStep>> = found
             .steps
             .iter()
-            .filter(|step| self.is_of_series(step) && self.is_named_so(profile, step))
+            .filter(|step| self.is_of_series(step) && self.is_named_so(step))
             .map(Cow::Borrowed)
             .collect();
         let advice = match &self.series {
@@ -57,12 +66,9 @@ impl Selection {
         }
     }
 
-    fn is_named_so(&self, profile: &Profile, step: &FoundStep) -> bool {
+    fn is_named_so(&self, step: &FoundStep) -> bool {
         let name = last_component(&step.path);
-        match &self.names {
-            Some(names) => names.is_match(name),
-            None => profile.name != GENERIC || step.rewritten || looks_like_a_step(name),
-        }
+        self.names.as_ref().is_none_or(|names| names.is_match(name))
     }
 
     /// Returns advice about complete steps that are not selected.
@@ -79,12 +85,8 @@ impl Selection {
                  series = [\"{series}\"]",
                 left_out.path, profile.name
             ),
-            (None, Some(_)) => format!(
+            (None, _) => format!(
                 "the run's pattern excludes {}, which is a step according to its profile",
-                left_out.path
-            ),
-            (None, None) => format!(
-                "the name of {} has a number but no word for a step: if it is a step, set a pattern",
                 left_out.path
             ),
         })

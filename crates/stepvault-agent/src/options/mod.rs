@@ -51,6 +51,8 @@ pub struct AgentRun {
     pub watch_directory: Option<PathBuf>,
     /// Glob for step names; `None` for every step of its profile, or for the default pattern without a profile.
     pub pattern: Option<String>,
+    /// Globs for entries of the directory that are no checkpoints.
+    pub ignore: Vec<String>,
     /// How a finished step is recognized.
     pub completion: Completion,
     /// The profile to use; `None` to detect it.
@@ -118,6 +120,7 @@ impl AgentRun {
             run: settings.name,
             watch_directory: settings.watch,
             pattern: settings.pattern,
+            ignore: settings.ignore,
             completion: settings.complete,
             profile: settings.profile,
             series: settings.series,

@@ -15,6 +15,7 @@ mod control;
 mod discovery;
 mod drain;
 mod early_links;
+mod every_entry;
 mod fixtures;
 mod harness;
 mod hostile_clients;

@@ -269,6 +269,7 @@ fn run(
     let settings = RunSettings {
         watch: section.path("watch"),
         pattern: section.text("pattern"),
+        ignore: section.texts("ignore").unwrap_or_default(),
         complete,
         profile: section.text("profile"),
         series: section.texts("series"),

@@ -257,6 +257,8 @@ pub struct RunSettings {
     /// Glob for the names of its steps; `None` for all names that the profile recognizes, or
     /// [`DEFAULT_PATTERN`](Self::DEFAULT_PATTERN) without a profile.
     pub pattern: Option<String>,
+    /// Globs for entries of the directory that are no checkpoints, by name, or by path below it.
+    pub ignore: Vec<String>,
     /// How a finished step is detected.
     pub complete: Completion,
     /// The profile to use; `None` to detect it from the files.
@@ -297,6 +299,7 @@ impl RunSettings {
             name,
             watch: None,
             pattern: None,
+            ignore: Vec::new(),
             complete: Completion::Auto(Self::DEFAULT_QUIET_TIME),
             profile: None,
             series: None,

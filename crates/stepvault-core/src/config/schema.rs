@@ -202,6 +202,7 @@ static RUN: &[Member] = &[
     unset("profile", Kind::Text),
     unset("series", Kind::Texts),
     unset("pattern", Kind::Text),
+    unset("ignore", Kind::Texts),
     unset("marker", Kind::InnerPath),
     default("clean-source", Kind::Boolean, "false"),
     default("shared", Kind::Boolean, "false"),

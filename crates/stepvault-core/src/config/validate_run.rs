@@ -38,6 +38,17 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
             "give the runs patterns or series that do not overlap, or remove one of them",
         );
     }
+    for glob in &run.ignore {
+        if let Err(error) = globset::Glob::new(glob) {
+            let why = format!("'{glob}' is not a glob: {}", error.kind());
+            fault(
+                merged,
+                &key("ignore"),
+                why,
+                "write globs such as \"*.onnx\" or \"eval/**\"",
+            );
+        }
+    }
     let pattern = run.pattern.as_deref().unwrap_or_default();
     if pattern.contains('/') {
         let hint = "it is compared with the names of steps, not with paths";

@@ -6,10 +6,10 @@ use stepvault_core::clock::Clock;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_formats::find::{Extent, FindOptions};
-use stepvault_formats::profile::{Profile, ProfileSet};
+use stepvault_formats::find::{Extent, FindOptions, says_newest};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 
-use crate::inspect::{InspectRequest, inspect};
+use crate::inspect::{InspectRequest, InspectedStep, inspect};
 
 /// Facts about a checkpoint, known before it is sealed.
 #[derive(Debug, Default)]
@@ -61,8 +61,15 @@ pub fn check_source(
     };
     // An unknown writer may overwrite files in place next time.
     let profile = profiles.get(&inspection.framework);
+    // Files without a number in a directory that was pushed are those of the step, unless a name says more.
+    let is_its_file = |only: &InspectedStep| {
+        inspection.framework == GENERIC
+            && only.step.rewritten
+            && source.is_dir()
+            && !says_newest(&only.step.path)
+    };
     let only = match inspection.steps.as_slice() {
-        [only] => Some(only),
+        [only] if !is_its_file(only) => Some(only),
         _ => None,
     };
     let origin = match (only, profile) {

@@ -112,6 +112,7 @@ mod tests {
             bytes: 0,
             files: 0,
             written_at: Timestamp::default(),
+            content: 0,
             resumable: true,
             rewritten: false,
         };

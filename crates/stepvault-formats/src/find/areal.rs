@@ -70,7 +70,8 @@ pub(super) fn complete_unit(unit: &mut Unit<'_>, tree: &Tree, files: &dyn OpenFi
 
 /// Returns the files of a directory by their paths in the tree, because the files of two models have the same names.
 fn prefixed(tree: &Tree, path: &str, entry: &crate::tree::Entry) -> Vec<UnitFile> {
-    let mut files = files_of(tree, path, entry);
+    let (mut files, clutter) = files_of(tree, path, entry);
+    files.extend(clutter);
     for file in &mut files {
         file.inside = format!("{path}/{}", file.inside);
     }

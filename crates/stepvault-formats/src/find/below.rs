@@ -5,10 +5,11 @@ use std::io;
 
 use stepvault_core::timestamp::Timestamp;
 
-use super::{FindOptions, FoundStep, find_steps};
+use super::{FindOptions, FoundStep, find_steps, says_newest};
 use crate::detect::detect;
-use crate::profile::{GENERIC, ProfileSet};
+use crate::profile::{GENERIC, ProfileSet, last_component};
 use crate::source::ReadAt;
+use crate::step_name::looks_like_a_step;
 use crate::temporary::is_temporary;
 use crate::tree::{OpenFile, Tree};
 
@@ -17,18 +18,18 @@ const MAX_DEPTH: usize = 3;
 /// Maximum number of subdirectories that are searched.
 const MAX_DIRECTORIES: usize = 64;
 
-/// A subdirectory with steps of a framework.
+/// A subdirectory with steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunBelow {
     /// Its path.
     pub directory: String,
-    /// The name of the framework's profile.
+    /// The name of the profile.
     pub profile: String,
     /// The newest of its complete steps, with paths relative to the subdirectory; `None` when none is complete.
     pub newest: Option<FoundStep>,
 }
 
-/// Returns the outermost subdirectories that hold steps of a known framework, in the order of their depths and names. At
+/// Returns the outermost subdirectories that hold steps, in the order of their depths and names. At
 /// most 64 subdirectories are searched, three levels deep; a step that is still written is none of them.
 pub fn runs_below(
     tree: &Tree,
@@ -75,10 +76,15 @@ fn run_in(
     let inside = tree.below(directory);
     let files = Inside { files, directory };
     let profile = detect(&inside, &files, profiles)?.profile;
+    let mut found = find_steps(profile, &inside, &files, now, options);
     if profile.name == GENERIC {
-        return None;
+        // Any file may have a number, or none.
+        let is_named_so = |step: &FoundStep| {
+            let name = last_component(&step.path);
+            step.is_complete() && !step.path.contains('/') && (looks_like_a_step(name) || says_newest(name))
+        };
+        found.steps.retain(is_named_so);
     }
-    let found = find_steps(profile, &inside, &files, now, options);
     let complete = found
         .steps
         .iter()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stepvault_core::timestamp::Timestamp;
 
 use super::ranks::ranks_of;
-use super::units::{Unit, UnitFile};
+use super::units::{Unit, UnitFile, holds_state};
 use super::{Completeness, Extent, FindOptions, QuietRule, areal};
 use crate::pointer::PointerFound;
 use crate::profile::template::{Values, parent_prefix};
@@ -44,7 +44,7 @@ pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness
     // The proof that a configuration names stands, whatever the step contains.
     let stands = around.profile.names.is_some() && !matches!(unit.series.complete.proof, Proof::Quiet);
     if !stands {
-        own_evidence(unit, &mut reasons);
+        own_evidence(unit, around.profile.name == GENERIC, &mut reasons);
     }
     expected_files(unit, around, &mut reasons);
     let mut ranks = ranks_of(unit, around.options.extent);
@@ -63,7 +63,7 @@ pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness
 }
 
 /// Collects reasons in the step's own files against its completeness, whatever the proof.
-fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
+fn own_evidence(unit: &Unit<'_>, is_unknown: bool, reasons: &mut Vec<String>) {
     let complete = &unit.series.complete;
     if !unit.fits {
         let wanted: Vec<_> = unit.series.holds.iter().map(PathGlob::text).collect();
@@ -89,6 +89,10 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
             file.inside
         ));
     }
+    let is_directory = unit.members.iter().all(|member| !unit.is_file(member));
+    if is_unknown && is_directory && !unit.files.iter().any(holds_state) {
+        reasons.push("it contains no file yet that can hold the state of a training".to_owned());
+    }
     let members_are_files = unit.members.iter().any(|member| unit.is_file(member));
     if members_are_files && let Some(file) = unit.files.iter().find(|file| file.size_bytes == 0) {
         reasons.push(format!("{} is empty (0 bytes)", file.inside));
@@ -113,6 +117,8 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
         reasons.extend(areal::objections(unit));
     }
     reasons.extend(unit.objection.clone());
+    let mut beside = unit.beside.iter();
+    reasons.extend(beside.find_map(|beside| beside.objection(is_unfinished_file)));
 }
 
 /// Collects the required files that are missing.
@@ -234,7 +240,7 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
     let written = unit.newest();
     let is_proved = match &unit.series.complete.proof {
         // The configuration says it of every save.
-        Proof::Rename if around.profile.names.is_some() => return QuietRule::Never,
+        Proof::Rename if around.profile.names.is_some() && unit.beside.is_empty() => return QuietRule::Never,
         // Each save of the path is renamed to it; those of its other files are not known to be.
         Proof::Rename if unit.rewritten => {
             return if unit.series.with.is_empty() {
@@ -266,7 +272,8 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
         }
         Proof::Quiet => false,
     };
-    if is_proved {
+    // What proves one entry proves nothing about the others.
+    if is_proved && unit.beside.is_empty() {
         QuietRule::OnceSealed
     } else if is_one_file_after_another(unit, around)
         || is_judged_by_files(unit, around)

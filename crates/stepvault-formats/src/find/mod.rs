@@ -2,8 +2,12 @@
 
 mod areal;
 mod below;
+mod copies;
 mod extent;
 mod judge;
+mod leftover;
+mod links;
+mod members;
 mod ranks;
 mod stated;
 mod torchtune;
@@ -11,24 +15,31 @@ pub(crate) mod units;
 mod usual;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use stepvault_core::ids::Step;
 use stepvault_core::keys::check_step_name;
 use stepvault_core::step_origin::{BestName, MAX_BEST, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 
-use crate::check::check_step;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::{last_component, parent_prefix};
 use crate::profile::{GENERIC, PointerRole, Profile, Series, UnitRule};
-use crate::step_name::{self, looks_like_a_step};
+use crate::step_name;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
+use copies::leave_out_copies;
+pub use copies::says_newest;
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
+pub use leftover::{Leftover, leftovers};
+pub use links::LinkFound;
 use units::{Collected, Member, Unit, collect};
 use usual::EarlierFiles;
 pub use usual::{StepNames, UsualFiles};
+
+/// A time after every file's: nothing is being written any more.
+const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
 
 /// How long after a step a trainer may write the same state under a name without a number, in seconds.
 pub const LONGEST_SAVE_SECONDS: u64 = 600;
@@ -94,7 +105,8 @@ pub enum QuietRule {
 /// A step that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundStep {
-    /// Its first path, relative to the watched directory.
+    /// The path that it is named after, relative to the watched directory: of several entries with its number, the one
+    /// that the trainer resumes from.
     pub path: String,
     /// All paths that make it up, in the order in which a restore must create them.
     pub members: Vec<String>,
@@ -116,6 +128,8 @@ pub struct FoundStep {
     pub files: u64,
     /// The modification time of its newest file. A lower number that was written later belongs to another attempt.
     pub written_at: Timestamp,
+    /// Differs for other paths, sizes or times of its files, except what tools leave among them.
+    pub content: u64,
     /// False when the trainer cannot resume from it.
     pub resumable: bool,
 }
@@ -129,8 +143,7 @@ impl FoundStep {
     /// Returns the number that its content states now, where its name has none.
     pub fn stated_step(&self, profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Option<u64> {
         let series = self.series_in(profile).filter(|_| self.rewritten)?;
-        let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
-        stated::stated_step(series, &members, tree, files)
+        stated::stated_step(series, &self.own_members(), tree, files)
     }
 
     /// Whether one of its paths is overwritten by the next step, which has another path for the rest.
@@ -151,16 +164,24 @@ impl FoundStep {
         tree: &Tree,
         files: &dyn OpenFile,
     ) -> Option<BTreeSet<String>> {
-        let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
-        stated::stated_best(profile, &members, tree, files)
+        stated::stated_best(profile, &self.own_members(), tree, files)
     }
 
-    /// Returns its name: that of its path, or for several paths one made of the profile, the series and, unless its paths
-    /// are rewritten, its number.
+    /// Returns its paths, that it is named after first.
+    fn own_members(&self) -> Vec<&str> {
+        let others = self.members.iter().filter(|path| **path != self.path);
+        std::iter::once(&self.path)
+            .chain(others)
+            .map(String::as_str)
+            .collect()
+    }
+
+    /// Returns its name: that of the path that is created last, if the step is named after it; otherwise one made of the
+    /// profile, the series and, unless its paths are rewritten, its number.
     pub fn name(&self, profile: &Profile) -> String {
         let profile = &profile.name;
-        match (self.members.as_slice(), self.step) {
-            ([path], _) => last_component(path).to_owned(),
+        match (self.members.last(), self.step) {
+            (Some(last), _) if *last == self.path => last_component(last).to_owned(),
             (_, Some(step)) if !self.rewritten => format!("{profile}-{}-{step}", self.series),
             _ => format!("{profile}-{}", self.series),
         }
@@ -199,6 +220,10 @@ pub struct Found {
     pub temporary: Vec<String>,
     /// Paths that the profile excludes as steps.
     pub ignored: Vec<String>,
+    /// Symbolic links to steps that are no pointers of the profile.
+    pub links: Vec<LinkFound>,
+    /// Paths without a number that hold a copy of a step with one.
+    pub copies: Vec<String>,
     /// For each complete directory that nothing but its files proves whole, by its path: the files that all earlier
     /// complete steps of its series have and it lacks, with `*` in place of a step's number; `None` where there is no
     /// earlier one.
@@ -292,10 +317,19 @@ pub fn find_steps(
             let quiet_rule = quiet_rule(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
                 if is_compared(unit, quiet_rule, options.extent) {
-                    let names = unit.files.iter().map(|file| file.inside.as_str());
-                    let names = StepNames::new(unit.step, names);
+                    let entries = unit.beside.iter().map(|beside| beside.path.as_str());
+                    let entries: Vec<&str> = entries.chain([unit.path()]).collect();
+                    let files = unit.judged_files().map(|(entry, file)| {
+                        let is_itself = file.inside == last_component(entry) && !tree.is_directory(entry);
+                        let below = || format!("{entry}/{}", file.inside);
+                        if is_itself { entry.to_owned() } else { below() }
+                    });
+                    let names = StepNames::of_entries(unit.step, &entries, files);
                     missing.insert(unit.path().to_owned(), usual.lacking(unit.step, &names));
-                    usual.add(names);
+                    // The name of a lone file may be another one in each step.
+                    if !unit.is_files() || !unit.beside.is_empty() {
+                        usual.add(names);
+                    }
                 }
                 for (glob, had) in as_before.iter().zip(&mut had) {
                     if unit.has(glob) {
@@ -308,25 +342,42 @@ pub fn find_steps(
             steps.push(found_step(unit, complete, ranks, quiet_rule));
         }
     }
-    leave_out_copies(profile, &mut steps, tree, files);
+    let copies = leave_out_copies(profile, &mut steps, tree, files);
     steps.extend(temporary.iter().filter_map(|(path, step)| {
         let step = (*step)?;
         Some(temporary_step(tree, path, step))
     }));
+    let is_pointer = |path: &str| pointers.iter().any(|pointer| pointer.path == path);
     Found {
+        links: links::links(&steps, is_pointer, tree),
         steps,
         pointers,
         temporary: temporary.into_iter().map(|(path, _)| path).collect(),
         ignored,
+        copies,
         missing,
     }
 }
 
+/// Whether a profile finds an entry that is, or is about to be, a step; whether or not it is still being written.
+pub(crate) fn finds_steps(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> bool {
+    let options = FindOptions {
+        quiet_seconds: 0,
+        ..FindOptions::default()
+    };
+    let found = find_steps(profile, tree, files, END_OF_TIME, &options);
+    let counts = |step: &FoundStep| profile.name != GENERIC || step.is_complete();
+    found.steps.iter().any(counts)
+}
+
 /// Whether nothing but the files of a step shows that its save is over, and other steps show which files that takes.
 fn is_compared(unit: &Unit<'_>, rule: QuietRule, extent: Extent) -> bool {
-    let is_directory = unit.members.len() == 1 && !unit.is_files();
     let is_unproved = matches!(rule, QuietRule::Always | QuietRule::Briefly);
-    is_directory && is_unproved && unit.series.unit != Some(UnitRule::ArealRecover) && !extent.is_part()
+    unit.members.len() == 1
+        && !unit.rewritten
+        && is_unproved
+        && unit.series.unit != Some(UnitRule::ArealRecover)
+        && !extent.is_part()
 }
 
 /// Returns whether every file of an alias is only another name for a step's bytes.
@@ -339,70 +390,45 @@ fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
     })
 }
 
-/// Leaves out the aliases that state the number of a complete and undamaged step beside them: the trainer saved the
-/// same state twice. Of an unknown trainer, nothing says that its unnumbered file is more than a copy, unless it states
-/// that it is ahead of every numbered step.
-fn leave_out_copies(profile: &Profile, steps: &mut Vec<FoundStep>, tree: &Tree, files: &dyn OpenFile) {
-    let is_alias = |step: &FoundStep| {
-        let mut series = profile.series.iter();
-        step.rewritten && series.any(|series| series.name == step.series && series.alias)
-    };
-    if !steps.iter().any(is_alias) {
-        return;
-    }
-    let numbered: Vec<FoundStep> = steps
-        .iter()
-        .filter(|step| !step.rewritten && step.is_complete() && step.resumable)
-        .filter(|step| profile.name != GENERIC || looks_like_a_step(last_component(&step.path)))
-        .cloned()
-        .collect();
-    let highest = numbered.iter().filter_map(|step| step.step).max();
-    let is_copy = |alias: &FoundStep| {
-        if profile.name == GENERIC {
-            return highest.is_some() && alias.step <= highest;
-        }
-        let beside = |step: &&FoundStep| {
-            alias.step.is_some()
-                && step.step == alias.step
-                && alias.written_at.seconds_since(step.written_at) <= LONGEST_SAVE_SECONDS
-                && parent_prefix(&step.path) == parent_prefix(&alias.path)
-        };
-        let mut others = numbered.iter().filter(beside);
-        others.any(|step| check_step(step, tree, files).damage().is_empty())
-    };
-    steps.retain(|step| !is_alias(step) || !is_copy(step));
-}
-
 fn found_step(
     unit: &Unit<'_>,
     complete: Completeness,
     ranks: Option<u32>,
     quiet_rule: QuietRule,
 ) -> FoundStep {
+    let stored = || unit.judged_files().map(|(_, file)| file).chain(&unit.clutter);
+    let beside = unit.beside.iter().map(|beside| beside.path.clone());
+    let own = unit.members.iter().map(|member| member.path.clone());
     FoundStep {
         path: unit.path().to_owned(),
-        members: unit.members.iter().map(|member| member.path.clone()).collect(),
+        members: beside.chain(own).collect(),
         series: unit.series.name.clone(),
         step: unit.step,
         rewritten: unit.rewritten,
         complete,
         quiet_rule,
         ranks,
-        bytes: unit
-            .files
-            .iter()
-            .map(|file| file.size_bytes)
-            .fold(0, u64::saturating_add),
-        files: unit.files.len() as u64,
-        written_at: unit.newest().unwrap_or_default(),
+        bytes: stored().map(|file| file.size_bytes).fold(0, u64::saturating_add),
+        files: stored().count() as u64,
+        written_at: stored().map(|file| file.mtime).max().unwrap_or_default(),
+        content: content_of(unit),
         resumable: unit.resumable,
     }
+}
+
+/// Returns a number that differs if files of a step, clutter aside, have other paths, sizes or times.
+fn content_of(unit: &Unit<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (entry, file) in unit.judged_files() {
+        (entry, &file.inside, file.size_bytes, file.mtime).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
     let files = tree
         .get(path)
-        .map(|entry| units::files_of(tree, path, entry))
+        .map(|entry| units::files_of(tree, path, entry).0)
         .unwrap_or_default();
     FoundStep {
         path: path.to_owned(),
@@ -421,6 +447,7 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
             .fold(0, u64::saturating_add),
         files: files.len() as u64,
         written_at: files.iter().map(|file| file.mtime).max().unwrap_or_default(),
+        content: 0,
         resumable: false,
     }
 }

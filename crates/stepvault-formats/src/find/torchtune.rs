@@ -35,7 +35,7 @@ pub(super) fn add_recipe_state(units: &mut [Unit<'_>], tree: &Tree, files: &dyn 
         // The first epoch is 0.
         let until_its_end = unit.step.and_then(|epoch| epoch.checked_add(1));
         if finished.is_some() && finished == until_its_end {
-            unit.files.extend(files_of(tree, &path, entry));
+            unit.files.extend(files_of(tree, &path, entry).0);
             unit.members.push(Member {
                 path: path.clone(),
                 parts: PathParts::default(),

@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepvault_core::timestamp::Timestamp;
 
 use super::areal;
+use super::members::{Beside, join_by_number, leave_out_other_numbers, number_of_loose};
 use super::stated::stated_step;
 use super::torchtune;
+use crate::not_checkpoint::{is_in_clutter, is_no_checkpoint, is_tracker, may_hold_state};
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{Values, last_component, parent_prefix};
-use crate::profile::{PathGlob, Profile, Series, StepKind, UnitRule};
+use crate::profile::{GENERIC, PathGlob, Profile, Series, StepKind, UnitRule};
 use crate::step_name;
 use crate::temporary::{is_temporary, is_unfinished_file};
+use crate::text_file::read_text;
 use crate::tree::{Entry, EntryKind, OpenFile, Tree};
 
 /// How the names of stepvault's own directories begin: a restore stages files in one of them, and moves others aside
@@ -44,6 +47,10 @@ pub(crate) struct Unit<'a> {
     /// Whether its path holds one step after another, so that only the content tells its number.
     pub(crate) rewritten: bool,
     pub(crate) files: Vec<UnitFile>,
+    /// What tools left among its files: stored with them, and no part of any judgement.
+    pub(crate) clutter: Vec<UnitFile>,
+    /// Other entries of the same number.
+    pub(crate) beside: Vec<Beside>,
     /// Whether it contains what its series requires.
     pub(crate) fits: bool,
     /// Whether the trainer can resume from it.
@@ -83,7 +90,16 @@ impl Unit<'_> {
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.files.iter().map(|file| file.mtime).max()
+        let beside = self.beside.iter().flat_map(|beside| &beside.files);
+        self.files.iter().chain(beside).map(|file| file.mtime).max()
+    }
+
+    /// Returns the files of the step that are judged, with the path of the entry that they belong to.
+    pub(crate) fn judged_files(&self) -> impl Iterator<Item = (&str, &UnitFile)> {
+        let own = self.files.iter();
+        let beside = self.beside.iter();
+        let beside = beside.flat_map(|beside| beside.files.iter().map(|file| (beside.path.as_str(), file)));
+        own.map(|file| (self.path(), file)).chain(beside)
     }
 }
 
@@ -102,6 +118,8 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
     // Directories that belong to one step as a whole, with everything below them.
     let mut taken = BTreeSet::new();
     let mut units: BTreeMap<(usize, String), Unit<'a>> = BTreeMap::new();
+    // Entries with a number that no series matches.
+    let mut loose = Vec::new();
     for (path, entry) in tree.entries() {
         if is_below(path, &taken) {
             continue;
@@ -121,6 +139,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             continue;
         }
         let Some(choice) = choose(profile, tree, path, entry) else {
+            loose.extend(number_of_loose(path, &entry.kind).map(|number| (path.to_owned(), number)));
             continue;
         };
         let step = match choice.parts.step {
@@ -129,6 +148,15 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             None => step_name::parse(last_component(path)),
         };
         if choice.series.unit != Some(UnitRule::ArealRecover) && choice.series.numbered && step.is_none() {
+            continue;
+        }
+        if profile.name == GENERIC
+            && entry.kind == EntryKind::Directory
+            && !is_step_directory(tree, path, step)
+        {
+            continue;
+        }
+        if profile.name == GENERIC && step.is_none() && is_text_alone(path, tree, files) {
             continue;
         }
         if entry.kind == EntryKind::Directory {
@@ -144,12 +172,15 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             step,
             rewritten: choice.series.rewritten && step.is_none(),
             files: Vec::new(),
+            clutter: Vec::new(),
+            beside: Vec::new(),
             fits: false,
             resumable: choice.series.resumable,
             objection: None,
         });
         unit.fits |= choice.fits;
         unit.files.extend(choice.files);
+        unit.clutter.extend(choice.clutter);
         unit.members.push(Member {
             path: path.to_owned(),
             parts: choice.parts,
@@ -165,6 +196,10 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         }
     });
     torchtune::add_recipe_state(&mut units, tree, files);
+    join_by_number(&mut units, &loose, tree);
+    if profile.name == GENERIC {
+        leave_out_other_numbers(&mut units);
+    }
     for unit in units.iter_mut().filter(|unit| unit.rewritten) {
         add_companions(unit, tree);
         let members: Vec<&str> = unit.members.iter().map(|member| member.path.as_str()).collect();
@@ -202,7 +237,7 @@ fn add_companions(unit: &mut Unit<'_>, tree: &Tree) {
     }
     for companion in companions {
         if let Some(entry) = tree.get(&companion.path) {
-            unit.files.extend(files_of(tree, &companion.path, entry));
+            unit.files.extend(files_of(tree, &companion.path, entry).0);
             unit.members.push(companion);
         }
     }
@@ -273,6 +308,7 @@ struct Choice<'a> {
     series: &'a Series,
     parts: PathParts,
     files: Vec<UnitFile>,
+    clutter: Vec<UnitFile>,
     fits: bool,
 }
 
@@ -284,6 +320,13 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
         EntryKind::File { .. } => false,
         EntryKind::Symlink { .. } | EntryKind::Other => return None,
     };
+    let name = last_component(path);
+    let is_excluded = if is_directory {
+        is_tracker
+    } else {
+        is_no_checkpoint
+    };
+    let has_number = step_name::parse(name).is_some();
     let mut files = None;
     let mut fallback = None;
     for (index, series) in profile.series.iter().enumerate() {
@@ -292,13 +335,18 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
             StepKind::File => !is_directory,
             StepKind::Either => true,
         };
-        if !fits_kind || is_temporary(last_component(path)) {
+        if !fits_kind || is_temporary(name) || profile.name == GENERIC && is_excluded(name) {
             continue;
         }
         let Some(parts) = series.path.parts(path) else {
             continue;
         };
-        let files = files.get_or_insert_with(|| files_of(tree, path, entry));
+        // A later series may match names without a number.
+        let needs_number = series.numbered && series.unit.is_none() && !series.path.has_group("step");
+        if needs_number && !has_number {
+            continue;
+        }
+        let (files, _) = files.get_or_insert_with(|| files_of(tree, path, entry));
         let holds = |file: &UnitFile| series.holds.iter().any(|glob| glob.is_match(&file.inside));
         let fits = series.holds.is_empty() || files.iter().any(holds);
         let choice = (index, series, parts, fits);
@@ -312,33 +360,69 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
         }
     }
     let (index, series, parts, fits) = fallback?;
+    let (files, clutter) = files.unwrap_or_default();
     Some(Choice {
         index,
         series,
         parts,
-        files: files.unwrap_or_default(),
+        files,
+        clutter,
         fits,
     })
 }
 
-/// Returns the files of an entry, by their paths inside it.
-pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> Vec<UnitFile> {
+/// Returns the files of an entry, by their paths inside it, and apart from them what tools left among them.
+pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> (Vec<UnitFile>, Vec<UnitFile>) {
     if let EntryKind::File { size_bytes, .. } = entry.kind {
-        return vec![UnitFile {
+        let file = UnitFile {
             inside: last_component(path).to_owned(),
             size_bytes,
             mtime: entry.mtime,
-        }];
+        };
+        return (vec![file], Vec::new());
     }
-    tree.below(path)
-        .files()
-        .filter_map(|(inside, file)| match file.kind {
-            EntryKind::File { size_bytes, .. } => Some(UnitFile {
-                inside: inside.to_owned(),
-                size_bytes,
-                mtime: file.mtime,
-            }),
-            _ => None,
-        })
-        .collect()
+    let files = tree.inside(path).filter_map(|(below, file)| match file.kind {
+        EntryKind::File { size_bytes, .. } => Some(UnitFile {
+            inside: below.strip_prefix(path)?.trim_start_matches('/').to_owned(),
+            size_bytes,
+            mtime: file.mtime,
+        }),
+        _ => None,
+    });
+    files.partition(|file| !is_in_clutter(&file.inside))
+}
+
+/// Whether a file without an extension is a short text, as one that names the last checkpoint.
+pub(super) fn is_text_alone(path: &str, tree: &Tree, files: &dyn OpenFile) -> bool {
+    let is_control = |character: char| character.is_control() && !character.is_whitespace();
+    !last_component(path).contains('.')
+        && tree.file_size_bytes(path).is_some_and(|bytes| bytes > 0)
+        && read_text(tree, files, path).is_ok_and(|text| !text.contains(is_control))
+}
+
+/// Whether a directory with a number in its name is a step, as far as names tell: it can hold the state of a training, or
+/// its name says that it will; and it is no directory of several steps.
+fn is_step_directory(tree: &Tree, path: &str, step: Option<u64>) -> bool {
+    let names = tree.inside(path).filter_map(|(below, entry)| {
+        let name = last_component(below);
+        let is_step = step_name::looks_like_a_step(name) && !is_temporary(name);
+        let number = step_name::parse(name).filter(|number| is_step && Some(*number) != step)?;
+        let is_candidate = entry.kind == EntryKind::Directory || !is_no_checkpoint(name);
+        is_candidate.then_some(number)
+    });
+    let says_step = step_name::looks_like_a_step(last_component(path));
+    let holds_steps = || step.is_some() && !says_step && names.take(1).next().is_some();
+    let holds_state = || {
+        let (files, _) = tree
+            .get(path)
+            .map(|entry| files_of(tree, path, entry))
+            .unwrap_or_default();
+        files.iter().any(holds_state)
+    };
+    (says_step || holds_state()) && !holds_steps()
+}
+
+/// Whether a file of a step may hold the state of a training.
+pub(super) fn holds_state(file: &UnitFile) -> bool {
+    file.size_bytes > 0 && may_hold_state(&file.inside)
 }

@@ -1,6 +1,8 @@
 //! The files that every earlier step has: a step whose save was cut off between two files lacks some of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::profile::template::last_component;
 
 /// The fewest hexadecimal digits in a row that make a name one of a kind: a digest, an identifier or a time.
 const UNIQUE_DIGITS: usize = 8;
@@ -32,6 +34,38 @@ impl StepNames {
         let forms = files.iter().flat_map(|name| [&name.own, &name.general]);
         let forms = forms.cloned().collect();
         Self { files, forms }
+    }
+
+    /// Returns the names of the files of a step of several entries, which end with the one that it is named after, from
+    /// the paths of the files. The numbers in the names of entries are left out.
+    pub fn of_entries(step: Option<u64>, entries: &[&str], paths: impl Iterator<Item = String>) -> Self {
+        let (mut names, mut counts) = (Vec::new(), BTreeMap::new());
+        for path in paths {
+            let below = |entry: &&&str| {
+                path.strip_prefix(**entry)
+                    .is_some_and(|rest| rest.starts_with('/'))
+            };
+            let name = match entries.iter().find(below) {
+                Some(entry) => {
+                    let inside = path.get(entry.len() + 1..).unwrap_or_default();
+                    if Some(entry) == entries.last() {
+                        inside.to_owned()
+                    } else {
+                        format!("{}/{inside}", without_numbers(last_component(entry)))
+                    }
+                }
+                None => without_numbers(last_component(&path)),
+            };
+            // Those of several ranks differ in their numbers alone.
+            let same = counts.entry(name.clone()).or_insert(0_u32);
+            names.push(if *same == 0 {
+                name
+            } else {
+                format!("{name} ({same})")
+            });
+            *same += 1;
+        }
+        Self::new(step, names.iter().map(String::as_str))
     }
 
     fn has(&self, name: &FileName) -> bool {
@@ -107,6 +141,19 @@ fn without_step(path: &str, step: Option<u64>) -> String {
         rest = behind;
     }
     result.push_str(rest);
+    result
+}
+
+/// Returns a name with `*` in place of each of its numbers.
+fn without_numbers(name: &str) -> String {
+    let mut result = String::new();
+    for character in name.chars() {
+        match character {
+            '0'..='9' if result.ends_with('*') => {}
+            '0'..='9' => result.push('*'),
+            other => result.push(other),
+        }
+    }
     result
 }
 

@@ -23,6 +23,7 @@ struct Row {
     fixture: String,
     framework: String,
     path: String,
+    members: Vec<String>,
     step: Option<u64>,
     complete: bool,
     sound: Option<bool>,
@@ -59,6 +60,7 @@ fn rows(fixture: &Value, profiles: &ProfileSet) -> Vec<Row> {
             fixture: fixture["name"].as_str().unwrap().to_owned(),
             framework: detection.profile.name.clone(),
             path: step.path.clone(),
+            members: step.members.clone(),
             step: step.step,
             complete: step.is_complete(),
             sound: check.is_sound(),
@@ -85,7 +87,15 @@ fn each_is_valid_exactly_when_its_framework_could_go_on_from_it() {
     for (fixture, rows) in all() {
         let name = fixture["name"].as_str().unwrap();
         let steps = fixture["steps"].as_array().unwrap();
-        let known: Vec<&Value> = steps.iter().filter(|step| !step["step"].is_null()).collect();
+        // Both formats of the same weights are one step.
+        let is_beside = |path: &str| {
+            let mut rows = rows.iter();
+            rows.any(|row| row.path != path && row.members.iter().any(|member| member == path))
+        };
+        let known = steps.iter().filter(|step| !step["step"].is_null());
+        let known: Vec<&Value> = known
+            .filter(|step| !is_beside(step["path"].as_str().unwrap()))
+            .collect();
         assert_eq!(rows.len(), known.len(), "{name}");
         for step in known {
             let path = step["path"].as_str().unwrap();

@@ -248,6 +248,7 @@ pub(super) fn overwritten_file(script: &mut Script) {
         script.whole(&step);
         script.finished(&step);
         script.write("last.pt", &bytes, long());
+        script.whole("last.pt");
         rotate(script, &mut kept, last, 3, path);
         script.pause(TRAINING);
     }

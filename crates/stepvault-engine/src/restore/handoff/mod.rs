@@ -17,9 +17,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::{
     FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, kept_in_place, plan,
 };
-use stepvault_formats::pointer::{PointerContent, copies_of_best};
+use stepvault_formats::pointer::{PointerContent, PointerWrite, copies_of_best};
 use stepvault_formats::profile::{Profile, ProfileSet};
-use stepvault_formats::tree::{OpenFile, Tree};
+use stepvault_formats::tree::{EntryKind, OpenFile, Tree};
 use stepvault_local::handoff::HandoffDirectory;
 use stepvault_local::staging::Staging;
 use stepvault_local::survey::SurveyFiles;
@@ -256,12 +256,39 @@ impl Handoff {
                 .on(self.directory.display())
                 .because("there is no generic profile")
         })?;
+        if plan.kept.is_none() {
+            plan.pointers.extend(self.recorded_links(&plan, &tree));
+        }
         plan.aside.extend(self.displaced.iter().cloned());
         if !self.options.write {
             plan.aside.clear();
             plan.pointers.clear();
         }
         Ok(plan)
+    }
+
+    /// Returns the links that led to the step when it was sealed, except those that the profile writes. What is no link
+    /// stays.
+    fn recorded_links(&self, plan: &HandoffPlan, tree: &Tree) -> Vec<PlannedPointer> {
+        let is_planned = |path: &str| plan.pointers.iter().any(|pointer| pointer.write.path == path);
+        let links = self.resolved.origin.links.iter();
+        let links = links.filter(|link| !is_planned(link.path.as_str()));
+        let planned = links.filter_map(|link| {
+            let is_right = match tree.get(link.path.as_str()).map(|entry| &entry.kind) {
+                None => false,
+                Some(EntryKind::Symlink { target }) => *target == link.target,
+                Some(_) => return None,
+            };
+            let (path, content) = (
+                link.path.to_string(),
+                PointerContent::Symlink(link.target.clone()),
+            );
+            Some(PlannedPointer {
+                write: PointerWrite { path, content },
+                is_right,
+            })
+        });
+        planned.collect()
     }
 
     /// Returns the step as the plans of a handoff take it; `tree` is the directory.

@@ -35,8 +35,9 @@ pub struct StorageItem {
 /// Reads the items of a `.metadata`, in its order.
 ///
 /// # Errors
-/// [`Fault::Broken`] if it is not one whole pickle of a `Metadata`, if an item lacks its location, or if it holds
-/// fewer locations than pieces of items; [`Fault::Unknown`] if it is of another kind of storage, or too large.
+/// [`Fault::Broken`] if it is not one whole pickle, if an item lacks its location, or if it holds
+/// fewer locations than pieces of items; [`Fault::Unknown`] if it holds no `Metadata`, is of another kind of
+/// storage, or too large.
 pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
@@ -51,7 +52,7 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
     }
     let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
     let attributes = attributes_of(&pickle, pickle.root(), (METADATA_MODULE, "Metadata"))
-        .ok_or_else(|| Fault::broken("it holds no Metadata of torch.distributed.checkpoint"))?;
+        .ok_or_else(|| Fault::Unknown("it holds no Metadata of torch.distributed.checkpoint".to_owned()))?;
     let (Some(described), Some(places)) = (
         attributes.get(&pickle, "state_dict_metadata"),
         attributes.get(&pickle, "storage_data"),

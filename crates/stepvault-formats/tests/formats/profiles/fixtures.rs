@@ -125,6 +125,12 @@ fn steps_and_whether_they_are_complete_are_those_of_the_manifest() {
             .iter()
             .map(|step| (step.path.clone(), step.step, step.is_complete()))
             .collect();
+        // Both formats of the same weights are one step.
+        let is_beside = |path: &String| {
+            let mut steps = found.steps.iter();
+            steps.any(|step| step.path != *path && step.members.contains(path))
+        };
+        known.retain(|(path, ..)| !is_beside(path));
         known.sort();
         seen.sort();
         assert_eq!(seen, known, "{name}: {:#?}", found.steps);

@@ -12,6 +12,7 @@ mod jax;
 mod lightning;
 mod reinforcement;
 mod torch;
+mod unknown;
 mod unnumbered;
 
 pub(super) fn profile(name: &str) -> Profile {

@@ -204,23 +204,64 @@ fn one_file_of_an_unknown_trainer() {
     memory.write_bytes("checkpoint.pt", &torch(&number("step", 12)));
     memory.write_bytes("best.pt", &torch(&number("step", 10)));
     memory.write_bytes("model.pt", &torch(""));
+    memory.write("train.log");
     assert_eq!(detected(&memory), "generic");
-    let one = |step| rewritten("checkpoint.pt", step, &["best.pt"]);
+    // The others are created before it.
+    let one = |step| rewritten("checkpoint.pt", step, &["best.pt", "checkpoint.pt"]);
     assert_eq!(steps("generic", &memory), [one(Some(12))]);
-    assert_eq!(look("generic", &memory).steps[0].quiet_rule, QuietRule::Briefly);
+    let found = look("generic", &memory);
+    assert_eq!(found.steps[0].members, ["model.pt", "best.pt", "checkpoint.pt"]);
+    assert_eq!(found.steps[0].quiet_rule, QuietRule::Briefly);
     // Counted anew in each epoch, perhaps.
     memory.write_bytes(
         "checkpoint.pt",
         &torch(&(number("step", 12) + &number("epoch", 2))),
     );
     assert_eq!(steps("generic", &memory), [one(None)]);
+}
 
-    // Beside numbered steps it is most likely a copy.
-    memory.write_bytes("ckpt_step_20.pt", &torch(""));
-    let numbered = ("ckpt_step_20.pt".to_owned(), Some(20), false, Vec::new());
-    assert_eq!(steps("generic", &memory), std::slice::from_ref(&numbered));
-    memory.write_bytes("checkpoint.pt", &torch(&number("step", 20)));
-    assert_eq!(steps("generic", &memory), std::slice::from_ref(&numbered));
-    memory.write_bytes("checkpoint.pt", &torch(&number("step", 21)));
-    assert_eq!(steps("generic", &memory), [one(Some(21)), numbered]);
+#[test]
+fn a_file_without_a_number_beside_numbered_steps_is_a_step_unless_it_is_a_copy() {
+    let numbered = |step: u64| (format!("ckpt_step_{step}.pt"), Some(step), false, Vec::new());
+    let mut memory = Memory::default();
+    memory.write_bytes("latest.pt", &torch(""));
+    memory.write_bytes("vocabulary.bin", b"words");
+    memory.write_bytes("ckpt_step_20.pt", &torch(&number("step", 20)));
+    let found = look("generic", &memory);
+    assert_eq!(steps("generic", &memory), [numbered(20)], "both are older");
+    assert_eq!(found.copies, Vec::<String>::new());
+    // The same bytes, then the same number.
+    memory.write_bytes("latest.pt", &torch(&number("step", 20)));
+    assert_eq!(steps("generic", &memory), [numbered(20)]);
+    assert_eq!(look("generic", &memory).copies, ["latest.pt"]);
+    memory.write_bytes("latest.pt", &torch(&(number("loss", 3) + &number("step", 20))));
+    assert_eq!(look("generic", &memory).copies, ["latest.pt"]);
+    let latest = |step| rewritten("latest.pt", step, &[]);
+    memory.write_bytes("latest.pt", &torch(&number("step", 21)));
+    assert_eq!(steps("generic", &memory), [numbered(20), latest(Some(21))]);
+    memory.write_bytes("latest.pt", &torch(""));
+    assert_eq!(steps("generic", &memory), [numbered(20), latest(None)]);
+    // It was taken before the next step was written.
+    memory.write_bytes("ckpt_step_30.pt", &torch(""));
+    assert_eq!(steps("generic", &memory), [numbered(20), numbered(30)]);
+}
+
+#[test]
+fn a_directory_that_is_swapped_by_rename_is_a_step_each_time() {
+    let mut memory = Memory::new(&["latest/model.pt", "latest/optimizer.pt", "latest/config.json"]);
+    assert_eq!(steps("generic", &memory), [rewritten("latest", None, &[])]);
+    memory.write("step_5/model.pt");
+    memory.write("step_5/optimizer.pt");
+    memory.write("step_5/config.json");
+    assert_eq!(look("generic", &memory).copies, ["latest"], "the same contents");
+    memory.write("latest/optimizer.pt = of the next step");
+    let latest = rewritten("latest", None, &[]);
+    assert_eq!(steps("generic", &memory)[1], latest);
+}
+
+#[test]
+fn a_distributed_checkpoint_that_is_saved_to_one_id_is_a_step_each_time() {
+    let memory = Memory::new(&["ckpt/__0_0.distcp", "ckpt/.metadata"]);
+    assert_eq!(detected(&memory), "dcp");
+    assert_eq!(steps("dcp", &memory), [rewritten("ckpt", None, &[])]);
 }

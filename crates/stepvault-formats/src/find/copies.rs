@@ -1,0 +1,212 @@
+//! Steps without a number beside steps with one: copies of those, or states of their own.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::{Completeness, FoundStep, LONGEST_SAVE_SECONDS};
+use crate::check::check_step;
+use crate::profile::template::{last_component, parent_prefix};
+use crate::profile::{GENERIC, Profile};
+use crate::source::ReadAt;
+use crate::structure::zip;
+use crate::tree::{OpenFile, Tree};
+
+/// Words in the names of files that hold the newest state, or the best one, the most likely to be resumed from first.
+const WORDS: [&str; 11] = [
+    "last",
+    "latest",
+    "current",
+    "resume",
+    "checkpoint",
+    "ckpt",
+    "recent",
+    "final",
+    "snapshot",
+    "backup",
+    "best",
+];
+/// Maximum number of numbered steps whose bytes are compared with a file's.
+const MAX_COMPARED: usize = 8;
+/// Up to this size, files are compared as a whole.
+const COMPARED_WHOLE_BYTES: u64 = 8 << 20;
+/// How much of a larger file is compared in each of several places.
+const SAMPLE_BYTES: u64 = 64 << 10;
+/// Number of these places, the two ends included.
+const SAMPLES: u64 = 16;
+
+/// Leaves out the aliases that hold the state of a numbered step, and returns their paths: the trainer saved the same
+/// state twice.
+///
+/// Of an unknown trainer, an alias beside numbered steps is a step if it states that it is ahead of them; or if its name
+/// says that it holds the newest state or the best one, and it states a number that none of them has or was written after
+/// the newest of them. All aliases that remain in a
+/// directory are one step.
+pub(super) fn leave_out_copies(
+    profile: &Profile,
+    steps: &mut Vec<FoundStep>,
+    tree: &Tree,
+    files: &dyn OpenFile,
+) -> Vec<String> {
+    let is_alias =
+        |step: &FoundStep| step.rewritten && step.series_in(profile).is_some_and(|series| series.alias);
+    if !steps.iter().any(is_alias) {
+        return Vec::new();
+    }
+    let is_generic = profile.name == GENERIC;
+    let (aliases, numbered): (Vec<_>, Vec<_>) = std::mem::take(steps).into_iter().partition(is_alias);
+    let mut complete: Vec<&FoundStep> = numbered
+        .iter()
+        .filter(|step| !step.rewritten && step.is_complete() && step.resumable && step.step.is_some())
+        .collect();
+    complete.sort_by_key(|step| std::cmp::Reverse(step.step));
+    let mut copies = Vec::new();
+    let mut own = Vec::new();
+    for alias in aliases {
+        let same_state = |step: &&FoundStep| {
+            let is_beside = alias.step.is_some()
+                && step.step == alias.step
+                && (is_generic || alias.written_at.seconds_since(step.written_at) <= LONGEST_SAVE_SECONDS)
+                && parent_prefix(&step.path) == parent_prefix(&alias.path);
+            is_beside && check_step(step, tree, files).damage().is_empty()
+        };
+        let is_copy = complete.iter().any(same_state)
+            || is_generic
+                && complete
+                    .iter()
+                    .take(MAX_COMPARED)
+                    .any(|step| holds_copy(step, &alias, tree, files));
+        let is_own = || {
+            complete.first().is_none_or(|newest| {
+                let is_ahead = alias.step > newest.step;
+                let is_later = alias.step.is_some() || alias.written_at > newest.written_at;
+                is_ahead || is_later && says_newest(&alias.path)
+            })
+        };
+        if is_copy {
+            copies.extend(alias.members);
+        } else if !is_generic || is_own() {
+            own.push(alias);
+        }
+    }
+    *steps = numbered;
+    steps.extend(if is_generic { joined(own, tree) } else { own });
+    copies
+}
+
+/// Whether a name says that a path holds the newest state, or the best one.
+pub fn says_newest(path: &str) -> bool {
+    precedence(path) < WORDS.len()
+}
+
+/// Returns the position of a name's first word in [`WORDS`].
+fn precedence(path: &str) -> usize {
+    let lower = last_component(path).to_ascii_lowercase();
+    let mut words = WORDS.iter();
+    let position = words.position(|word| lower.contains(word));
+    position.unwrap_or(WORDS.len())
+}
+
+/// Makes one step of all steps without a number in the same directory. Of several that state numbers, the highest counts.
+fn joined(aliases: Vec<FoundStep>, tree: &Tree) -> Vec<FoundStep> {
+    let mut places: BTreeMap<(String, bool), Vec<FoundStep>> = BTreeMap::new();
+    for alias in aliases {
+        let key = (
+            parent_prefix(&alias.path).to_owned(),
+            tree.is_directory(&alias.path),
+        );
+        places.entry(key).or_default().push(alias);
+    }
+    places.into_values().filter_map(join).collect()
+}
+
+fn join(mut aliases: Vec<FoundStep>) -> Option<FoundStep> {
+    aliases.sort_by_cached_key(|alias| std::cmp::Reverse((precedence(&alias.path), alias.path.clone())));
+    let mut leading = aliases.pop()?;
+    let mut members = Vec::new();
+    for other in aliases {
+        leading.bytes = leading.bytes.saturating_add(other.bytes);
+        leading.files += other.files;
+        leading.written_at = leading.written_at.max(other.written_at);
+        leading.content = leading.content.rotate_left(1) ^ other.content;
+        members.extend(other.members);
+        match (&mut leading.complete, other.complete) {
+            (Completeness::NotYet { reasons }, Completeness::NotYet { reasons: more }) => {
+                reasons.extend(more)
+            }
+            (complete, other @ Completeness::NotYet { .. }) => *complete = other,
+            (_, Completeness::Complete { .. }) => {}
+        }
+    }
+    members.append(&mut leading.members);
+    leading.members = members;
+    Some(leading)
+}
+
+/// Whether a step holds the same bytes as an alias: each of its files is one of the step's.
+fn holds_copy(step: &FoundStep, alias: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> bool {
+    if let [path] = alias.members.as_slice()
+        && tree.is_file(path)
+    {
+        let mut members = step.members.iter().filter(|member| tree.is_file(member));
+        return members.any(|member| is_same_content(path, member, files).unwrap_or(false));
+    }
+    let mut members = step.members.iter().filter(|member| tree.is_directory(member));
+    members.any(|member| {
+        let mut inside = alias.members.iter().flat_map(|path| {
+            tree.inside(path)
+                .filter_map(move |(below, _)| Some((below, below.strip_prefix(path.as_str())?)))
+        });
+        inside.all(|(path, rest)| {
+            let other = format!("{member}{rest}");
+            !tree.is_file(path)
+                || tree.file_size_bytes(path) == tree.file_size_bytes(&other)
+                    && is_same_content(path, &other, files).unwrap_or(false)
+        })
+    })
+}
+
+/// Compares two files: small ones as a whole, larger ones in several places. The records of two archives of `torch.save`,
+/// which have the names of their files in them, are compared by their checksums.
+fn is_same_content(one: &str, other: &str, files: &dyn OpenFile) -> io::Result<bool> {
+    let (one, other) = (files.open(one)?, files.open(other)?);
+    let size_bytes = one.size_bytes();
+    if size_bytes != other.size_bytes() || size_bytes == 0 {
+        return Ok(size_bytes > 0 && has_same_records(&*one, &*other));
+    }
+    let (length_bytes, places) = if size_bytes <= COMPARED_WHOLE_BYTES {
+        (size_bytes, 1)
+    } else {
+        (SAMPLE_BYTES, SAMPLES)
+    };
+    for place in 0..places {
+        let offset = (size_bytes - length_bytes) / (places - 1).max(1) * place;
+        if read(&*one, offset, length_bytes)? != read(&*other, offset, length_bytes)? {
+            return Ok(has_same_records(&*one, &*other));
+        }
+    }
+    Ok(true)
+}
+
+fn read(source: &dyn ReadAt, offset: u64, length_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; usize::try_from(length_bytes).unwrap_or(0)];
+    source.read_exact_at(offset, &mut buffer)?;
+    Ok(buffer)
+}
+
+fn has_same_records(one: &dyn ReadAt, other: &dyn ReadAt) -> bool {
+    let records = |source: &dyn ReadAt| -> Option<Vec<(String, u32, u64)>> {
+        let records = zip::read(source).ok()?;
+        let of = |record: &zip::Record| {
+            let (_, name) = record.name().split_once('/')?;
+            (record.crc32() != 0 || record.size_bytes() == 0)
+                .then(|| (name.to_owned(), record.crc32(), record.size_bytes()))
+        };
+        // It depends on the name of the file.
+        let compared = records
+            .iter()
+            .filter(|record| !record.name().ends_with("serialization_id"));
+        compared.map(of).collect()
+    };
+    let is_likely = one.size_bytes().abs_diff(other.size_bytes()) <= one.size_bytes() / 4 + SAMPLE_BYTES;
+    is_likely && records(one).is_some_and(|list| !list.is_empty() && Some(list) == records(other))
+}

@@ -1,0 +1,111 @@
+//! What a directory holds that is no step, and that nothing shows to be no checkpoint.
+
+use std::collections::BTreeSet;
+
+use stepvault_core::timestamp::Timestamp;
+
+use super::units::{files_of, holds_state, is_text_alone};
+use super::{Found, FoundStep};
+use crate::not_checkpoint::{is_no_checkpoint, is_tracker};
+use crate::temporary::is_temporary;
+use crate::tree::{EntryKind, OpenFile, Tree};
+
+/// An entry that may be a checkpoint and belongs to no step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    /// Its path.
+    pub path: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// The modification time of its newest file.
+    pub written_at: Timestamp,
+    /// The length of all its files, in bytes.
+    pub bytes: u64,
+}
+
+/// Returns the entries that may be checkpoints and belong to no step that `is_stored`, in the order of their paths. Of a
+/// directory without any step, only its own path is returned.
+///
+/// Everything else is accounted for: it belongs to a step, points to one, is a copy of one, has a name that is used only
+/// while writing, is ignored by the profile, or is known to be no checkpoint by its name.
+pub fn leftovers(
+    found: &Found,
+    is_stored: impl Fn(&FoundStep) -> bool,
+    tree: &Tree,
+    files: &dyn OpenFile,
+) -> Vec<Leftover> {
+    let steps = found.steps.iter().filter(|step| is_stored(step));
+    let known = steps
+        .flat_map(|step| &step.members)
+        .chain(found.pointers.iter().map(|pointer| &pointer.path))
+        .chain(&found.temporary)
+        .chain(&found.ignored)
+        .chain(&found.copies);
+    let search = Search {
+        known: known.map(String::as_str).collect(),
+        tree,
+        files,
+    };
+    let mut leftovers = Vec::new();
+    search.collect("", &mut leftovers);
+    leftovers
+}
+
+struct Search<'a> {
+    known: BTreeSet<&'a str>,
+    tree: &'a Tree,
+    files: &'a dyn OpenFile,
+}
+
+impl Search<'_> {
+    fn collect(&self, directory: &str, leftovers: &mut Vec<Leftover>) {
+        for (name, entry) in self.tree.children(directory) {
+            let path = if directory.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{directory}/{name}")
+            };
+            if self.known.contains(path.as_str()) || is_temporary(name) {
+                continue;
+            }
+            match entry.kind {
+                EntryKind::Directory if is_tracker(name) => {}
+                EntryKind::Directory if self.holds_known(&path) => self.collect(&path, leftovers),
+                EntryKind::Directory => {
+                    let (inside, _) = files_of(self.tree, &path, entry);
+                    if inside.iter().any(holds_state) {
+                        leftovers.push(Leftover {
+                            path,
+                            is_directory: true,
+                            written_at: inside.iter().map(|file| file.mtime).max().unwrap_or_default(),
+                            bytes: inside
+                                .iter()
+                                .map(|file| file.size_bytes)
+                                .fold(0, u64::saturating_add),
+                        });
+                    }
+                }
+                EntryKind::File { size_bytes, .. } => {
+                    if size_bytes > 0
+                        && !is_no_checkpoint(name)
+                        && !is_text_alone(&path, self.tree, self.files)
+                    {
+                        leftovers.push(Leftover {
+                            path,
+                            is_directory: false,
+                            written_at: entry.mtime,
+                            bytes: size_bytes,
+                        });
+                    }
+                }
+                EntryKind::Symlink { .. } | EntryKind::Other => {}
+            }
+        }
+    }
+
+    fn holds_known(&self, directory: &str) -> bool {
+        let prefix = format!("{directory}/");
+        let mut inside = self.known.range(prefix.as_str()..);
+        inside.next().is_some_and(|path| path.starts_with(&prefix))
+    }
+}
