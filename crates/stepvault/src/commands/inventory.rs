@@ -243,6 +243,7 @@ pub(super) fn attempt_text(id: StepId) -> String {
     }
 }
 
+#[expect(clippy::ref_option, reason = "serde passes the member like this")]
 fn serialize_time<S: Serializer>(
     time: &Option<Timestamp>,
     serializer: S,
