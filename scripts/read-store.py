@@ -64,7 +64,8 @@ def settle(path, entry):
 
 def restore(root, label, staging):
     commit = record((root / ".stepvault/commits" / f"{label}.json").read_bytes())
-    if label != f"{commit['id']['step']:012}.a{commit['id']['attempt']}":
+    step, revision = commit["id"], commit["id"].get("revision", 1)
+    if label != f"{step['step']:012}.a{step['attempt']}" + (f"r{revision}" if revision > 1 else ""):
         raise ValueError("the commit belongs to another step")
     manifests = [read_part(root / ".stepvault", label, commit, part) for part in commit["parts"]]
     every = lambda kind: [entry for manifest in manifests for entry in manifest[kind]]
@@ -98,10 +99,11 @@ def put(place, paths, target):
 
 def main(url, run, target, step=None):
     root = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)) / run
-    named = re.compile(r"(\d{12})\.a([1-9]\d*)\.json")
+    named = re.compile(r"(\d{12})\.a([1-9]\d*)(?:r([2-9]|[1-9]\d+))?\.json")
     def labels(kind):
         names = os.listdir(root / ".stepvault" / kind) if (root / ".stepvault" / kind).is_dir() else []
-        return {(int(found[2]), int(found[1])): found[0][:-5] for found in map(named.fullmatch, names) if found}
+        key = lambda found: (int(found[2]), int(found[1]), int(found[3] or 1))
+        return {key(found): found[0][:-5] for found in map(named.fullmatch, names) if found}
     gone, target = labels("tombstones"), pathlib.Path(target)
     for key, label in sorted(labels("commits").items(), reverse=True):
         if key in gone or step not in (None, str(key[1])):

@@ -64,10 +64,19 @@ class Step:
     is_pinned: bool
     metrics: Dict[str, float]
     document: Document = field(repr=False)
+    revision: int = 1
+    """Which state of the step it is; later ones have files that were added or changed."""
+    began: Optional[str] = None
+    """The evidence with which its attempt began, if it is the first step of one."""
 
 
 def _megabytes(size_bytes: Optional[int]) -> str:
     return "" if size_bytes is None else f"{size_bytes / 1e6:,.1f}"
+
+
+def _attempt(step: Document) -> str:
+    """Returns the attempt of a step for a table, with its revision unless that is the first."""
+    return str(step["attempt"]) + (f" (revision {step['revision']})" if "revision" in step else "")
 
 
 def _table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -96,13 +105,22 @@ class Steps(List[Step]):
                 is_pinned=step["pinned"],
                 metrics=step["metrics"],
                 document=step,
+                revision=step.get("revision", 1),
+                began=step.get("began"),
             )
             for step in document["steps"]
         )
 
     def _repr_html_(self) -> str:
         rows = [
-            (step.step, step.attempt, step.name, _megabytes(step.bytes), step.local or "", ", ".join(step.remotes))
+            (
+                step.step,
+                _attempt(step.document),
+                step.name,
+                _megabytes(step.bytes),
+                step.local or "",
+                ", ".join(step.remotes),
+            )
             for step in self
         ]
         titles = ("step", "attempt", "name", "MB", "vault", "durable on")
@@ -142,7 +160,7 @@ class Status:
         agent = "an agent answers" if self.has_agent else "no agent answers"
         caption = f"{self.run}: {self.steps} steps in {self.vault}; {'; '.join((agent, *self.problems))}"
         rows = [
-            (step["step"], step["attempt"], _megabytes(step["bytes"]), on["remote"], on["state"], on["reason"] or "")
+            (step["step"], _attempt(step), _megabytes(step["bytes"]), on["remote"], on["state"], on["reason"] or "")
             for step in self.document["newest_steps"]
             for on in step["remotes"]
         ]

@@ -57,6 +57,16 @@ def test_steps_are_listed_and_pinned(place):
     assert steps[1].metrics == {"loss": 0.25}
     assert "<td>step_100</td>" in steps._repr_html_()
     assert not stepvault.pin(100, pinned=False, **options)["pinned"]
+    assert {(step.revision, step.began) for step in steps} == {(1, None)}
+
+
+def test_a_listed_step_has_its_revision_and_the_evidence_of_its_attempt(place):
+    push(place, 100)
+    document = stepvault.list_steps(run="my-run", remote=place.remote).document
+    document["steps"][0].update(attempt=2, revision=3, began="the attempt was given")
+    (step,) = steps = stepvault.Steps(document)
+    assert (step.attempt, step.revision, step.began) == (2, 3, "the attempt was given")
+    assert "<td>2 (revision 3)</td>" in steps._repr_html_()
 
 
 def test_the_status_is_shown_in_a_notebook(place):

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{RunName, Step, StepId};
+use stepvault_core::ids::{Revision, RunName, Step, StepId};
 use stepvault_core::starts::Process;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::process;
@@ -219,6 +219,7 @@ impl Announcements {
                     answer.state = AnnouncementState::Sealed;
                     answer.step = Some(taken.id.step);
                     answer.attempt = Some(taken.id.attempt);
+                    answer.revision = taken.id.revision;
                     answer.provisional = taken.provisional;
                     answer.newly_sealed = taken.newly_sealed;
                 }
@@ -345,6 +346,7 @@ impl State {
             state: AnnouncementState::Queued,
             step: None,
             attempt: None,
+            revision: Revision::FIRST,
             provisional: false,
             newly_sealed: false,
             error: None,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
+use stepvault_core::ids::{Attempt, RemoteName, Revision, RunName, Step, StepId};
 
 use crate::report::{NotDurable, OtherWriter, SkippedEntry, UnservedRun};
 use crate::step_progress::{Goal, Outcome, StepProgress};
@@ -43,7 +43,7 @@ pub struct StatusAnswer {
 pub struct UploadProgress {
     /// The remote.
     pub remote: RemoteName,
-    /// Step and attempt.
+    /// The step.
     #[serde(flatten)]
     pub id: StepId,
     /// Bytes of this node's files in the step.
@@ -108,7 +108,7 @@ pub struct RemoteUploads {
 /// A step that is not durable on a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedStep {
-    /// Step and attempt.
+    /// The step.
     #[serde(flatten)]
     pub id: StepId,
     /// The cause.
@@ -189,6 +189,9 @@ pub struct AnnounceAnswer {
     pub step: Option<Step>,
     /// Its attempt, once it is sealed.
     pub attempt: Option<Attempt>,
+    /// Its revision; omitted when it is the first.
+    #[serde(default, skip_serializing_if = "Revision::is_first")]
+    pub revision: Revision,
     /// Whether the attempt may still change because no remote has answered since the step was sealed.
     #[serde(default)]
     pub provisional: bool,

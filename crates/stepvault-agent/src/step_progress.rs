@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
+use stepvault_core::ids::{Attempt, RemoteName, Revision, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
@@ -84,6 +84,9 @@ pub struct StepProgress {
     pub step: Step,
     /// Its attempt; null when there is no such step.
     pub attempt: Option<Attempt>,
+    /// Its revision; omitted when it is the first.
+    #[serde(default, skip_serializing_if = "Revision::is_first")]
+    pub revision: Revision,
     /// Whether the attempt may still change because no remote has answered since the step was sealed.
     #[serde(default)]
     pub provisional: bool,
@@ -141,6 +144,7 @@ impl StepProgress {
             run: query.run.clone(),
             step: query.step,
             attempt: None,
+            revision: Revision::FIRST,
             provisional: false,
             reached: None,
             remotes: remotes.iter().map(on).collect(),
@@ -191,9 +195,16 @@ impl StepProgress {
         }
     }
 
-    /// Returns step and attempt, once known.
+    /// Returns the identity of the step, once known.
     pub fn id(&self) -> Option<StepId> {
-        self.attempt.map(|attempt| StepId::new(attempt, self.step))
+        self.attempt.map(|attempt| StepId {
+            revision: self.revision,
+            ..StepId::new(attempt, self.step)
+        })
+    }
+
+    fn set_id(&mut self, id: StepId) {
+        (self.attempt, self.revision) = (Some(id.attempt), id.revision);
     }
 }
 
@@ -258,7 +269,7 @@ fn renamed(steps: &[SealedStep], query: &StepQuery) -> Option<StepId> {
 
 fn of_sealed(step: &SealedStep, remotes: &[RunRemote], query: &StepQuery) -> Result<StepProgress> {
     let mut progress = StepProgress::unknown(query, remotes);
-    progress.attempt = Some(step.id().attempt);
+    progress.set_id(step.id());
     progress.provisional = step.record().is_provisional();
     for (remote, on) in remotes.iter().zip(&mut progress.remotes) {
         on.reached = recorded_state(step, remote)?.map(|state| match state.state {
@@ -278,6 +289,7 @@ fn in_quarantine(vault: &Vault, progress: StepProgress, query: &StepQuery) -> Re
     let reason = found.into_iter().rfind(|bad| bad.id == id).map(|bad| bad.reason);
     Ok(StepProgress {
         attempt: Some(id.attempt),
+        revision: id.revision,
         reason: Some(format!(
             "it was found damaged and quarantined: {}",
             reason.unwrap_or_default()
@@ -299,7 +311,7 @@ async fn progress_on_remotes(remotes: &[RunRemote], query: &StepQuery) -> StepPr
         }
         return progress;
     };
-    progress.attempt = Some(id.attempt);
+    progress.set_id(id);
     for (found, on) in found.into_iter().zip(&mut progress.remotes) {
         match found {
             Ok(ids) if ids.contains(&id) => on.reached = Some(Goal::Durable),
@@ -358,6 +370,7 @@ mod tests {
         let mut progress = StepProgress {
             remotes: remotes.iter().enumerate().map(on).collect(),
             attempt: Some(Attempt::new(1).unwrap()),
+            revision: Revision::FIRST,
             ..StepProgress::unknown(&query(None, 5), &[])
         };
         progress.conclude(sealed);

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
+use crate::ids::{Attempt, Revision, Step, StepId};
 
 /// Version of the shape of all documents. Within a version members may be added.
 pub const FORMAT: u32 = 1;
@@ -23,6 +24,19 @@ impl<Body> Document<Body> {
     pub const fn new(body: Body) -> Self {
         Self { format: FORMAT, body }
     }
+}
+
+/// The members by which a document names a [`StepId`], in their order.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(remote = "StepId")]
+pub struct StepIdMembers {
+    /// The step's number.
+    step: Step,
+    /// The attempt.
+    attempt: Attempt,
+    /// The revision. Omitted when it is the first.
+    #[serde(skip_serializing_if = "Revision::is_first")]
+    revision: Revision,
 }
 
 /// The body of a document about an error.

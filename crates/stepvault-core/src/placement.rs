@@ -76,7 +76,7 @@ pub struct LiveSave {
 pub enum Line<'a> {
     /// Nobody: the steps of the run do.
     Steps,
-    /// The user, or whoever set the attempt of this process.
+    /// The user, or the environment of this process.
     Given(Attempt),
     /// The restore after which it was written.
     Restored(ResumedFrom),

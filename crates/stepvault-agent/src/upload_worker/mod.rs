@@ -333,7 +333,7 @@ impl UploadWorker {
         }
         self.reporter.status.upload_stopped(here);
         let text = format!(
-            "{} of {} is sealed under a new attempt: {error}",
+            "{} of {} is sealed under another identity: {error}",
             here.id, here.run
         );
         self.reporter.warn(&text);

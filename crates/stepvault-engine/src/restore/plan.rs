@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::timestamp::Timestamp;
@@ -62,12 +63,8 @@ impl RestorePlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SkippedStep {
     /// Its identity.
-    #[serde(skip)]
+    #[serde(flatten, with = "StepIdMembers")]
     pub id: StepId,
-    /// The step.
-    pub step: u64,
-    /// Its attempt.
-    pub attempt: u32,
     /// The reasons, one for each tier.
     pub reasons: Vec<String>,
     /// Whether it may be valid: a tier that has it could not be read, and an older step was allowed.
@@ -81,8 +78,6 @@ impl SkippedStep {
     fn new(id: StepId, reasons: Vec<String>) -> Self {
         Self {
             id,
-            step: id.step.number(),
-            attempt: id.attempt.number(),
             reasons,
             unread: false,
             demoted: false,

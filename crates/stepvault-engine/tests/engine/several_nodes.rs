@@ -675,7 +675,7 @@ async fn what_a_node_skips_while_it_decides_for_all_is_in_its_plan_and_its_repor
     let restored = cluster.restore(0).await.unwrap().plan;
     for plan in [planned, restored] {
         assert_eq!(plan.id, id(1, 100));
-        assert_eq!((plan.skipped.len(), plan.skipped[0].step), (1, 200));
+        assert_eq!((plan.skipped.len(), plan.skipped[0].id.step.number()), (1, 200));
     }
 }
 

@@ -26,7 +26,7 @@ async fn rig() -> Rig {
 fn skipped(skipped: &[stepvault_engine::restore::SkippedStep]) -> Vec<(u64, &str)> {
     skipped
         .iter()
-        .map(|step| (step.step, step.reasons[0].as_str()))
+        .map(|step| (step.id.step.number(), step.reasons[0].as_str()))
         .collect()
 }
 
@@ -65,7 +65,10 @@ async fn when_every_step_is_demoted_the_newest_valid_one_is_taken() {
     let planned = restore(&rig.context(), &request).await.unwrap().plan;
     assert_eq!(planned.id, id(1, 200));
     assert_eq!(planned.skipped.len(), 2);
-    assert_eq!((planned.skipped[0].step, planned.skipped[1].step), (100, 300));
+    assert_eq!(
+        (planned.skipped[0].id, planned.skipped[1].id),
+        (id(1, 100), id(1, 300))
+    );
 }
 
 fn start(name: &str, node: &NodeName) -> Start {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncementState, Client};
 use stepvault_agent::step_progress::{Goal, StepQuery};
-use stepvault_core::ids::{Attempt, RunName, Step};
+use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
@@ -55,6 +55,9 @@ pub(super) struct AnnounceDocument {
     step: Option<Step>,
     /// The attempt; null until it is sealed.
     attempt: Option<Attempt>,
+    /// The revision; omitted when it is the first.
+    #[serde(skip_serializing_if = "Revision::is_first")]
+    revision: Revision,
     /// Whether the attempt may still change, because no remote has answered since the step was sealed.
     provisional: bool,
     /// Whether it was sealed for this announcement; false if it was already in the vault.
@@ -106,6 +109,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         state: answer.state,
         step: answer.step,
         attempt: answer.attempt,
+        revision: answer.revision,
         provisional: answer.provisional,
         newly_sealed: answer.newly_sealed,
         wait: waited,
@@ -147,17 +151,14 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 impl Report for AnnounceDocument {
     fn human(&self) -> String {
         let path = self.path.display();
-        let announced = match (self.step, self.attempt) {
-            (Some(step), Some(attempt)) if self.newly_sealed => {
-                format!("sealed step {step} (attempt {attempt}) of '{}': {path}", self.run)
-            }
-            (Some(step), Some(attempt)) => {
-                format!(
-                    "step {step} (attempt {attempt}) of '{}' was already sealed: {path}",
-                    self.run
-                )
-            }
-            _ => format!("announced to '{}', not sealed yet: {path}", self.run),
+        let id = self.step.zip(self.attempt).map(|(step, attempt)| StepId {
+            revision: self.revision,
+            ..StepId::new(attempt, step)
+        });
+        let announced = match id {
+            Some(id) if self.newly_sealed => format!("sealed {id} of '{}': {path}", self.run),
+            Some(id) => format!("{id} of '{}' was already sealed: {path}", self.run),
+            None => format!("announced to '{}', not sealed yet: {path}", self.run),
         };
         match &self.wait {
             Some(waited) => format!("{announced}\n{}", waited.human()),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::document::StepIdMembers;
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
-use stepvault_core::ids::RunName;
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, read_given_up_on};
 use stepvault_engine::run_remote::RunRemote;
@@ -30,10 +31,9 @@ pub(super) struct GivenUpDocument {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct GivenUpStepDocument {
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// Bytes of all files of the step.
     bytes: u64,
     /// When it was given up, by the clock of that node.
@@ -45,8 +45,7 @@ struct GivenUpStepDocument {
 impl From<GivenUpRecord> for GivenUpDocument {
     fn from(record: GivenUpRecord) -> Self {
         let steps = record.steps.iter().map(|step| GivenUpStepDocument {
-            step: step.id.step.number(),
-            attempt: step.id.attempt.number(),
+            id: step.id,
             bytes: step.bytes,
             given_up_at: step.given_up_at.to_rfc3339(),
             durable_on: step.durable_on.iter().map(ToString::to_string).collect(),

@@ -5,21 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Args;
 use futures::future::join_all;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use stepvault_core::clock::Clock as _;
 use stepvault_core::commit::Commit;
-use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{Attempt, RunName, Step, StepId};
+use stepvault_core::document::{ErrorInfo, StepIdMembers};
+use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
+use stepvault_core::placement::contradiction;
 use stepvault_core::retention::abandoned_steps;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::pins;
 use stepvault_engine::incomplete::{IncompleteStep, visible_and_incomplete};
+use stepvault_engine::placement::evidence_text;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::step_state::{Durability, is_durable_on};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
 use crate::arguments::values::checked;
 use crate::context::Tiers;
+
+/// A time further ahead of the local clock than this lies in the future.
+const MAX_AHEAD_SECONDS: u64 = 60;
 
 /// State of a local copy with respect to the run's remotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -34,14 +42,21 @@ pub(super) enum LocalState {
 /// One step over all tiers.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct ListedStep {
-    /// The step's number.
-    pub(super) step: u64,
-    /// The attempt.
-    pub(super) attempt: u32,
+    /// Its identity.
+    #[serde(flatten, with = "StepIdMembers")]
+    pub(super) id: StepId,
+    /// The evidence with which its attempt begins, as text; omitted unless it is the first step of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) began: Option<String>,
     /// Name of the step's directory or file; null if no record of it can be read.
     pub(super) name: Option<String>,
     /// The newest modification time of its files; null if no record of it can be read.
-    pub(super) written_at: Option<String>,
+    #[serde(serialize_with = "serialize_time")]
+    #[schemars(with = "Option<String>")]
+    pub(super) written_at: Option<Timestamp>,
+    /// Whether it is a revision that was made of the one before it: its time says nothing of the order of the steps.
+    #[serde(skip)]
+    pub(super) amends: bool,
     /// Bytes of all files of the step; null if no record of it can be read.
     pub(super) bytes: Option<u64>,
     /// Number of files of the step; null if no record of it can be read.
@@ -100,6 +115,9 @@ pub(crate) struct ChosenStep {
     /// Attempt; by default the newest that has the step
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     pub(super) attempt: Option<Attempt>,
+    /// Revision; by default the newest
+    #[arg(long, value_name = "N", value_parser = checked::<Revision>)]
+    pub(super) revision: Option<Revision>,
 }
 
 impl ChosenStep {
@@ -107,24 +125,27 @@ impl ChosenStep {
     /// its error is returned then.
     pub(super) fn find(&self, run: &RunName, inventory: Inventory) -> Result<FoundStep> {
         let Inventory { steps, failed } = inventory;
-        let found = steps.into_iter().find(|step| {
-            step.step == self.step.number()
-                && self
-                    .attempt
-                    .is_none_or(|attempt| attempt.number() == step.attempt)
-        });
-        if let Some(listed) = found {
-            let id = listed.id()?;
-            return Ok(FoundStep { id, listed, failed });
+        let is_chosen = |id: StepId| {
+            id.step == self.step
+                && self.attempt.is_none_or(|attempt| attempt == id.attempt)
+                && self.revision.is_none_or(|revision| revision == id.revision)
+        };
+        if let Some(listed) = steps.into_iter().find(|step| is_chosen(step.id)) {
+            return Ok(FoundStep { listed, failed });
         }
         if let Some((tier, error)) = failed.into_iter().next() {
             return Err(error.hint(format!(
                 "retry when {tier} is reachable: no other tier has the step"
             )));
         }
-        let step = match self.attempt {
-            Some(attempt) => StepId::new(attempt, self.step).to_string(),
-            None => format!("step {}", self.step),
+        let step = match (self.attempt, self.revision) {
+            (Some(attempt), revision) => StepId {
+                revision: revision.unwrap_or_default(),
+                ..StepId::new(attempt, self.step)
+            }
+            .to_string(),
+            (None, Some(revision)) => format!("step {} (revision {revision})", self.step),
+            (None, None) => format!("step {}", self.step),
         };
         Err(Error::new(ErrorKind::NotFound, "no such checkpoint")
             .on(format!("{step} of run '{run}'"))
@@ -136,7 +157,6 @@ impl ChosenStep {
 /// A step that was found.
 #[derive(Debug)]
 pub(super) struct FoundStep {
-    pub(super) id: StepId,
     pub(super) listed: ListedStep,
     /// The tiers that could not be listed.
     pub(super) failed: Vec<(String, Error)>,
@@ -179,22 +199,66 @@ impl Inventory {
             failed,
         })
     }
+
+    /// Returns warnings of times that contradict the order of the steps.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let own = self.steps.iter().filter(|step| !step.amends);
+        time_warnings(
+            own.filter_map(|step| Some((step.id, step.written_at?))),
+            SystemClock.now(),
+        )
+    }
 }
 
-impl ListedStep {
-    /// Returns step and attempt.
-    pub(super) fn id(&self) -> Result<StepId> {
-        Ok(StepId::new(Attempt::new(self.attempt)?, Step::new(self.step)?))
+/// Returns warnings of times that contradict the order of the steps, or lie in the future.
+pub(super) fn time_warnings(
+    steps: impl Iterator<Item = (StepId, Timestamp)> + Clone,
+    now: Timestamp,
+) -> Vec<String> {
+    let newest = steps.clone().max_by_key(|(id, _)| *id);
+    let in_future = newest.filter(|(_, written_at)| written_at.seconds_since(now) > MAX_AHEAD_SECONDS);
+    let in_future = in_future.map(|(id, written_at)| {
+        format!(
+            "step {}, the newest, has a time in the future: {}",
+            id.step,
+            written_at.to_rfc3339()
+        )
+    });
+    let contradiction = contradiction(steps).map(|(newest, last)| {
+        format!(
+            "step {0} was written after step {1}, which has the higher number and is the newest; to resume from step {0}, \
+             use 'stepvault restore --step {0}'",
+            last.step, newest.step
+        )
+    });
+    contradiction.into_iter().chain(in_future).collect()
+}
+
+/// Returns the attempt of a step for a table, with the revision unless it is the first: `1 (revision 2)`.
+pub(super) fn attempt_text(id: StepId) -> String {
+    if id.revision.is_first() {
+        id.attempt.to_string()
+    } else {
+        format!("{} (revision {})", id.attempt, id.revision)
     }
+}
+
+#[expect(clippy::ref_option, reason = "serde passes the member like this")]
+fn serialize_time<S: Serializer>(
+    time: &Option<Timestamp>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    time.map(Timestamp::to_rfc3339).serialize(serializer)
 }
 
 /// Returns an entry for a step of which only the identity is known.
 pub(super) fn unknown(id: StepId) -> ListedStep {
     ListedStep {
-        step: id.step.number(),
-        attempt: id.attempt.number(),
+        id,
+        began: None,
         name: None,
         written_at: None,
+        amends: false,
         bytes: None,
         files: None,
         local: None,
@@ -220,7 +284,9 @@ fn found_locally(
         let durability = Durability::of(remotes, |remote| is_durable_on(&step, remote))?;
         let listed = ListedStep {
             name: Some(record.name.clone()),
-            written_at: Some(record.written_at.to_rfc3339()),
+            began: record.origin.began.as_ref().map(evidence_text),
+            written_at: Some(record.written_at),
+            amends: record.origin.amends,
             bytes: Some(record.data_bytes()),
             files: Some(record.files.len() as u64),
             local: Some(if durability.is_durable() {
@@ -288,12 +354,74 @@ impl RemoteListing {
                     // A commit covers all nodes, a local record only this one.
                     entry.bytes = Some(commit.data_bytes());
                     entry.files = Some(commit.file_count());
-                    entry.written_at = Some(commit.written_at.to_rfc3339());
+                    entry.began = commit.began.as_ref().map(evidence_text);
+                    entry.written_at = Some(commit.written_at);
+                    entry.amends = commit.amends;
                     entry.metrics.extend(commit.metrics);
                     entry.name = Some(commit.name);
                 }
                 Err(error) => entry.faults.push(format!("{remote}: {error}")),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warnings(steps: &[(&str, i64)]) -> Vec<String> {
+        let step = |(label, seconds): &(&str, i64)| {
+            (
+                StepId::from_label(label).unwrap(),
+                Timestamp::from_seconds(*seconds),
+            )
+        };
+        time_warnings(steps.iter().map(step), Timestamp::from_seconds(1000))
+    }
+
+    #[test]
+    fn a_step_that_was_written_after_a_higher_number_is_named_with_the_command_that_takes_it() {
+        assert_eq!(
+            warnings(&[
+                ("000000000100.a1", 30),
+                ("000000000200.a1", 10),
+                ("000000000300.a1", 20)
+            ]),
+            [
+                "step 100 was written after step 300, which has the higher number and is the newest; to resume from \
+                 step 100, use 'stepvault restore --step 100'"
+            ]
+        );
+        assert_eq!(
+            warnings(&[("000000000100.a1", 10), ("000000000300.a1", 20)]),
+            [""; 0]
+        );
+        let of_an_earlier_attempt = [("000000000300.a1", 30), ("000000000100.a2", 20)];
+        assert_eq!(warnings(&of_an_earlier_attempt), [""; 0]);
+    }
+
+    #[test]
+    fn a_newest_step_of_the_future_is_named() {
+        let text = warnings(&[("000000000100.a1", 2000)]);
+        assert_eq!(
+            text,
+            ["step 100, the newest, has a time in the future: 1970-01-01T00:33:20Z"]
+        );
+        assert_eq!(warnings(&[("000000000100.a1", 1060)]), [""; 0]);
+    }
+
+    #[test]
+    fn a_step_without_a_revision_has_the_members_of_old_documents() {
+        let members = |label| {
+            let listed = unknown(StepId::from_label(label).unwrap());
+            let text = serde_json::to_string(&listed).unwrap();
+            text.split(",\"name\"").next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(members("000000000100.a3"), r#"{"step":100,"attempt":3"#);
+        assert_eq!(
+            members("000000000100.a3r2"),
+            r#"{"step":100,"attempt":3,"revision":2"#
+        );
     }
 }

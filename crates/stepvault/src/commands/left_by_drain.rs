@@ -2,7 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::document::StepIdMembers;
 use stepvault_core::drain::{DrainRecord, LeftStep};
+use stepvault_core::ids::StepId;
 
 /// The drain of a node, with the unfinished steps that are still missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -21,10 +23,9 @@ pub(super) struct LeftByDrain {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct Left {
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// The remote's name.
     remote: String,
     /// Whether a step must be durable on this remote to count as durable.
@@ -38,8 +39,7 @@ impl LeftByDrain {
     pub(super) fn of(record: &DrainRecord, still: impl Fn(&LeftStep) -> bool) -> Option<Self> {
         let text = record.summary(&still)?;
         let left = record.left.iter().filter(|step| still(step)).map(|step| Left {
-            step: step.id.step.number(),
-            attempt: step.id.attempt.number(),
+            id: step.id,
             remote: step.remote.to_string(),
             required: step.required,
             missing_bytes: step.missing_bytes,

@@ -7,13 +7,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::nodes::first_of;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::drains::Drains;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::step_state::{Durability, still_given_up};
 
 use super::Session;
 use super::given_up::{GivenUpDocument, known_records};
-use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, unknown};
+use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};
 use super::left_by_drain::LeftByDrain;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
@@ -29,6 +30,9 @@ pub(super) struct ListDocument {
     run: String,
     /// Every step, the newest first.
     steps: Vec<ListedStep>,
+    /// Times that contradict the order of the steps, as text; omitted when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     /// Steps that nodes gave up to free disk space, by node, and that are not durable on every required remote.
     given_up: Vec<GivenUpDocument>,
     /// Drains of nodes with unfinished steps, if the remote has neither these steps nor newer ones.
@@ -66,6 +70,7 @@ impl ListDocument {
         Self {
             run: tiers.run_name().to_string(),
             failed: FailedTier::all(&inventory.failed),
+            warnings: inventory.warnings(),
             steps: inventory.steps,
             given_up: Vec::new(),
             drains: Vec::new(),
@@ -76,12 +81,10 @@ impl ListDocument {
     /// says only the bytes.
     fn rows(&self) -> Vec<(ListedStep, Vec<&str>)> {
         let steps = self.steps.iter().rev();
-        let mut rows: BTreeMap<_, _> = steps
-            .map(|step| ((step.attempt, step.step), (step.clone(), Vec::new())))
-            .collect();
+        let mut rows: BTreeMap<_, _> = steps.map(|step| (step.id, (step.clone(), Vec::new()))).collect();
         for record in &self.given_up {
             for step in record.steps() {
-                let row = rows.entry((step.id.attempt.number(), step.id.step.number()));
+                let row = rows.entry(step.id);
                 let (row, nodes) = row.or_insert_with(|| (unknown(step.id), Vec::new()));
                 row.bytes.get_or_insert(step.bytes);
                 nodes.push(record.node());
@@ -110,7 +113,7 @@ async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> 
             .steps
             .iter()
             .filter(|step| is_own && step.local.is_some() || is_durable(step))
-            .filter_map(|step| step.id().ok());
+            .map(|step| step.id);
         still_given_up(record, &held.collect())
     });
     still.map(GivenUpDocument::from).collect()
@@ -149,11 +152,9 @@ impl Report for ListDocument {
         );
         for (step, gave_up) in &rows {
             steps.add_row([
-                step.step.to_string(),
-                step.attempt.to_string(),
-                step.written_at
-                    .as_ref()
-                    .map_or_else(String::new, |time| short_time(time)),
+                step.id.step.to_string(),
+                attempt_text(step.id),
+                step.written_at.map(short_time).unwrap_or_default(),
                 step.bytes.map_or_else(|| "?".to_owned(), human::bytes),
                 step.files
                     .map_or_else(|| "?".to_owned(), |files| files.to_string()),
@@ -162,18 +163,29 @@ impl Report for ListDocument {
                 human::metrics(&step.metrics),
             ]);
         }
-        let faults = self.steps.iter().flat_map(|step| {
-            step.faults
-                .iter()
-                .map(|fault| format!("\nstep {} (attempt {}): {fault}", step.step, step.attempt))
+        let faults = self
+            .steps
+            .iter()
+            .flat_map(|step| step.faults.iter().map(|fault| format!("\n{}: {fault}", step.id)));
+        let began = self.steps.iter().filter_map(|step| {
+            let began = step.began.as_ref()?;
+            Some(format!(
+                "\nattempt {} begins with step {}: {began}",
+                step.id.attempt, step.id.step
+            ))
         });
-        format!("{}{}{drains}", table::text(&steps), faults.collect::<String>())
+        let warnings = self
+            .warnings
+            .iter()
+            .map(|warning| format!("\nwarning: {warning}"));
+        let lines: String = began.chain(warnings).chain(faults).collect();
+        format!("{}{lines}{drains}", table::text(&steps))
     }
 }
 
-/// Converts `2026-11-21T10:16:00Z` into `2026-11-21 10:16:00`.
-fn short_time(rfc3339: &str) -> String {
-    rfc3339.trim_end_matches('Z').replacen('T', " ", 1)
+/// Formats a time as `2026-11-21 10:16:00`.
+fn short_time(time: Timestamp) -> String {
+    time.to_rfc3339().trim_end_matches('Z').replacen('T', " ", 1)
 }
 
 /// Returns the marks that matter for retention.
@@ -216,7 +228,6 @@ fn places(step: &ListedStep, gave_up: &[&str]) -> String {
 mod tests {
     use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
     use stepvault_core::ids::{NodeName, RunName, StepId};
-    use stepvault_core::timestamp::Timestamp;
     use stepvault_core::{Error, ErrorKind};
 
     use super::*;
@@ -224,7 +235,7 @@ mod tests {
     fn staged_step() -> ListedStep {
         ListedStep {
             name: Some("step_100".to_owned()),
-            written_at: Some("2026-11-21T10:16:00Z".to_owned()),
+            written_at: Some(Timestamp::from_seconds(1_795_256_160)),
             bytes: Some(3 << 20),
             files: Some(3),
             local: Some(LocalState::Staged),
@@ -244,6 +255,7 @@ mod tests {
         ListDocument {
             run: "demo".to_owned(),
             steps,
+            warnings: Vec::new(),
             given_up,
             drains: Vec::new(),
             failed: Vec::new(),
@@ -261,6 +273,26 @@ mod tests {
             "{text}"
         );
         assert_eq!(lines[2], "step 100 (attempt 1): gs: it is missing");
+    }
+
+    #[test]
+    fn revisions_evidence_and_contradictions_are_named() {
+        let mut begun = staged_step();
+        begun.id = StepId::from_label("000000000100.a2r2").unwrap();
+        begun.began = Some("the attempt was given".to_owned());
+        begun.faults.clear();
+        let mut listed = document(vec![begun, staged_step()], Vec::new());
+        listed.warnings = vec!["step 100 was written after step 300".to_owned()];
+        let text = listed.human();
+        assert!(text.contains("100  2 (revision 2)  2026"), "{text}");
+        assert!(
+            text.contains("\nattempt 2 begins with step 100: the attempt was given\nwarning: step 100 was")
+        );
+        let json = crate::output::json::document(&listed).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["steps"][0]["revision"], 2);
+        assert_eq!(json["steps"][0]["began"], "the attempt was given");
+        assert!(json["steps"][1].get("revision").is_none() && json["steps"][1].get("began").is_none());
     }
 
     #[test]

@@ -6,6 +6,8 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::pins::{pin, unpin};
 
@@ -36,10 +38,9 @@ pub(crate) struct UnpinArguments {
 pub(super) struct PinDocument {
     /// The run.
     run: String,
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// Whether the step is pinned.
     pinned: bool,
     /// Tiers whose state changed.
@@ -72,11 +73,11 @@ pub(crate) async fn run_unpin(session: &Session, arguments: &UnpinArguments) -> 
 async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> Result<ExitCode> {
     let (_, tiers) = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
-    let FoundStep { id, listed, failed } = chosen.find(tiers.run_name(), inventory)?;
+    let FoundStep { listed, failed } = chosen.find(tiers.run_name(), inventory)?;
+    let id = listed.id;
     let mut document = PinDocument {
         run: tiers.run_name().to_string(),
-        step: id.step.number(),
-        attempt: id.attempt.number(),
+        id,
         pinned: note.is_some(),
         changed: Vec::new(),
         unchanged: Vec::new(),
@@ -138,7 +139,7 @@ async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> R
 
 impl Report for PinDocument {
     fn human(&self) -> String {
-        let what = format!("step {} (attempt {}) of '{}'", self.step, self.attempt, self.run);
+        let what = format!("{} of '{}'", self.id, self.run);
         let (now, before) = if self.pinned {
             ("is now pinned on", "was already pinned on")
         } else {
@@ -169,8 +170,7 @@ mod tests {
     fn says_where_it_changed_and_where_not() {
         let mut document = PinDocument {
             run: "demo".to_owned(),
-            step: 10,
-            attempt: 1,
+            id: StepId::from_label("000000000010.a1").unwrap(),
             pinned: true,
             changed: vec!["local".to_owned()],
             unchanged: vec!["main".to_owned()],

@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::document::{ErrorInfo, StepIdMembers};
+use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::nodes::listed;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -27,7 +28,6 @@ use crate::arguments::values::{checked, duration, metric};
 use crate::context::{DefaultVault, Settings, Tiers, attempt, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
-use stepvault_core::document::ErrorInfo;
 
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 /// Seal one checkpoint and upload it until it is durable on every required remote
@@ -66,10 +66,9 @@ const MAX_FAULTS_TOLD: usize = 5;
 pub(super) struct PushDocument {
     /// The run.
     run: String,
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// Whether the attempt may still change, because no remote has answered.
     provisional: bool,
     /// Name of the step's directory or file.
@@ -305,8 +304,7 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
     });
     PushDocument {
         run: tiers.run_name().to_string(),
-        step: report.id.step.number(),
-        attempt: report.id.attempt.number(),
+        id: report.id,
         provisional: report.provisional,
         name: report.name.clone(),
         source: report.source.clone(),
@@ -341,9 +339,8 @@ impl Report for PushDocument {
             .iter()
             .map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
         format!(
-            "step {} (attempt {}) of '{}' ({}, {}) {}",
-            self.step,
-            self.attempt,
+            "{} of '{}' ({}, {}) {}",
+            self.id,
             self.run,
             human::count(self.files, "file"),
             human::bytes(self.bytes),
@@ -399,8 +396,7 @@ mod tests {
         };
         let document = PushDocument {
             run: "demo".to_owned(),
-            step: 10,
-            attempt: 1,
+            id: StepId::from_label("000000000010.a1").unwrap(),
             provisional: false,
             name: "step_10".to_owned(),
             source: PathBuf::from("step_10"),

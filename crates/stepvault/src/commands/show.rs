@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{read_commit, read_manifests};
 use stepvault_engine::upload::lets_writers_collide;
@@ -70,8 +70,8 @@ struct EntryDocument {
 pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<ExitCode> {
     let (_, tiers) = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
-    let FoundStep { id, listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
-    let Content { best, entries } = content(&tiers, id, &listed).await?;
+    let FoundStep { listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
+    let Content { best, entries } = content(&tiers, &listed).await?;
     let unguarded = unguarded(&tiers, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
@@ -112,7 +112,8 @@ async fn unguarded(tiers: &Tiers, listed: &ListedStep) -> Result<Vec<String>> {
 }
 
 /// Returns the content according to a remote's manifests, else to the seal record.
-async fn content(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Content> {
+async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
+    let id = listed.id;
     for remote in tiers
         .remotes
         .iter()
@@ -203,17 +204,24 @@ fn of_bytes(file: &FileEntry, algorithm: DigestAlgorithm) -> Option<String> {
 impl Report for ShowDocument {
     fn human(&self) -> String {
         let step = &self.listed;
-        let mut lines = vec![format!(
-            "step {} (attempt {}) of '{}'",
-            step.step, step.attempt, self.run
-        )];
+        let mut lines = vec![format!("{} of '{}'", step.id, self.run)];
         let mut line = |word: &str, text: String| {
             if !text.is_empty() {
                 lines.push(format!("  {word:<9}{text}"));
             }
         };
         line("name", step.name.clone().unwrap_or_default());
-        line("written", step.written_at.clone().unwrap_or_default());
+        line(
+            "written",
+            step.written_at.map(Timestamp::to_rfc3339).unwrap_or_default(),
+        );
+        let began = step.began.as_ref();
+        line(
+            "began",
+            began
+                .map(|began| format!("attempt {}: {began}", step.id.attempt))
+                .unwrap_or_default(),
+        );
         line("size", step.bytes.map(human::bytes).unwrap_or_default());
         let local = step
             .local

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{RemoteRate, Skipped};
 use stepvault_agent::{OtherWriter, RemoteUploads, UnservedRun};
+use stepvault_core::clock::Clock as _;
 use stepvault_core::drain::LeftStep;
 use stepvault_core::ids::RunName;
 use stepvault_core::retention::LocalLimits;
@@ -19,12 +20,14 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::read_given_up;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::step_state::{Durability, is_durable_on, recorded_state, still_given_up};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
 use super::Session;
 use super::given_up::GivenUpDocument;
+use super::inventory::time_warnings;
 use super::left_by_drain::LeftByDrain;
 use super::starts::status::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
@@ -74,6 +77,9 @@ pub(super) struct StatusDocument {
     remotes: Vec<RemoteStatus>,
     /// The newest steps in the vault, at most 8, the newest first.
     newest_steps: Vec<StepStatus>,
+    /// Times that contradict the order of the steps, as text; omitted when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     /// Runs that are not configured, but have steps in the vault that are not durable.
     unserved: Vec<UnservedRun>,
     /// Steps that this node's last drain did not finish and are not durable yet; null if there are none.
@@ -257,6 +263,12 @@ fn look(
         .as_ref()
         .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.rates));
     let newest_steps = steps::look(vault, &scan.steps, remotes, notes, rates)?;
+    let own = scan.steps.iter().map(SealedStep::record);
+    let own = own.filter(|record| !record.origin.amends);
+    let warnings = time_warnings(
+        own.map(|record| (record.id, record.written_at)),
+        SystemClock.now(),
+    );
     let sealed = scan.steps.iter().map(SealedStep::id).collect();
     let given_up = read_given_up(vault, run)?
         .and_then(|record| still_given_up(&record, &sealed))
@@ -266,6 +278,7 @@ fn look(
         last_drain,
         given_up,
         newest_steps,
+        warnings,
         run: run.to_string(),
         vault: vault.root().to_owned(),
         locked: is_locked(vault),
@@ -522,6 +535,7 @@ impl Report for StatusDocument {
             lines.push(String::new());
             lines.push(steps);
         }
+        lines.extend(self.warnings.iter().map(|warning| format!("warning: {warning}")));
         lines.join("\n")
     }
 }

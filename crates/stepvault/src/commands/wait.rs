@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{Client, LONGEST_WAIT, WaitRequest};
 use stepvault_agent::step_progress::{Goal, Outcome, StepProgress, StepQuery, read_progress};
-use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::ids::{Attempt, Revision, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
@@ -136,6 +136,7 @@ fn nothing(wanted: StepQuery) -> StepProgress {
         run: wanted.run,
         step: wanted.step,
         attempt: None,
+        revision: Revision::FIRST,
         provisional: false,
         reached: None,
         remotes: Vec::new(),

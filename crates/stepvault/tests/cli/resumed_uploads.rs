@@ -35,15 +35,15 @@ fn a_file_that_vanished_since_it_was_sent_is_sent_again() {
 fn an_object_of_another_size_is_never_committed() {
     let (place, push) = cut_off_before_its_records();
     fs::write(place.remote_file("step_2", "model.bin"), "somebody else's").unwrap();
-    // It is kept as it is, and the step gets another attempt.
+    // It is kept as it is, and the step gets another revision.
     push(&place)
         .expect_code(0)
-        .expect_stderr(&["is sealed under a new attempt"]);
+        .expect_stderr(&["is sealed under another identity"]);
     let theirs = fs::read_to_string(place.remote_file("step_2", "model.bin")).unwrap();
     assert_eq!(theirs, "somebody else's");
     let commits = place.path("remote/demo/a/.stepvault/commits");
     assert!(!commits.join("000000000002.a1.json").exists());
-    assert!(commits.join("000000000002.a2.json").exists());
+    assert!(commits.join("000000000002.a1r2.json").exists());
     place.succeed_here(&["verify", "--deep"]);
 }
 

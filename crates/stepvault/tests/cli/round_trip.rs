@@ -123,3 +123,74 @@ fn what_is_unchanged_since_the_step_before_is_copied_and_said_to_be() {
     let line = " of it copied in the store, to file://";
     third.expect_stderr(&[line]);
 }
+
+#[test]
+fn what_is_added_to_an_old_step_is_a_revision_that_every_command_names() {
+    let place = Place::new();
+    let source = place.checkpoint("step_100", "weights");
+    place.succeed_here(&["push", "checkpoints/step_100"]);
+    place.checkpoint("step_300", "more weights");
+    place.succeed_here(&["push", "checkpoints/step_300"]);
+    std::fs::write(source.join("README.md"), "# A model card").unwrap();
+    let pushed = place.document_here(0, &["push", "checkpoints/step_100"]);
+    assert_members(
+        &pushed,
+        &json!({ "step": 100, "attempt": 1, "revision": 2, "newly_sealed": true }),
+    );
+    let listed = place.document_here(0, &["list"]);
+    let steps = listed["steps"].as_array().unwrap().iter();
+    let steps: Vec<_> = steps
+        .map(|step| (step["step"].as_u64(), step["revision"].as_u64()))
+        .collect();
+    assert_eq!(
+        steps,
+        [(Some(300), None), (Some(100), Some(2)), (Some(100), None)]
+    );
+    assert!(listed.get("warnings").is_none(), "{listed}");
+    let shown = place.document_here(0, &["show", "100"]);
+    assert_eq!((&shown["revision"], &shown["files"]), (&2.into(), &3.into()));
+    let first = place.document_here(0, &["show", "100", "--revision", "1"]);
+    assert_eq!((first.get("revision"), &first["files"]), (None, &2.into()));
+    let missing = place.document_here(10, &["show", "100", "--revision", "3"]);
+    let message = missing["error"]["message"].as_str().unwrap();
+    assert!(message.contains("step 100 (revision 3) of run"), "{message}");
+    let pinned = place.document_here(0, &["pin", "100"]);
+    assert_eq!(pinned["revision"], 2);
+    let verified = place.document_here(0, &["verify", "100", "--revision", "2"]);
+    assert_eq!(verified["sound_steps"], 1);
+    let status = place.document_here(0, &["status", "--local", ".stepvault"]);
+    assert_eq!(status["newest_steps"][1]["revision"], 2);
+    let restored = place.document_here(0, &["restore", "--into", "back"]);
+    assert_eq!(restored["step"], 300);
+    let older = place.document_here(0, &["restore", "--into", "older", "--step", "100"]);
+    assert_eq!((&older["revision"], &older["files"]), (&2.into(), &3.into()));
+}
+
+#[test]
+fn a_time_that_contradicts_the_numbers_and_the_evidence_of_an_attempt_are_named() {
+    let place = Place::new();
+    place.checkpoint("step_300", "newest");
+    place.succeed_here(&["push", "checkpoints/step_300"]);
+    place.checkpoint("step_100", "downloaded later");
+    place.succeed_here(&["push", "checkpoints/step_100"]);
+    for command in ["list", "status"] {
+        let warnings = &place.document_here(0, &[command, "--local", ".stepvault"])["warnings"];
+        let warning = warnings[0].as_str().unwrap();
+        assert!(
+            warning.starts_with("step 100 was written after step 300")
+                && warning.ends_with("use 'stepvault restore --step 100'"),
+            "{warning}"
+        );
+    }
+    place.succeed_here(&["push", "checkpoints/step_100", "--attempt", "2"]);
+    let listed = place.document_here(0, &["list"]);
+    assert_members(
+        &listed["steps"][0],
+        &json!({ "step": 100, "attempt": 2, "began": "the attempt was given" }),
+    );
+    assert!(listed.get("warnings").is_none(), "{listed}");
+    assert_eq!(
+        place.document_here(0, &["show", "100"])["began"],
+        "the attempt was given"
+    );
+}

@@ -121,5 +121,5 @@ fn verify_says_how_much_is_proved() {
     place
         .run_here(&["verify"])
         .expect_code(1)
-        .expect_stdout(&["step 2 on file-remote: model.bin is missing"]);
+        .expect_stdout(&["step 2 (attempt 1) on file-remote: model.bin is missing"]);
 }

@@ -168,6 +168,19 @@ fn the_reader_puts_each_path_of_a_step_where_the_trainer_had_it() {
 }
 
 #[test]
+fn the_reader_restores_the_newest_revision_of_a_step() {
+    let place = Place::new();
+    write_checkpoint(place.path(), 100);
+    let push = "stepvault push checkpoints/step_100 --run my-run --remote file://$PWD/remote";
+    place.output(push);
+    place.output("echo '# A model' > checkpoints/step_100/README.md");
+    place.output(push);
+    place.output("test -e remote/my-run/.stepvault/commits/000000000100.a1r2.json");
+    place.output("python3 scripts/read-store.py file://$PWD/remote my-run restored");
+    place.output("diff -r checkpoints/step_100 restored/step_100");
+}
+
+#[test]
 fn the_reader_takes_blake3_digests_where_python_has_them() {
     let place = Place::new();
     place.output("mkdir checkpoints && head -c 20000000 /dev/urandom > checkpoints/step_7.pt");

@@ -119,7 +119,9 @@ impl Handoff {
             directory_text: plan.directory.to_string_lossy().into_owned(),
             overrides_newer: request.step.is_some(),
             displaced: Vec::new(),
-            skipped: plan.skipped.iter().map(|skipped| skipped.step).collect(),
+            skipped: (plan.skipped.iter())
+                .map(|skipped| skipped.id.step.number())
+                .collect(),
             vault: context.vault.clone(),
             resolved: Arc::clone(&plan.step),
         };

@@ -128,7 +128,7 @@ async fn play(scene: &Scene, stages: &mut Stages<'_>) -> Result<(u64, Vec<u64>)>
     let reasons: Vec<String> = restored
         .skipped
         .iter()
-        .map(|step| format!("; skipped step {}: {}", step.step, step.reasons.join("; ")))
+        .map(|step| format!("; skipped step {}: {}", step.id.step, step.reasons.join("; ")))
         .collect();
     stages.done("restore", format!("step {}{}", restored.step, reasons.concat()));
     let outcome = node::compare(&restored, &written)?;

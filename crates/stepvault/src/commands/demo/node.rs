@@ -102,7 +102,7 @@ impl Node {
             "the newest valid step is restored",
             format!("step {step}"),
         )?;
-        let skipped: Vec<u64> = plan.skipped.iter().map(|step| step.step).collect();
+        let skipped: Vec<u64> = plan.skipped.iter().map(|step| step.id.step.number()).collect();
         expect(
             skipped == [REMAINING_STEPS[0]],
             "only the damaged step is skipped",
@@ -161,7 +161,7 @@ impl Node {
         if let Some((_, error)) = inventory.failed.into_iter().next() {
             return Err(error);
         }
-        let steps: Vec<u64> = inventory.steps.iter().map(|step| step.step).collect();
+        let steps: Vec<u64> = inventory.steps.iter().map(|step| step.id.step.number()).collect();
         expect(
             steps == REMAINING_STEPS,
             "the last two and the best one remain",

@@ -228,6 +228,7 @@ impl Report for ExplainDocument {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::ids::Revision;
     use stepvault_diagnose::explain::{Place, explanations};
 
     use super::*;
@@ -248,6 +249,7 @@ mod tests {
         let resume = ResumeDocument {
             step: Some(1),
             attempt: None,
+            revision: Revision::FIRST,
             path: PathBuf::from("/out/step_1.pt"),
             tiers: Vec::new(),
             commands: Vec::new(),

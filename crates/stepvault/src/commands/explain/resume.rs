@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::ids::RunName;
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::{Revision, RunName, StepId};
 use stepvault_core::words::shell_word;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
@@ -38,6 +39,9 @@ pub(super) struct ResumeDocument {
     pub(super) step: Option<u64>,
     /// Its attempt; null if only the trainer's directory has the step.
     pub(super) attempt: Option<u32>,
+    /// Its revision; omitted when it is the first.
+    #[serde(skip_serializing_if = "Revision::is_first")]
+    pub(super) revision: Revision,
     /// Its path, after the commands have run.
     pub(super) path: PathBuf,
     /// The tiers that it would be restored from, in order; empty if only the trainer's directory has the
@@ -54,10 +58,9 @@ pub(super) struct ResumeDocument {
 /// A newer step that no tier has completely.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct SkippedNewer {
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// The reasons, as text; never empty.
     reasons: Vec<String>,
 }
@@ -130,6 +133,7 @@ fn from_disk(found: ResumeOnDisk) -> ResumeDocument {
     ResumeDocument {
         step: found.step,
         attempt: None,
+        revision: Revision::FIRST,
         path: found.path,
         tiers: Vec::new(),
         commands: found.commands,
@@ -150,10 +154,10 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
         .or_else(|| found.map(|vault| vault.root().to_path_buf()));
     let (step, attempt) = (plan.id.step.number(), plan.id.attempt.number());
     let mut words = vec!["stepvault restore --into".to_owned(), quoted(into)];
-    words.push(format!(
-        "--step {step} --attempt {attempt} --run {}",
-        shell_word(run.as_str())
-    ));
+    let revision = plan.id.revision;
+    words.push(format!("--step {step} --attempt {attempt}"));
+    words.extend((!revision.is_first()).then(|| format!("--revision {revision}")));
+    words.push(format!("--run {}", shell_word(run.as_str())));
     let path =
         |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("--{flag} {}", quoted(path)));
     words.extend(path("config", &global.config));
@@ -164,6 +168,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
     ResumeDocument {
         step: Some(step),
         attempt: Some(attempt),
+        revision,
         path: plan.path,
         tiers: plan.sources.iter().map(ToString::to_string).collect(),
         commands: vec![words.join(" ")],
@@ -172,8 +177,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
             .skipped
             .into_iter()
             .map(|skipped| SkippedNewer {
-                step: skipped.step,
-                attempt: skipped.attempt,
+                id: skipped.id,
                 reasons: skipped.reasons,
             })
             .collect(),
@@ -183,11 +187,6 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
 impl SkippedNewer {
     /// Formats the step for people.
     pub(super) fn line(&self) -> String {
-        format!(
-            "skipped step {} (attempt {}): {}",
-            self.step,
-            self.attempt,
-            self.reasons.join("; ")
-        )
+        format!("skipped {}: {}", self.id, self.reasons.join("; "))
     }
 }

@@ -8,6 +8,7 @@ use stepvault_core::observe::Tier;
 use stepvault_core::retention::{RefusalKind, RetentionPlan, Verdict};
 use stepvault_engine::prune::PruneReport;
 
+use crate::commands::inventory::attempt_text;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use stepvault_core::document::ErrorInfo;
@@ -119,7 +120,7 @@ impl PrunedTier {
                 rows.add_row([
                     self.tier.clone(),
                     decision.id.step.to_string(),
-                    decision.id.attempt.to_string(),
+                    attempt_text(decision.id),
                     human::bytes(decision.bytes),
                     if decision.verdict == Verdict::Keep {
                         "keep"

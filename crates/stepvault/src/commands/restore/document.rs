@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::document::StepIdMembers;
 use stepvault_core::given_up::GivenUpStep;
+use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -17,14 +19,13 @@ use crate::context::Tiers;
 use crate::output::{Report, human};
 
 /// The result or the plan of a restore.
-#[derive(Default, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 pub(in crate::commands) struct RestoreDocument {
     /// The run.
     run: String,
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// Path of the restored step; for a step of several paths, their directory.
     path: PathBuf,
     /// The step's own paths: `path`, or those of a step of several in the order in which they appear.
@@ -91,10 +92,9 @@ struct UnreachableDocument {
 
 #[derive(Serialize, JsonSchema)]
 struct BestDocument {
-    /// The step's number.
-    step: u64,
-    /// Its attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// Its path; for a step of several paths, their directory.
     path: PathBuf,
     /// Bytes of its files.
@@ -106,8 +106,7 @@ struct BestDocument {
 impl From<BestStep> for BestDocument {
     fn from(best: BestStep) -> Self {
         Self {
-            step: best.id.step.number(),
-            attempt: best.id.attempt.number(),
+            id: best.id,
             path: best.path,
             bytes: best.data_bytes,
             already_there: best.already_there,
@@ -176,9 +175,6 @@ pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreD
         message,
     };
     let mut document = RestoreDocument {
-        run: tiers.run_name().to_string(),
-        step: plan.id.step.number(),
-        attempt: plan.id.attempt.number(),
         path: plan.path,
         paths: plan.paths,
         directory: plan.directory,
@@ -190,7 +186,7 @@ pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreD
         written_at: plan.written_at,
         best: plan.best.into_iter().map(BestDocument::from).collect(),
         planned: true,
-        ..RestoreDocument::default()
+        ..RestoreDocument::of(tiers.run_name().to_string(), plan.id)
     };
     if let Some(handoff) = plan.handoff {
         document.add(handoff);
@@ -219,6 +215,34 @@ pub(in crate::commands) fn restored(tiers: &Tiers, report: RestoreReport) -> Res
 }
 
 impl RestoreDocument {
+    fn of(run: String, id: StepId) -> Self {
+        Self {
+            run,
+            id,
+            path: PathBuf::new(),
+            paths: Vec::new(),
+            directory: PathBuf::new(),
+            files: 0,
+            bytes: 0,
+            sources: Vec::new(),
+            skipped: Vec::new(),
+            unreachable: Vec::new(),
+            given_up: Vec::new(),
+            written_at: Timestamp::default(),
+            planned: false,
+            already_there: false,
+            resumed_bytes: 0,
+            seconds: 0.0,
+            framework: None,
+            moved_aside: Vec::new(),
+            pointers: Vec::new(),
+            best: Vec::new(),
+            kept: None,
+            kept_has_its_path: false,
+            resume: None,
+        }
+    }
+
     /// Adds the given-up steps recorded in the vault and on the remotes that answered: newer steps, and those given up
     /// since this one was written.
     pub(in crate::commands) async fn ask_given_up(&mut self, tiers: &Tiers) {
@@ -230,10 +254,8 @@ impl RestoreDocument {
                 .any(|tier| tier.tier == remote.name().as_str())
         });
         let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
-        let (this, written_at) = ((self.attempt, self.step), self.written_at);
-        let is_missed = |step: &GivenUpStep| {
-            (step.id.attempt.number(), step.id.step.number()) > this || step.given_up_at > written_at
-        };
+        let (this, written_at) = (self.id, self.written_at);
+        let is_missed = |step: &GivenUpStep| step.id > this || step.given_up_at > written_at;
         let missed = records.iter().filter_map(|record| record.only(is_missed));
         self.given_up = missed.map(GivenUpDocument::from).collect();
     }
@@ -294,7 +316,7 @@ impl RestoreDocument {
             lines.push(format!(
                 "the trainer resumes from {}, which is complete, newer, and on no tier; to use the older step, restore with --step {}",
                 kept.display(),
-                self.step
+                self.id.step
             ));
         }
         for best in &self.best {
@@ -303,7 +325,7 @@ impl RestoreDocument {
                 (false, true) => "is already in",
                 (false, false) => "is in",
             };
-            let (step, path, bytes) = (best.step, best.path.display(), human::bytes(best.bytes));
+            let (step, path, bytes) = (best.id.step, best.path.display(), human::bytes(best.bytes));
             lines.push(format!("the best step so far, {step} ({bytes}), {what} {path}"));
         }
         for pointer in &self.pointers {
@@ -328,7 +350,7 @@ impl Report for RestoreDocument {
             self.skipped
                 .iter()
                 .find(|skipped| skipped.demoted)
-                .map(|skipped| format!("to restore step {0} anyway: --step {0}", skipped.step)),
+                .map(|skipped| format!("to restore step {0} anyway: --step {0}", skipped.id.step)),
         );
         lines.extend(
             self.unreachable
@@ -345,9 +367,8 @@ impl Report for RestoreDocument {
             })
             .collect();
         let what = format!(
-            "step {} (attempt {}) of '{}': {}, {}",
-            self.step,
-            self.attempt,
+            "{} of '{}': {}, {}",
+            self.id,
             self.run,
             human::count(self.files, "file"),
             human::bytes(self.bytes)
@@ -382,9 +403,6 @@ mod tests {
 
     fn document() -> RestoreDocument {
         RestoreDocument {
-            run: "demo".to_owned(),
-            step: 40,
-            attempt: 1,
             path: PathBuf::from("/data/global_step40"),
             paths: vec![PathBuf::from("/data/global_step40")],
             directory: PathBuf::from("/data"),
@@ -395,18 +413,13 @@ mod tests {
                 bytes: Some(4096),
             }],
             skipped: vec![SkippedStep {
-                id: stepvault_core::ids::StepId::new(
-                    stepvault_core::ids::Attempt::FIRST,
-                    stepvault_core::ids::Step::new(50).unwrap(),
-                ),
-                step: 50,
-                attempt: 1,
+                id: StepId::from_label("000000000050.a1").unwrap(),
                 reasons: vec!["main: damaged".to_owned()],
                 unread: false,
                 demoted: false,
             }],
             seconds: 0.5,
-            ..RestoreDocument::default()
+            ..RestoreDocument::of("demo".to_owned(), StepId::from_label("000000000040.a1").unwrap())
         }
     }
 

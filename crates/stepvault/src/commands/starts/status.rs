@@ -5,7 +5,8 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RestartSettings;
-use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::starts::{RestartLoop, Start, Who, demoted, restart_loop};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
@@ -44,10 +45,9 @@ struct StartStatus {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct DemotedStep {
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// The reason, as text.
     reason: String,
 }
@@ -72,13 +72,7 @@ impl StartsStatus {
                 .map(StartStatus::of)
                 .collect(),
             restart_loops: [Who::Trainer, Who::Agent].into_iter().filter_map(found).collect(),
-            demoted: skipped
-                .map(|(id, reason)| DemotedStep {
-                    step: id.step.number(),
-                    attempt: id.attempt.number(),
-                    reason,
-                })
-                .collect(),
+            demoted: skipped.map(|(id, reason)| DemotedStep { id, reason }).collect(),
         })
     }
 
@@ -91,12 +85,11 @@ impl StartsStatus {
             }
         }
         lines.extend(self.restart_loops.iter().map(ToString::to_string));
-        lines.extend(self.demoted.iter().map(|step| {
-            format!(
-                "step {} (attempt {}) is skipped: {}",
-                step.step, step.attempt, step.reason
-            )
-        }));
+        lines.extend(
+            self.demoted
+                .iter()
+                .map(|step| format!("{} is skipped: {}", step.id, step.reason)),
+        );
         lines
     }
 }

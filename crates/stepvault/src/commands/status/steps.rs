@@ -7,12 +7,15 @@ use serde::Serialize;
 use stepvault_agent::RemoteUploads;
 use stepvault_agent::control::RemoteRate;
 use stepvault_core::Result;
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::StepId;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::step_state::{is_durable_on, recorded_state};
 use stepvault_engine::upload::missing_bytes;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
+use crate::commands::inventory::attempt_text;
 use crate::output::{human, table};
 
 /// Maximum number of steps to show, the newest.
@@ -21,10 +24,9 @@ const SHOWN: usize = 8;
 /// One of the newest steps in the vault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct StepStatus {
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// Whether the attempt may still change, because no remote has answered since the step was sealed.
     provisional: bool,
     /// Bytes of all files of the step.
@@ -82,8 +84,7 @@ pub(super) fn look(
                 .iter()
                 .map(|remote| on_remote(vault, step, remote, notes, rates));
             Ok(StepStatus {
-                step: step.id().step.number(),
-                attempt: step.id().attempt.number(),
+                id: step.id(),
                 provisional: step.record().is_provisional(),
                 bytes: step.record().data_bytes(),
                 remotes: on.collect::<Result<_>>()?,
@@ -185,12 +186,12 @@ pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
     for step in steps {
         let on = step.remotes.iter().map(|on| on.text(step.bytes));
         let row = [
-            step.step.to_string(),
-            if step.provisional {
-                format!("{}?", step.attempt)
-            } else {
-                step.attempt.to_string()
-            },
+            step.id.step.to_string(),
+            format!(
+                "{}{}",
+                attempt_text(step.id),
+                if step.provisional { "?" } else { "" }
+            ),
             human::bytes(step.bytes),
             "sealed".to_owned(),
         ];
@@ -215,9 +216,8 @@ mod tests {
 
     #[test]
     fn tiers_stand_side_by_side() {
-        let step = |step, remotes| StepStatus {
-            step,
-            attempt: 1,
+        let step = |step: u64, remotes| StepStatus {
+            id: StepId::from_label(&format!("{step:012}.a1")).unwrap(),
             provisional: step == 20,
             bytes: 2048,
             remotes,

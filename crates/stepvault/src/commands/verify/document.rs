@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::ids::RunName;
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_engine::verify::StepHealth;
 
 use super::Findings;
-use crate::commands::inventory::FailedTier;
+use crate::commands::inventory::{FailedTier, attempt_text};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 
@@ -29,10 +30,9 @@ pub(in crate::commands) struct VerifyDocument {
 /// One step over the tiers that were checked.
 #[derive(Serialize, JsonSchema)]
 struct CheckedStep {
-    /// The step's number.
-    step: u64,
-    /// The attempt.
-    attempt: u32,
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
     /// One entry for each tier that has the step.
     tiers: Vec<CheckedTier>,
 }
@@ -53,8 +53,7 @@ pub(super) fn of_findings(run: &RunName, findings: Findings) -> VerifyDocument {
         .into_iter()
         .rev()
         .map(|(id, checked)| CheckedStep {
-            step: id.step.number(),
-            attempt: id.attempt.number(),
+            id,
             tiers: checked
                 .into_iter()
                 .map(|(tier, health)| CheckedTier {
@@ -114,8 +113,8 @@ impl Report for VerifyDocument {
         for step in &self.steps {
             for tier in &step.tiers {
                 rows.add_row([
-                    step.step.to_string(),
-                    step.attempt.to_string(),
+                    step.id.step.to_string(),
+                    attempt_text(step.id),
                     tier.tier.clone(),
                     if tier.sound { "sound" } else { "DAMAGED" }.to_owned(),
                     human::count(tier.health.proved_files, "file"),
@@ -124,7 +123,7 @@ impl Report for VerifyDocument {
                 ]);
                 unproved += tier.health.unproved_files;
                 for fault in &tier.health.faults {
-                    let _ = writeln!(faults, "step {} on {}: {fault}", step.step, tier.tier);
+                    let _ = writeln!(faults, "{} on {}: {fault}", step.id, tier.tier);
                 }
             }
         }
@@ -157,8 +156,7 @@ mod tests {
         let steps: Vec<CheckedStep> = copies
             .iter()
             .map(|sound| CheckedStep {
-                step: 1,
-                attempt: 1,
+                id: StepId::from_label("000000000001.a1").unwrap(),
                 tiers: sound
                     .iter()
                     .map(|sound| CheckedTier {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Args;
-use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::ids::{Attempt, Revision, Step, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -34,6 +34,9 @@ pub(crate) struct VerifyArguments {
     /// Check only this attempt
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
+    /// Check only this revision
+    #[arg(long, value_name = "N", value_parser = checked::<Revision>)]
+    revision: Option<Revision>,
     /// Read every byte back
     #[arg(long, conflicts_with = "sample")]
     deep: bool,
@@ -59,6 +62,7 @@ pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Resul
     let wanted = |id: StepId| {
         arguments.step.is_none_or(|step| step == id.step)
             && arguments.attempt.is_none_or(|attempt| attempt == id.attempt)
+            && (arguments.revision).is_none_or(|revision| revision == id.revision)
     };
     let observer = tiers.observer();
     let mut findings = Findings::default();
