@@ -538,8 +538,8 @@ impl Sealer {
             writer: self.writer_of(index),
             launch_since: self.launch_since,
             // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
-            in_launch: self.once && !run.knows_launches || has_appeared,
-            not_before: has_appeared.then_some(self.launch_since),
+            in_launch: self.once && !run.knows_launches || is_live,
+            not_before: is_live.then_some(self.launch_since),
             live: is_live.then_some(LiveSave {
                 after: run.live_below_highest,
             }),

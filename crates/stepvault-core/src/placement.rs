@@ -39,6 +39,8 @@ pub struct KnownStep {
     pub written_at: Option<Timestamp>,
     /// How the checkpoint at hand compares with it.
     pub content: Content,
+    /// The evidence with which its attempt begins, if it is the first step of one.
+    pub began: Option<Evidence>,
 }
 
 /// An attempt that this node has taken part in, as the launches record it.
@@ -107,6 +109,8 @@ pub struct Facts<'a> {
     pub live: Option<LiveSave>,
     /// Whether other nodes write parts of it too.
     pub is_one_of_several: bool,
+    /// Whether its path holds one step after another, so that the trainer resumes from what stands there.
+    pub is_rewritten: bool,
 }
 
 /// What a checkpoint is.
@@ -144,6 +148,8 @@ pub enum Evidence {
     Restored(StepId),
     /// An agent saw this whole save appear before, at or below the highest number.
     SeenAfter(Step),
+    /// An agent saw the trainer write it over a step at the only path that it resumes from.
+    Overwrote,
     /// A new launch of the job began it.
     Launch,
     /// The user gave the attempt.
@@ -206,8 +212,14 @@ pub fn decide(facts: &Facts<'_>) -> Result<Decision> {
             return Ok(Decision::of(Placement::Left(id, LeftAlone::LostFiles)));
         }
         let placement = Placement::New(next_revision(facts, id)?);
+        let began = facts
+            .known
+            .iter()
+            .find(|known| known.id == id)
+            .and_then(|known| known.began);
         return Ok(Decision {
             amends: true,
+            began,
             is_below_highest: true,
             ..Decision::of(placement)
         });
@@ -319,7 +331,7 @@ fn in_launch(facts: &Facts<'_>, spans: &[LaunchSpan], in_latest: bool) -> Result
             let decision = by_number(facts, span.attempt)?;
             Ok(match decision.began {
                 // All nodes of the launch continue with the attempt on which they agree.
-                Some(Evidence::SeenAfter(_)) => Decision {
+                Some(Evidence::SeenAfter(_) | Evidence::Overwrote) => Decision {
                     placement: Placement::LaunchWentBack(StepId::new(span.attempt, facts.step)),
                     ..decision
                 },
@@ -358,11 +370,18 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
         .live
         .and_then(|live| live.after)
         .filter(|before| *before < facts.step);
-    if let (Some(before), true) = (seen_before, is_below_highest) {
+    let overwrote = facts
+        .live
+        .filter(|_| facts.is_rewritten)
+        .map(|_| Evidence::Overwrote);
+    if let (Some(evidence), true) = (
+        seen_before.map(Evidence::SeenAfter).or(overwrote),
+        is_below_highest,
+    ) {
         let attempts = facts.known.iter().map(|known| known.id.attempt);
         let next = attempts.max().unwrap_or(attempt).next()?;
         return Ok(Decision {
-            began: Some(Evidence::SeenAfter(before)),
+            began: Some(evidence),
             is_below_highest,
             ..Decision::of(Placement::New(StepId::new(next, facts.step)))
         });
@@ -373,6 +392,11 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
         .map(|known| known.id)
         .max();
     let removed = revisions().map(|known| known.id).max();
+    // What an upload that never finished has claimed is no save.
+    let replaced = revisions()
+        .filter(|known| known.content < Content::Unknown)
+        .map(|known| known.id)
+        .max();
     // A trainer may keep a step longer than retention does.
     if let (None, Some(removed), None) = (taken, removed, facts.live) {
         return Ok(Decision::of(Placement::Left(removed, LeftAlone::Removed)));
@@ -391,7 +415,7 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
     Ok(Decision {
         began: went_back.then_some(Evidence::Launch),
         is_below_highest,
-        concern: taken
+        concern: replaced
             .map(Concern::Replaces)
             .or(written_after.map(|(highest, _)| Concern::WrittenAfter(highest))),
         ..Decision::of(Placement::New(next_revision(facts, id)?))

@@ -18,6 +18,7 @@ fn with(attempt: u32, step: u64, written: i64, content: Content) -> KnownStep {
         id: id(attempt, step),
         written_at: Some(Timestamp::from_seconds(written)),
         content,
+        began: None,
     }
 }
 
@@ -26,6 +27,7 @@ fn removed(attempt: u32, step: u64) -> KnownStep {
         id: id(attempt, step),
         written_at: None,
         content: Content::Removed,
+        began: None,
     }
 }
 
@@ -37,6 +39,7 @@ fn facts(known: &[KnownStep], number: u64, written: i64) -> Facts<'_> {
         line: Line::Steps,
         live: None,
         is_one_of_several: false,
+        is_rewritten: false,
     }
 }
 
@@ -314,4 +317,41 @@ fn times_against_the_order_of_numbers_are_found() {
     );
     assert_eq!(contradiction([at(1, 100, 30), at(2, 50, 20)]), None);
     assert_eq!(contradiction([]), None);
+}
+
+#[test]
+fn a_step_that_is_written_over_another_at_the_only_path_begins_an_attempt() {
+    let steps = [known(1, 10, 1000), known(1, 20, 2000)];
+    let over = Facts {
+        is_rewritten: true,
+        live: Some(live(None)),
+        ..facts(&steps, 10, 3000)
+    };
+    let decision = decide(&over).unwrap();
+    assert_eq!(decision.placement, Placement::New(id(2, 10)));
+    assert_eq!(decision.began, Some(Evidence::Overwrote));
+    // Found when the agent starts, it is ordered by its number.
+    let found = Facts { live: None, ..over };
+    assert_eq!(placed(&found), Placement::New(id(1, 10).next_revision().unwrap()));
+}
+
+#[test]
+fn a_revision_keeps_the_evidence_with_which_its_attempt_began() {
+    let mut steps = [with(2, 100, 1000, Content::Amended), known(1, 300, 500)];
+    steps[0].began = Some(Evidence::Restored(id(1, 50)));
+    assert_eq!(decide(&facts(&steps, 100, 5000)).unwrap().began, steps[0].began);
+}
+
+#[test]
+fn what_an_unfinished_upload_has_claimed_is_no_other_save() {
+    let claimed = [KnownStep {
+        content: Content::Unknown,
+        ..known(1, 100, 0)
+    }];
+    let decision = decide(&facts(&claimed, 100, 1000)).unwrap();
+    assert_eq!(
+        decision.placement,
+        Placement::New(id(1, 100).next_revision().unwrap())
+    );
+    assert_eq!(decision.concern, None);
 }

@@ -43,7 +43,6 @@ pub mod resume;
 pub mod sizes;
 pub mod soundness;
 pub mod source;
-pub mod state_files;
 pub mod step_name;
 pub mod structure;
 pub mod temporary;

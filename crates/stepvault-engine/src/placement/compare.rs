@@ -8,7 +8,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::placement::Content;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_formats::state_files::may_carry_state;
+use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::tree::Tree;
 
@@ -112,8 +112,8 @@ impl<'a> StepFiles<'a> {
         stored: &StepFiles<'_>,
         mut has_same_bytes: impl FnMut(&RelativePath, &RelativePath) -> Result<bool>,
     ) -> Result<Content> {
-        let has_state = stored.files.keys().any(|path| may_carry_state(path));
-        let is_state = |path: &str| !has_state || may_carry_state(path);
+        let has_state = stored.files.keys().any(|path| may_hold_state(path));
+        let is_state = |path: &str| !has_state || may_hold_state(path);
         let (mut untouched, mut changed, mut is_changed) = (0_usize, 0_usize, false);
         for (path, file) in &self.files {
             let Some(other) = stored.files.get(path) else {

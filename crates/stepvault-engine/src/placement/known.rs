@@ -89,6 +89,7 @@ impl KnownSteps {
             match self.steps.iter_mut().find(|other| other.id == entry.id) {
                 Some(other) => {
                     other.content = other.content.min(entry.content);
+                    other.began = other.began.or(entry.began);
                     other.written_at = other.written_at.max(entry.written_at);
                 }
                 None => self.steps.push(entry),
@@ -154,6 +155,7 @@ pub(crate) async fn known_in_vault(
             id: step.id(),
             written_at: Some(step.record().written_at),
             content: Content::Other,
+            began: step.record().origin.began,
         };
         if step.id().step == checkpoint.step {
             let owned = OwnedCheckpoint::of(checkpoint);
@@ -233,9 +235,11 @@ pub(crate) async fn known_on(
             Ok(commit) => KnownStep {
                 id,
                 written_at: Some(commit.written_at),
-                content: match id.step == checkpoint.step {
-                    true => content(remote, &commit, checkpoint).await?,
-                    false => Content::Other,
+                began: commit.began,
+                content: if id.step == checkpoint.step {
+                    content(remote, &commit, checkpoint).await?
+                } else {
+                    Content::Other
                 },
             },
             // A damaged commit still occupies its identity; reporting it is up to verify.
@@ -312,6 +316,7 @@ async fn own_part(
         id,
         written_at: Some(manifest.written_at),
         content,
+        began: manifest.origin.began,
     }))
 }
 
@@ -358,6 +363,7 @@ pub(super) fn taken(id: StepId, content: Content) -> KnownStep {
         id,
         written_at: None,
         content,
+        began: None,
     }
 }
 

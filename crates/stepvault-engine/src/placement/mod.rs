@@ -84,6 +84,7 @@ impl PlacementQuery<'_> {
             line,
             live: self.live,
             is_one_of_several: self.is_one_of_several(),
+            is_rewritten: self.checkpoint.origin.rewritten,
         })
     }
 
@@ -288,7 +289,7 @@ pub(crate) fn remarks(decision: &Decision) -> Vec<String> {
         return Vec::new();
     };
     let step = id.step;
-    let began = decision.began.map(|evidence| {
+    let began = decision.began.filter(|_| !decision.amends).map(|evidence| {
         format!(
             "attempt {} begins with step {step}: {}",
             id.attempt,
@@ -315,6 +316,7 @@ pub fn evidence_text(evidence: &Evidence) -> String {
         Evidence::SeenAfter(step) => {
             format!("the agent saw the trainer save step {step} and this one below the highest number")
         }
+        Evidence::Overwrote => "the agent saw the trainer write it over a later step".to_owned(),
         Evidence::Launch => "a new launch saved it at or below the highest number".to_owned(),
         Evidence::Given => "the attempt was given".to_owned(),
     }

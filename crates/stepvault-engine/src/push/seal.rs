@@ -14,7 +14,7 @@ use stepvault_core::placement::{Content, Decision, KnownStep, LeftAlone, LiveSav
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::state_files::may_carry_state;
+use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_formats::step_name;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
@@ -317,7 +317,7 @@ fn has_kinds_of_newest(tree: &Tree, sealed: &[SealedStep]) -> bool {
             .rsplit_once('.')
             .map_or(name, |(_, extension)| extension)
             .to_owned();
-        may_carry_state(name).then_some(kind)
+        may_hold_state(name).then_some(kind)
     };
     let kinds: BTreeSet<String> = tree.files.iter().filter_map(|file| kind(&file.path)).collect();
     let newest = sealed.iter().max_by_key(|step| step.id());
@@ -380,6 +380,7 @@ pub(super) async fn known_steps(
             id: seen,
             written_at: Some(checkpoint.tree.newest_mtime()),
             content: Content::Same,
+            began: None,
         }]);
     }
     Ok(known)

@@ -211,8 +211,8 @@ impl Agent {
                 continue;
             }
             let run = self.remotes[0].keys.run();
-            let in_launch = !there_at_first || self.is_epilog && !knows_launches(vault, run).await;
             let is_live = !self.is_epilog && (!there_at_first || state.known.contains_key(&source));
+            let in_launch = is_live || self.is_epilog && !knows_launches(vault, run).await;
             let live = is_live.then_some(LiveSave {
                 after: state.live_below_highest,
             });
