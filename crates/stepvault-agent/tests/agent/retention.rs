@@ -74,7 +74,7 @@ async fn what_retention_removed_is_not_pushed_again_from_the_trainers_directory(
 }
 
 #[tokio::test]
-async fn a_run_that_goes_back_starts_its_second_attempt() {
+async fn a_run_that_goes_back_starts_its_second_attempt_with_its_second_save() {
     let node = Node::new();
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
@@ -84,24 +84,33 @@ async fn a_run_that_goes_back_starts_its_second_attempt() {
     node.until_durable("disk", 300).await;
     let again = node.outputs().join("step_200");
     std::fs::remove_dir_all(&again).unwrap();
-    node.save("step_200", &[("model.safetensors", 1100)], 5);
-    node.until_heard("durable on disk: step 200 (attempt 2)").await;
+    let files = [("model.safetensors", 1100), ("optimizer/state.pt", 400)];
+    node.save("step_200", &files, 5);
+    // One save alone may be a download or a conversion.
+    node.until_heard("durable on disk: step 200 (attempt 1, revision 2)")
+        .await;
+    std::fs::remove_dir_all(node.outputs().join("step_300")).unwrap();
+    node.save("step_300", &files, 5);
+    node.until_heard("durable on disk: step 300 (attempt 2)").await;
+    node.until_heard("attempt 2 begins with step 300: the agent saw the trainer save step 200")
+        .await;
     service.stop();
+    let again = id(1, 200).next_revision().unwrap();
     assert_eq!(
         committed(&remote).await,
-        [id(1, 100), id(1, 200), id(1, 300), id(2, 200)]
+        [id(1, 100), id(1, 200), again, id(1, 300), id(2, 300)]
     );
 }
 
 #[tokio::test]
-async fn a_directory_with_two_attempts_in_it_is_taken_in_the_order_it_was_written() {
+async fn steps_that_are_found_at_the_start_are_ordered_by_number_whatever_their_times() {
     let node = Node::new();
     let remote = node.directory_remote("disk").await;
     for (step, age) in [(100, 50), (300, 40), (200, 10)] {
         node.save_small(step, age);
     }
     node.once(node.options(vec![remote.clone()]));
-    assert_eq!(committed(&remote).await, [id(1, 100), id(1, 300), id(2, 200)]);
+    assert_eq!(committed(&remote).await, [id(1, 100), id(1, 200), id(1, 300)]);
 }
 
 #[tokio::test]
@@ -127,14 +136,15 @@ async fn an_old_step_that_the_trainer_takes_apart_is_no_new_save() {
 }
 
 #[tokio::test]
-async fn a_step_that_gets_another_file_is_a_new_save() {
+async fn a_step_that_gets_another_file_gets_a_revision() {
     let node = Node::new();
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
     let step = node.save_small(1, 50);
     node.until_durable("disk", 1).await;
     write_files(&step, &[("late.json", 30)], 0);
-    node.until_heard("durable on disk: step 1 (attempt 2)").await;
+    node.until_heard("durable on disk: step 1 (attempt 1, revision 2)")
+        .await;
     service.stop();
 }
 

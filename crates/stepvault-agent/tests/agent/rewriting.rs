@@ -47,9 +47,10 @@ async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_
     }
     let after = bytes(SIZE_BYTES, 7);
     save_again(&step, &after);
-    node.until_heard("sealed: step 100 (attempt 2)").await;
+    node.until_heard("sealed: step 100 (attempt 1, revision 2)").await;
     server.faults().clear();
-    node.until_heard("durable on s3: step 100 (attempt 2)").await;
+    node.until_heard("durable on s3: step 100 (attempt 1, revision 2)")
+        .await;
     node.until_heard(
         "step 100 (attempt 1) of grpo/checkpoints is not durable on s3: cannot read the sealed file",
     )
@@ -67,28 +68,29 @@ async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_
         reason.ends_with("it was written again after it was sealed"),
         "{reason}"
     );
-    assert_eq!(committed(&remote).await, [id(2, 100)]);
+    assert_eq!(committed(&remote).await, [id(1, 100).next_revision().unwrap()]);
     let object = server
         .objects()
-        .body("bucket/prefix/grpo/checkpoints/000000000100.a2/step_100/model.pt");
+        .body("bucket/prefix/grpo/checkpoints/000000000100.a1r2/step_100/model.pt");
     assert_eq!(object.as_deref(), Some(&after[..]));
 }
 
 /// What is durable stays what it was, whatever becomes of the files afterwards.
 #[tokio::test]
-async fn writing_over_a_durable_step_makes_a_new_attempt_beside_it() {
+async fn writing_over_a_durable_step_makes_a_revision_beside_it() {
     let node = Node::new();
     let service = node.start(node.disk_options().await);
     let step = node.save("step_100", &[("model.pt", SIZE_BYTES), ("state.json", 10)], 60);
     let before = files_below(&step);
     node.until_durable("disk", 100).await;
     save_again(&step, &bytes(SIZE_BYTES, 7));
-    node.until_heard("durable on disk: step 100 (attempt 2)").await;
+    node.until_heard("durable on disk: step 100 (attempt 1, revision 2)")
+        .await;
     service.stop();
     let copy = |label: &str| {
         let run = node.remote_root("disk").join("grpo/checkpoints");
         files_below(&run.join(label).join("step_100"))
     };
     assert_eq!(copy("000000000100.a1"), before);
-    assert_eq!(copy("000000000100.a2"), files_below(&step));
+    assert_eq!(copy("000000000100.a1r2"), files_below(&step));
 }
