@@ -425,3 +425,7 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
 #[cfg(test)]
 #[path = "placement_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "placement_properties.rs"]
+mod properties;
