@@ -245,7 +245,18 @@ impl UncheckedSteps<'_> {
         if !has_none && !self.found.steps.iter().all(is_deep) {
             return Vec::new();
         }
-        let runs = runs_below(&self.tree, &self.files, request.profiles, now, &request.options);
+        let mut runs = runs_below(&self.tree, &self.files, request.profiles, now, &request.options);
+        // A part of a step may look like a step of another framework.
+        runs.retain(|run| {
+            let newest = run
+                .newest
+                .as_ref()
+                .map(|step| format!("{}/{}", run.directory, step.path));
+            let mut steps = self.found.steps.iter();
+            has_none
+                || run.profile == self.profile.name
+                || !newest.is_some_and(|newest| steps.any(|step| step.members.contains(&newest)))
+        });
         if has_none {
             return runs;
         }

@@ -187,3 +187,18 @@ async fn the_trainers_own_link_is_recorded_with_the_step() {
     let links: Vec<Vec<String>> = links.collect();
     assert_eq!(links, [vec!["best -> iter10"], vec!["latest -> iter20"]]);
 }
+
+#[tokio::test]
+async fn what_was_sealed_stays_accounted_for_when_a_later_step_appears() {
+    let node = Node::new();
+    let at = |name: &str| node.outputs().join(name);
+    std::fs::write(at("epoch_3.bin"), [7; 5000]).unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    std::fs::write(at("best.bin"), [8; 5000]).unwrap();
+    assert!(node.once(automatic(&node).await).is_durable());
+    assert_eq!(sealed(&node), [id(1, 3), id(1, 4)]);
+    std::fs::write(at("epoch_5.bin"), [9; 5000]).unwrap();
+    let report = node.once(automatic(&node).await);
+    assert!(report.is_durable(), "{report:?}");
+    assert_eq!(sealed(&node), [id(1, 3), id(1, 4), id(1, 5)]);
+}
