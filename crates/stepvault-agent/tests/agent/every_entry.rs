@@ -24,7 +24,7 @@ fn names(node: &Node, step: u64) -> Vec<String> {
         .join(format!("grpo/checkpoints/{step:012}.a1"));
     files_below(&directory)
         .into_keys()
-        .filter(|name| !name.ends_with(".json"))
+        .filter(|name| !name.contains(".json"))
         .map(|name| name.rsplit('/').next().unwrap().to_owned())
         .collect()
 }
