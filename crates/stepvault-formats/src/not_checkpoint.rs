@@ -68,12 +68,11 @@ pub fn is_clutter(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     CLUTTER.contains(&lower.as_str())
         || CLUTTER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
-        || is_lock(&lower)
+        || CLUTTER_EXTENSIONS.contains(&extension_of(&lower))
 }
 
-fn is_lock(lower: &str) -> bool {
-    lower.ends_with(".lock") || lower.ends_with(".pyc") || lower.ends_with(".swp")
-}
+/// Extensions of lock files, compiled programs and editors' files.
+const CLUTTER_EXTENSIONS: [&str; 3] = ["lock", "pyc", "swp"];
 
 /// Whether a path below a step is clutter, or lies in it.
 pub fn is_in_clutter(path: &str) -> bool {

@@ -1,11 +1,13 @@
 //! Entries of a watched directory that are not stored and may be checkpoints: each is told, and counts as not sealed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::find::Leftover;
+use stepvault_formats::profile::last_component;
+use stepvault_local::sealed::SealedStep;
 use tokio::time::Instant;
 
 /// How many kinds of entries are listed.
@@ -17,6 +19,9 @@ pub(super) struct Leftovers {
     entries: BTreeMap<String, Sighted>,
     /// The kinds that were told.
     told: BTreeSet<String>,
+    /// Name, length and time of the contents of rewritten paths that were sealed: a later step may make copies of them,
+    /// or make them older than itself.
+    sealed: HashSet<(String, u64, Timestamp)>,
 }
 
 #[derive(Debug)]
@@ -36,6 +41,39 @@ struct Alike<'a> {
 }
 
 impl Leftovers {
+    /// Whether one of these entries was not seen before.
+    pub(super) fn has_new(&self, leftovers: &[Leftover]) -> bool {
+        let is_known = |leftover: &Leftover| {
+            let known = self.entries.get(&leftover.path);
+            known.is_some_and(|known| known.leftover == *leftover) || self.is_sealed(leftover)
+        };
+        !leftovers.iter().all(is_known)
+    }
+
+    /// Adds the contents of rewritten paths that the vault holds.
+    pub(super) fn add_sealed(&mut self, sealed: &[SealedStep]) {
+        let records = sealed.iter().map(SealedStep::record);
+        for record in records.filter(|record| record.origin.rewritten) {
+            let bytes = record
+                .files
+                .iter()
+                .map(|file| file.size_bytes)
+                .fold(0, u64::saturating_add);
+            self.sealed
+                .insert((record.name.clone(), bytes, record.written_at));
+            let files = record.files.iter();
+            self.sealed.extend(files.map(|file| {
+                let name = last_component(file.path.as_str());
+                (name.to_owned(), file.size_bytes, file.mtime)
+            }));
+        }
+    }
+
+    fn is_sealed(&self, leftover: &Leftover) -> bool {
+        let name = last_component(&leftover.path).to_owned();
+        self.sealed.contains(&(name, leftover.bytes, leftover.written_at))
+    }
+
     /// Replaces the entries by those of the current scan, each with what it is. Returns when to scan again to find
     /// whether they stay unchanged.
     pub(super) fn update(
@@ -47,6 +85,9 @@ impl Leftovers {
         let mut before = std::mem::take(&mut self.entries);
         let mut again = None;
         for (leftover, why) in leftovers {
+            if self.is_sealed(&leftover) {
+                continue;
+            }
             let known = before.remove(&leftover.path);
             let unchanged = known.filter(|known| known.leftover == leftover);
             let since = unchanged.map_or_else(Instant::now, |known| known.since);

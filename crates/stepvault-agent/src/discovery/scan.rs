@@ -99,9 +99,22 @@ impl Discovery {
                 && (step.step.is_some() || step.rewritten)
                 && self.entries.get(&step.path).is_none_or(Entry::is_new)
         };
-        let sealed = if selected.steps.iter().any(|step| is_new(step)) {
+        let stored: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
+        let excludes = self.selection.has_series() || self.other_names.is_some();
+        let is_stored = |step: &FoundStep| {
+            // What the trainer can no longer resume from was sealed when it could, or is worth nothing.
+            let is_spent = !step.resumable
+                && self
+                    .choice
+                    .profile()
+                    .is_some_and(|profile| step.was_resumable(profile));
+            excludes || !step.is_complete() || is_spent || stored.contains(step.path.as_str())
+        };
+        let rest = leftovers(&self.found, is_stored, &self.survey, &files);
+        let sealed = if selected.steps.iter().any(|step| is_new(step)) || self.leftovers.has_new(&rest) {
             let sealed = sealed();
             self.sealed_files = SealedFiles::of(&sealed);
+            self.leftovers.add_sealed(&sealed);
             sealed
         } else {
             Vec::new()
@@ -150,10 +163,7 @@ impl Discovery {
             let links = selection::links_of(profile, step);
             self.early.link(&self.directory, step, links);
         }
-        let stored: BTreeSet<String> = selected.steps.iter().map(|step| step.path.clone()).collect();
-        let excludes = self.selection.has_series() || self.other_names.is_some();
-        let is_stored = |step: &FoundStep| excludes || !step.is_complete() || stored.contains(&step.path);
-        self.account_for_the_rest(&is_stored, &files, now, report);
+        self.account_for(rest, now, report);
         Ok(())
     }
 
@@ -198,14 +208,7 @@ impl Discovery {
     }
 
     /// Records what is not stored and may be a checkpoint, and warns of it.
-    fn account_for_the_rest(
-        &mut self,
-        is_stored: &dyn Fn(&FoundStep) -> bool,
-        files: &dyn OpenFile,
-        now: Timestamp,
-        report: &mut ScanReport,
-    ) {
-        let leftovers = leftovers(&self.found, is_stored, &self.survey, files);
+    fn account_for(&mut self, leftovers: Vec<Leftover>, now: Timestamp, report: &mut ScanReport) {
         let names = self.selection.names();
         let others = self.other_names.as_deref().unwrap_or_default();
         let is_wanted = |leftover: &Leftover| {

@@ -24,7 +24,7 @@ fn names(node: &Node, step: u64) -> Vec<String> {
         .join(format!("grpo/checkpoints/{step:012}.a1"));
     files_below(&directory)
         .into_keys()
-        .filter(|name| !name.ends_with(".json"))
+        .filter(|name| !name.contains(".json"))
         .map(|name| name.rsplit('/').next().unwrap().to_owned())
         .collect()
 }
@@ -186,4 +186,19 @@ async fn the_trainers_own_link_is_recorded_with_the_step() {
     });
     let links: Vec<Vec<String>> = links.collect();
     assert_eq!(links, [vec!["best -> iter10"], vec!["latest -> iter20"]]);
+}
+
+#[tokio::test]
+async fn what_was_sealed_stays_accounted_for_when_a_later_step_appears() {
+    let node = Node::new();
+    let at = |name: &str| node.outputs().join(name);
+    std::fs::write(at("epoch_3.bin"), [7; 5000]).unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    std::fs::write(at("best.bin"), [8; 5000]).unwrap();
+    assert!(node.once(automatic(&node).await).is_durable());
+    assert_eq!(sealed(&node), [id(1, 3), id(1, 4)]);
+    std::fs::write(at("epoch_5.bin"), [9; 5000]).unwrap();
+    let report = node.once(automatic(&node).await);
+    assert!(report.is_durable(), "{report:?}");
+    assert_eq!(sealed(&node), [id(1, 3), id(1, 4), id(1, 5)]);
 }

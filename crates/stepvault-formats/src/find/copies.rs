@@ -131,7 +131,7 @@ fn join(mut aliases: Vec<FoundStep>) -> Option<FoundStep> {
         members.extend(other.members);
         match (&mut leading.complete, other.complete) {
             (Completeness::NotYet { reasons }, Completeness::NotYet { reasons: more }) => {
-                reasons.extend(more)
+                reasons.extend(more);
             }
             (complete, other @ Completeness::NotYet { .. }) => *complete = other,
             (_, Completeness::Complete { .. }) => {}

@@ -160,7 +160,6 @@ fn adopt(units: &mut [Unit<'_>], loose: &[(String, u64)], tree: &Tree) -> BTreeS
 }
 
 /// Returns what decides which of several entries of one number the trainer resumes from: the highest.
-#[expect(clippy::type_complexity, reason = "one criterion after another")]
 fn precedence(unit: &Unit<'_>) -> (bool, bool, usize, bool, u32, Reverse<usize>, Reverse<String>) {
     let name = last_component(unit.path());
     let bytes = unit

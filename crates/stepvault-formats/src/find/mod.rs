@@ -146,6 +146,11 @@ impl FoundStep {
         stated::stated_step(series, &self.own_members(), tree, files)
     }
 
+    /// Whether the trainer can resume from steps of its series, if not from this one.
+    pub fn was_resumable(&self, profile: &Profile) -> bool {
+        self.series_in(profile).is_some_and(|series| series.resumable)
+    }
+
     /// Whether one of its paths is overwritten by the next step, which has another path for the rest.
     pub(crate) fn has_shared_path(&self, profile: &Profile) -> bool {
         let unit = self.series_in(profile).and_then(|series| series.unit);

@@ -200,11 +200,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
     if profile.name == GENERIC {
         leave_out_other_numbers(&mut units);
     }
-    for unit in units.iter_mut().filter(|unit| unit.rewritten) {
-        add_companions(unit, tree);
-        let members: Vec<&str> = unit.members.iter().map(|member| member.path.as_str()).collect();
-        unit.step = stated_step(unit.series, &members, tree, files);
-    }
+    state_numbers(&mut units, tree, files);
     units.sort_by(|one, other| {
         (index_of(profile, one.series), one.step, one.path()).cmp(&(
             index_of(profile, other.series),
@@ -216,6 +212,15 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         units,
         temporary: unfinished,
         ignored,
+    }
+}
+
+/// Adds the other files of the steps without a number in their names, and reads the numbers that they state.
+fn state_numbers(units: &mut [Unit<'_>], tree: &Tree, files: &dyn OpenFile) {
+    for unit in units.iter_mut().filter(|unit| unit.rewritten) {
+        add_companions(unit, tree);
+        let members: Vec<&str> = unit.members.iter().map(|member| member.path.as_str()).collect();
+        unit.step = stated_step(unit.series, &members, tree, files);
     }
 }
 
