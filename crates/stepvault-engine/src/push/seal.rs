@@ -156,23 +156,12 @@ pub async fn seal_checkpoint(
     request: CheckpointToSeal,
     observer: &Arc<dyn Observer>,
 ) -> Result<Placed> {
-    let source = absolute(&request.source)?;
-    let name = match &request.name {
-        Some(name) => name.clone(),
-        None => name_of(&source)?,
-    };
-    let named = match request.step {
-        None if request.origin.rewritten => None,
-        None => Some(step_of(&name)?),
-        given => given,
-    };
-    let (scanned, members) = (source.clone(), request.members.clone());
-    let tree = blocking(move || scan_members(&scanned, &members)).await?;
-    if tree.files.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "cannot push the step")
-            .on(source.display())
-            .because("it holds no file"));
-    }
+    let ScannedSource {
+        source,
+        name,
+        named,
+        tree,
+    } = scan_source(&request).await?;
     begin_remotes(vault, remotes, observer).await;
     let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
     let (vault_copy, run) = (vault.clone(), request.run.clone());
@@ -222,15 +211,7 @@ pub async fn seal_checkpoint(
     let id = match decision.placement {
         Placement::Known(id) => {
             if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
-                // The process that sealed it may have been killed before it recorded it.
-                if !step.record().is_provisional() {
-                    record_sealed(vault, &request.run, id, identity, observer).await;
-                }
-                return Ok(Placed::Sealed {
-                    step: Box::new(step),
-                    new: false,
-                    is_live_below_highest: false,
-                });
+                return Ok(found_sealed(vault, step, identity, observer).await);
             }
             if !known.missing_somewhere || copied.is_some() {
                 record_sealed(vault, &request.run, id, identity, observer).await;
@@ -269,6 +250,58 @@ pub async fn seal_checkpoint(
         step: Box::new(step),
         new: true,
         is_live_below_highest: live.is_some() && decision.is_below_highest && !decision.amends,
+    })
+}
+
+/// Returns a step that is sealed already. The process that sealed it may have been killed before it recorded it.
+async fn found_sealed(
+    vault: &Vault,
+    step: SealedStep,
+    identity: CheckpointIdentity,
+    observer: &Arc<dyn Observer>,
+) -> Placed {
+    if !step.record().is_provisional() {
+        record_sealed(vault, step.run(), step.id(), identity, observer).await;
+    }
+    Placed::Sealed {
+        step: Box::new(step),
+        new: false,
+        is_live_below_highest: false,
+    }
+}
+
+/// The files of a checkpoint, and what its name tells.
+struct ScannedSource {
+    source: PathBuf,
+    name: String,
+    /// Its number, unless only its content can tell it.
+    named: Option<Step>,
+    tree: Tree,
+}
+
+async fn scan_source(request: &CheckpointToSeal) -> Result<ScannedSource> {
+    let source = absolute(&request.source)?;
+    let name = match &request.name {
+        Some(name) => name.clone(),
+        None => name_of(&source)?,
+    };
+    let named = match request.step {
+        None if request.origin.rewritten => None,
+        None => Some(step_of(&name)?),
+        given => given,
+    };
+    let (scanned, members) = (source.clone(), request.members.clone());
+    let tree = blocking(move || scan_members(&scanned, &members)).await?;
+    if tree.files.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "cannot push the step")
+            .on(source.display())
+            .because("it holds no file"));
+    }
+    Ok(ScannedSource {
+        source,
+        name,
+        named,
+        tree,
     })
 }
 
