@@ -109,8 +109,8 @@ pub struct Facts<'a> {
     pub live: Option<LiveSave>,
     /// Whether other nodes write parts of it too.
     pub is_one_of_several: bool,
-    /// Whether its path holds one step after another, so that the trainer resumes from what stands there.
-    pub is_rewritten: bool,
+    /// Whether its path held another step of this vault before: the trainer resumes from what stands there now.
+    pub is_overwritten: bool,
 }
 
 /// What a checkpoint is.
@@ -148,7 +148,7 @@ pub enum Evidence {
     Restored(StepId),
     /// An agent saw this whole save appear before, at or below the highest number.
     SeenAfter(Step),
-    /// An agent saw the trainer write it over a step at the only path that it resumes from.
+    /// It was written over a later step at the only path from which the trainer resumes.
     Overwrote,
     /// A new launch of the job began it.
     Launch,
@@ -288,7 +288,7 @@ fn attempt_at(facts: &Facts<'_>) -> Attempt {
         .map(|(attempt, _)| attempt)
         .max()
         .unwrap_or(Attempt::FIRST);
-    if facts.live.is_some() {
+    if facts.live.is_some() || facts.is_overwritten {
         return current;
     }
     let begun =
@@ -370,10 +370,7 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
         .live
         .and_then(|live| live.after)
         .filter(|before| *before < facts.step);
-    let overwrote = facts
-        .live
-        .filter(|_| facts.is_rewritten)
-        .map(|_| Evidence::Overwrote);
+    let overwrote = facts.is_overwritten.then_some(Evidence::Overwrote);
     if let (Some(evidence), true) = (
         seen_before.map(Evidence::SeenAfter).or(overwrote),
         is_below_highest,

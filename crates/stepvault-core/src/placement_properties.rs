@@ -75,7 +75,7 @@ impl Run {
             line: self.resumed.map_or(Line::Steps, Line::Restored),
             live,
             is_one_of_several: false,
-            is_rewritten: false,
+            is_overwritten: false,
         })
         .unwrap();
         if let Placement::New(id) = decision.placement {

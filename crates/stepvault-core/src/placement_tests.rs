@@ -39,7 +39,7 @@ fn facts(known: &[KnownStep], number: u64, written: i64) -> Facts<'_> {
         line: Line::Steps,
         live: None,
         is_one_of_several: false,
-        is_rewritten: false,
+        is_overwritten: false,
     }
 }
 
@@ -323,15 +323,17 @@ fn times_against_the_order_of_numbers_are_found() {
 fn a_step_that_is_written_over_another_at_the_only_path_begins_an_attempt() {
     let steps = [known(1, 10, 1000), known(1, 20, 2000)];
     let over = Facts {
-        is_rewritten: true,
-        live: Some(live(None)),
-        ..facts(&steps, 10, 3000)
+        is_overwritten: true,
+        ..facts(&steps, 10, 500)
     };
     let decision = decide(&over).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 10)));
     assert_eq!(decision.began, Some(Evidence::Overwrote));
-    // Found when the agent starts, it is ordered by its number.
-    let found = Facts { live: None, ..over };
+    // A vault that has not seen the step before goes by the number.
+    let found = Facts {
+        is_overwritten: false,
+        ..over
+    };
     assert_eq!(placed(&found), Placement::New(id(1, 10).next_revision().unwrap()));
 }
 

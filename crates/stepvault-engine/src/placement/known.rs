@@ -179,6 +179,12 @@ pub(crate) async fn known_in_vault(
     Ok(known)
 }
 
+/// Whether the path of a checkpoint, which holds one step after another, held one of these steps before.
+pub(crate) fn is_overwritten(checkpoint: &ScannedCheckpoint<'_>, sealed: &[SealedStep]) -> bool {
+    let is_before = |step: &SealedStep| step.record().origin.rewritten && step.name() == checkpoint.name;
+    checkpoint.origin.rewritten && sealed.iter().any(is_before)
+}
+
 /// A checkpoint for a task that reads its files.
 struct OwnedCheckpoint {
     source: std::path::PathBuf,

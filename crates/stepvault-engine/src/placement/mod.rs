@@ -24,7 +24,7 @@ use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
 
 pub use known::ScannedCheckpoint;
-pub(crate) use known::{KnownSteps, ask_remotes, known_in_vault, known_on};
+pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, known_on};
 pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
 pub(crate) use provisional::{left_alone, written_at};
 
@@ -55,6 +55,8 @@ pub(crate) struct PlacementQuery<'a> {
     pub(crate) in_launch: bool,
     /// Set if it was seen live, whole and new.
     pub(crate) live: Option<LiveSave>,
+    /// Whether its path held another step of this vault before.
+    pub(crate) is_overwritten: bool,
     /// Identities of it that turned out to be taken.
     pub(crate) lost: &'a [StepId],
     /// The provisional steps of the vault: when each was written, and its current attempt.
@@ -84,7 +86,7 @@ impl PlacementQuery<'_> {
             line,
             live: self.live,
             is_one_of_several: self.is_one_of_several(),
-            is_rewritten: self.checkpoint.origin.rewritten,
+            is_overwritten: self.is_overwritten,
         })
     }
 
@@ -316,7 +318,7 @@ pub fn evidence_text(evidence: &Evidence) -> String {
         Evidence::SeenAfter(step) => {
             format!("the agent saw the trainer save step {step} and this one below the highest number")
         }
-        Evidence::Overwrote => "the agent saw the trainer write it over a later step".to_owned(),
+        Evidence::Overwrote => "it was written over a step with that number or a higher one".to_owned(),
         Evidence::Launch => "a new launch saved it at or below the highest number".to_owned(),
         Evidence::Given => "the attempt was given".to_owned(),
     }

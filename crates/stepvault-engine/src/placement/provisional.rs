@@ -14,7 +14,10 @@ use stepvault_local::seal_record::AttemptState;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use super::{KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, known_in_vault, remarks};
+use super::{
+    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, is_overwritten, known_in_vault,
+    remarks,
+};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit};
 use crate::launches::remembered_attempt;
@@ -169,8 +172,10 @@ async fn determine_one(
     }
     let (reader, run) = (vault.clone(), record.run.clone());
     let sealed = blocking(move || reader.steps(&run)).await?.steps;
-    let settled = sealed.iter().filter(|other| !other.record().is_provisional());
-    known.add(known_in_vault(settled, &checkpoint, &writer).await?);
+    let settled: Vec<SealedStep> = (sealed.iter().filter(|other| !other.record().is_provisional()))
+        .cloned()
+        .collect();
+    known.add(known_in_vault(&settled, &checkpoint, &writer).await?);
     // One that lost its identity to another writer was not the step that was removed.
     let has_lost = !record.attempt.former.is_empty() || !record.attempt.lost.is_empty();
     if !has_lost
@@ -198,6 +203,7 @@ async fn determine_one(
         not_before: record.attempt.not_before,
         in_launch: record.attempt.in_launch,
         live: record.attempt.live,
+        is_overwritten: is_overwritten(&checkpoint, &settled),
         lost: &record.attempt.lost,
         provisional: Vec::new(),
     };

@@ -29,8 +29,8 @@ use crate::catalog::is_outage;
 use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::placement::{
-    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, known_in_vault,
-    left_alone, provisional_steps, report, written_at,
+    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, is_overwritten,
+    known_in_vault, left_alone, provisional_steps, report, written_at,
 };
 use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
@@ -200,6 +200,7 @@ pub async fn seal_checkpoint(
         not_before,
         in_launch: request.in_launch,
         live,
+        is_overwritten: is_overwritten(&checkpoint, &sealed.steps),
         lost: &[],
         provisional: provisional_attempts(&sealed.steps),
     };

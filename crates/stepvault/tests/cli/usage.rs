@@ -44,9 +44,9 @@ fn wrong_calls_say_what_why_and_what_to_do() {
         .run_here(&["status", "--watch", "--json"])
         .expect_code(2)
         .expect_error("cannot use --watch with --json");
-    place.write("checkpoints/best/x", "x");
+    place.write("checkpoints/assets/x", "x");
     place
-        .run_here(&["push", "checkpoints/best"])
+        .run_here(&["push", "checkpoints/assets"])
         .expect_code(2)
         .expect_error("give it with --step N");
 }
