@@ -10,9 +10,6 @@ use crate::tree::{OpenFile, Tree};
 /// How many bytes at each end of a file are searched for a text that identifies a framework.
 pub const CONTENT_LIMIT_BYTES: u64 = 2 << 20;
 
-/// The maximum number of entries whose names are evidence: a step may have many files.
-const MAX_ENTRIES: usize = 5_000;
-
 /// The maximum number of files that are searched for one text.
 const CONTENT_FILES_LIMIT: usize = 4;
 
@@ -84,14 +81,11 @@ fn best_fit(tree: &Tree, files: &dyn OpenFile, profile: &Profile) -> Option<(u32
 fn reasons(tree: &Tree, files: &dyn OpenFile, rule: &Detect) -> Option<Vec<String>> {
     let mut why = Vec::new();
     for glob in &rule.all {
-        let (path, _) = tree
-            .entries()
-            .take(MAX_ENTRIES)
-            .find(|(path, _)| glob.is_match(path))?;
+        let (path, _) = tree.entries().find(|(path, _)| glob.is_match(path))?;
         why.push(format!("{path} exists"));
     }
     let refused = |(path, _): (&str, _)| rule.none.iter().any(|glob| glob.is_match(path));
-    if !rule.none.is_empty() && tree.entries().take(MAX_ENTRIES).any(refused) {
+    if !rule.none.is_empty() && tree.entries().any(refused) {
         return None;
     }
     if let Some(contains) = &rule.contains {

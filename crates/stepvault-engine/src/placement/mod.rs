@@ -1,5 +1,5 @@
 //! Gathers what decides which step a checkpoint is: what the tiers hold, what this node has restored, and its launches.
-//! [`decide`](stepvault_core::placement::decide) decides.
+//! [`decide`] decides.
 
 mod compare;
 mod known;

@@ -32,6 +32,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) before: Option<&'a Unit<'a>>,
     /// Steps of the same series with higher numbers.
     pub(super) later: &'a [Unit<'a>],
+    /// The first of those that was written after the step: a trainer ends one save before it begins the next.
+    pub(super) follower: Option<&'a Unit<'a>>,
 }
 
 /// Judges a step and counts its ranks.
@@ -277,7 +279,7 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
         QuietRule::OnceSealed
     } else if is_one_file_after_another(unit, around)
         || is_judged_by_files(unit, around)
-            && (unit.is_files() || is_followed(unit, around) || is_like_before(unit, around))
+            && (unit.is_files() || around.follower.is_some() || is_like_before(unit, around))
     {
         QuietRule::Briefly
     } else {
@@ -295,12 +297,6 @@ fn is_judged_by_files(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
     let is_known = around.profile.name != GENERIC && around.profile.names.is_none();
     let has_all = unit.is_files() || !unit.series.complete.required.is_empty();
     is_known && has_all && !around.options.extent.is_part()
-}
-
-/// Whether a later step was written since: a trainer ends one save before it begins the next.
-fn is_followed(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
-    let written = unit.newest();
-    around.later.iter().any(|later| later.newest() > written)
 }
 
 fn is_like_before(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
@@ -345,11 +341,10 @@ fn by_pointer(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Stri
 fn by_quiet(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     let newest = unit.newest().unwrap_or_default();
     // A path that is overwritten at each save has no newer step beside it.
-    let later = around
-        .later
-        .iter()
-        .find(|later| later.newest().is_some_and(|written| written > newest));
-    if let Some(later) = later.filter(|_| unit.series.unit != Some(UnitRule::ArealRecover)) {
+    if let Some(later) = around
+        .follower
+        .filter(|_| unit.series.unit != Some(UnitRule::ArealRecover))
+    {
         return Ok(format!("{QUIET}, and {} was started after it", later.path()));
     }
     if newest > around.now {

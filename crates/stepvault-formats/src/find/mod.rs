@@ -304,6 +304,7 @@ pub fn find_steps(
         let mut earlier_ranks = None;
         let mut before = None;
         let mut usual = EarlierFiles::default();
+        let followers = followers(series);
         for (index, unit) in series.iter().enumerate() {
             let later = series.get(index..).unwrap_or_default();
             let first_later = later.partition_point(|other| other.step <= unit.step);
@@ -317,6 +318,7 @@ pub fn find_steps(
                 earlier_ranks,
                 before,
                 later: later.get(first_later..).unwrap_or_default(),
+                follower: followers.get(index).copied().flatten(),
             };
             let (complete, ranks) = judge(unit, &surroundings);
             let quiet_rule = quiet_rule(unit, &surroundings);
@@ -362,6 +364,31 @@ pub fn find_steps(
         copies,
         missing,
     }
+}
+
+/// Returns for each of these units, which are sorted by number, the first one with a higher number that was written after
+/// it. Takes one pass: a directory may hold thousands of steps.
+fn followers<'a>(series: &'a [Unit<'a>]) -> Vec<Option<&'a Unit<'a>>> {
+    let mut followers = vec![None; series.len()];
+    // Units with higher numbers than those at hand, the lowest number last, and each written before the one in front of
+    // it. A unit that was not is never the first that was written after something.
+    let mut newer: Vec<(Option<Timestamp>, &Unit<'_>)> = Vec::new();
+    let mut end = series.len();
+    for group in series.chunk_by(|one, other| one.step == other.step).rev() {
+        let begin = end - group.len();
+        for (follower, unit) in followers[begin..end].iter_mut().zip(group) {
+            let written = unit.newest();
+            let count = newer.partition_point(|(other, _)| *other > written);
+            *follower = newer[..count].last().map(|(_, unit)| *unit);
+        }
+        for unit in group.iter().rev() {
+            let written = unit.newest();
+            newer.truncate(newer.partition_point(|(other, _)| *other > written));
+            newer.push((written, unit));
+        }
+        end = begin;
+    }
+    followers
 }
 
 /// Whether a profile finds an entry that is, or is about to be, a step; whether or not it is still being written.
