@@ -41,7 +41,9 @@ url = "file://$PWD/archive"
 watch = "work_dir/checkpoints"
 quiet-time = "1s"
 TOML
-stepvault agent --once --quiet
+code=0
+stepvault agent --once --quiet || code=$?
+[ "$code" = 3 ] || fail "the step that was never finished counts as stored: $code"
 stepvault wait 20 --for durable --timeout 60s
 code=0
 stepvault wait 30 --for durable --timeout 1s || code=$?

@@ -429,6 +429,7 @@ impl Sealer {
                     new: true,
                     is_live_below_highest,
                 } = placed
+                    && !step.record().origin.unnumbered
                 {
                     self.runs[index].live_below_highest = is_live_below_highest.then(|| step.id().step);
                 }

@@ -63,6 +63,11 @@ pub struct Commit {
     pub written_at: Timestamp,
     /// Metrics by name, used to keep the best steps; finite numbers.
     pub metrics: BTreeMap<String, f64>,
+    /// Whether nothing told its number: see [`StepOrigin::unnumbered`]. Omitted when something did.
+    ///
+    /// [`StepOrigin::unnumbered`]: crate::step_origin::StepOrigin::unnumbered
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unnumbered: bool,
 }
 
 /// What a commit needs from a part manifest on a remote. The list of files is not needed, and may be long.
@@ -92,6 +97,7 @@ struct PartSummary {
     data_bytes: u64,
     digest: DigestAlgorithm,
     file_count: u64,
+    unnumbered: bool,
 }
 
 impl FoundPart {
@@ -113,6 +119,7 @@ impl FoundPart {
                 data_bytes: manifest.data_bytes(),
                 digest: manifest.digest,
                 file_count: manifest.files.len() as u64,
+                unnumbered: manifest.origin.unnumbered,
             },
             sha256,
             bytes,
@@ -137,7 +144,7 @@ impl Commit {
         let mut written_at = first.written_at;
         let mut metrics = BTreeMap::new();
         let mut best = BTreeMap::new();
-        let (mut amends, mut began) = (true, None);
+        let (mut amends, mut began, mut unnumbered) = (true, None, false);
         let mut committed = Vec::with_capacity(parts.len());
         for FoundPart {
             summary,
@@ -157,6 +164,7 @@ impl Commit {
             written_at = written_at.max(summary.written_at);
             amends &= summary.amends;
             began = began.or(summary.began);
+            unnumbered |= summary.unnumbered;
             committed.push(CommittedPart {
                 node: summary.node,
                 manifest_sha256: sha256,
@@ -185,6 +193,7 @@ impl Commit {
             parts: committed,
             written_at,
             metrics,
+            unnumbered,
         })
     }
 

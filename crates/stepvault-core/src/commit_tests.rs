@@ -31,6 +31,7 @@ fn commit(metric: f64) -> Commit {
         parts: vec![part("node-0")],
         written_at: Timestamp::default(),
         metrics: BTreeMap::from([("loss".to_owned(), metric)]),
+        unnumbered: false,
     }
 }
 

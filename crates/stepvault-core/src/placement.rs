@@ -39,8 +39,12 @@ pub struct KnownStep {
     pub written_at: Option<Timestamp>,
     /// How the checkpoint at hand compares with it.
     pub content: Content,
+    /// Whether it is a revision that has all files of the one before it.
+    pub amends: bool,
     /// The evidence with which its attempt begins, if it is the first step of one.
     pub began: Option<Evidence>,
+    /// Whether nothing told its number: see [`StepOrigin::unnumbered`](crate::step_origin::StepOrigin::unnumbered).
+    pub unnumbered: bool,
 }
 
 /// An attempt that this node has taken part in, as the launches record it.
@@ -86,7 +90,7 @@ pub enum Line<'a> {
     Launches {
         /// The attempts that this node has taken part in.
         spans: &'a [LaunchSpan],
-        /// Whether the checkpoint is known to belong to the latest launch, whatever its time is.
+        /// Whether the checkpoint is known to belong to the latest launch; its time is then not used.
         in_latest: bool,
     },
     /// A launch that is over, with this attempt. No step is added to it for which another one stands.
@@ -111,6 +115,8 @@ pub struct Facts<'a> {
     pub is_one_of_several: bool,
     /// Whether its path held another step of this vault before: the trainer resumes from what stands there now.
     pub is_overwritten: bool,
+    /// Whether nothing tells its number, as in [`KnownStep::unnumbered`].
+    pub unnumbered: bool,
 }
 
 /// What a checkpoint is.
@@ -170,7 +176,7 @@ pub enum Concern {
 pub struct Decision {
     /// What it is.
     pub placement: Placement,
-    /// The evidence, if an attempt begins with it.
+    /// The evidence, if an attempt begins, or began, with it.
     pub began: Option<Evidence>,
     /// Whether it is a revision that has all files of the one before it, which is therefore not needed any more.
     pub amends: bool,
@@ -201,7 +207,12 @@ pub fn decide(facts: &Facts<'_>) -> Result<Decision> {
         return Ok(given(facts, StepId::new(attempt, facts.step)));
     }
     if let Some(id) = newest_with(facts, Content::Same) {
-        return Ok(Decision::of(Placement::Known(id)));
+        let same = facts.known.iter().find(|known| known.id == id);
+        return Ok(Decision {
+            amends: same.is_some_and(|same| same.amends),
+            began: same.and_then(|same| same.began),
+            ..Decision::of(Placement::Known(id))
+        });
     }
     let lost = newest_with(facts, Content::AmendedWithLosses);
     if let Some(id) = newest_with(facts, Content::Amended).max(lost) {
@@ -359,12 +370,13 @@ fn in_ended(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
 }
 
 /// Places a checkpoint in an attempt by its number alone, unless it is the second whole save that was seen at or below the
-/// highest number.
+/// highest number. Numbers that nothing told are compared with no others.
 fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
     let id = StepId::new(attempt, facts.step);
     let of_others = || facts.known.iter().filter(|known| known.id.attempt < attempt);
     let of_attempt = || facts.known.iter().filter(|known| known.id.attempt == attempt);
-    let highest = of_attempt().map(|known| (known.id, known.written_at)).max();
+    let numbered = || of_attempt().filter(|known| !known.unnumbered);
+    let highest = numbered().map(|known| (known.id, known.written_at)).max();
     let is_below_highest = highest.is_some_and(|(highest, _)| facts.step <= highest.step);
     let seen_before = facts
         .live
@@ -383,7 +395,16 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
             ..Decision::of(Placement::New(StepId::new(next, facts.step)))
         });
     }
-    let revisions = || of_attempt().filter(|known| known.id.is_revision_of(id));
+    if facts.unnumbered {
+        // The trainer overwrote the content before.
+        let revisions = of_attempt().filter(|known| known.id.is_revision_of(id));
+        let last = revisions.max_by_key(|known| known.id);
+        return Ok(Decision {
+            amends: last.is_some_and(|last| last.unnumbered && last.content == Content::Other),
+            ..Decision::of(Placement::New(next_revision(facts, id)?))
+        });
+    }
+    let revisions = || numbered().filter(|known| known.id.is_revision_of(id));
     let taken = revisions()
         .filter(|known| known.content != Content::Removed)
         .map(|known| known.id)
@@ -407,7 +428,7 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
     let written_after = highest.filter(|(highest, written_at)| {
         facts.step < highest.step && written_at.is_some_and(|written_at| written_at < facts.written_at)
     });
-    let is_first = attempt != Attempt::FIRST && of_attempt().next().is_none();
+    let is_first = attempt != Attempt::FIRST && numbered().next().is_none();
     let went_back = is_first && of_others().any(|known| known.id.step >= facts.step);
     Ok(Decision {
         began: went_back.then_some(Evidence::Launch),

@@ -76,6 +76,7 @@ impl Run {
             live,
             is_one_of_several: false,
             is_overwritten: false,
+            unnumbered: false,
         })
         .unwrap();
         if let Placement::New(id) = decision.placement {
@@ -87,7 +88,9 @@ impl Run {
                 id,
                 written_at: Some(Timestamp::from_seconds(written)),
                 content: Content::Other,
+                amends: false,
                 began: None,
+                unnumbered: false,
             });
             if let Some(resumed) = self.resumed.as_mut().filter(|_| !decision.amends) {
                 resumed.attempt = Some(id.attempt);

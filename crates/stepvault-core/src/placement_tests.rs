@@ -18,7 +18,9 @@ fn with(attempt: u32, step: u64, written: i64, content: Content) -> KnownStep {
         id: id(attempt, step),
         written_at: Some(Timestamp::from_seconds(written)),
         content,
+        amends: false,
         began: None,
+        unnumbered: false,
     }
 }
 
@@ -27,7 +29,9 @@ fn removed(attempt: u32, step: u64) -> KnownStep {
         id: id(attempt, step),
         written_at: None,
         content: Content::Removed,
+        amends: false,
         began: None,
+        unnumbered: false,
     }
 }
 
@@ -40,6 +44,7 @@ fn facts(known: &[KnownStep], number: u64, written: i64) -> Facts<'_> {
         live: None,
         is_one_of_several: false,
         is_overwritten: false,
+        unnumbered: false,
     }
 }
 
@@ -332,6 +337,7 @@ fn a_step_that_is_written_over_another_at_the_only_path_begins_an_attempt() {
     // A vault that has not seen the step before goes by the number.
     let found = Facts {
         is_overwritten: false,
+        unnumbered: false,
         ..over
     };
     assert_eq!(placed(&found), Placement::New(id(1, 10).next_revision().unwrap()));
@@ -356,4 +362,37 @@ fn what_an_unfinished_upload_has_claimed_is_no_other_save() {
         Placement::New(id(1, 100).next_revision().unwrap())
     );
     assert_eq!(decision.concern, None);
+}
+
+#[test]
+fn numbers_that_nothing_told_are_compared_with_no_others() {
+    let best = KnownStep {
+        unnumbered: true,
+        ..known(1, 4, 1000)
+    };
+    let steps = [known(1, 3, 900), best];
+    let live = Some(live(Some(3)));
+    let numbered = decide(&Facts {
+        live,
+        ..facts(&steps, 4, 2000)
+    });
+    let numbered = numbered.unwrap();
+    let second = best.id.next_revision().unwrap();
+    assert_eq!(numbered.placement, Placement::New(second));
+    assert_eq!((numbered.began, numbered.concern), (None, None));
+    assert!(!numbered.is_below_highest && !numbered.amends);
+
+    let later = |steps| Facts {
+        unnumbered: true,
+        live,
+        ..facts(steps, 4, 3000)
+    };
+    let overwritten = decide(&later(&steps)).unwrap();
+    assert_eq!(overwritten.placement, Placement::New(second));
+    assert!(overwritten.amends, "the content before is gone");
+    let beside = [known(1, 3, 900), known(1, 4, 1000)];
+    assert!(
+        !decide(&later(&beside)).unwrap().amends,
+        "a step is never dropped for it"
+    );
 }

@@ -63,6 +63,10 @@ pub struct StepOrigin {
     /// Its series in that profile. Omitted when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<String>,
+    /// Whether nothing tells its number, which is one more than that of the newest step with a number in its name. Omitted
+    /// when something does, and in a run without such steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unnumbered: bool,
     /// The name of the watched directory. Omitted without `directory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watched: Option<String>,

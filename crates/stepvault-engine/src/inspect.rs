@@ -123,7 +123,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         if file.found.steps.is_empty() {
             file.found.steps = file_as_step(&file.tree);
         }
-        // It was asked for, whatever its name is.
+        // The user gave its path, so its name is not judged.
         if file.profile.name == GENERIC
             && let [only] = file.found.steps.as_mut_slice()
             && only.rewritten

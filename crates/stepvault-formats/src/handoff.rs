@@ -28,7 +28,7 @@ pub struct Restored<'a> {
     pub directory: &'a str,
     /// All contents of the directory, including the step.
     pub tree: &'a Tree,
-    /// The paths of the step in the directory, never empty; the first one is the name of the step.
+    /// The paths of the step in the directory, never empty.
     pub paths: &'a [String],
     /// Whether the trainer resumes from this step even if the directory holds a newer one: the user selected it, or the
     /// nodes agreed on it. Otherwise the trainer keeps a newer complete step that was never sealed.
@@ -201,15 +201,15 @@ impl View {
         } else {
             newer_complete(profile, &found, &self.tree, (step, restored.skipped))
         };
-        let paths = newer.map_or(step, |newer| newer.members.as_slice());
-        let is_own = |other: &&FoundStep| other.members.iter().any(|member| step.contains(member));
-        let own = newer.or_else(|| found.steps.iter().find(is_own));
+        let mut paths = newer.map_or(step, |newer| newer.members.as_slice()).to_vec();
+        let own = newer.or_else(|| own_step(&found, step));
         let goes_on_from = own.map_or(step.first()?, |own| &own.path).as_str();
-        let pointers = pointer_after_restore(profile, &self.tree, &self.root, paths);
+        paths.sort_by_key(|path| path != goes_on_from);
+        let pointers = pointer_after_restore(profile, &self.tree, &self.root, &paths);
         let mut aside = moved_aside_before_restore(profile, &self.tree, &files, goes_on_from);
         aside.extend(no_pointers(&pointers, &self.tree, &found));
         aside.extend(abandoned(profile, &found, goes_on_from, restored));
-        let kept: Vec<&str> = step.iter().chain(paths).map(String::as_str).collect();
+        let kept: Vec<&str> = step.iter().chain(&paths).map(String::as_str).collect();
         Some(HandoffPlan {
             framework: profile.name.clone(),
             why,
@@ -298,6 +298,14 @@ impl View {
             is_right,
         })
     }
+}
+
+/// Returns the step that has the most of these paths.
+fn own_step<'a>(found: &'a Found, paths: &[String]) -> Option<&'a FoundStep> {
+    let common = |step: &&FoundStep| step.members.iter().filter(|path| paths.contains(path)).count();
+    // Of several, the first.
+    let steps = found.steps.iter().rev().filter(|step| common(step) > 0);
+    steps.max_by_key(common)
 }
 
 /// Returns the view with the more specific detection, the plain one on a tie.

@@ -92,7 +92,7 @@ pub fn is_no_checkpoint(name: &str) -> bool {
         || is_text(name)
 }
 
-/// Whether a directory of this name holds no checkpoint, whatever is in it.
+/// Whether a directory of this name is never searched for checkpoints.
 pub fn is_tracker(name: &str) -> bool {
     is_clutter(name) || TRACKERS.contains(&name)
 }

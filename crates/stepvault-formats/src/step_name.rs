@@ -92,7 +92,7 @@ const OTHER_WORDS: [&str; 62] = [
     "bit",
     "attempt",
 ];
-/// Names of models whose number is a version or a size.
+/// Names of models whose short number is a version or a size.
 const MODEL_WORDS: [&str; 47] = [
     "llama",
     "gpt",
@@ -142,6 +142,8 @@ const MODEL_WORDS: [&str; 47] = [
     "xlm",
     "granite",
 ];
+/// Maximum number of digits of a model's version or size: `resnet152`, but `opt020000` is an optimizer's step.
+const MAX_MODEL_DIGITS: usize = 3;
 /// Maximum length of an extension.
 const MAX_EXTENSION: usize = 16;
 
@@ -220,7 +222,8 @@ impl Number<'_> {
     fn is_plain(&self) -> bool {
         let is_named = self.word.is_some_and(looks_like_a_step);
         let is_measure = self.has_unit && !is_named;
-        !is_measure && !is_one_of(self.word, &OTHER_WORDS) && !is_one_of(self.word, &MODEL_WORDS)
+        let is_model = self.digits.len() <= MAX_MODEL_DIGITS && is_one_of(self.word, &MODEL_WORDS);
+        !is_measure && !is_model && !is_one_of(self.word, &OTHER_WORDS)
     }
 }
 
@@ -252,7 +255,7 @@ fn is_one_of(word: Option<&str>, list: &[&str]) -> bool {
     word.is_some_and(|word| list.iter().any(|other| other.eq_ignore_ascii_case(word)))
 }
 
-/// Returns a name without its extensions. What names a step, as in `model.step100`, is none.
+/// Returns a name without its extensions. Text that names a step, as in `model.step100`, is not an extension.
 fn stem_of(mut name: &str) -> &str {
     while let Some((stem, extension)) = name.rsplit_once('.')
         && !stem.is_empty()
@@ -325,6 +328,9 @@ mod tests {
             ("checkpoint_epoch=1-step=500", 500),
             ("hpc_ckpt_3.ckpt", 3),
             ("ep0-ba100-rank0.pt", 100),
+            ("ema_0.9999_020000.pt", 20_000),
+            ("opt020000.pt", 20_000),
+            ("yolov4_3000.weights", 3000),
             ("ep1-ba200", 200),
             ("model_checkpoint_12", 12),
             ("run7_checkpoint_12_force", 12),

@@ -14,7 +14,7 @@ pub(super) struct Choice {
     /// The profiles to choose from; `None` once the choice is final: it was configured, or a step that is complete by
     /// it was seen.
     others: Option<Arc<ProfileSet>>,
-    /// What the run excludes, whatever the profile is.
+    /// What the run excludes, in addition to what its profile excludes.
     ignored: Vec<PathGlob>,
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Leftovers {
     /// Name, length and time of the contents of rewritten paths that were sealed: a later step may make copies of them,
     /// or make them older than itself.
     sealed: HashSet<(String, u64, Timestamp)>,
+    /// The names of the steps in the vault.
+    sealed_names: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -50,8 +52,15 @@ impl Leftovers {
         !leftovers.iter().all(is_known)
     }
 
-    /// Adds the contents of rewritten paths that the vault holds.
+    /// Whether the vault holds a step of this name.
+    pub(super) fn has_sealed(&self, name: &str) -> bool {
+        self.sealed_names.contains(name)
+    }
+
+    /// Adds the names of the steps that the vault holds, and the contents of rewritten paths.
     pub(super) fn add_sealed(&mut self, sealed: &[SealedStep]) {
+        self.sealed_names
+            .extend(sealed.iter().map(|step| step.name().to_owned()));
         let records = sealed.iter().map(SealedStep::record);
         for record in records.filter(|record| record.origin.rewritten) {
             let bytes = record
@@ -166,7 +175,7 @@ impl Leftovers {
         self.told.extend(shapes);
         Some(format!(
             "not sealed, and not known to be no checkpoint: {}; if one is a checkpoint, set 'pattern' or 'series', watch its \
-             directory in a run of its own, or run 'stepvault announce' for it; if it is none, add it to 'ignore'",
+             directory in a run of its own, or run 'stepvault announce' for it; if it is not, add it to 'ignore'",
             named.join(", ")
         ))
     }

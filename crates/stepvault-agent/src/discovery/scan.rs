@@ -56,7 +56,10 @@ impl Discovery {
             ScanMode::Once => None,
         };
         // Attempts depend on the order in which steps were written.
-        report.ready.sort_by_key(|ready| (ready.newest, ready.step));
+        // What has no number gets one behind all others.
+        report
+            .ready
+            .sort_by_key(|ready| (ready.step.is_none(), ready.newest, ready.step));
         report
     }
 
@@ -99,22 +102,12 @@ impl Discovery {
                 && (step.step.is_some() || step.rewritten)
                 && self.entries.get(&step.path).is_none_or(Entry::is_new)
         };
-        let stored: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
-        let excludes = self.selection.has_series() || self.other_names.is_some();
-        let is_stored = |step: &FoundStep| {
-            // What the trainer can no longer resume from was sealed when it could, or is worth nothing.
-            let is_spent = !step.resumable
-                && self
-                    .choice
-                    .profile()
-                    .is_some_and(|profile| step.was_resumable(profile));
-            excludes || !step.is_complete() || is_spent || stored.contains(step.path.as_str())
-        };
-        let rest = leftovers(&self.found, is_stored, &self.survey, &files);
+        let mut rest = self.left_over(profile, &paths, &files);
         let sealed = if selected.steps.iter().any(|step| is_new(step)) || self.leftovers.has_new(&rest) {
             let sealed = sealed();
             self.sealed_files = SealedFiles::of(&sealed);
             self.leftovers.add_sealed(&sealed);
+            rest = self.left_over(profile, &paths, &files);
             sealed
         } else {
             Vec::new()
@@ -207,6 +200,24 @@ impl Discovery {
         })
     }
 
+    /// Returns the entries that may be checkpoints and belong to no step that is, or can be, sealed; `selected` are the paths
+    /// of the steps that the run includes.
+    fn left_over(&self, profile: &Profile, selected: &BTreeSet<&str>, files: &SurveyFiles) -> Vec<Leftover> {
+        let excludes = self.selection.has_series() || self.other_names.is_some();
+        let is_accounted_for = |step: &FoundStep| {
+            // Of a step that was sealed, or could once be resumed from, the rest may be what a trainer is deleting.
+            let was_sealed = || {
+                let entry = self.entries.get(&step.path);
+                entry.is_some_and(Entry::was_handled) || self.leftovers.has_sealed(&step.name(profile))
+            };
+            let is_spent = !step.resumable && step.was_resumable(profile);
+            excludes
+                || is_spent
+                || selected.contains(step.path.as_str()) && (step.is_complete() || was_sealed())
+        };
+        leftovers(&self.found, is_accounted_for, &self.survey, files)
+    }
+
     /// Records what is not stored and may be a checkpoint, and warns of it.
     fn account_for(&mut self, leftovers: Vec<Leftover>, now: Timestamp, report: &mut ScanReport) {
         let names = self.selection.names();
@@ -232,10 +243,14 @@ impl Discovery {
     fn about(&self, leftover: &Leftover) -> String {
         let mut steps = self.found.steps.iter();
         if let Some(step) = steps.find(|step| step.members.contains(&leftover.path)) {
-            return format!(
-                "belongs to the series '{}', which the run does not include",
-                step.series
-            );
+            return if step.is_complete() {
+                format!(
+                    "belongs to the series '{}', which the run does not include",
+                    step.series
+                )
+            } else {
+                format!("is not complete: {}", step.reasons().join("; "))
+            };
         }
         let is_inside = |run: &&RunBelow| {
             let rest = run.directory.strip_prefix(leftover.path.as_str());

@@ -194,9 +194,14 @@ async fn what_was_sealed_stays_accounted_for_when_a_later_step_appears() {
     let at = |name: &str| node.outputs().join(name);
     std::fs::write(at("epoch_3.bin"), [7; 5000]).unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
-    std::fs::write(at("best.bin"), [8; 5000]).unwrap();
+    std::fs::write(at("latest.bin"), [8; 5000]).unwrap();
     assert!(node.once(automatic(&node).await).is_durable());
     assert_eq!(sealed(&node), [id(1, 3), id(1, 4)]);
+    assert_eq!(
+        names(&node, 4),
+        ["epoch_3.bin", "latest.bin"],
+        "a restore brings both"
+    );
     std::fs::write(at("epoch_5.bin"), [9; 5000]).unwrap();
     let report = node.once(automatic(&node).await);
     assert!(report.is_durable(), "{report:?}");

@@ -62,9 +62,11 @@ async fn take(name: &str) -> (Node, AgentReport) {
         "{name}: {:#?}",
         report.skipped
     );
-    // A damaged step is not sealed, and counts.
-    let is_damaged = |entry: &SkippedEntry| entry.reason.contains("it is damaged");
-    assert!(report.unsealed.iter().all(is_damaged), "{name}: {report:?}");
+    // A step that is damaged or not complete is not sealed, and counts.
+    let is_torn = |entry: &SkippedEntry| {
+        entry.reason.contains("it is damaged") || entry.reason.contains("it is not complete")
+    };
+    assert!(report.unsealed.iter().all(is_torn), "{name}: {report:?}");
     assert!(report.not_durable.is_empty(), "{name}: {report:?}");
     for step in &sealed {
         let id = step.id();
@@ -134,6 +136,7 @@ async fn what_is_not_complete_is_told_with_the_reason() {
         let reasons = reasons(&report);
         let said = reasons.get(step).map(String::as_str).unwrap_or_default();
         assert!(said.contains(reason), "{name}: {reasons:#?}");
+        assert!(!report.is_durable(), "{name}: {report:?}");
     }
 }
 

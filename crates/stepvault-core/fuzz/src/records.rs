@@ -134,6 +134,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         }],
         written_at: Timestamp::from_seconds(1_760_000_000),
         metrics: [("eval_loss".to_owned(), 1.5)].into(),
+        unnumbered: false,
     };
     let start = Start {
         id: "0a".to_owned(),

@@ -1,4 +1,4 @@
-//! Revisions: a rule counts a step once, whatever its revisions.
+//! Revisions: a rule counts a step once, not once for each revision.
 
 use std::collections::BTreeMap;
 

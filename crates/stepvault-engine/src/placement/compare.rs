@@ -9,7 +9,6 @@ use stepvault_core::placement::Content;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::not_checkpoint::may_hold_state;
-use stepvault_local::seal_record::SealRecord;
 use stepvault_local::tree::Tree;
 
 /// Where a trainer keeps the files of a step: what their full paths begin with.
@@ -76,18 +75,6 @@ impl<'a> StepFiles<'a> {
         let files = tree.files.iter();
         let files = files.map(|file| (&file.path, file.size_bytes, file.mtime));
         Self::new(layout, files, &tree.symlinks)
-    }
-
-    pub(super) fn of_record(record: &'a SealRecord) -> Self {
-        let files = record.files.iter();
-        let files = files.map(|file| (&file.path, file.size_bytes, file.mtime));
-        let layout = Layout {
-            origin: &record.origin,
-            name: &record.name,
-            shape: record.shape,
-            has_members: !record.members.is_empty(),
-        };
-        Self::new(layout, files, &record.symlinks)
     }
 
     pub(super) fn of_manifest(manifest: &'a PartManifest) -> Self {

@@ -14,6 +14,7 @@ use stepvault_core::placement::{Content, KnownStep};
 use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::step_name;
 use stepvault_local::compare::has_bytes_of_entry;
 use stepvault_local::compare_trees::has_file_of;
 use stepvault_local::sealed::SealedStep;
@@ -45,7 +46,20 @@ pub struct ScannedCheckpoint<'a> {
     pub has_members: bool,
 }
 
-impl ScannedCheckpoint<'_> {
+impl<'a> ScannedCheckpoint<'a> {
+    /// Returns a sealed step as a checkpoint; `source` is where its files are, and `tree` what it has there.
+    pub(super) fn of_sealed(step: &'a SealedStep, source: &'a Path, tree: &'a Tree) -> Self {
+        let record = step.record();
+        Self {
+            source,
+            step: step.id().step,
+            tree,
+            name: &record.name,
+            origin: &record.origin,
+            has_members: !record.members.is_empty(),
+        }
+    }
+
     fn files(&self) -> StepFiles<'_> {
         let layout = Layout {
             origin: self.origin,
@@ -72,8 +86,13 @@ pub(crate) struct KnownSteps {
 impl KnownSteps {
     /// Whether a tier holds the checkpoint of this step.
     pub(crate) fn has_content(&self, step: Step) -> bool {
-        let mut steps = self.steps.iter();
-        steps.any(|entry| entry.id.step == step && entry.content == Content::Same)
+        self.with_content(step).is_some()
+    }
+
+    /// Returns the newest step of this number that is the checkpoint.
+    pub(crate) fn with_content(&self, step: Step) -> Option<&KnownStep> {
+        let same = |entry: &&KnownStep| entry.id.step == step && entry.content == Content::Same;
+        self.steps.iter().filter(same).max_by_key(|entry| entry.id)
     }
 
     /// Whether retention removed this step.
@@ -89,7 +108,9 @@ impl KnownSteps {
             match self.steps.iter_mut().find(|other| other.id == entry.id) {
                 Some(other) => {
                     other.content = other.content.min(entry.content);
+                    other.amends |= entry.amends;
                     other.began = other.began.or(entry.began);
+                    other.unnumbered |= entry.unnumbered;
                     other.written_at = other.written_at.max(entry.written_at);
                 }
                 None => self.steps.push(entry),
@@ -99,7 +120,7 @@ impl KnownSteps {
 }
 
 /// Queries all remotes concurrently for the steps that they know. A step that several nodes write cannot be sealed
-/// without the answer; any other is sealed soon, whatever the remotes do.
+/// without the answer; any other is sealed soon, also while no remote answers.
 pub(crate) async fn ask_remotes(
     remotes: &[RunRemote],
     checkpoint: &ScannedCheckpoint<'_>,
@@ -155,15 +176,18 @@ pub(crate) async fn known_in_vault(
             id: step.id(),
             written_at: Some(step.record().written_at),
             content: Content::Other,
+            amends: step.record().origin.amends,
             began: step.record().origin.began,
+            unnumbered: step.record().origin.unnumbered,
         };
         if step.id().step == checkpoint.step {
             let owned = OwnedCheckpoint::of(checkpoint);
             let step = step.clone();
             entry.content = blocking(move || {
                 let checkpoint = owned.borrowed();
-                let stored = StepFiles::of_record(step.record());
-                checkpoint.files().compare(&stored, |path, stored| {
+                let (source, tree) = (step.checkpoint_path(), step.tree());
+                let stored = ScannedCheckpoint::of_sealed(&step, &source, &tree);
+                checkpoint.files().compare(&stored.files(), |path, stored| {
                     let mut files = step.record().files.iter();
                     let sealed = files.find(|file| file.path == *stored).filter(|_| compares_bytes);
                     let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
@@ -182,7 +206,8 @@ pub(crate) async fn known_in_vault(
 /// Whether the path of a checkpoint, which holds one step after another, held one of these steps before.
 pub(crate) fn is_overwritten(checkpoint: &ScannedCheckpoint<'_>, sealed: &[SealedStep]) -> bool {
     let is_before = |step: &SealedStep| step.record().origin.rewritten && step.name() == checkpoint.name;
-    checkpoint.origin.rewritten && sealed.iter().any(is_before)
+    let has_number = step_name::parse(checkpoint.name) == Some(checkpoint.step.number());
+    checkpoint.origin.rewritten && !has_number && sealed.iter().any(is_before)
 }
 
 /// A checkpoint for a task that reads its files.
@@ -231,7 +256,7 @@ pub(crate) async fn known_on(
     // A step that is being removed is not known as committed, whether its commit still exists or not.
     committed.retain(|id, _| !removed.contains(*id));
     let visible: BTreeSet<StepId> = committed.keys().copied().collect();
-    let to_read = worth_reading(visible.iter().copied(), checkpoint.step);
+    let to_read = ids_to_read(visible.iter().copied(), checkpoint.step);
     let unread = visible.difference(&to_read).map(|id| taken(*id, Content::Other));
     let mut known: Vec<KnownStep> = unread.collect();
     committed.retain(|id, _| to_read.contains(id));
@@ -241,7 +266,9 @@ pub(crate) async fn known_on(
             Ok(commit) => KnownStep {
                 id,
                 written_at: Some(commit.written_at),
+                amends: commit.amends,
                 began: commit.began,
+                unnumbered: commit.unnumbered,
                 content: if id.step == checkpoint.step {
                     content(remote, &commit, checkpoint).await?
                 } else {
@@ -278,7 +305,7 @@ async fn own_parts_on(
     let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
     let ids: BTreeSet<StepId> = committed.keys().copied().chain(claimed.into_keys()).collect();
     let mut known = Vec::new();
-    for id in worth_reading(ids.into_iter(), checkpoint.step) {
+    for id in ids_to_read(ids.into_iter(), checkpoint.step) {
         known.extend(own_part(remote, id, checkpoint, writer, committed.contains_key(&id)).await?);
     }
     // Listed last, as in `known_on`.
@@ -322,7 +349,9 @@ async fn own_part(
         id,
         written_at: Some(manifest.written_at),
         content,
+        amends: manifest.origin.amends,
         began: manifest.origin.began,
+        unnumbered: manifest.origin.unnumbered,
     }))
 }
 
@@ -369,12 +398,14 @@ pub(super) fn taken(id: StepId, content: Content) -> KnownStep {
         id,
         written_at: None,
         content,
+        amends: false,
         began: None,
+        unnumbered: false,
     }
 }
 
 /// Returns the commits whose times decide: those of the same step, and the first and last of each attempt.
-fn worth_reading(ids: impl Iterator<Item = StepId>, step: Step) -> BTreeSet<StepId> {
+fn ids_to_read(ids: impl Iterator<Item = StepId>, step: Step) -> BTreeSet<StepId> {
     let mut bounds: BTreeMap<Attempt, (StepId, StepId)> = BTreeMap::new();
     let mut wanted = BTreeSet::new();
     for id in ids {

@@ -87,6 +87,7 @@ impl PlacementQuery<'_> {
             live: self.live,
             is_one_of_several: self.is_one_of_several(),
             is_overwritten: self.is_overwritten,
+            unnumbered: self.checkpoint.origin.unnumbered,
         })
     }
 

@@ -153,14 +153,7 @@ async fn determine_one(
 ) -> Result<(Outcome, Vec<String>)> {
     let (tree, source) = (step.tree(), step.checkpoint_path());
     let record = step.record();
-    let checkpoint = ScannedCheckpoint {
-        source: &source,
-        step: step.id().step,
-        tree: &tree,
-        name: &record.name,
-        origin: &record.origin,
-        has_members: !record.members.is_empty(),
-    };
+    let checkpoint = ScannedCheckpoint::of_sealed(&step, &source, &tree);
     let writer = Writer {
         place: NodePlace::new(record.node.clone(), record.nodes())?,
         launch: record.launch.clone(),

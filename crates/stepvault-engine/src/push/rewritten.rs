@@ -9,6 +9,7 @@ use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::LONGEST_SAVE_SECONDS;
+use stepvault_formats::step_name;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
@@ -16,7 +17,7 @@ use stepvault_local::vault::Vault;
 use super::seal::{CheckpointToSeal, known_steps};
 use crate::catalog::read_commit;
 use crate::content::tree_matches_record;
-use crate::placement::ScannedCheckpoint;
+use crate::placement::{KnownSteps, ScannedCheckpoint};
 use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, seen_content};
@@ -37,8 +38,16 @@ pub(super) struct Tiers<'a> {
     pub(super) observer: &'a Arc<dyn Observer>,
 }
 
+/// The number of a checkpoint that nothing tells.
+pub(super) struct NextStep {
+    pub(super) step: Step,
+    /// As [`StepOrigin::unnumbered`](stepvault_core::step_origin::StepOrigin::unnumbered).
+    pub(super) unnumbered: bool,
+}
+
 /// Returns the number of a checkpoint that nothing tells: that of the step with its content, otherwise one more than the
-/// number of the newest step that any tier knows or knew.
+/// number of the newest step that any tier knows or knew. Where that has its number in its name, the next one will have
+/// this number too, and all contents until then are revisions of it.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if several nodes write the step: each could count differently.
@@ -47,7 +56,7 @@ pub(super) async fn next_step(
     request: &CheckpointToSeal,
     (name, tree): (&str, &Tree),
     identity: &CheckpointIdentity,
-) -> Result<Step> {
+) -> Result<NextStep> {
     if request.writer.place.nodes().is_several() {
         return Err(Error::new(ErrorKind::Usage, "cannot determine the step number")
             .on(request.source.display())
@@ -56,12 +65,19 @@ pub(super) async fn next_step(
     }
     let has_content = |step: &&SealedStep| step.name() == name && tree_matches_record(tree, step.record());
     if let Some(step) = tiers.sealed.iter().rfind(has_content) {
-        return Ok(step.id().step);
+        return Ok(NextStep {
+            step: step.id().step,
+            unnumbered: step.record().origin.unnumbered,
+        });
     }
     let (seen, last_seen) = seen_content(tiers.vault, &request.run, identity).await?;
     if let Some(seen) = seen {
-        return Ok(seen.step);
+        return Ok(NextStep {
+            step: seen.step,
+            unnumbered: false,
+        });
     }
+    let mut known = KnownSteps::default();
     let mut newest = tiers.sealed.iter().map(SealedStep::id).max().max(last_seen);
     for _ in 0..MAX_ROUNDS {
         let checkpoint = ScannedCheckpoint {
@@ -72,9 +88,12 @@ pub(super) async fn next_step(
             origin: &request.origin,
             has_members: !request.members.is_empty(),
         };
-        let known = known_steps(tiers, request, &checkpoint, identity).await?;
-        if known.has_content(checkpoint.step) {
-            return Ok(checkpoint.step);
+        known = known_steps(tiers, request, &checkpoint, identity).await?;
+        if let Some(same) = known.with_content(checkpoint.step) {
+            return Ok(NextStep {
+                step: same.id.step,
+                unnumbered: same.unnumbered,
+            });
         }
         let found = known.steps.iter().map(|entry| entry.id).max().max(newest);
         if found == newest {
@@ -82,7 +101,41 @@ pub(super) async fn next_step(
         }
         newest = found;
     }
-    Step::new(newest.map_or(FIRST, |id| id.step.number() + 1))
+    let Some(newest) = newest else {
+        return Ok(NextStep {
+            step: Step::new(FIRST)?,
+            unnumbered: false,
+        });
+    };
+    if known
+        .steps
+        .iter()
+        .any(|entry| entry.id == newest && entry.unnumbered)
+    {
+        return Ok(NextStep {
+            step: newest.step,
+            unnumbered: true,
+        });
+    }
+    let name = name_of(tiers, newest).await;
+    let has_number = |name: String| step_name::parse(&name) == Some(newest.step.number());
+    Ok(NextStep {
+        step: Step::new(newest.step.number() + 1)?,
+        unnumbered: name.is_some_and(has_number),
+    })
+}
+
+/// Returns the name of a step; `None` if no tier that answers has it.
+async fn name_of(tiers: &Tiers<'_>, id: StepId) -> Option<String> {
+    if let Some(step) = tiers.sealed.iter().find(|step| step.id() == id) {
+        return Some(step.name().to_owned());
+    }
+    for remote in tiers.remotes {
+        if let Ok(commit) = read_commit(remote, id).await {
+            return Some(commit.name);
+        }
+    }
+    None
 }
 
 /// Returns the step of another name that has the number of a checkpoint which `decision` makes another revision of it, or
@@ -104,7 +157,8 @@ pub(super) async fn copied_step(
         Placement::Left(id, LeftAlone::Removed | LeftAlone::LostFiles) => entry.id == id,
         _ => false,
     };
-    let taken = known.iter().filter(is_taken).max_by_key(|entry| entry.id);
+    let numbered = known.iter().filter(|entry| !entry.unnumbered);
+    let taken = numbered.filter(is_taken).max_by_key(|entry| entry.id);
     let Some((taken, taken_at)) = taken.and_then(|entry| Some((entry.id, entry.written_at?))) else {
         return Ok(None);
     };
@@ -116,13 +170,6 @@ pub(super) async fn copied_step(
     {
         return Ok(None);
     }
-    if let Some(step) = tiers.sealed.iter().find(|step| step.id() == taken) {
-        return Ok((step.name() != name).then_some(taken));
-    }
-    for remote in tiers.remotes {
-        if let Ok(commit) = read_commit(remote, taken).await {
-            return Ok((commit.name != name).then_some(taken));
-        }
-    }
-    Ok(None)
+    let other = name_of(tiers, taken).await.is_some_and(|other| other != name);
+    Ok(other.then_some(taken))
 }

@@ -174,9 +174,14 @@ pub async fn seal_checkpoint(
         is_in_order,
         observer,
     };
+    let mut request = request;
     let step = match named {
         Some(step) => step,
-        None => next_step(&tiers, &request, (&name, &tree), &identity).await?,
+        None => {
+            let next = next_step(&tiers, &request, (&name, &tree), &identity).await?;
+            request.origin.unnumbered = next.unnumbered;
+            next.step
+        }
     };
     let checkpoint = ScannedCheckpoint {
         source: &source,
@@ -241,7 +246,6 @@ pub async fn seal_checkpoint(
         ..AttemptOrigin::default()
     };
     let run = request.run.clone();
-    let mut request = request;
     (request.origin.amends, request.origin.began) = (decision.amends, decision.began);
     let step = seal_as(vault, request, (id, origin), (source, name), &tree, observer).await?;
     if !step.record().is_provisional() {
@@ -414,7 +418,9 @@ pub(super) async fn known_steps(
             id: seen,
             written_at: Some(checkpoint.tree.newest_mtime()),
             content: Content::Same,
+            amends: false,
             began: None,
+            unnumbered: false,
         }]);
     }
     Ok(known)

@@ -154,15 +154,16 @@ async fn best_steps(
                 // The trainer's own, under the name that was not sealed.
                 continue;
             }
+            let target = match &request.target {
+                Target::Into(directory) if !has_name => {
+                    Target::IntoNamed(directory.clone(), best.name.clone())
+                }
+                target => target.clone(),
+            };
             found.push(FoundBest {
                 id,
                 name: best.name.clone(),
-                // The trainer saved it under two names, and looks for the other one.
-                target: if has_name {
-                    request.target.clone()
-                } else {
-                    Target::As(place)
-                },
+                target,
             });
         } else if std::fs::symlink_metadata(place).is_err() {
             context.observer.on_event(&Event::Warning {

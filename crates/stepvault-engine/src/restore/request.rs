@@ -74,6 +74,8 @@ impl RestoreRequest {
 pub enum Target {
     /// In this directory, at the paths that the step had below the trainer's watched directory.
     Into(PathBuf),
+    /// The same, but a step of one path has this name there: its trainer saved it under two.
+    IntoNamed(PathBuf, String),
     /// At this path, as one directory or file.
     As(PathBuf),
 }
@@ -81,7 +83,7 @@ pub enum Target {
 impl Target {
     /// Returns where a step is, or will be.
     pub(super) fn location(&self, resolved: &ResolvedStep) -> Result<Location> {
-        let (Self::Into(path) | Self::As(path)) = self;
+        let (Self::Into(path) | Self::IntoNamed(path, _) | Self::As(path)) = self;
         let path = std::path::absolute(path).map_err(|error| {
             Error::new(ErrorKind::Usage, "not a path")
                 .on(path.display())
@@ -94,10 +96,15 @@ impl Target {
                 directory: path,
             });
         }
-        if let Self::Into(_) = self {
+        let name = match self {
+            Self::Into(_) => Some(&resolved.name),
+            Self::IntoNamed(_, name) => Some(name),
+            Self::As(_) => None,
+        };
+        if let Some(name) = name {
             let own = resolved.origin.directory_in(&path);
             return Ok(Location {
-                paths: vec![own.join(&resolved.name)],
+                paths: vec![own.join(name)],
                 directory: path,
             });
         }

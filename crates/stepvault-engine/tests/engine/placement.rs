@@ -200,3 +200,35 @@ async fn a_second_name_of_a_step_begins_no_attempt() {
     let (error, message) = text(rig.push(&other.with_file_name("optimizer_3")).await);
     assert_eq!(error.kind(), ErrorKind::Usage, "{message}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contents_without_a_number_have_the_next_one_and_prove_nothing() {
+    let mut rig = Rig::with_directory().await;
+    let numbered = async |rig: &Rig, step: u64, after: Option<u64>| {
+        let path = rig.write_step(step, &[("a.pt", 10)], step, 1_000 + step as i64 * 10);
+        push_live(rig, &path, after).await.id
+    };
+    let latest = async |rig: &Rig, seed: u64, written: i64| {
+        let path = rig.write_step(999, &[("a.pt", 10)], seed, written);
+        let named = path.with_file_name("latest");
+        let _ = std::fs::remove_dir_all(&named);
+        std::fs::rename(path, &named).unwrap();
+        let mut request = rig.request(&named);
+        request.origin.rewritten = true;
+        let pushed = rig.push_as(request).await.unwrap();
+        let commit = read_commit(&rig.remotes[0], pushed.id).await.unwrap();
+        assert!(commit.unnumbered);
+        (pushed.id, commit.amends)
+    };
+    assert_eq!(numbered(&rig, 1, None).await, id(1, 1));
+    assert_eq!(latest(&rig, 11, 1_011).await, (id(1, 2), false));
+    assert_eq!(latest(&rig, 12, 1_012).await, (second(id(1, 2)), true));
+    // Another vault knows it from the remote.
+    rig.lose_node();
+    assert_eq!(latest(&rig, 12, 1_012).await, (second(id(1, 2)), true));
+    let third = second(second(id(1, 2)));
+    assert_eq!(numbered(&rig, 2, Some(1)).await, third, "the run did not go back");
+    assert_eq!(latest(&rig, 13, 1_021).await, (id(1, 3), false));
+    assert_eq!(numbered(&rig, 3, Some(2)).await, second(id(1, 3)));
+    assert_eq!(rig.restore().await.unwrap().plan.id, second(id(1, 3)));
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::{Step, StepId};
+use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::placement::LiveSave;
@@ -216,13 +216,12 @@ impl Agent {
             let live = is_live.then_some(LiveSave {
                 after: state.live_below_highest,
             });
-            let placed = seal_checkpoint(
-                vault,
-                &self.remotes,
-                self.request(source.clone(), in_launch, live, announced),
-                &self.observer,
-            )
-            .await;
+            let mut request = self.request(source.clone(), in_launch, live, announced);
+            let is_changed = found.keys().any(|path| content::NOTES.contains(&path.as_str()));
+            if is_changed && self.bug == Some(Bug::ChangesBeginAttempts) {
+                request.attempt = Some(Attempt::new(2).unwrap());
+            }
+            let placed = seal_checkpoint(vault, &self.remotes, request, &self.observer).await;
             match placed {
                 Ok(Placed::Sealed {
                     step,

@@ -135,7 +135,8 @@ impl World {
         }
     }
 
-    /// Somebody who is not the trainer adds a file to one of its steps, or copies it over itself, which leaves other times.
+    /// Somebody who is not the trainer adds a file to one of its steps, or copies it over itself, which leaves other times;
+    /// or fetches all of them again, the highest first.
     fn somebody_touches_a_step(&mut self) {
         let Some(index) = self.any_site(|site| site.runs && !site.trainer.overwrites) else {
             return;
@@ -146,21 +147,32 @@ impl World {
             return;
         };
         let site = &self.sites[index];
+        let mut changed = vec![path.clone()];
         if self.numbers.u32(0..3) > 0 {
             let file = path.join(content::NOTES[self.numbers.usize(0..2)]);
-            std::fs::write(file, self.numbers.u64(..).to_string()).unwrap();
+            std::fs::write(&file, self.numbers.u64(..).to_string()).unwrap();
+            changed.push(file);
         } else {
-            // Copied files seem to be of the launch that is under way.
-            self.judge.lock().unwrap().times_tell_nothing(site.run);
-            let now = BEGINNING_SECONDS + self.trace.elapsed().as_secs();
-            let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(now);
-            for name in content::of_directory(&path).keys() {
-                let file = std::fs::File::options()
-                    .write(true)
-                    .open(path.join(name))
-                    .unwrap();
-                file.set_modified(time).unwrap();
+            let fetched = if site.launch.is_none() && self.numbers.bool() {
+                let mut all = Trainer::checkpoints(&site.trainer.outputs);
+                all.sort_by_key(|path| std::cmp::Reverse(Trainer::step_of(path)));
+                all
+            } else {
+                // Copied files seem to be of the launch that is under way.
+                self.judge.lock().unwrap().times_tell_nothing(site.run);
+                vec![path.clone()]
+            };
+            changed = fetched;
+            for path in changed.clone() {
+                let files = content::of_directory(&path).into_keys();
+                changed.extend(files.map(|name| path.join(name)));
             }
+        }
+        let now = BEGINNING_SECONDS + self.trace.elapsed().as_secs();
+        let mut time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(now);
+        for path in changed {
+            std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+            time += Duration::from_secs(1);
         }
         let name = path.file_name().unwrap().to_str().unwrap();
         self.trace.note("somebody", format_args!("changes {name}"));

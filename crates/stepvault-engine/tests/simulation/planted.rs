@@ -40,10 +40,12 @@ pub enum Bug {
     LosesListings,
     /// The nodes of a run do not know of each other.
     CommitsAlone,
+    /// A file that somebody adds to a step begins an attempt.
+    ChangesBeginAttempts,
 }
 
 /// Each bug and the promise that it breaks.
-pub const BUGS: [(Bug, &str); 15] = [
+pub const BUGS: [(Bug, &str); 16] = [
     (Bug::AcknowledgesFailures, "S1"),
     (Bug::ForgetsData, "S2"),
     (Bug::OverlooksUnmounting, "S1"),
@@ -59,6 +61,7 @@ pub const BUGS: [(Bug, &str); 15] = [
     (Bug::NeverGc, "L3"),
     (Bug::LosesListings, "L4"),
     (Bug::CommitsAlone, "S3"),
+    (Bug::ChangesBeginAttempts, "L4"),
 ];
 
 /// The number of the unreadable commit: no trainer writes a step of this number.

@@ -163,11 +163,16 @@ impl Trainer {
         paths
     }
 
+    /// Returns the step that a checkpoint's name tells.
+    pub fn step_of(path: &Path) -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        name.strip_prefix("step_")?.parse().ok()
+    }
+
     fn forget_old(&self) {
         let mut steps: Vec<u64> = Self::checkpoints(&self.outputs)
             .iter()
-            .filter_map(|path| path.file_name()?.to_str()?.strip_prefix("step_"))
-            .map(|step| step.parse().unwrap())
+            .filter_map(|path| Self::step_of(path))
             .filter(|step| *step != self.step)
             .collect();
         steps.sort_unstable();

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::{Completeness, FoundStep, LONGEST_SAVE_SECONDS};
+use super::companions::{add, saved_with};
+use super::{FoundStep, LONGEST_SAVE_SECONDS};
 use crate::check::check_step;
 use crate::profile::template::{last_component, parent_prefix};
 use crate::profile::{GENERIC, Profile};
@@ -26,7 +27,7 @@ const WORDS: [&str; 11] = [
     "best",
 ];
 /// Maximum number of numbered steps whose bytes are compared with a file's.
-const MAX_COMPARED: usize = 8;
+pub(super) const MAX_COMPARED: usize = 8;
 /// Up to this size, files are compared as a whole.
 const COMPARED_WHOLE_BYTES: u64 = 8 << 20;
 /// How much of a larger file is compared in each of several places.
@@ -37,10 +38,11 @@ const SAMPLES: u64 = 16;
 /// Leaves out the aliases that hold the state of a numbered step, and returns their paths: the trainer saved the same
 /// state twice.
 ///
-/// Of an unknown trainer, an alias beside numbered steps is a step if it states that it is ahead of them; or if its name
-/// says that it holds the newest state or the best one, and it states a number that none of them has or was written after
-/// the newest of them. All aliases that remain in a
-/// directory are one step.
+/// Of an unknown trainer, only equal bytes show that. Another alias beside numbered steps belongs to one of them, as in
+/// [`saved_with`]. Otherwise it is a step if it states that it is ahead of them; or if its name says that it holds the
+/// newest state, and it states a number that none of them has or was written after the newest of them. All aliases that
+/// remain in a directory are one step, which has the files of the newest numbered one too: nothing tells from which of
+/// them the trainer resumes.
 pub(super) fn leave_out_copies(
     profile: &Profile,
     steps: &mut Vec<FoundStep>,
@@ -53,43 +55,63 @@ pub(super) fn leave_out_copies(
         return Vec::new();
     }
     let is_generic = profile.name == GENERIC;
-    let (aliases, numbered): (Vec<_>, Vec<_>) = std::mem::take(steps).into_iter().partition(is_alias);
-    let mut complete: Vec<&FoundStep> = numbered
-        .iter()
-        .filter(|step| !step.rewritten && step.is_complete() && step.resumable && step.step.is_some())
-        .collect();
+    let (aliases, mut numbered): (Vec<_>, Vec<_>) = std::mem::take(steps).into_iter().partition(is_alias);
+    let is_whole =
+        |step: &&FoundStep| !step.rewritten && step.is_complete() && step.resumable && step.step.is_some();
+    let mut complete: Vec<&FoundStep> = numbered.iter().filter(is_whole).collect();
     complete.sort_by_key(|step| std::cmp::Reverse(step.step));
     let mut copies = Vec::new();
     let mut own = Vec::new();
+    let mut companions = Vec::new();
     for alias in aliases {
+        let is_sound = |step: &FoundStep| check_step(step, tree, files).damage().is_empty();
         let same_state = |step: &&FoundStep| {
-            let is_beside = alias.step.is_some()
+            alias.step.is_some()
                 && step.step == alias.step
-                && (is_generic || alias.written_at.seconds_since(step.written_at) <= LONGEST_SAVE_SECONDS)
-                && parent_prefix(&step.path) == parent_prefix(&alias.path);
-            is_beside && check_step(step, tree, files).damage().is_empty()
+                && alias.written_at.seconds_since(step.written_at) <= LONGEST_SAVE_SECONDS
+                && parent_prefix(&step.path) == parent_prefix(&alias.path)
+                && is_sound(step)
         };
-        let is_copy = complete.iter().any(same_state)
+        let is_ahead = || complete.first().is_none_or(|newest| alias.step > newest.step);
+        let is_later = || {
+            let newest = complete.first();
+            alias.step.is_some() || newest.is_none_or(|newest| alias.written_at > newest.written_at)
+        };
+        if !is_generic && complete.iter().any(same_state)
             || is_generic
                 && complete
                     .iter()
                     .take(MAX_COMPARED)
-                    .any(|step| holds_copy(step, &alias, tree, files));
-        let is_own = || {
-            complete.first().is_none_or(|newest| {
-                let is_ahead = alias.step > newest.step;
-                let is_later = alias.step.is_some() || alias.written_at > newest.written_at;
-                is_ahead || is_later && says_newest(&alias.path)
-            })
-        };
-        if is_copy {
+                    .any(|step| holds_copy(step, &alias, tree, files))
+        {
             copies.extend(alias.members);
-        } else if !is_generic || is_own() {
+        } else if !is_generic {
+            own.push(alias);
+        } else if let Some(step) = saved_with(&alias, &complete).filter(|_| is_sound(&alias)) {
+            companions.push((step.path.clone(), alias));
+        } else if is_ahead() || is_later() && says_newest(&alias.path) {
             own.push(alias);
         }
     }
+    for (path, companion) in companions {
+        if let Some(step) = numbered.iter_mut().find(|step| step.path == path) {
+            add(step, companion);
+        }
+    }
+    if is_generic {
+        own = joined(own, tree);
+        for step in &mut own {
+            let place = parent_prefix(&step.path).to_owned();
+            let beside = numbered
+                .iter()
+                .filter(|other| parent_prefix(&other.path) == place);
+            if let Some(newest) = beside.filter(is_whole).max_by_key(|other| other.step) {
+                add(step, newest.clone());
+            }
+        }
+    }
     *steps = numbered;
-    steps.extend(if is_generic { joined(own, tree) } else { own });
+    steps.extend(own);
     copies
 }
 
@@ -120,25 +142,12 @@ fn joined(aliases: Vec<FoundStep>, tree: &Tree) -> Vec<FoundStep> {
 }
 
 fn join(mut aliases: Vec<FoundStep>) -> Option<FoundStep> {
-    aliases.sort_by_cached_key(|alias| std::cmp::Reverse((precedence(&alias.path), alias.path.clone())));
-    let mut leading = aliases.pop()?;
-    let mut members = Vec::new();
+    aliases.sort_by_cached_key(|alias| (precedence(&alias.path), alias.path.clone()));
+    let mut aliases = aliases.into_iter();
+    let mut leading = aliases.next()?;
     for other in aliases {
-        leading.bytes = leading.bytes.saturating_add(other.bytes);
-        leading.files += other.files;
-        leading.written_at = leading.written_at.max(other.written_at);
-        leading.content = leading.content.rotate_left(1) ^ other.content;
-        members.extend(other.members);
-        match (&mut leading.complete, other.complete) {
-            (Completeness::NotYet { reasons }, Completeness::NotYet { reasons: more }) => {
-                reasons.extend(more);
-            }
-            (complete, other @ Completeness::NotYet { .. }) => *complete = other,
-            (_, Completeness::Complete { .. }) => {}
-        }
+        add(&mut leading, other);
     }
-    members.append(&mut leading.members);
-    leading.members = members;
     Some(leading)
 }
 
@@ -167,7 +176,7 @@ fn holds_copy(step: &FoundStep, alias: &FoundStep, tree: &Tree, files: &dyn Open
 
 /// Compares two files: small ones as a whole, larger ones in several places. The records of two archives of `torch.save`,
 /// which have the names of their files in them, are compared by their checksums.
-fn is_same_content(one: &str, other: &str, files: &dyn OpenFile) -> io::Result<bool> {
+pub(super) fn is_same_content(one: &str, other: &str, files: &dyn OpenFile) -> io::Result<bool> {
     let (one, other) = (files.open(one)?, files.open(other)?);
     let size_bytes = one.size_bytes();
     if size_bytes != other.size_bytes() || size_bytes == 0 {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use stepvault_core::timestamp::Timestamp;
 
+use super::copies::{MAX_COMPARED, is_same_content};
 use super::units::{files_of, holds_state, is_text_alone};
 use super::{Found, FoundStep};
 use crate::not_checkpoint::{is_no_checkpoint, is_tracker};
+use crate::profile::template::last_component;
 use crate::temporary::is_temporary;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
@@ -26,16 +28,17 @@ pub struct Leftover {
 /// Returns the entries that may be checkpoints and belong to no step that `is_stored`, in the order of their paths. Of a
 /// directory without any step, only its own path is returned.
 ///
-/// Everything else is accounted for: it belongs to a step, points to one, is a copy of one, has a name that is used only
-/// while writing, is ignored by the profile, or is known to be no checkpoint by its name.
+/// Everything else is accounted for: it belongs to a step, points to one, is a copy of one or of one of its files, has a
+/// name that is used only while writing, is ignored by the profile, or is known to be no checkpoint by its name.
 pub fn leftovers(
     found: &Found,
     is_stored: impl Fn(&FoundStep) -> bool,
     tree: &Tree,
     files: &dyn OpenFile,
 ) -> Vec<Leftover> {
-    let steps = found.steps.iter().filter(|step| is_stored(step));
-    let known = steps
+    let mut stored: Vec<&FoundStep> = found.steps.iter().filter(|step| is_stored(step)).collect();
+    let known = stored
+        .iter()
         .flat_map(|step| &step.members)
         .chain(found.pointers.iter().map(|pointer| &pointer.path))
         .chain(&found.temporary)
@@ -48,7 +51,22 @@ pub fn leftovers(
     };
     let mut leftovers = Vec::new();
     search.collect("", &mut leftovers);
+    stored.sort_by_key(|step| std::cmp::Reverse(step.step));
+    stored.truncate(MAX_COMPARED);
+    leftovers.retain(|leftover| {
+        leftover.is_directory
+            || !stored
+                .iter()
+                .any(|step| has_copy(step, &leftover.path, tree, files))
+    });
     leftovers
+}
+
+/// Whether a step has a file of the same name and content, as what `save_model` writes beside the last checkpoint.
+fn has_copy(step: &FoundStep, path: &str, tree: &Tree, files: &dyn OpenFile) -> bool {
+    let inside = step.members.iter().flat_map(|member| tree.inside(member));
+    let mut alike = inside.filter(|(other, _)| last_component(other) == last_component(path));
+    alike.any(|(other, _)| tree.is_file(other) && is_same_content(path, other, files).unwrap_or(false))
 }
 
 struct Search<'a> {

@@ -1,8 +1,9 @@
-//! Steps of several entries: whatever a directory holds under one number is one step.
+//! Steps of several entries: all entries of one number in a directory are one step.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::says_newest;
 use super::units::{Unit, UnitFile, files_of, is_below};
 use crate::not_checkpoint::{holds_weights_alone, is_clutter, is_no_checkpoint, is_text, may_hold_state};
 use crate::profile::UnitRule;
@@ -108,7 +109,7 @@ pub(super) fn leave_out_other_numbers(units: &mut Vec<Unit<'_>>) {
     let is_named = |unit: &Unit<'_>| {
         let own = unit.members.iter().map(|member| &member.path);
         let mut paths = own.chain(unit.beside.iter().map(|beside| &beside.path));
-        paths.any(|path| step_name::looks_like_a_step(last_component(path)))
+        paths.any(|path| step_name::looks_like_a_step(last_component(path)) || says_newest(path))
     };
     let is_numbered = |unit: &&Unit<'_>| unit.step.is_some() && !unit.rewritten;
     let named = units.iter().filter(is_numbered).filter(|unit| is_named(unit));

@@ -2,6 +2,7 @@
 
 mod areal;
 mod below;
+mod companions;
 mod copies;
 mod extent;
 mod judge;
@@ -28,6 +29,7 @@ use crate::profile::{GENERIC, PointerRole, Profile, Series, UnitRule};
 use crate::step_name;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
+use companions::add_texts;
 use copies::leave_out_copies;
 pub use copies::says_newest;
 pub use extent::Extent;
@@ -154,7 +156,9 @@ impl FoundStep {
     /// Whether one of its paths is overwritten by the next step, which has another path for the rest.
     pub(crate) fn has_shared_path(&self, profile: &Profile) -> bool {
         let unit = self.series_in(profile).and_then(|series| series.unit);
+        let has_no_number = |path: &String| step_name::parse(last_component(path)).is_none();
         unit == Some(UnitRule::TorchtuneEpoch) && self.members.len() > 1
+            || profile.name == GENERIC && !self.rewritten && self.members.iter().any(has_no_number)
     }
 
     /// Returns its series; `None` for a temporary name.
@@ -174,7 +178,10 @@ impl FoundStep {
 
     /// Returns its paths, that it is named after first.
     fn own_members(&self) -> Vec<&str> {
+        // A path with a number is another step's.
+        let is_own = |path: &&String| !self.rewritten || step_name::parse(last_component(path)).is_none();
         let others = self.members.iter().filter(|path| **path != self.path);
+        let others = others.filter(is_own);
         std::iter::once(&self.path)
             .chain(others)
             .map(String::as_str)
@@ -350,6 +357,9 @@ pub fn find_steps(
         }
     }
     let copies = leave_out_copies(profile, &mut steps, tree, files);
+    if profile.name == GENERIC {
+        add_texts(&mut steps, tree, files);
+    }
     steps.extend(temporary.iter().filter_map(|(path, step)| {
         let step = (*step)?;
         Some(temporary_step(tree, path, step))

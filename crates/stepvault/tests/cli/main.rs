@@ -20,6 +20,7 @@
 mod agent_truth;
 mod away_at_placement;
 mod best_steps;
+mod changed_steps;
 mod configuration;
 mod constant_names;
 mod control;
@@ -36,6 +37,7 @@ mod fixtures;
 mod given_up;
 mod kept_of_a_file;
 mod last_agent;
+mod layouts;
 mod other_users;
 mod outage;
 mod ranks;

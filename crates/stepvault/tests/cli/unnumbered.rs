@@ -400,7 +400,7 @@ fn of_torchtune_whose_last_epoch_has_no_recipe_state() {
         }
         let report = place
             .command(["agent", "--once", "--config", "n.toml"])
-            .document(0)
+            .document(3)
             .to_string();
         assert!(report.contains("it is written after the weights"), "{report}");
         assert_eq!(steps(&place), [(1, 0), (1, 1)]);

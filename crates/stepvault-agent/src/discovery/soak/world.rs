@@ -220,8 +220,21 @@ impl World {
             Shape::File => files_of(&step.data_root().join(step.name())),
             Shape::Directory => files_of(&step.data_root()),
         };
+        // A path without a number is stored together with the newest numbered step.
+        let is_several = !step.record().members.is_empty();
+        let is_version = |version: &&mut Version| {
+            let is_own = |path: &&String| {
+                let mut members = version.members.iter();
+                !is_several
+                    || members.any(|member| {
+                        let rest = path.strip_prefix(member.as_str());
+                        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                    })
+            };
+            files.iter().filter(|(path, _)| is_own(path)).eq(&version.files)
+        };
         let versions = self.versions.get_mut(&ready.key);
-        let same = versions.and_then(|versions| versions.iter_mut().find(|version| version.files == files));
+        let same = versions.and_then(|versions| versions.iter_mut().find(is_version));
         let Some(version) = same else {
             let sizes: Vec<_> = files.iter().map(|(path, bytes)| (path, bytes.len())).collect();
             panic!(

@@ -1,4 +1,4 @@
-//! A step counts once, whatever its revisions.
+//! A step counts once, not once for each revision.
 
 use super::*;
 

@@ -122,7 +122,7 @@ fn any_extension_is_that_of_a_step_but_those_of_logs_and_texts() {
             "last_checkpoint = model_0000004.pth",
             "metrics.json"
         ]),
-        [step("model_0000004.pth", 4, &[])]
+        [step("model_0000004.pth", 4, &["last_checkpoint"])]
     );
 }
 

@@ -227,23 +227,39 @@ fn a_file_without_a_number_beside_numbered_steps_is_a_step_unless_it_is_a_copy()
     memory.write_bytes("latest.pt", &torch(""));
     memory.write_bytes("vocabulary.bin", b"words");
     memory.write_bytes("ckpt_step_20.pt", &torch(&number("step", 20)));
-    let found = look("generic", &memory);
-    assert_eq!(steps("generic", &memory), [numbered(20)], "both are older");
-    assert_eq!(found.copies, Vec::<String>::new());
+    let with_latest = |step: u64| {
+        let path = format!("ckpt_step_{step}.pt");
+        (path.clone(), Some(step), false, vec![path])
+    };
+    assert_eq!(
+        steps("generic", &memory),
+        [with_latest(20)],
+        "written just before"
+    );
+    assert_eq!(look("generic", &memory).copies, Vec::<String>::new());
     // The same bytes, then the same number.
     memory.write_bytes("latest.pt", &torch(&number("step", 20)));
     assert_eq!(steps("generic", &memory), [numbered(20)]);
     assert_eq!(look("generic", &memory).copies, ["latest.pt"]);
     memory.write_bytes("latest.pt", &torch(&(number("loss", 3) + &number("step", 20))));
-    assert_eq!(look("generic", &memory).copies, ["latest.pt"]);
-    let latest = |step| rewritten("latest.pt", step, &[]);
+    assert_eq!(steps("generic", &memory), [with_latest(20)]);
+    // A later state has the files of the newest step too.
+    let latest = |step| rewritten("latest.pt", step, &["latest.pt"]);
     memory.write_bytes("latest.pt", &torch(&number("step", 21)));
     assert_eq!(steps("generic", &memory), [numbered(20), latest(Some(21))]);
     memory.write_bytes("latest.pt", &torch(""));
     assert_eq!(steps("generic", &memory), [numbered(20), latest(None)]);
-    // It was taken before the next step was written.
     memory.write_bytes("ckpt_step_30.pt", &torch(""));
-    assert_eq!(steps("generic", &memory), [numbered(20), numbered(30)]);
+    assert_eq!(steps("generic", &memory), [numbered(20), numbered(30)], "a copy");
+    memory.write_bytes("latest.pt", &torch(&number("loss", 1)));
+    memory.write_bytes("ckpt_step_30.pt", &torch(""));
+    assert_eq!(steps("generic", &memory), [numbered(20), with_latest(30)]);
+    memory.write_bytes("best.pt", &torch(&number("loss", 2)));
+    let found = look("generic", &memory);
+    assert_eq!(
+        found.steps[1].members,
+        ["latest.pt", "best.pt", "ckpt_step_30.pt"]
+    );
 }
 
 #[test]
@@ -255,8 +271,9 @@ fn a_directory_that_is_swapped_by_rename_is_a_step_each_time() {
     memory.write("step_5/config.json");
     assert_eq!(look("generic", &memory).copies, ["latest"], "the same contents");
     memory.write("latest/optimizer.pt = of the next step");
-    let latest = rewritten("latest", None, &[]);
+    let latest = rewritten("latest", None, &["latest"]);
     assert_eq!(steps("generic", &memory)[1], latest);
+    assert_eq!(look("generic", &memory).steps[1].members, ["step_5", "latest"]);
 }
 
 #[test]

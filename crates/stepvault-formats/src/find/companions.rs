@@ -1,0 +1,111 @@
+//! Paths without a number that a trainer rewrites at each save: they belong to the newest numbered step.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use super::units::is_text_alone;
+use super::{Completeness, FoundStep, LONGEST_SAVE_SECONDS, QuietRule, says_newest};
+use crate::profile::template::{last_component, parent_prefix};
+use crate::step_name;
+use crate::text_file::read_text;
+use crate::tree::{OpenFile, Tree};
+
+/// Returns to which of these steps, the newest first, an alias belongs: the one with the number that the alias states;
+/// otherwise the newest one, if the alias holds the best state so far, or was written before it and not nearer to the step
+/// before. Before the first step a trainer may write anything: only an alias that says that it is a checkpoint counts.
+pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Option<&'a FoundStep> {
+    let is_beside = |step: &&&FoundStep| parent_prefix(&step.path) == parent_prefix(&alias.path);
+    let mut beside = steps.iter().filter(is_beside);
+    if !alias.is_complete() {
+        return None;
+    }
+    if alias.step.is_some() {
+        return beside.find(|step| step.step == alias.step).copied();
+    }
+    let newest = beside.next()?;
+    if says_best(&alias.path) {
+        return Some(newest);
+    }
+    let seconds = newest.written_at.seconds_since(alias.written_at);
+    let is_nearer = |earlier: &FoundStep| {
+        alias.written_at > earlier.written_at && seconds <= alias.written_at.seconds_since(earlier.written_at)
+    };
+    let is_of_its_save = alias.written_at <= newest.written_at
+        && seconds <= LONGEST_SAVE_SECONDS
+        && beside
+            .next()
+            .map_or_else(|| says_newest(&alias.path), |earlier| is_nearer(earlier));
+    is_of_its_save.then_some(newest)
+}
+
+/// Adds the paths of another step to one, in front of its own.
+pub(super) fn add(step: &mut FoundStep, other: FoundStep) {
+    step.bytes = step.bytes.saturating_add(other.bytes);
+    step.files += other.files;
+    step.written_at = step.written_at.max(other.written_at);
+    step.content = step.content.rotate_left(1) ^ other.content;
+    step.members.splice(..0, other.members);
+    if other.quiet_rule == QuietRule::Always {
+        step.quiet_rule = QuietRule::Always;
+    }
+    match (&mut step.complete, other.complete) {
+        (Completeness::NotYet { reasons }, Completeness::NotYet { reasons: more }) => {
+            reasons.extend(more);
+        }
+        (complete, other @ Completeness::NotYet { .. }) => *complete = other,
+        (_, Completeness::Complete { .. }) => {}
+    }
+}
+
+/// Adds the short texts that name a step, such as TensorFlow's `checkpoint` or `last_checkpoint` of Detectron2, to the
+/// newest step that each names: without them the trainer begins anew.
+pub(super) fn add_texts(steps: &mut [FoundStep], tree: &Tree, files: &dyn OpenFile) {
+    let numbered = |step: &FoundStep| step.step.is_some() && !step.rewritten && step.is_complete();
+    if !steps.iter().any(numbered) {
+        return;
+    }
+    let texts = tree
+        .entries()
+        .filter(|(path, _)| says_newest(path) && is_text_alone(path, tree, files));
+    for (path, entry) in texts {
+        let Ok(text) = read_text(tree, files, path) else {
+            continue;
+        };
+        let is_named = |step: &FoundStep| {
+            step.members.iter().any(|member| {
+                let name = last_component(member);
+                let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+                let has_number = step.step.is_some() && step_name::parse(name) == step.step;
+                has_number
+                    && parent_prefix(member) == parent_prefix(path)
+                    && (names(&text, name) || names(&text, stem))
+            })
+        };
+        let named = steps.iter_mut().filter(|step| numbered(step) && is_named(step));
+        if let Some(step) = named.max_by_key(|step| step.step) {
+            step.bytes = step
+                .bytes
+                .saturating_add(tree.file_size_bytes(path).unwrap_or_default());
+            step.files += 1;
+            step.written_at = step.written_at.max(entry.mtime);
+            let mut hasher = DefaultHasher::new();
+            (step.content, path, &text, entry.mtime).hash(&mut hasher);
+            step.content = hasher.finish();
+            step.members.insert(0, path.to_owned());
+        }
+    }
+}
+
+/// Whether a text contains a name that no letter, digit or sign of a name continues.
+fn names(text: &str, name: &str) -> bool {
+    let continues = |character: char| character.is_alphanumeric() || character == '_' || character == '-';
+    text.match_indices(name).any(|(start, _)| {
+        let before = text[..start].chars().next_back();
+        let after = text[start + name.len()..].chars().next();
+        !before.is_some_and(continues) && !after.is_some_and(continues)
+    })
+}
+
+/// Whether a name says that a path holds the best state, which may be an older one.
+fn says_best(path: &str) -> bool {
+    last_component(path).to_ascii_lowercase().contains("best")
+}
