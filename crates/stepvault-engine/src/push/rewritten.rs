@@ -38,25 +38,32 @@ pub(super) struct Tiers<'a> {
     pub(super) observer: &'a Arc<dyn Observer>,
 }
 
-/// The number of a checkpoint that nothing tells.
-pub(super) struct NextStep {
+/// The number of a checkpoint.
+pub(super) struct StepNumber {
     pub(super) step: Step,
     /// As [`StepOrigin::unnumbered`](stepvault_core::step_origin::StepOrigin::unnumbered).
     pub(super) unnumbered: bool,
 }
 
-/// Returns the number of a checkpoint that nothing tells: that of the step with its content, otherwise one more than the
-/// number of the newest step that any tier knows or knew. Where that has its number in its name, the next one will have
-/// this number too, and all contents until then are revisions of it.
+/// Returns the number of a checkpoint. If nothing tells it, that is the number of the step with its content, otherwise one
+/// more than that of the newest step that any tier knows or knew. If that step has its number in its name, the next one
+/// will use this number too, and all contents until then are revisions under it.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if several nodes write the step: each could count differently.
-pub(super) async fn next_step(
+pub(super) async fn number_of(
+    told: Option<Step>,
     tiers: &Tiers<'_>,
     request: &CheckpointToSeal,
     (name, tree): (&str, &Tree),
     identity: &CheckpointIdentity,
-) -> Result<NextStep> {
+) -> Result<StepNumber> {
+    if let Some(step) = told {
+        return Ok(StepNumber {
+            step,
+            unnumbered: false,
+        });
+    }
     if request.writer.place.nodes().is_several() {
         return Err(Error::new(ErrorKind::Usage, "cannot determine the step number")
             .on(request.source.display())
@@ -65,14 +72,14 @@ pub(super) async fn next_step(
     }
     let has_content = |step: &&SealedStep| step.name() == name && tree_matches_record(tree, step.record());
     if let Some(step) = tiers.sealed.iter().rfind(has_content) {
-        return Ok(NextStep {
+        return Ok(StepNumber {
             step: step.id().step,
             unnumbered: step.record().origin.unnumbered,
         });
     }
     let (seen, last_seen) = seen_content(tiers.vault, &request.run, identity).await?;
     if let Some(seen) = seen {
-        return Ok(NextStep {
+        return Ok(StepNumber {
             step: seen.step,
             unnumbered: false,
         });
@@ -90,7 +97,7 @@ pub(super) async fn next_step(
         };
         known = known_steps(tiers, request, &checkpoint, identity).await?;
         if let Some(same) = known.with_content(checkpoint.step) {
-            return Ok(NextStep {
+            return Ok(StepNumber {
                 step: same.id.step,
                 unnumbered: same.unnumbered,
             });
@@ -102,7 +109,7 @@ pub(super) async fn next_step(
         newest = found;
     }
     let Some(newest) = newest else {
-        return Ok(NextStep {
+        return Ok(StepNumber {
             step: Step::new(FIRST)?,
             unnumbered: false,
         });
@@ -112,14 +119,14 @@ pub(super) async fn next_step(
         .iter()
         .any(|entry| entry.id == newest && entry.unnumbered)
     {
-        return Ok(NextStep {
+        return Ok(StepNumber {
             step: newest.step,
             unnumbered: true,
         });
     }
     let name = name_of(tiers, newest).await;
     let has_number = |name: String| step_name::parse(&name) == Some(newest.step.number());
-    Ok(NextStep {
+    Ok(StepNumber {
         step: Step::new(newest.step.number() + 1)?,
         unnumbered: name.is_some_and(has_number),
     })

@@ -23,7 +23,7 @@ use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use super::rewritten::{Tiers, copied_step, next_step};
+use super::rewritten::{StepNumber, Tiers, copied_step, number_of};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::launches::recorded_beginning;
@@ -175,14 +175,9 @@ pub async fn seal_checkpoint(
         observer,
     };
     let mut request = request;
-    let step = match named {
-        Some(step) => step,
-        None => {
-            let next = next_step(&tiers, &request, (&name, &tree), &identity).await?;
-            request.origin.unnumbered = next.unnumbered;
-            next.step
-        }
-    };
+    let StepNumber { step, unnumbered } =
+        number_of(named, &tiers, &request, (&name, &tree), &identity).await?;
+    request.origin.unnumbered = unnumbered;
     let checkpoint = ScannedCheckpoint {
         source: &source,
         step,

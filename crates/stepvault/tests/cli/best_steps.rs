@@ -184,7 +184,7 @@ fn of_lightning() {
     lose_the_node(&place);
     on(&place, &["restore", "--into", "out"])
         .expect_code(0)
-        .expect_stdout(&["best-epoch=0-step=10.ckpt"]);
+        .expect_stdout(&["the best step so far, 10 (1.1 KiB)"]);
     let names = |place: &Place| -> Vec<String> {
         let files = std::fs::read_dir(place.path(checkpoints)).unwrap();
         let mut names: Vec<String> = files

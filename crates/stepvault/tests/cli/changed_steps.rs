@@ -58,11 +58,11 @@ fn a_changed_old_step_stays_where_it_is() {
     let changes: &[(&str, Change)] = &[
         ("a model card", |step| write(&step.join("README.md"), "# card")),
         ("results of an evaluation", |step| {
-            write(&step.join("eval_results.json"), "{}")
+            write(&step.join("eval_results.json"), "{}");
         }),
         ("a tokenizer", |step| write(&step.join("tokenizer.json"), "{}")),
         ("a notebook", |step| {
-            write(&step.join(".ipynb_checkpoints/model-checkpoint.pt"), "x")
+            write(&step.join(".ipynb_checkpoints/model-checkpoint.pt"), "x");
         }),
         ("a hub client", |step| {
             write(&step.join(".cache/huggingface/download/model.pt.metadata"), "x");
@@ -73,13 +73,13 @@ fn a_changed_old_step_stays_where_it_is() {
             write(&step.join(".DS_Store"), "x");
         }),
         ("an averaged model", |step| {
-            write(&step.join("ema.pt"), state(&[], "averaged"))
+            write(&step.join("ema.pt"), state(&[], "averaged"));
         }),
         ("weights of half the precision", |step| {
-            write(&step.join("model.pt"), state(&[], "half"))
+            write(&step.join("model.pt"), state(&[], "half"));
         }),
         ("a removed optimizer", |step| {
-            std::fs::remove_file(step.join("optimizer.pt")).unwrap()
+            std::fs::remove_file(step.join("optimizer.pt")).unwrap();
         }),
         ("new times", |step| {
             for entry in std::fs::read_dir(step).unwrap() {
