@@ -91,7 +91,7 @@ pub async fn push(
         writer: request.writer.clone(),
         launch_since: request.launch_since,
     };
-    let mut outcome = seal_checkpoint(vault, remotes, request, observer).await?;
+    let mut outcome = Box::pin(seal_checkpoint(vault, remotes, request, observer)).await?;
     let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
     let outcomes = match &mut outcome {
         Placed::Sealed { step, .. } => {
