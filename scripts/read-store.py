@@ -85,9 +85,10 @@ def restore(root, label, staging):
     # A path that several parts name takes the position that it has in the last of them.
     named = [checked(path) for manifest in manifests for path in manifest.get("members", [])]
     members = list(dict.fromkeys(reversed(named)))[::-1]
-    return (place, members) if members else (staging, [commit["name"]])
+    links = [link for manifest in manifests for link in manifest.get("origin", {}).get("links", [])]
+    return (place, members, links) if members else (staging, [commit["name"]], links)
 
-def put(place, paths, target):
+def put(place, paths, links, target):
     """Renames each path to where the trainer looks for it. The last one makes the step visible to the trainer."""
     for path in paths:
         if os.path.lexists(target / path):
@@ -96,6 +97,9 @@ def put(place, paths, target):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         os.rename(place / path, target / path)
         print(target / path)
+    for link in links:
+        if not os.path.lexists(target / checked(link["path"])):
+            os.symlink(link["target"], target / link["path"])
 
 def main(url, run, target, step=None):
     root = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)) / run

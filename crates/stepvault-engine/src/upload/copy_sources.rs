@@ -1,5 +1,5 @@
-//! Decides what the store may copy for one step's upload: files and file parts of the newest earlier step. A failed
-//! copy never fails an upload: the bytes are sent instead.
+//! Decides what the store may copy for one step's upload: files and file parts of an earlier revision of it, or of the
+//! newest other step. A failed copy never fails an upload: the bytes are sent instead.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,8 +60,8 @@ impl UploadSession {
         }
     }
 
-    /// Returns this node's part of the newest other step on this remote. If the vault still has that step and knows it
-    /// to be durable there, this takes no request; on a new node it takes one listing and two records.
+    /// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
+    /// step and knows it to be durable there, this takes no request; on a new node it takes one listing and two records.
     async fn previous_part(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
         match self.previous_in_vault(id).await? {
             Some(known) => Ok(Some(known)),
@@ -73,8 +73,9 @@ impl UploadSession {
         let session = self.clone();
         blocking(move || {
             let scan = session.vault.steps(session.remote.keys.run())?;
-            let newest_first = scan.steps.iter().rev().filter(|step| step.id() != id);
-            for step in newest_first {
+            let mut others: Vec<_> = scan.steps.into_iter().filter(|step| step.id() != id).collect();
+            others.sort_by_key(|step| nearness(id, step.id()));
+            for step in others.iter().rev() {
                 if is_durable_on(step, &session.remote)? {
                     return step.manifest();
                 }
@@ -86,10 +87,11 @@ impl UploadSession {
 
     async fn previous_on_remote(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
         let committed = committed_ids(&self.remote).await?;
-        let Some(newest) = committed.into_keys().rev().find(|known| *known != id) else {
+        let others = committed.into_keys().filter(|known| *known != id);
+        let Some(nearest) = others.max_by_key(|known| nearness(id, *known)) else {
             return Ok(None);
         };
-        let commit = read_commit(&self.remote, newest).await?;
+        let commit = read_commit(&self.remote, nearest).await?;
         match part_of(&commit, node) {
             Some(part) => read_part_manifest(&self.remote, &commit, part).await.map(Some),
             None => Ok(None),
@@ -164,6 +166,11 @@ impl CopySources {
             }
         }
     }
+}
+
+/// Returns how likely another step has the bytes of a step: a revision of it the most, otherwise the newest one.
+fn nearness(id: StepId, other: StepId) -> (bool, StepId) {
+    (other.is_revision_of(id), other)
 }
 
 /// Returns the node's own part. A node that replaces another may have a different name; the only part of a step counts

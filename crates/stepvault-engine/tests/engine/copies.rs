@@ -129,6 +129,20 @@ async fn only_what_changed_is_sent(mut rig: Rig, faults: Option<&Faults>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_a_revision_only_what_was_added_is_sent() {
+    let (_server, mut rig) = over_s3(StrictS3Options::default()).await;
+    pushed(&rig, 100, &first()).await;
+    pushed(&rig, 200, &[("other.bin", bytes(9, LARGE))]).await;
+    let note = ("README.md", b"# a card".to_vec());
+    let with_note = [first(), vec![note]].concat();
+    assert_eq!(pushed(&rig, 100, &with_note).await, (8, UNCHANGED + CHANGED));
+    // Without the vault, by what the remote lists.
+    rig.lose_node();
+    let more = [with_note, vec![("eval.json", b"{}".to_vec())]].concat();
+    assert_eq!(pushed(&rig, 100, &more).await, (2, UNCHANGED + CHANGED + 8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn over_s3_only_what_changed_is_sent() {
     let (server, rig) = over_s3(StrictS3Options::default()).await;
     only_what_changed_is_sent(rig, Some(server.faults())).await;

@@ -18,6 +18,30 @@ proptest! {
         }
     }
 
+    /// S4: while a step stays, its last valid revision stays. Another one goes only for that one, if that has all its files.
+    #[test]
+    fn a_kept_step_keeps_its_last_revision(view in views(), rules in rules()) {
+        let plan = plan(&view, &rules, &LocalLimits::default(), &Guards::default()).unwrap();
+        let dropped = dropped(&plan);
+        let kept = plan.decisions.iter().filter(|one| one.verdict == Verdict::Keep && !one.guarded);
+        let kept: BTreeSet<StepId> = kept.map(|one| one.id.first_revision()).collect();
+        for step in view.steps.iter().filter(|step| kept.contains(&step.id.first_revision())) {
+            if !dropped.contains(&step.id) {
+                continue;
+            }
+            let revisions = || view.steps.iter().filter(|other| other.id.is_revision_of(step.id));
+            let valid = revisions().filter(|other| other.verified == Verified::Yes);
+            let last = valid.map(|other| other.id).max();
+            prop_assert!(last.is_some_and(|last| last > step.id && !dropped.contains(&last)));
+            let later = revisions().filter(|other| other.id > step.id && Some(other.id) <= last);
+            let later: BTreeSet<(u32, bool)> = later.map(|other| (other.id.revision.number(), other.amends)).collect();
+            let first = step.id.revision.number() + 1;
+            let chain: BTreeSet<(u32, bool)> =
+                (first..=last.map_or(0, |last| last.revision.number())).map(|number| (number, true)).collect();
+            prop_assert_eq!(later, chain);
+        }
+    }
+
     /// S4 and S6: a local copy is deleted only after every required remote had it; the only copy never is.
     #[test]
     fn local_copies_wait_for_the_remotes(view in views(), rules in rules(), limits in limits(), guards in guards()) {
@@ -59,6 +83,7 @@ proptest! {
     #[test]
     fn with_everything_durable_exactly_the_rest_goes(view in views(), last in 1..8_u32, local in any::<bool>()) {
         let mut view = view;
+        view.steps.retain(|step| step.id == step.id.first_revision());
         prop_assume!(!view.steps.is_empty());
         view.tier = if local { Tier::Local } else { Tier::Remote(remotes()[0].clone()) };
         for step in &mut view.steps {

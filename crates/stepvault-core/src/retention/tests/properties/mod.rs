@@ -40,13 +40,13 @@ prop_compose! {
             1 => Just(Some(Unproven::Lost("gone".to_owned()))),
         ],
         (pinned, leased, uploading) in (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
-        verified in verified(),
+        (amends, verified) in (any::<bool>(), verified()),
         needs_other_nodes in prop::bool::weighted(0.2),
         durable_on in some_remotes(),
         retired_on in some_remotes(),
     ) -> StepFacts {
         StepFacts {
-            amends: false,
+            amends,
             // Set when the step is placed.
             id: StepId::new(Attempt::FIRST, Step::MAX),
             name: "step".to_owned(),
@@ -72,16 +72,21 @@ prop_compose! {
     }
 }
 
+fn revision() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => Just(1_u32), 1 => Just(2), 1 => Just(3)]
+}
+
 prop_compose! {
     fn views()(
-        steps in btree_map((1..4_u32, 0..40_u64), facts(), 0..30),
+        steps in btree_map((1..4_u32, 0..40_u64, revision()), facts(), 0..30),
         local in any::<bool>(),
         free_bytes in option::of(0..2_000_u64),
     ) -> TierView {
         let mut steps: Vec<StepFacts> = steps
             .into_iter()
-            .map(|((attempt, step), facts)| {
+            .map(|((attempt, step, revision), facts)| {
                 let id = StepId::new(Attempt::new(attempt).unwrap(), Step::new(step * 100).unwrap());
+                let id = (1..revision).fold(id, |id, _| id.next_revision().unwrap());
                 StepFacts { id, ..facts }
             })
             .collect();
