@@ -36,12 +36,14 @@ impl<'a> Revisions<'a> {
     /// where each between them was made from the one before.
     pub(super) fn superseded_by(&self, id: StepId) -> Option<StepId> {
         let counted = self.counted(id);
-        if id >= counted {
+        let revisions = self.of_step(id);
+        let is_valid = |step: &&StepFacts| step.id == counted && step.verified == Verified::Yes;
+        if id >= counted || !revisions.iter().any(is_valid) {
             return None;
         }
         let is_between = |step: &&&StepFacts| step.id > id && step.id <= counted;
         let mut last = id.revision.number();
-        for step in self.of_step(id).iter().filter(is_between) {
+        for step in revisions.iter().filter(is_between) {
             if !step.amends || step.id.revision.number() != last.saturating_add(1) {
                 return None;
             }

@@ -171,7 +171,7 @@ fn the_reader_puts_each_path_of_a_step_where_the_trainer_had_it() {
 fn the_reader_makes_the_links_by_which_the_trainer_finds_a_step() {
     let place = Place::new();
     place.output("mkdir -p trainer/step_5 && echo weights > trainer/step_5/model.bin");
-    place.output("ln -s step_5 trainer/latest");
+    place.output("ln -s step_5 trainer/newest");
     place.output(
         "printf '[run.\"my-run\"]\nwatch = \"trainer\"\nquiet-time = \"1s\"\n' > agent.toml && \
          stepvault agent --once --config agent.toml --local vault --remote file://$PWD/remote",
