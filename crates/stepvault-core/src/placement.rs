@@ -41,6 +41,8 @@ pub struct KnownStep {
     pub content: Content,
     /// Whether it is a revision that has all files of the one before it.
     pub amends: bool,
+    /// Whether what the checkpoint lacks of it can be taken from this node's vault.
+    pub is_here: bool,
     /// The evidence with which its attempt begins, if it is the first step of one.
     pub began: Option<Evidence>,
     /// Whether nothing told its number: see [`StepOrigin::unnumbered`](crate::step_origin::StepOrigin::unnumbered).
@@ -180,6 +182,8 @@ pub struct Decision {
     pub began: Option<Evidence>,
     /// Whether it is a revision that has all files of the one before it, which is therefore not needed any more.
     pub amends: bool,
+    /// The step in the vault from which the revision takes the files that the checkpoint has lost.
+    pub completes: Option<StepId>,
     /// Whether its number is at or below the highest one of its attempt.
     pub is_below_highest: bool,
     /// What a user should know.
@@ -192,6 +196,7 @@ impl Decision {
             placement,
             began: None,
             amends: false,
+            completes: None,
             is_below_highest: false,
             concern: None,
         }
@@ -219,18 +224,16 @@ pub fn decide(facts: &Facts<'_>) -> Result<Decision> {
         if facts.is_one_of_several {
             return Ok(Decision::of(Placement::Left(id, LeftAlone::OneOfSeveral)));
         }
-        if lost == Some(id) {
+        let amended = facts.known.iter().find(|known| known.id == id);
+        let has_losses = lost == Some(id);
+        if has_losses && !amended.is_some_and(|amended| amended.is_here) {
             return Ok(Decision::of(Placement::Left(id, LeftAlone::LostFiles)));
         }
         let placement = Placement::New(next_revision(facts, id)?);
-        let began = facts
-            .known
-            .iter()
-            .find(|known| known.id == id)
-            .and_then(|known| known.began);
         return Ok(Decision {
             amends: true,
-            began,
+            completes: has_losses.then_some(id),
+            began: amended.and_then(|amended| amended.began),
             is_below_highest: true,
             ..Decision::of(placement)
         });

@@ -89,6 +89,7 @@ impl Run {
                 written_at: Some(Timestamp::from_seconds(written)),
                 content: Content::Other,
                 amends: false,
+                is_here: false,
                 began: None,
                 unnumbered: false,
             });

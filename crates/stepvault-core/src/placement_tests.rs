@@ -19,6 +19,7 @@ fn with(attempt: u32, step: u64, written: i64, content: Content) -> KnownStep {
         written_at: Some(Timestamp::from_seconds(written)),
         content,
         amends: false,
+        is_here: false,
         began: None,
         unnumbered: false,
     }
@@ -30,6 +31,7 @@ fn removed(attempt: u32, step: u64) -> KnownStep {
         written_at: None,
         content: Content::Removed,
         amends: false,
+        is_here: false,
         began: None,
         unnumbered: false,
     }

@@ -48,6 +48,7 @@ fn request(source: &Path, step: u64) -> SealRequest {
         metrics: BTreeMap::new(),
         links: LinkPolicy::Auto,
         expected: None,
+        completes: None,
     }
 }
 

@@ -27,7 +27,7 @@ use crate::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use crate::sealed::{DATA, SEAL, SealedStep};
 use crate::snapshot::{Snapshot, WHAT};
 use crate::sync;
-use crate::tree::{self, Tree, source_changed};
+use crate::tree::{self, Tree, TreeFile, source_changed};
 use crate::vault::Vault;
 
 /// Longer than one tick of the clock that kernels use for file times.
@@ -61,6 +61,8 @@ pub struct SealRequest {
     pub digest: DigestAlgorithm,
     /// The tree as it was when it was judged complete. Sealing fails when it has changed since.
     pub expected: Option<Tree>,
+    /// An earlier revision of the step in this vault, with the same paths: what the source lacks of it is taken from there.
+    pub completes: Option<SealedStep>,
 }
 
 /// Seals a step. When this returns, the step is `staged`: it survives a killed process and a power cut.
@@ -85,17 +87,26 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     {
         return Err(source_changed(WHAT, source, &change));
     }
-    check_fits(request, &tree)?;
+    let completes = request.completes.as_ref();
+    let missing = completes.map(|before| missing(before, &tree)).transpose()?;
+    let whole = missing
+        .as_ref()
+        .map_or_else(|| tree.clone(), |missing| tree.joined(missing));
+    // Both are directories: a file that lost something is gone.
+    check_fits(request, &whole)?;
     let staging = Unfinished::create(vault)?;
     // Opened before the first write, so that it reports every write error up to the sync.
     let barrier = sync::Barrier::open(&staging.path)?;
     let_the_clock_tick(&staging.path, &tree)?;
 
-    let (snapshotted, data) = snapshot_all(request, &tree, &staging.path)?;
+    let (mut snapshotted, data) = snapshot_all(request, &tree, &staging.path)?;
+    if let (Some(missing), Some(from)) = (&missing, completes) {
+        snapshotted.extend(snapshot_missing(from, missing, &tree, &data)?);
+    }
     if let Some(change) = tree.change_until(&look_again(source, &request.members)?) {
         return Err(source_changed(WHAT, source, &change));
     }
-    let record = record_of(request, &tree, &snapshotted, &tree::scan(&data)?)?;
+    let record = record_of(request, &whole, &snapshotted, &tree::scan(&data)?)?;
     let bytes = encode(&record)?;
     check_readable(source, bytes.len() as u64, record.files.len())?;
     check_readable(source, record.manifest_bytes()?, record.files.len())?;
@@ -125,10 +136,8 @@ fn sealed_already(destination: &Path) -> Error {
 /// Checks before any file is read that the step's records can be written: neither `seal.json` nor the manifest of this
 /// node's part may turn out too long after its bytes have been sent.
 fn check_fits(request: &SealRequest, tree: &Tree) -> Result<()> {
-    let expected: Vec<Snapshotted> = tree
-        .files
-        .iter()
-        .map(|file| Snapshotted {
+    let expected = |file: &TreeFile| {
+        let how = Snapshotted {
             method: SnapshotMethod::HardLink,
             // The maximum number of digits.
             hole_bytes: if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
@@ -136,8 +145,10 @@ fn check_fits(request: &SealRequest, tree: &Tree) -> Result<()> {
             } else {
                 0
             },
-        })
-        .collect();
+        };
+        (file.path.clone(), how)
+    };
+    let expected = tree.files.iter().map(expected).collect();
     let record = record_of(request, tree, &expected, tree)?;
     let file_count = record.files.len();
     check_readable(&request.source, encoded_bytes(&record)?, file_count)?;
@@ -183,8 +194,11 @@ struct Snapshotted {
     hole_bytes: u64,
 }
 
+/// By the path of each file in the checkpoint.
+type SnapshottedFiles = BTreeMap<RelativePath, Snapshotted>;
+
 /// Takes a snapshot of every entry into `data` below `staging`.
-fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<Snapshotted>, PathBuf)> {
+fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(SnapshottedFiles, PathBuf)> {
     let root = staging.join(DATA);
     durable::create_directories_below(staging, &root)?;
     // A single file has the step's name in the data directory, whatever its name was before.
@@ -205,14 +219,59 @@ fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(V
     }
     let take = |file| {
         let (method, hole_bytes) = snapshot.take(file, if single { &own_name } else { &file.path })?;
-        Ok(Snapshotted { method, hole_bytes })
+        Ok((file.path.clone(), Snapshotted { method, hole_bytes }))
     };
-    let snapshotted = tree.files.iter().map(take).collect::<Result<Vec<_>>>()?;
+    let snapshotted = tree.files.iter().map(take).collect::<Result<_>>()?;
     for link in &tree.symlinks {
         snapshot.link(&link.path, &link.target)?;
     }
     let data = if single { root.join(&request.name) } else { root };
     Ok((snapshotted, data))
+}
+
+/// Returns what a checkpoint lacks of an earlier revision: as recorded, and as it is in the vault now.
+fn missing(before: &SealedStep, present: &Tree) -> Result<Tree> {
+    let mut missing = before.tree().without(present);
+    let there = tree::scan(&before.data_root())?;
+    for file in &mut missing.files {
+        let found = there.files.binary_search_by(|found| found.path.cmp(&file.path));
+        if let Some(found) = found.ok().and_then(|index| there.files.get(index)) {
+            (file.device, file.inode, file.ctime) = (found.device, found.inode, found.ctime);
+            file.allocated_bytes = found.allocated_bytes;
+        }
+    }
+    Ok(missing)
+}
+
+/// Takes a snapshot of what a checkpoint, which is a directory, lacks of an earlier revision in the vault.
+fn snapshot_missing(
+    from: &SealedStep,
+    missing: &Tree,
+    present: &Tree,
+    data: &Path,
+) -> Result<SnapshottedFiles> {
+    let source = from.data_root();
+    let mut snapshot = Snapshot::new(&source, data, LinkPolicy::Auto, missing)?;
+    let is_new = |path: &&RelativePath| {
+        let mut present = present.directories.iter();
+        present.all(|directory| directory.path.as_ref() != Some(*path))
+    };
+    let directories = missing.directories.iter();
+    for path in directories
+        .filter_map(|directory| directory.path.as_ref())
+        .filter(is_new)
+    {
+        snapshot.create_directory(path)?;
+    }
+    let take = |file: &TreeFile| {
+        let (method, hole_bytes) = snapshot.take(file, &file.path)?;
+        Ok((file.path.clone(), Snapshotted { method, hole_bytes }))
+    };
+    let snapshotted = missing.files.iter().map(take).collect::<Result<_>>()?;
+    for link in &missing.symlinks {
+        snapshot.link(&link.path, &link.target)?;
+    }
+    Ok(snapshotted)
 }
 
 /// Builds the record after checking that the files in the vault are those that were to be sealed.
@@ -222,7 +281,7 @@ fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(V
 fn record_of(
     request: &SealRequest,
     tree: &Tree,
-    snapshotted: &[Snapshotted],
+    snapshotted: &SnapshottedFiles,
     taken: &Tree,
 ) -> Result<SealRecord> {
     let changed = |what: &str| {
@@ -237,7 +296,10 @@ fn record_of(
         return Err(changed("the list of files"));
     }
     let mut files = Vec::with_capacity(tree.files.len());
-    for ((file, copy), how) in tree.files.iter().zip(&taken.files).zip(snapshotted) {
+    for (file, copy) in tree.files.iter().zip(&taken.files) {
+        let how = snapshotted
+            .get(&file.path)
+            .ok_or_else(|| changed(file.path.as_str()))?;
         let moved = how.method == SnapshotMethod::HardLink && copy.inode != file.inode;
         let same_path = tree.shape == Shape::File || copy.path == file.path;
         if moved || !same_path || (copy.size_bytes, copy.mtime) != (file.size_bytes, file.mtime) {
@@ -271,9 +333,19 @@ fn record_of(
         files,
         directories: tree.directories.clone(),
         symlinks: tree.symlinks.clone(),
-        members: request.members.clone(),
+        members: members_of(request),
         origin: request.origin.clone(),
     })
+}
+
+/// Returns the paths that make up the step, those of the revision that it completes first.
+fn members_of(request: &SealRequest) -> Vec<RelativePath> {
+    let before = request
+        .completes
+        .iter()
+        .flat_map(|before| &before.record().members);
+    let lost = before.filter(|path| !request.members.contains(path));
+    lost.chain(&request.members).cloned().collect()
 }
 
 /// An unfinished step below `staging/`; removed unless it is published.

@@ -57,27 +57,34 @@ fn request() -> SealRequest {
         links: LinkPolicy::Auto,
         digest: DigestAlgorithm::Sha256,
         expected: None,
+        completes: None,
     }
 }
 
-const LINKED: [Snapshotted; 2] = [snapshotted(SnapshotMethod::HardLink); 2];
+fn linked(paths: &[&str]) -> SnapshottedFiles {
+    snapshotted(paths.iter().map(|path| (*path, SnapshotMethod::HardLink)))
+}
 
-const fn snapshotted(method: SnapshotMethod) -> Snapshotted {
-    Snapshotted {
-        method,
-        hole_bytes: 0,
-    }
+fn snapshotted<'a>(files: impl IntoIterator<Item = (&'a str, SnapshotMethod)>) -> SnapshottedFiles {
+    let of = |(path, method)| {
+        let how = Snapshotted {
+            method,
+            hole_bytes: 0,
+        };
+        (RelativePath::new(path).unwrap(), how)
+    };
+    files.into_iter().map(of).collect()
 }
 
 #[test]
 fn what_was_taken_over_as_it_was_is_recorded() {
-    let record = record_of(&request(), &tree(), &LINKED, &tree()).unwrap();
+    let record = record_of(&request(), &tree(), &linked(&["x", "y"]), &tree()).unwrap();
     record.check().unwrap();
     assert_eq!(record.files.len(), 2);
     // A copy has an inode of its own.
     let mut taken = tree();
     taken.files[1].inode = 12;
-    let copied = [SnapshotMethod::HardLink, SnapshotMethod::Copy].map(snapshotted);
+    let copied = snapshotted([("x", SnapshotMethod::HardLink), ("y", SnapshotMethod::Copy)]);
     let record = record_of(&request(), &tree(), &copied, &taken).unwrap();
     assert_eq!((record.files[0].inode, record.files[1].inode), (11, 12));
 }
@@ -98,14 +105,14 @@ fn what_is_not_what_was_to_be_taken_over_is_not_recorded() {
     for (what, damage) in damaged {
         let mut taken = tree();
         damage(&mut taken);
-        let error = record_of(&request(), &tree(), &LINKED, &taken).unwrap_err();
+        let error = record_of(&request(), &tree(), &linked(&["x", "y"]), &taken).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SourceChanged);
         assert_eq!(
             error.to_string(),
             format!("cannot seal the step: /run/step_1: {what} changed while it was sealed")
         );
     }
-    let error = record_of(&request(), &tree(), &LINKED[..1], &tree()).unwrap_err();
+    let error = record_of(&request(), &tree(), &linked(&["x"]), &tree()).unwrap_err();
     assert!(error.to_string().contains("the list of files"), "{error}");
 }
 
@@ -117,7 +124,13 @@ fn a_single_file_has_the_steps_name_in_the_vault() {
         directories: Vec::new(),
         symlinks: Vec::new(),
     };
-    let record = record_of(&request(), &single("last.ckpt"), &LINKED[..1], &single("step_1")).unwrap();
+    let record = record_of(
+        &request(),
+        &single("last.ckpt"),
+        &linked(&["last.ckpt"]),
+        &single("step_1"),
+    )
+    .unwrap();
     record.check().unwrap();
     assert_eq!(record.files[0].path.as_str(), "step_1");
 }
@@ -132,7 +145,7 @@ fn a_directory_is_shared_by_several_nodes_alone() {
             shared,
         };
         let request = SealRequest { writer, ..request() };
-        let record = record_of(&request, &tree(), &LINKED, &tree()).unwrap();
+        let record = record_of(&request, &tree(), &linked(&["x", "y"]), &tree()).unwrap();
         (record.shared, record.nodes.map(|nodes| nodes.count()))
     };
     assert_eq!(record(2, true), (true, Some(2)));

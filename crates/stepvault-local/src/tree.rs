@@ -1,6 +1,7 @@
 //! The entries of a checkpoint directory or single-file checkpoint, listed without following links.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -158,6 +159,45 @@ impl Tree {
             let _ = writeln!(text, "l {}\n{}", link.path, link.target);
         }
         Sha256Digest::of(text.as_bytes())
+    }
+
+    /// Returns the entries that another directory lacks, except below what is no directory there.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        let files = other.files.iter().map(|file| &file.path);
+        let leaves: BTreeSet<&str> = (files.chain(other.symlinks.iter().map(|link| &link.path)))
+            .map(RelativePath::as_str)
+            .collect();
+        let directories = other
+            .directories
+            .iter()
+            .filter_map(|directory| directory.path.as_ref());
+        let known: BTreeSet<&str> = directories.map(RelativePath::as_str).collect();
+        let is_missing = |path: &RelativePath| {
+            let is_there = |path: &str| leaves.contains(path);
+            !known.contains(path.as_str()) && !is_there(path.as_str()) && !path.ancestors().any(is_there)
+        };
+        let is_new = |directory: &&DirectoryEntry| directory.path.as_ref().is_some_and(is_missing);
+        let symlinks = self.symlinks.iter().filter(|link| is_missing(&link.path));
+        Self {
+            shape: self.shape,
+            files: (self.files.iter().filter(|file| is_missing(&file.path)))
+                .cloned()
+                .collect(),
+            directories: self.directories.iter().filter(is_new).cloned().collect(),
+            symlinks: symlinks.cloned().collect(),
+        }
+    }
+
+    /// Returns this directory with further entries, none of which it has.
+    pub(crate) fn joined(&self, other: &Self) -> Self {
+        let mut whole = self.clone();
+        whole.files.extend(other.files.iter().cloned());
+        whole.files.sort_by(|one, next| one.path.cmp(&next.path));
+        whole.directories.extend(other.directories.iter().cloned());
+        whole.directories.sort_by(|one, next| one.path.cmp(&next.path));
+        whole.symlinks.extend(other.symlinks.iter().cloned());
+        whole.symlinks.sort_by(|one, next| one.path.cmp(&next.path));
+        whole
     }
 
     /// Returns the newest modification time of any file, or of the directories when there is no file.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::{Attempt, Step, StepId};
-use stepvault_core::manifest::PartManifest;
+use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::placement::{Content, KnownStep};
@@ -109,6 +109,7 @@ impl KnownSteps {
                 Some(other) => {
                     other.content = other.content.min(entry.content);
                     other.amends |= entry.amends;
+                    other.is_here |= entry.is_here;
                     other.began = other.began.or(entry.began);
                     other.unnumbered |= entry.unnumbered;
                     other.written_at = other.written_at.max(entry.written_at);
@@ -177,6 +178,7 @@ pub(crate) async fn known_in_vault(
             written_at: Some(step.record().written_at),
             content: Content::Other,
             amends: step.record().origin.amends,
+            is_here: has_same_paths(step, checkpoint),
             began: step.record().origin.began,
             unnumbered: step.record().origin.unnumbered,
         };
@@ -201,6 +203,17 @@ pub(crate) async fn known_in_vault(
         known.push(entry);
     }
     Ok(known)
+}
+
+/// Whether the files of a sealed step have the same paths inside it as those of a checkpoint have.
+fn has_same_paths(step: &SealedStep, checkpoint: &ScannedCheckpoint<'_>) -> bool {
+    let record = step.record();
+    let has_members = !record.members.is_empty();
+    record.shape == Shape::Directory
+        && record.shape == checkpoint.tree.shape
+        && has_members == checkpoint.has_members
+        && (has_members
+            || record.name == checkpoint.name && record.origin.directory == checkpoint.origin.directory)
 }
 
 /// Whether the path of a checkpoint, which holds one step after another, held one of these steps before.
@@ -267,6 +280,7 @@ pub(crate) async fn known_on(
                 id,
                 written_at: Some(commit.written_at),
                 amends: commit.amends,
+                is_here: false,
                 began: commit.began,
                 unnumbered: commit.unnumbered,
                 content: if id.step == checkpoint.step {
@@ -350,6 +364,7 @@ async fn own_part(
         written_at: Some(manifest.written_at),
         content,
         amends: manifest.origin.amends,
+        is_here: false,
         began: manifest.origin.began,
         unnumbered: manifest.origin.unnumbered,
     }))
@@ -399,6 +414,7 @@ pub(super) fn taken(id: StepId, content: Content) -> KnownStep {
         written_at: None,
         content,
         amends: false,
+        is_here: false,
         began: None,
         unnumbered: false,
     }

@@ -169,6 +169,8 @@ async fn determine_one(
         .cloned()
         .collect();
     known.add(known_in_vault(&settled, &checkpoint, &writer).await?);
+    // It is sealed already, and takes nothing from another step.
+    known.steps.iter_mut().for_each(|entry| entry.is_here = false);
     // One that lost its identity to another writer was not the step that was removed.
     let has_lost = !record.attempt.former.is_empty() || !record.attempt.lost.is_empty();
     if !has_lost

@@ -211,8 +211,8 @@ pub async fn seal_checkpoint(
     } = identify(&tiers, &request, &query, &known, &name).await?;
     let id = match decision.placement {
         Placement::Known(id) => {
-            if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
-                return Ok(found_sealed(vault, step, identity, observer).await);
+            if let Some(step) = sealed.steps.iter().find(|sealed| sealed.id() == id) {
+                return Ok(found_sealed(vault, step.clone(), identity, observer).await);
             }
             if !known.missing_somewhere || copied.is_some() {
                 record_sealed(vault, &request.run, id, identity, observer).await;
@@ -242,7 +242,8 @@ pub async fn seal_checkpoint(
     };
     let run = request.run.clone();
     (request.origin.amends, request.origin.began) = (decision.amends, decision.began);
-    let step = seal_as(vault, request, (id, origin), (source, name), &tree, observer).await?;
+    let identified = (id, origin, completed(&decision, sealed.steps));
+    let step = seal_as(vault, request, identified, (source, name), &tree, observer).await?;
     if !step.record().is_provisional() {
         record_sealed(vault, &run, id, identity, observer).await;
     }
@@ -251,6 +252,12 @@ pub async fn seal_checkpoint(
         new: true,
         is_live_below_highest: live.is_some() && decision.is_below_highest && !decision.amends,
     })
+}
+
+/// Returns the step whose files a revision takes, where its checkpoint has lost them.
+fn completed(decision: &Decision, sealed: Vec<SealedStep>) -> Option<SealedStep> {
+    let mut sealed = sealed.into_iter();
+    sealed.find(|step| decision.completes == Some(step.id()))
 }
 
 /// Returns a step that is sealed already. The process that sealed it may have been killed before it recorded it.
@@ -414,6 +421,7 @@ pub(super) async fn known_steps(
             written_at: Some(checkpoint.tree.newest_mtime()),
             content: Content::Same,
             amends: false,
+            is_here: false,
             began: None,
             unnumbered: false,
         }]);
@@ -465,7 +473,7 @@ fn refused(source: &Path, id: StepId, why: LeftAlone) -> Error {
 async fn seal_as(
     vault: &Vault,
     request: CheckpointToSeal,
-    (id, attempt): (StepId, AttemptOrigin),
+    (id, attempt, completes): (StepId, AttemptOrigin, Option<SealedStep>),
     (source, name): (PathBuf, String),
     tree: &Tree,
     observer: &Arc<dyn Observer>,
@@ -496,6 +504,7 @@ async fn seal_as(
             links: request.links,
             digest: request.digest,
             expected,
+            completes,
         };
         seal(&vault, &request)
     })

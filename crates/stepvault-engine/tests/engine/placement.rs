@@ -6,7 +6,7 @@ use stepvault_core::placement::LiveSave;
 use stepvault_engine::catalog::read_commit;
 use stepvault_engine::push::{PushReport, push};
 
-use crate::harness::{Rig, id, text};
+use crate::harness::{Rig, id, run_name, text};
 
 /// Pushes a checkpoint that an agent saw appear, `after` another one at or below the highest number.
 async fn push_live(rig: &Rig, source: &Path, after: Option<u64>) -> PushReport {
@@ -56,7 +56,7 @@ async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
     assert_eq!((report.id, report.newly_sealed), (second(id(1, 100)), true));
     let commit = read_commit(&rig.remotes[0], report.id).await.unwrap();
     assert!(commit.amends);
-    // Files that are gone locally stay stored, and nothing more is stored without them.
+    // Files that are gone locally stay stored.
     std::fs::remove_file(old.join("b.pt")).unwrap();
     let unchanged = rig.push_durably(&old).await;
     assert_eq!(
@@ -64,10 +64,24 @@ async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
         (second(id(1, 100)), false)
     );
     std::fs::write(old.join("eval.json"), "{}").unwrap();
+    let completed = rig.push_durably(&old).await;
+    assert_eq!(completed.id, second(second(id(1, 100))));
+    let record = rig.vault.steps(&run_name()).unwrap().steps;
+    let record = record
+        .iter()
+        .find(|step| step.id() == completed.id)
+        .unwrap()
+        .record();
+    let names: Vec<&str> = record.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(names, ["README.md", "a.pt", "b.pt", "eval.json"]);
+    // Without the files that are gone nothing more is stored.
+    rig.lose_node();
+    let old = rig.write_step(100, &[("a.pt", 10)], 100, 1_000);
+    std::fs::write(old.join("more.json"), "{}").unwrap();
     let (error, message) = text(rig.push(&old).await);
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(
-        message.contains("others of step 100 (attempt 1, revision 2) are gone"),
+        message.contains("others of step 100 (attempt 1, revision 3) are gone"),
         "{message}"
     );
     rig.lose_node();

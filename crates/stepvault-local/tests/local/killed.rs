@@ -97,6 +97,7 @@ fn seals_and_evicts_for_ever() {
                 LinkPolicy::Copy
             },
             expected: None,
+            completes: None,
         };
         seal(&vault, &request).unwrap();
         say(&format!("sealed {step}"));

@@ -69,6 +69,7 @@ impl Place {
             links: LinkPolicy::Auto,
             digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             expected: None,
+            completes: None,
         }
     }
 

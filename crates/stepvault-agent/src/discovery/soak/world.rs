@@ -196,6 +196,7 @@ impl World {
                 links: ready.links,
                 digest: stepvault_core::digest::DigestAlgorithm::Sha256,
                 expected: Some(tree),
+                completes: None,
             };
             seal(&self.vault, &request)
         });
