@@ -182,7 +182,7 @@ pub struct Decision {
     pub began: Option<Evidence>,
     /// Whether it is a revision that has all files of the one before it, which is therefore not needed any more.
     pub amends: bool,
-    /// The step in the vault from which the revision takes the files that the checkpoint has lost.
+    /// The step in the vault that has the files which the checkpoint has lost; the revision takes them.
     pub completes: Option<StepId>,
     /// Whether its number is at or below the highest one of its attempt.
     pub is_below_highest: bool,
@@ -211,29 +211,27 @@ pub fn decide(facts: &Facts<'_>) -> Result<Decision> {
     if let Line::Given(attempt) = facts.line {
         return Ok(given(facts, StepId::new(attempt, facts.step)));
     }
-    if let Some(id) = newest_with(facts, Content::Same) {
-        let same = facts.known.iter().find(|known| known.id == id);
+    if let Some(same) = newest_with(facts, &[Content::Same]) {
         return Ok(Decision {
-            amends: same.is_some_and(|same| same.amends),
-            began: same.and_then(|same| same.began),
-            ..Decision::of(Placement::Known(id))
+            amends: same.amends,
+            began: same.began,
+            ..Decision::of(Placement::Known(same.id))
         });
     }
-    let lost = newest_with(facts, Content::AmendedWithLosses);
-    if let Some(id) = newest_with(facts, Content::Amended).max(lost) {
+    if let Some(amended) = newest_with(facts, &[Content::Amended, Content::AmendedWithLosses]) {
+        let id = amended.id;
         if facts.is_one_of_several {
             return Ok(Decision::of(Placement::Left(id, LeftAlone::OneOfSeveral)));
         }
-        let amended = facts.known.iter().find(|known| known.id == id);
-        let has_losses = lost == Some(id);
-        if has_losses && !amended.is_some_and(|amended| amended.is_here) {
+        let has_losses = amended.content == Content::AmendedWithLosses;
+        if has_losses && !amended.is_here {
             return Ok(Decision::of(Placement::Left(id, LeftAlone::LostFiles)));
         }
         let placement = Placement::New(next_revision(facts, id)?);
         return Ok(Decision {
             amends: true,
             completes: has_losses.then_some(id),
-            began: amended.and_then(|amended| amended.began),
+            began: amended.began,
             is_below_highest: true,
             ..Decision::of(placement)
         });
@@ -256,12 +254,11 @@ pub fn contradiction(steps: impl IntoIterator<Item = (StepId, Timestamp)>) -> Op
     (last.step < newest.step && last_written_at > written_at).then_some((*newest, *last))
 }
 
-fn newest_with(facts: &Facts<'_>, content: Content) -> Option<StepId> {
+fn newest_with<'a>(facts: &Facts<'a>, contents: &[Content]) -> Option<&'a KnownStep> {
     let of_number = facts.known.iter().filter(|known| known.id.step == facts.step);
     of_number
-        .filter(|known| known.content == content)
-        .map(|known| known.id)
-        .max()
+        .filter(|known| contents.contains(&known.content))
+        .max_by_key(|known| known.id)
 }
 
 /// Returns the first revision of a step that nothing has used.

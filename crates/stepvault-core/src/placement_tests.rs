@@ -339,7 +339,6 @@ fn a_step_that_is_written_over_another_at_the_only_path_begins_an_attempt() {
     // A vault that has not seen the step before goes by the number.
     let found = Facts {
         is_overwritten: false,
-        unnumbered: false,
         ..over
     };
     assert_eq!(placed(&found), Placement::New(id(1, 10).next_revision().unwrap()));

@@ -101,7 +101,8 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
 
     let (mut snapshotted, data) = snapshot_all(request, &tree, &staging.path)?;
     if let (Some(missing), Some(from)) = (&missing, completes) {
-        snapshotted.extend(snapshot_missing(from, missing, &tree, &data)?);
+        let from = from.data_root();
+        snapshotted.extend(snapshot_into(&data, &from, LinkPolicy::Auto, missing, None)?);
     }
     if let Some(change) = tree.change_until(&look_again(source, &request.members)?) {
         return Err(source_changed(WHAT, source, &change));
@@ -201,15 +202,27 @@ type SnapshottedFiles = BTreeMap<RelativePath, Snapshotted>;
 fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(SnapshottedFiles, PathBuf)> {
     let root = staging.join(DATA);
     durable::create_directories_below(staging, &root)?;
+    if tree.shape == Shape::Directory {
+        let snapshotted = snapshot_into(&root, &request.source, request.links, tree, None)?;
+        return Ok((snapshotted, root));
+    }
     // A single file has the step's name in the data directory, whatever its name was before.
     let own_name = RelativePath::new(request.name.as_str())?;
-    let single = tree.shape == Shape::File;
-    let source = if single {
-        parent_of(&request.source)
-    } else {
-        &request.source
-    };
-    let mut snapshot = Snapshot::new(source, &root, request.links, tree)?;
+    let source = parent_of(&request.source);
+    let snapshotted = snapshot_into(&root, source, request.links, tree, Some(&own_name))?;
+    Ok((snapshotted, root.join(&request.name)))
+}
+
+/// Takes a snapshot of entries of the directory `source` into `root`, which has none of them; of a single file under this
+/// name.
+fn snapshot_into(
+    root: &Path,
+    source: &Path,
+    links: LinkPolicy,
+    tree: &Tree,
+    own_name: Option<&RelativePath>,
+) -> Result<SnapshottedFiles> {
+    let mut snapshot = Snapshot::new(source, root, links, tree)?;
     for path in tree
         .directories
         .iter()
@@ -217,16 +230,15 @@ fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(S
     {
         snapshot.create_directory(path)?;
     }
-    let take = |file| {
-        let (method, hole_bytes) = snapshot.take(file, if single { &own_name } else { &file.path })?;
+    let take = |file: &TreeFile| {
+        let (method, hole_bytes) = snapshot.take(file, own_name.unwrap_or(&file.path))?;
         Ok((file.path.clone(), Snapshotted { method, hole_bytes }))
     };
     let snapshotted = tree.files.iter().map(take).collect::<Result<_>>()?;
     for link in &tree.symlinks {
         snapshot.link(&link.path, &link.target)?;
     }
-    let data = if single { root.join(&request.name) } else { root };
-    Ok((snapshotted, data))
+    Ok(snapshotted)
 }
 
 /// Returns what a checkpoint lacks of an earlier revision: as recorded, and as it is in the vault now.
@@ -241,37 +253,6 @@ fn missing(before: &SealedStep, present: &Tree) -> Result<Tree> {
         }
     }
     Ok(missing)
-}
-
-/// Takes a snapshot of what a checkpoint, which is a directory, lacks of an earlier revision in the vault.
-fn snapshot_missing(
-    from: &SealedStep,
-    missing: &Tree,
-    present: &Tree,
-    data: &Path,
-) -> Result<SnapshottedFiles> {
-    let source = from.data_root();
-    let mut snapshot = Snapshot::new(&source, data, LinkPolicy::Auto, missing)?;
-    let is_new = |path: &&RelativePath| {
-        let mut present = present.directories.iter();
-        present.all(|directory| directory.path.as_ref() != Some(*path))
-    };
-    let directories = missing.directories.iter();
-    for path in directories
-        .filter_map(|directory| directory.path.as_ref())
-        .filter(is_new)
-    {
-        snapshot.create_directory(path)?;
-    }
-    let take = |file: &TreeFile| {
-        let (method, hole_bytes) = snapshot.take(file, &file.path)?;
-        Ok((file.path.clone(), Snapshotted { method, hole_bytes }))
-    };
-    let snapshotted = missing.files.iter().map(take).collect::<Result<_>>()?;
-    for link in &missing.symlinks {
-        snapshot.link(&link.path, &link.target)?;
-    }
-    Ok(snapshotted)
 }
 
 /// Builds the record after checking that the files in the vault are those that were to be sealed.

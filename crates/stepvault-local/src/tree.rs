@@ -188,7 +188,7 @@ impl Tree {
         }
     }
 
-    /// Returns this directory with further entries, none of which it has.
+    /// Returns this directory with further entries. It has none of them.
     pub(crate) fn joined(&self, other: &Self) -> Self {
         let mut whole = self.clone();
         whole.files.extend(other.files.iter().cloned());

@@ -9,7 +9,8 @@ use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::find::{
-    Extent, FindOptions, Found, FoundStep, Leftover, RunBelow, find_steps, leftovers, runs_below,
+    Extent, FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers,
+    runs_below,
 };
 use stepvault_formats::profile::{GENERIC, Profile, last_component};
 use stepvault_formats::tree::{OpenFile, Tree};
@@ -81,6 +82,8 @@ impl Discovery {
         if tree != self.survey {
             report.news = self.choice.detect(&tree, &files);
             self.found = self.find(&tree, &files);
+            let copies = copied_files(&self.found, &tree, &files);
+            self.found.copies.extend(copies);
             self.choice.settle(&self.found);
             self.runs_below = match self.choice.others() {
                 Some(profiles) => runs_below(&tree, &files, profiles, END_OF_TIME, &FindOptions::default()),

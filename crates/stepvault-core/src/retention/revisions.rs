@@ -27,28 +27,28 @@ impl<'a> Revisions<'a> {
 
     /// Returns the revision that stands for the step of `id`: the newest verified one, otherwise the newest.
     pub(super) fn counted(&self, id: StepId) -> StepId {
-        let revisions = self.of_step(id);
-        let verified = revisions.iter().rfind(|step| step.verified == Verified::Yes);
-        verified.or(revisions.last()).map_or(id, |step| step.id)
+        let newest = || self.of_step(id).last().map(|step| step.id);
+        self.newest_verified(id).or_else(newest).unwrap_or(id)
     }
 
     /// Returns the revision that stands for the step, if that has every file of this one: a later one that is verified,
     /// where each between them was made from the one before.
     pub(super) fn superseded_by(&self, id: StepId) -> Option<StepId> {
-        let counted = self.counted(id);
-        let revisions = self.of_step(id);
-        let is_valid = |step: &&StepFacts| step.id == counted && step.verified == Verified::Yes;
-        if id >= counted || !revisions.iter().any(is_valid) {
-            return None;
-        }
-        let is_between = |step: &&&StepFacts| step.id > id && step.id <= counted;
+        let valid = self.newest_verified(id).filter(|valid| *valid > id)?;
+        let is_between = |step: &&&StepFacts| step.id > id && step.id <= valid;
         let mut last = id.revision.number();
-        for step in revisions.iter().filter(is_between) {
+        for step in self.of_step(id).iter().filter(is_between) {
             if !step.amends || step.id.revision.number() != last.saturating_add(1) {
                 return None;
             }
             last = step.id.revision.number();
         }
-        Some(counted)
+        Some(valid)
+    }
+
+    fn newest_verified(&self, id: StepId) -> Option<StepId> {
+        let mut revisions = self.of_step(id).iter().rev();
+        let newest = revisions.find(|step| step.verified == Verified::Yes)?;
+        Some(newest.id)
     }
 }

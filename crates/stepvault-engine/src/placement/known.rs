@@ -276,19 +276,20 @@ pub(crate) async fn known_on(
     for (id, found) in read_commits(remote, committed, None).await? {
         known.push(match found.commit {
             // Manifests may be large: one is in memory at a time.
-            Ok(commit) => KnownStep {
-                id,
-                written_at: Some(commit.written_at),
-                amends: commit.amends,
-                is_here: false,
-                began: commit.began,
-                unnumbered: commit.unnumbered,
-                content: if id.step == checkpoint.step {
+            Ok(commit) => {
+                let content = if id.step == checkpoint.step {
                     content(remote, &commit, checkpoint).await?
                 } else {
                     Content::Other
-                },
-            },
+                };
+                KnownStep {
+                    written_at: Some(commit.written_at),
+                    amends: commit.amends,
+                    began: commit.began,
+                    unnumbered: commit.unnumbered,
+                    ..taken(id, content)
+                }
+            }
             // A damaged commit still occupies its identity; reporting it is up to verify.
             Err(error) if error.kind() == ErrorKind::Damaged => taken(id, Content::Unknown),
             Err(error) => return Err(error),
@@ -360,13 +361,11 @@ async fn own_part(
         checkpoint.files().compare(&stored, |_, _| Ok(false))?
     };
     Ok(Some(KnownStep {
-        id,
         written_at: Some(manifest.written_at),
-        content,
         amends: manifest.origin.amends,
-        is_here: false,
         began: manifest.origin.began,
         unnumbered: manifest.origin.unnumbered,
+        ..taken(id, content)
     }))
 }
 
@@ -407,8 +406,8 @@ async fn was_removed_by_gc(remote: &RunRemote, id: StepId) -> Result<bool> {
     Ok(tombstone.is_some_and(|tombstone| tombstone.by_gc))
 }
 
-/// Returns what is known of a step whose time is not.
-pub(super) fn taken(id: StepId, content: Content) -> KnownStep {
+/// Returns what is known of a step whose record is not read.
+pub(crate) fn taken(id: StepId, content: Content) -> KnownStep {
     KnownStep {
         id,
         written_at: None,

@@ -24,7 +24,7 @@ use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
 
 pub use known::ScannedCheckpoint;
-pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, known_on};
+pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, known_on, taken};
 pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
 pub(crate) use provisional::{left_alone, written_at};
 
@@ -107,7 +107,7 @@ impl PlacementQuery<'_> {
                 .lost
                 .iter()
                 .filter(|id| known.iter().all(|known| known.id != **id));
-            let lost: Vec<KnownStep> = lost.map(|id| known::taken(*id, Content::Unknown)).collect();
+            let lost: Vec<KnownStep> = lost.map(|id| taken(*id, Content::Unknown)).collect();
             known.extend(lost);
         }
         let known = known.as_slice();

@@ -30,7 +30,7 @@ use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::placement::{
     KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, is_overwritten,
-    known_in_vault, left_alone, provisional_steps, report, written_at,
+    known_in_vault, left_alone, provisional_steps, report, taken, written_at,
 };
 use crate::resumptions::Resumptions;
 use crate::run_remote::RunRemote;
@@ -417,13 +417,8 @@ pub(super) async fn known_steps(
     if !known.steps.iter().any(|entry| entry.id == seen) {
         // It never became durable, or no remote answers.
         known.add(vec![KnownStep {
-            id: seen,
             written_at: Some(checkpoint.tree.newest_mtime()),
-            content: Content::Same,
-            amends: false,
-            is_here: false,
-            began: None,
-            unnumbered: false,
+            ..taken(seen, Content::Same)
         }]);
     }
     Ok(known)

@@ -101,7 +101,7 @@ pub struct Judge {
     pub acknowledged: BTreeMap<(usize, Name), Content>,
     /// The saves of each run, in order.
     saves: BTreeMap<usize, BTreeMap<u64, Content>>,
-    /// Runs in which neither times nor launches tell which save came later.
+    /// Runs whose saves cannot be ordered by times or launches.
     untimed: BTreeSet<usize>,
     violation: Option<Violation>,
 }

@@ -2,6 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use stepvault_core::timestamp::Timestamp;
+
 use super::units::is_text_alone;
 use super::{Completeness, FoundStep, LONGEST_SAVE_SECONDS, QuietRule, says_newest};
 use crate::profile::template::{last_component, parent_prefix};
@@ -9,7 +11,7 @@ use crate::step_name;
 use crate::text_file::read_text;
 use crate::tree::{OpenFile, Tree};
 
-/// Returns to which of these steps, the newest first, an alias belongs: the one with the number that the alias states;
+/// Returns the step that an alias belongs to, of these, the newest first: the one with the number that the alias states;
 /// otherwise the newest one, if the alias holds the best state so far, or was written before it and not nearer to the step
 /// before. Before the first step a trainer may write anything: only an alias that says that it is a checkpoint counts.
 pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Option<&'a FoundStep> {
@@ -39,11 +41,8 @@ pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Opti
 
 /// Adds the paths of another step to one, in front of its own.
 pub(super) fn add(step: &mut FoundStep, other: FoundStep) {
-    step.bytes = step.bytes.saturating_add(other.bytes);
-    step.files += other.files;
-    step.written_at = step.written_at.max(other.written_at);
-    step.content = step.content.rotate_left(1) ^ other.content;
-    step.members.splice(..0, other.members);
+    let written = (other.bytes, other.files, other.written_at);
+    add_paths(step, other.members, written, other.content);
     if other.quiet_rule == QuietRule::Always {
         step.quiet_rule = QuietRule::Always;
     }
@@ -54,6 +53,20 @@ pub(super) fn add(step: &mut FoundStep, other: FoundStep) {
         (complete, other @ Completeness::NotYet { .. }) => *complete = other,
         (_, Completeness::Complete { .. }) => {}
     }
+}
+
+/// Adds paths, with the length of their files, their number, and the time of the newest.
+fn add_paths(
+    step: &mut FoundStep,
+    paths: Vec<String>,
+    (bytes, files, written_at): (u64, u64, Timestamp),
+    content: u64,
+) {
+    step.bytes = step.bytes.saturating_add(bytes);
+    step.files += files;
+    step.written_at = step.written_at.max(written_at);
+    step.content = step.content.rotate_left(1) ^ content;
+    step.members.splice(..0, paths);
 }
 
 /// Adds the short texts that name a step, such as TensorFlow's `checkpoint` or `last_checkpoint` of Detectron2, to the
@@ -82,15 +95,10 @@ pub(super) fn add_texts(steps: &mut [FoundStep], tree: &Tree, files: &dyn OpenFi
         };
         let named = steps.iter_mut().filter(|step| numbered(step) && is_named(step));
         if let Some(step) = named.max_by_key(|step| step.step) {
-            step.bytes = step
-                .bytes
-                .saturating_add(tree.file_size_bytes(path).unwrap_or_default());
-            step.files += 1;
-            step.written_at = step.written_at.max(entry.mtime);
             let mut hasher = DefaultHasher::new();
-            (step.content, path, &text, entry.mtime).hash(&mut hasher);
-            step.content = hasher.finish();
-            step.members.insert(0, path.to_owned());
+            (path, &text, entry.mtime).hash(&mut hasher);
+            let written = (tree.file_size_bytes(path).unwrap_or_default(), 1, entry.mtime);
+            add_paths(step, vec![path.to_owned()], written, hasher.finish());
         }
     }
 }

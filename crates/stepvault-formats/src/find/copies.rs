@@ -41,8 +41,8 @@ const SAMPLES: u64 = 16;
 /// Of an unknown trainer, only equal bytes show that. Another alias beside numbered steps belongs to one of them, as in
 /// [`saved_with`]. Otherwise it is a step if it states that it is ahead of them; or if its name says that it holds the
 /// newest state, and it states a number that none of them has or was written after the newest of them. All aliases that
-/// remain in a directory are one step, which has the files of the newest numbered one too: nothing tells from which of
-/// them the trainer resumes.
+/// remain in a directory are one step, which has the files of the newest numbered one too: the trainer may resume from
+/// either.
 pub(super) fn leave_out_copies(
     profile: &Profile,
     steps: &mut Vec<FoundStep>,
@@ -77,13 +77,13 @@ pub(super) fn leave_out_copies(
             let newest = complete.first();
             alias.step.is_some() || newest.is_none_or(|newest| alias.written_at > newest.written_at)
         };
-        if !is_generic && complete.iter().any(same_state)
-            || is_generic
-                && complete
-                    .iter()
-                    .take(MAX_COMPARED)
-                    .any(|step| holds_copy(step, &alias, tree, files))
-        {
+        let is_copy = if is_generic {
+            let mut compared = complete.iter().take(MAX_COMPARED);
+            compared.any(|step| holds_copy(step, &alias, tree, files))
+        } else {
+            complete.iter().any(same_state)
+        };
+        if is_copy {
             copies.extend(alias.members);
         } else if !is_generic {
             own.push(alias);

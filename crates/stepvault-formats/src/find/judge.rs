@@ -32,7 +32,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) before: Option<&'a Unit<'a>>,
     /// Steps of the same series with higher numbers.
     pub(super) later: &'a [Unit<'a>],
-    /// The first of those that was written after the step: a trainer ends one save before it begins the next.
+    /// The first later step that was written after it: a trainer ends one save before it begins the next.
     pub(super) follower: Option<&'a Unit<'a>>,
 }
 

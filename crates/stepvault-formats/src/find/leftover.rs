@@ -28,17 +28,16 @@ pub struct Leftover {
 /// Returns the entries that may be checkpoints and belong to no step that `is_stored`, in the order of their paths. Of a
 /// directory without any step, only its own path is returned.
 ///
-/// Everything else is accounted for: it belongs to a step, points to one, is a copy of one or of one of its files, has a
-/// name that is used only while writing, is ignored by the profile, or is known to be no checkpoint by its name.
+/// Everything else is accounted for: it belongs to a step, points to one, is one of [`Found::copies`], has a name that is
+/// used only while writing, is ignored by the profile, or is known to be no checkpoint by its name.
 pub fn leftovers(
     found: &Found,
     is_stored: impl Fn(&FoundStep) -> bool,
     tree: &Tree,
     files: &dyn OpenFile,
 ) -> Vec<Leftover> {
-    let mut stored: Vec<&FoundStep> = found.steps.iter().filter(|step| is_stored(step)).collect();
-    let known = stored
-        .iter()
+    let steps = found.steps.iter().filter(|step| is_stored(step));
+    let known = steps
         .flat_map(|step| &step.members)
         .chain(found.pointers.iter().map(|pointer| &pointer.path))
         .chain(&found.temporary)
@@ -51,18 +50,24 @@ pub fn leftovers(
     };
     let mut leftovers = Vec::new();
     search.collect("", &mut leftovers);
-    stored.sort_by_key(|step| std::cmp::Reverse(step.step));
-    stored.truncate(MAX_COMPARED);
-    leftovers.retain(|leftover| {
-        leftover.is_directory
-            || !stored
-                .iter()
-                .any(|step| has_copy(step, &leftover.path, tree, files))
-    });
     leftovers
 }
 
-/// Whether a step has a file of the same name and content, as what `save_model` writes beside the last checkpoint.
+/// Returns the files beside the steps that hold the bytes of a complete step's file of the same name, as those that
+/// `save_model` writes beside the last checkpoint. Reads files.
+pub fn copied_files(found: &Found, tree: &Tree, files: &dyn OpenFile) -> Vec<String> {
+    let mut complete: Vec<&FoundStep> = found.steps.iter().filter(|step| step.is_complete()).collect();
+    complete.sort_by_key(|step| std::cmp::Reverse(step.step));
+    complete.truncate(MAX_COMPARED);
+    let is_copy = |leftover: &Leftover| {
+        let mut steps = complete.iter();
+        !leftover.is_directory && steps.any(|step| has_copy(step, &leftover.path, tree, files))
+    };
+    let rest = leftovers(found, |_| true, tree, files).into_iter();
+    rest.filter(is_copy).map(|leftover| leftover.path).collect()
+}
+
+/// Whether a step has a file of the same name and content.
 fn has_copy(step: &FoundStep, path: &str, tree: &Tree, files: &dyn OpenFile) -> bool {
     let inside = step.members.iter().flat_map(|member| tree.inside(member));
     let mut alike = inside.filter(|(other, _)| last_component(other) == last_component(path));

@@ -34,7 +34,7 @@ use copies::leave_out_copies;
 pub use copies::says_newest;
 pub use extent::Extent;
 use judge::{Surroundings, judge, quiet_rule};
-pub use leftover::{Leftover, leftovers};
+pub use leftover::{Leftover, copied_files, leftovers};
 pub use links::LinkFound;
 use units::{Collected, Member, Unit, collect};
 use usual::EarlierFiles;
@@ -234,7 +234,7 @@ pub struct Found {
     pub ignored: Vec<String>,
     /// Symbolic links to steps that are no pointers of the profile.
     pub links: Vec<LinkFound>,
-    /// Paths without a number that hold a copy of a step with one.
+    /// Paths without a number that hold a copy of a step with one, and what [`copied_files`] returned.
     pub copies: Vec<String>,
     /// For each complete directory that nothing but its files proves whole, by its path: the files that all earlier
     /// complete steps of its series have and it lacks, with `*` in place of a step's number; `None` where there is no

@@ -1,4 +1,4 @@
-//! What is done to an old step, or in which order steps arrive, never changes which step is the newest.
+//! Changes to an old step, and the order of arrival, never change which step is the newest.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
