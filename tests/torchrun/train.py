@@ -162,6 +162,8 @@ class Trainer:
             if step % self.arguments.every == 0 or step == self.arguments.until:
                 self.save(model, step)
         self.report("end")
+        # torch 2.15 aborts where one rank takes down its group while another still uses it, and torchrun starts it again.
+        dist.barrier()
         dist.destroy_process_group()
 
 
