@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from . import _commands, errors
-from ._program import PathLike, Remotes, arguments_of, environment, program, remote_urls
+from ._program import PathLike, Remotes, answer, arguments_of, environment, program, remote_urls
 from ._progress import ProgressLine
 from ._results import Announced, Document, Drained, Progress, Status, Steps
 from ._socket import GRACE_SECONDS, MAXIMUM_PATH_BYTES, NoAnswer, ask
@@ -249,6 +249,12 @@ class Agent:
         except errors.StepvaultError as error:
             _warn(f"cannot wait for the agent: {error}")
             return
+        except KeyboardInterrupt:
+            _warn("interrupted: the agent goes on with its uploads until its deadline, and this process does not wait")
+            return
+        if self._start is not None and self._start.tells():
+            # The agent's own report says the same.
+            return
         for step in drained.not_durable:
             _warn(f"step {step['step']} of '{step['run']}' is not durable: {step['reason']}")
         for entry in drained.unsealed:
@@ -336,9 +342,8 @@ def watch(
     }
     # Text, numbers, booleans and lists are written alike in JSON and in TOML.
     text = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in configuration.items())
-    arguments = ["agent", "--config=/dev/stdin", f"--follow={os.getpid()}", "--quiet"]
-    arguments += arguments_of(run=run, remote=agent.remotes, node=node, nodes=nodes)
-    agent._start = _Start([program(), *arguments], text, log)
+    options = ["--config=/dev/stdin", *arguments_of(run=run, remote=agent.remotes, node=node, nodes=nodes)]
+    agent._start = _Start(options, text, log)
     _connect(agent, agent._start)
     if progress:
         agent._progress = ProgressLine(agent._socket)
@@ -360,8 +365,8 @@ def _warn(text: str) -> None:
 class _Start:
     """Starts the agent, again if necessary."""
 
-    def __init__(self, command: List[str], configuration: str, log: Optional[PathLike]) -> None:
-        self.command = command
+    def __init__(self, options: List[str], configuration: str, log: Optional[PathLike]) -> None:
+        self.options = options
         self.configuration = configuration.encode()
         self.log = log
         self.process: Optional[subprocess.Popen[bytes]] = None
@@ -374,12 +379,25 @@ class _Start:
             self.process.wait(timeout=1.0)
         return self.process.poll() is None
 
+    def tells(self) -> bool:
+        """Whether the agent of this start prints its messages on this process's standard error."""
+        return self.process is not None and self.log is None
+
+    def refusal(self) -> Optional[errors.StepvaultError]:
+        """What is wrong with the options and the configuration; `None` if nothing is."""
+        try:
+            document = answer(["config", "check", *self.options], accepts=(0, 1, 2), given=self.configuration)
+        except errors.StepvaultError as error:
+            return error
+        found = [": ".join(filter(None, (fault["key"], fault["why"]))) for fault in document["faults"]]
+        return errors.UsageError("; ".join(found)) if found else None
+
     def begin(self) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as opened:
             log = _STANDARD_ERROR if self.log is None else opened.enter_context(Path(self.log).open("ab"))
             # In a session of its own: a signal of the terminal is for this process, which then drains the agent.
             process = subprocess.Popen(
-                self.command,
+                [program(), "agent", *self.options, f"--follow={os.getpid()}", "--quiet"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -419,6 +437,9 @@ def _connect(agent: Agent, start: _Start) -> None:
             start.process = None
             time.sleep(10 * _POLL_SECONDS)
         elif code is not None:
+            refusal = start.refusal()
+            if refusal is not None:
+                raise refusal
             raise errors.AgentEnded(
                 f"the agent ended at its start with code {code}", "look for the cause in its messages"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -9,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import IO, Any, Dict, List, Optional, Sequence, Union
 
 from . import errors
 from ._version import __version__
@@ -104,29 +106,81 @@ def arguments_of(
     return arguments + [f"--remote={url}" for url in remote_urls(remote)]
 
 
-def answer(arguments: Sequence[str], *, accepts: Sequence[int] = (0,)) -> Dict[str, Any]:
-    """Runs a command and returns its document. Its messages go to this process's standard error at its end, unless it
-    fails: the exception has what it says.
+#: After how long a command's messages are shown while it runs.
+_SILENT_SECONDS = 5.0
+
+
+def answer(arguments: Sequence[str], *, accepts: Sequence[int] = (0,), given: bytes = b"") -> Dict[str, Any]:
+    """Runs a command, with this on its standard input, and returns its document.
+
+    Its messages go to this process's standard error: as they come once it has run for some seconds, and at its end
+    unless it fails, for the exception has what it says.
 
     Raises:
         StepvaultError: the command failed; the class follows the kind of the error.
     """
     # A signal of the terminal is for the command too: it ends, and says that it was interrupted.
     command = [program(), "--json", *arguments]
-    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment())
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()) as ran:
+        assert ran.stdin is not None and ran.stdout is not None and ran.stderr is not None
+        messages = _Messages(ran.stderr)
+        with contextlib.suppress(BrokenPipeError), ran.stdin:
+            ran.stdin.write(given)
+        printed = ran.stdout.read()
+        ran.wait()
+        messages.end()
     try:
-        document: Dict[str, Any] = json.loads(ran.stdout)
+        document: Dict[str, Any] = json.loads(printed)
     except ValueError as error:
-        told = ran.stderr.decode(errors="replace").strip() or "it printed nothing"
+        told = messages.text().strip() or "it printed nothing"
         raise errors.StepvaultError(
             f"stepvault {arguments[0]} ended with code {ran.returncode} and without a document: {told}"
         ) from error
     if isinstance(document.get("error"), dict) and set(document) == {"error", "format"}:
         raise errors.from_document(document["error"])
-    sys.stderr.write(ran.stderr.decode(errors="replace"))
+    messages.show()
     if ran.returncode not in accepts:
         raise errors.StepvaultError(f"stepvault {arguments[0]} ended with code {ran.returncode}: {_reasons(document)}")
     return document
+
+
+class _Messages:
+    """Collects the messages of a command, and shows them from when it has run for some seconds."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._lines: List[str] = []
+        self._shown = 0
+        self._is_late = False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(_SILENT_SECONDS, self._show_from_now_on)
+        self._timer.daemon = True
+        self._timer.start()
+        self._reader = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._reader.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            with self._lock:
+                self._lines.append(line.decode(errors="replace"))
+            if self._is_late:
+                self.show()
+
+    def _show_from_now_on(self) -> None:
+        self._is_late = True
+        self.show()
+
+    def show(self) -> None:
+        with self._lock:
+            sys.stderr.write("".join(self._lines[self._shown :]))
+            self._shown = len(self._lines)
+
+    def text(self) -> str:
+        return "".join(self._lines)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self._reader.join()
 
 
 def _reasons(document: Dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import until
+from conftest import PATIENCE_SECONDS, until
 
 import stepvault
 from stepvault import _progress, _socket
@@ -260,11 +260,45 @@ def test_a_stopped_agent_is_waited_for_once(place, monkeypatch):
 
 
 def test_an_agent_that_cannot_start_says_why(place):
-    with pytest.raises(stepvault.AgentEnded, match="code 2"):
-        place.watch(settings={"run.my-run.profile": "no such framework"})
-    assert "no such framework" in place.log.read_text()
+    for more, why in [
+        ({"settings": {"run.my-run.profile": "no such framework"}}, "no such framework"),
+        ({"settings": {"agent.nicer": 5}}, "nicer"),
+        ({"run": "my run"}, "my run"),
+        ({"remote": "s4://bucket/prefix"}, "s4"),
+        ({"keep_last": 0}, "keep"),
+    ]:
+        with pytest.raises(stepvault.UsageError, match=why):
+            place.watch(**more)
     with pytest.raises(stepvault.UsageError, match="too long"):
         place.watch(local=place.path / ("long" * 40))
+
+
+def test_what_is_not_safe_is_said_while_the_script_runs_and_once(place):
+    script = place.script(
+        """
+        remote = place.remote / "not" / "mounted"
+        agent = place.watch(remote=remote, settings={"run.my-run.quiet-time": "1s"}, log=None, drain_deadline=5)
+        place.save(1)
+        time.sleep(10)
+        print("training ends", file=sys.stderr, flush=True)
+        """
+    )
+    _, heard = script.communicate(timeout=PATIENCE_SECONDS)
+    before, after = heard.split("training ends")
+    assert "warning: step 1 (attempt 1) of my-run is not durable" in before, heard
+    assert sum("is not durable" in line for line in after.splitlines()) <= 1, heard
+
+
+def test_a_death_without_a_drain_uses_the_deadline(place):
+    script = place.script(
+        """
+        agent = place.watch(settings={"run.my-run.quiet-time": "60s"}, drain_deadline=12)
+        place.save(1)
+        os._exit(9)
+        """
+    )
+    assert script.wait() == 9
+    until("step 1 is durable", lambda: place.steps() == [1])
 
 
 def test_a_service_is_found_and_left_running(place):
