@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::timestamp::Timestamp;
@@ -27,6 +28,9 @@ use crate::throughput::Throughput;
 use crate::upload_worker::{RunUploads, UploadWorker};
 use crate::vault_access::VaultAccess;
 use stepvault_local::clock::SystemClock;
+
+/// The longest time for which what the vault takes for durable is not compared with what the remotes list.
+const LONGEST_COMPARISON_INTERVAL: Duration = Duration::from_hours(1);
 
 /// What tasks share. Each takes what it needs of it.
 #[derive(Debug)]
@@ -123,6 +127,7 @@ impl Shared {
                 uploaded,
                 maximum_backlog_steps: options.maximum_backlog_steps,
                 incomplete_after: options.incomplete_after,
+                comparison_interval: options.retention_interval.min(LONGEST_COMPARISON_INTERVAL),
                 once: options.once,
                 next_run: 0,
                 is_draining: false,

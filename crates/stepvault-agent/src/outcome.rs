@@ -54,7 +54,8 @@ pub(crate) fn after_failed_seal(error: &Error) -> AfterFailedSeal {
     match error.kind() {
         ErrorKind::SourceChanged | ErrorKind::NotFound => AfterFailedSeal::Unfinished,
         ErrorKind::NoSpace => AfterFailedSeal::NoSpace,
-        ErrorKind::Refused | ErrorKind::Usage => AfterFailedSeal::LeftAlone,
+        ErrorKind::Usage => AfterFailedSeal::LeftAlone,
+        ErrorKind::Refused if error.is_pruned() => AfterFailedSeal::LeftAlone,
         _ => AfterFailedSeal::Later,
     }
 }
@@ -128,7 +129,10 @@ mod tests {
         assert_eq!(of(ErrorKind::NoSpace), AfterFailedSeal::NoSpace);
         assert_eq!(of(ErrorKind::SourceChanged), AfterFailedSeal::Unfinished);
         assert_eq!(of(ErrorKind::NotFound), AfterFailedSeal::Unfinished);
-        assert_eq!(of(ErrorKind::Refused), AfterFailedSeal::LeftAlone);
+        let removed = Error::new(ErrorKind::Refused, "cannot seal").pruned();
+        assert_eq!(after_failed_seal(&removed), AfterFailedSeal::LeftAlone);
+        // A vault that others could replace, for example: the step is on no tier.
+        assert_eq!(of(ErrorKind::Refused), AfterFailedSeal::Later);
         assert_eq!(of(ErrorKind::Denied), AfterFailedSeal::Later);
     }
 }

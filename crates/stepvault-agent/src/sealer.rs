@@ -196,6 +196,18 @@ impl Sealer {
         self.trainer_ended || request.is_some_and(|request| request.reason == StopReason::TrainerGone)
     }
 
+    /// Returns the longest time to wait for silence after the trainer's end: none if nothing writes any more, and half of
+    /// what is left of the deadline if processes that it started may still write.
+    fn longest_quiet_time(&self) -> Option<Duration> {
+        if self.is_trainer_gone() {
+            return Some(Duration::ZERO);
+        }
+        let has_ended =
+            (self.stop.requested()).is_some_and(|request| request.reason == StopReason::TrainerEnded);
+        let left = self.drain.time_left().until_the_end;
+        left.filter(|_| has_ended).map(|left| left / 2)
+    }
+
     fn has_time_until(&self, time: Instant) -> bool {
         let left = self.drain.time_left().until_the_end;
         left.is_none_or(|left| time < Instant::now() + left)
@@ -235,8 +247,8 @@ impl Sealer {
             if !announced.is_empty() {
                 discovery.allow_immediate_scan();
             }
-            if self.is_trainer_gone() {
-                discovery.end_quiet_time();
+            if let Some(longest) = self.longest_quiet_time() {
+                discovery.shorten_quiet_time(longest);
             }
             if is_last || self.once || self.is_trainer_gone() {
                 discovery.accept_missing_files();
@@ -575,7 +587,7 @@ impl Sealer {
             AfterFailedSeal::LeftAlone => {
                 self.reporter.status.skipped(run, &ready.path, reason.clone());
                 self.runs[index].retries.forget(&ready.path);
-                if error.kind() == ErrorKind::Refused {
+                if error.is_pruned() {
                     if let Some(discovery) = discovery {
                         discovery.handled(ready);
                     }

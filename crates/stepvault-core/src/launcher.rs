@@ -21,6 +21,9 @@ pub struct Launcher {
     pub nodes_from: Option<&'static str>,
     /// This start of the job.
     pub launch: Option<LaunchName>,
+    /// Whether the rank and the number of nodes are those of one component of a heterogeneous Slurm job (`SLURM_HET_SIZE`),
+    /// which has several.
+    pub is_heterogeneous: bool,
 }
 
 /// The variables of a launcher for a node's rank and the number of nodes.
@@ -36,7 +39,7 @@ const RANKS: [Ranks; 3] = [
         counts: &["GROUP_WORLD_SIZE"],
     },
     Ranks {
-        rank: "SLURM_NODEID",
+        rank: SLURM_RANK,
         counts: &["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"],
     },
     Ranks {
@@ -45,6 +48,7 @@ const RANKS: [Ranks; 3] = [
     },
 ];
 
+const SLURM_RANK: &str = "SLURM_NODEID";
 /// torchrun's run id if none is given.
 const NO_RUN_ID: &str = "none";
 
@@ -65,6 +69,7 @@ impl Launcher {
             return Ok(found);
         };
         found.node = Some(ranked(rank)?);
+        found.is_heterogeneous = ranks.rank == SLURM_RANK && number(variable, "SLURM_HET_SIZE")? > Some(1);
         for name in ranks.counts {
             let Some(count) = number(variable, name)? else {
                 continue;
@@ -142,6 +147,20 @@ mod tests {
 
     fn is(node: &str, nodes: &str, launch: &str) -> (String, String, String) {
         (node.to_owned(), nodes.to_owned(), launch.to_owned())
+    }
+
+    #[test]
+    fn a_component_of_a_heterogeneous_job_is_told_from_a_job() {
+        let slurm = [
+            ("SLURM_NODEID", "0"),
+            ("SLURM_JOB_NUM_NODES", "2"),
+            ("SLURM_HET_SIZE", "2"),
+        ];
+        assert!(read(&slurm).unwrap().is_heterogeneous);
+        assert!(!read(&slurm[..2]).unwrap().is_heterogeneous);
+        // torchrun numbers the nodes of all components.
+        let torchrun = [&slurm[..], &[("GROUP_RANK", "0"), ("GROUP_WORLD_SIZE", "4")]].concat();
+        assert!(!read(&torchrun).unwrap().is_heterogeneous);
     }
 
     #[test]

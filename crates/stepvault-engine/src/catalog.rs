@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use stepvault_core::codec::Record;
+use stepvault_core::codec::{Record, decode};
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
@@ -19,6 +19,7 @@ use stepvault_remote::store::ObjectInfo;
 use tokio::time::Instant;
 
 use crate::commit_cache::CommitCache;
+use crate::listed::confirmed;
 use crate::run_remote::RunRemote;
 
 /// Number of small records that are read concurrently.
@@ -152,14 +153,24 @@ pub fn outage(error: Error) -> Error {
 /// Reads one commit and checks that its content matches its key.
 pub async fn read_commit(remote: &RunRemote, id: StepId) -> Result<Commit> {
     let key = remote.keys.commit(id);
-    let (commit, _) = remote.read_record::<Commit>(&key).await?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "cannot read the commit: it does not exist").on(remote.describe(&key))
-    })?;
+    let Some(bytes) = remote.read_small(&key).await? else {
+        let missing = Error::new(ErrorKind::NotFound, "cannot read the commit: it does not exist");
+        return Err(confirmed(remote, &key, None, missing.on(remote.describe(&key))).await);
+    };
+    match decode_commit(remote, id, &bytes) {
+        Ok(commit) => Ok(commit),
+        Err(error) => Err(confirmed(remote, &key, Some(bytes.len()), error).await),
+    }
+}
+
+fn decode_commit(remote: &RunRemote, id: StepId, bytes: &[u8]) -> Result<Commit> {
+    let subject = remote.describe(&remote.keys.commit(id));
+    let commit: Commit = decode(bytes, &subject)?;
     if commit.id == id && commit.run == *remote.keys.run() {
         return Ok(commit);
     }
     Err(Error::new(ErrorKind::Damaged, "cannot use the commit")
-        .on(remote.describe(&key))
+        .on(subject)
         .because(format!("it belongs to {}, run {}", commit.id, commit.run)))
 }
 
@@ -176,14 +187,19 @@ pub async fn read_part_manifest(
             .on(&subject)
             .because(why)
     };
-    let bytes = remote
-        .read_small(&key)
-        .await?
-        .ok_or_else(|| damaged("it is missing"))?;
+    let Some(bytes) = remote.read_small(&key).await? else {
+        let missing = damaged("it is missing").with_kind(ErrorKind::NotFound);
+        let error = confirmed(remote, &key, None, missing).await;
+        return Err(match error.kind() {
+            ErrorKind::NotFound => error.with_kind(ErrorKind::Damaged),
+            _ => error,
+        });
+    };
     if bytes.len() as u64 != part.manifest_bytes || Sha256Digest::of(&bytes) != part.manifest_sha256 {
-        return Err(damaged("its digest is not the one in the commit"));
+        let other = damaged("its digest is not the one in the commit");
+        return Err(confirmed(remote, &key, Some(bytes.len()), other).await);
     }
-    let manifest: PartManifest = stepvault_core::codec::decode(&bytes, &subject)?;
+    let manifest: PartManifest = decode(&bytes, &subject)?;
     let consistent = manifest.run == commit.run
         && manifest.id == commit.id
         && manifest.node == part.node

@@ -6,7 +6,7 @@ use stepvault_core::manifest::PartManifest;
 use stepvault_core::path::RelativePath;
 use stepvault_core::shares::tree_sha256;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_local::seal_record::{SealRecord, SealedFile};
+use stepvault_local::seal_record::{SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::tree::Tree;
 
 /// What identifies a file without reading it.
@@ -40,6 +40,13 @@ pub fn tree_matches_record(tree: &Tree, record: &SealRecord) -> bool {
     tree.shape == record.shape
         && tree.symlinks == record.symlinks
         && files_of_tree(tree).eq(record.files.iter().map(sealed_file))
+}
+
+/// Whether the files of a scanned directory are those of a sealed step: the vault has links to them.
+pub fn tree_is_linked(tree: &Tree, record: &SealRecord) -> bool {
+    let mut pairs = tree.files.iter().zip(&record.files);
+    tree_matches_record(tree, record)
+        && pairs.all(|(file, sealed)| sealed.method == SnapshotMethod::HardLink && sealed.inode == file.inode)
 }
 
 /// Whether a scanned directory has the files of a manifest by path and size, and whether by time too.

@@ -285,6 +285,9 @@ impl UncheckedSteps<'_> {
         let are_its_files = inside.profile.name == GENERIC
             && inside.found.steps.iter().all(|step| step.rewritten)
             && self.found.steps.iter().any(is_named);
+        // An index names the files of one checkpoint, whatever the directory's name is.
+        let has_index = (inside.tree.children("")).any(|(name, _)| name.ends_with(".index.json"));
+        let are_its_files = are_its_files || has_index && inside.profile.name == GENERIC;
         let tells = self.profile.name != GENERIC || inside.found.steps.is_empty() || are_its_files;
         // A step further down is itself a step, seen from too far above.
         tells && self.found.steps.iter().any(|step| !step.path.contains('/'))

@@ -4,6 +4,8 @@
 //! A trainer may keep a checkpoint longer than stepvault does. Without this record the checkpoint would be sealed again, under the
 //! attempt of whatever launch runs by then.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::digest::Sha256Digest;
@@ -21,10 +23,14 @@ use crate::notes::{read_list, sync_list, write_list};
 const KEPT: usize = 1024;
 const NOTE: &str = "seen-checkpoints";
 
-/// What identifies the files of a checkpoint without reading them: paths, sizes, links and the newest modification time.
+/// What is known of the files of a checkpoint without reading them: paths, sizes, links and the newest modification time,
+/// which a program may set; and the inodes with the times of their last change, which none can.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CheckpointIdentity {
     tree_sha256: Sha256Digest,
+    /// See [`Tree::unchanged_sha256`]. Omitted where the files were not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unchanged_sha256: Option<Sha256Digest>,
     /// By the trainer's clock.
     written_at: Timestamp,
 }
@@ -38,6 +44,7 @@ impl CheckpointIdentity {
     ) -> Self {
         Self {
             tree_sha256: tree_sha256(files, symlinks),
+            unchanged_sha256: None,
             written_at,
         }
     }
@@ -49,7 +56,22 @@ impl CheckpointIdentity {
             .iter()
             .map(|file| (&file.path, file.size_bytes))
             .collect();
-        Self::of(&files, &tree.symlinks, tree.newest_mtime())
+        Self {
+            unchanged_sha256: Some(tree.unchanged_sha256()),
+            ..Self::of(&files, &tree.symlinks, tree.newest_mtime())
+        }
+    }
+
+    /// Whether nothing but the bytes, if anything, tells the two apart.
+    pub(crate) fn looks_like(&self, other: &Self) -> bool {
+        (self.tree_sha256, self.written_at) == (other.tree_sha256, other.written_at)
+    }
+
+    /// Whether the files are the very ones that were looked at.
+    fn is_proven_by(&self, other: &Self) -> bool {
+        self.looks_like(other)
+            && self.unchanged_sha256.is_some()
+            && self.unchanged_sha256 == other.unchanged_sha256
     }
 }
 
@@ -76,12 +98,20 @@ pub(crate) async fn record_checkpoint(
         return sync_list(vault, run, NOTE).await;
     }
     // The attempt of a provisional step may have changed since.
-    list.retain(|known| known.id.step != id.step || known.checkpoint != seen.checkpoint);
+    list.retain(|known| known.id.step != id.step || !known.checkpoint.looks_like(&seen.checkpoint));
     list.push(seen);
     write_list(vault, run, NOTE, &mut list, KEPT).await
 }
 
-/// Returns the step as which this checkpoint was sealed or restored before.
+/// A step as which a checkpoint was sealed or restored before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) id: StepId,
+    /// Whether its files are the very ones, unchanged. Otherwise only their bytes tell whether it is the same checkpoint.
+    pub(crate) is_proven: bool,
+}
+
+/// Returns the step as which this checkpoint, or one that looks like it, was sealed or restored before.
 ///
 /// # Errors
 /// When the vault cannot be read.
@@ -90,12 +120,24 @@ pub(crate) async fn seen_checkpoint(
     run: &RunName,
     step: Step,
     checkpoint: &CheckpointIdentity,
-) -> Result<Option<StepId>> {
+) -> Result<Option<Seen>> {
     let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
     let seen = list
         .iter()
-        .rfind(|seen| seen.id.step == step && seen.checkpoint == *checkpoint);
-    Ok(seen.map(|seen| seen.id))
+        .rfind(|seen| seen.id.step == step && seen.checkpoint.looks_like(checkpoint));
+    Ok(seen.map(|seen| Seen {
+        id: seen.id,
+        is_proven: seen.checkpoint.is_proven_by(checkpoint),
+    }))
+}
+
+/// Returns the steps that are recorded.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub(crate) async fn seen_ids(vault: &Vault, run: &RunName) -> Result<BTreeSet<StepId>> {
+    let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
+    Ok(list.iter().map(|seen| seen.id).collect())
 }
 
 /// Returns the step as which this checkpoint was sealed or restored before, whatever its number is, and the newest of all
@@ -109,6 +151,6 @@ pub(crate) async fn seen_content(
     checkpoint: &CheckpointIdentity,
 ) -> Result<(Option<StepId>, Option<StepId>)> {
     let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
-    let seen = list.iter().rfind(|seen| seen.checkpoint == *checkpoint);
+    let seen = list.iter().rfind(|seen| seen.checkpoint.looks_like(checkpoint));
     Ok((seen.map(|seen| seen.id), list.iter().map(|seen| seen.id).max()))
 }

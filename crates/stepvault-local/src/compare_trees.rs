@@ -77,9 +77,19 @@ pub fn has_file_of(
         return Ok(false);
     }
     let root = root_of(source, shape);
-    let own = open_following(root, path)?;
-    same_bytes(own, open(&step.data_root(), &sealed.path)?)
+    let (own, stored) = (
+        open_following(root, path)?,
+        open(&step.data_root(), &sealed.path)?,
+    );
+    is_same_file(&own, &stored)
+        .and_then(|is_same| Ok(is_same || same_bytes(own, stored)?))
         .map_err(|error| errors::io(WHAT, &root.join(path), error))
+}
+
+/// Returns whether two descriptors are of one file: a hard link.
+fn is_same_file(one: &File, other: &File) -> io::Result<bool> {
+    let (one, other) = (rustix::fs::fstat(one)?, rustix::fs::fstat(other)?);
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
 /// Returns the directory to which the paths of a checkpoint are relative.

@@ -161,6 +161,17 @@ impl Tree {
         Sha256Digest::of(text.as_bytes())
     }
 
+    /// Returns a digest of the [fingerprint](Self::fingerprint) and of the times at which the inodes last changed, which no
+    /// program can set: equal only if the files are the same ones, and none was written, linked or renamed meanwhile.
+    pub fn unchanged_sha256(&self) -> Sha256Digest {
+        let mut text = self.fingerprint().to_string();
+        for file in &self.files {
+            let Timestamp { seconds, nanoseconds } = file.ctime;
+            let _ = write!(text, " {seconds}.{nanoseconds}");
+        }
+        Sha256Digest::of(text.as_bytes())
+    }
+
     /// Returns the entries that another directory lacks, except below what is no directory there.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let files = other.files.iter().map(|file| &file.path);

@@ -42,6 +42,8 @@ const MAX_INVOCATION_BYTES: u64 = 16 << 20;
 pub struct Vault {
     root: PathBuf,
     identity: String,
+    /// What was allowed when it was opened, and holds whenever it is looked at again.
+    parents: Parents,
 }
 
 impl Vault {
@@ -118,6 +120,7 @@ impl Vault {
         Ok(Some(Self {
             root,
             identity: marker.vault,
+            parents,
         }))
     }
 
@@ -157,7 +160,7 @@ impl Vault {
     /// # Errors
     /// When this cannot be determined.
     pub fn is_there(&self) -> Result<bool> {
-        Ok(Self::open(&self.root)?.is_some_and(|there| there.identity == self.identity))
+        Ok(Self::open_below(&self.root, self.parents)?.is_some_and(|there| there.identity == self.identity))
     }
 
     /// Records how the agent that holds the vault was started, instead of the one before. Blocks.
@@ -431,6 +434,7 @@ mod tests {
         assert!(!place.path().join("new").exists());
         let shared = Vault::open_or_create_below(&place.path().join("new"), Parents::Shared).unwrap();
         assert!(Vault::open(shared.root()).is_err());
+        assert!(shared.is_there().unwrap());
         Vault::open_below(shared.root(), Parents::Shared)
             .unwrap()
             .unwrap();

@@ -41,6 +41,7 @@
 //! ```
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod arrival_rate;
 mod authorities;
 pub mod decorator;
 mod endpoint;

@@ -38,6 +38,14 @@ pub enum FaultAction {
         /// Provider error code in the body.
         code: String,
     },
+    /// Answer with this status and page as something that is no store does: a proxy, a gateway, a login page. None of the
+    /// store's own headers are added.
+    Foreign {
+        /// HTTP status; with 302 the page redirects to a login.
+        status: u16,
+        /// The page, without which there is no content type either.
+        page: &'static str,
+    },
 }
 
 impl FaultAction {

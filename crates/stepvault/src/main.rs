@@ -54,10 +54,16 @@ fn main() -> std::process::ExitCode {
 /// Prints clap's message: help and version are results, everything else is an error.
 fn usage(error: &clap::Error) -> ExitCode {
     let wanted = !error.use_stderr();
-    // Clap colours the text if the terminal can show it. A closed pipe is not an error.
-    let _ = error.print();
+    // Clap colours the text if the terminal can show it.
+    let printed = error.print();
     if wanted {
-        return ExitCode::Done;
+        return match printed {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Output::new(false, false).error(&output::not_printed(error));
+                ExitCode::Failed
+            }
+            _ => ExitCode::Done,
+        };
     }
     let is_help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !is_help && std::env::args_os().any(|argument| argument == "--json") {
@@ -70,7 +76,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             .to_owned();
         let error =
             Error::new(ErrorKind::Usage, message).hint("run 'stepvault --help' to see commands and options");
-        Output::new(true, true).text(&output::json::error_document(&error));
+        let _ = Output::new(true, true).text(&output::json::error_document(&error));
     }
     ExitCode::Usage
 }

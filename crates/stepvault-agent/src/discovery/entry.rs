@@ -9,7 +9,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_engine::content::tree_matches_record;
+use stepvault_engine::content::{tree_is_linked, tree_matches_record};
 use stepvault_formats::check::StepCheck;
 use stepvault_formats::find::{FoundStep, QuietRule};
 use stepvault_formats::not_checkpoint::is_in_clutter;
@@ -367,9 +367,13 @@ impl Entry {
         same_name.peek()?;
         let mut had_all = None;
         for step in same_name {
-            if tree_matches_record(tree, step.record()) {
+            if tree_is_linked(tree, step.record()) {
                 self.handled(tree.fingerprint(), FileStates::of(tree));
                 return Some(EntryOutcome::Nothing);
+            }
+            if tree_matches_record(tree, step.record()) {
+                // Only their bytes can tell whether the files are those that were sealed.
+                return None;
             }
             let sealed = step.record().files.iter();
             let sealed = sealed.map(|file| FileStates::hash(file.path.as_str(), file.size_bytes, file.mtime));

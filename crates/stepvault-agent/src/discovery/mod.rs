@@ -334,10 +334,10 @@ impl Discovery {
         self.quiet_time
     }
 
-    /// Waits for no quiet time any more: nothing writes here.
-    pub(crate) fn end_quiet_time(&mut self) {
-        self.quiet_time = Duration::ZERO;
-        self.rest_quiet_time = Duration::ZERO;
+    /// Waits for no longer quiet time than this from now on, and for no announcement: the trainer has ended.
+    pub(crate) fn shorten_quiet_time(&mut self, longest: Duration) {
+        self.quiet_time = self.quiet_time.min(longest);
+        self.rest_quiet_time = self.rest_quiet_time.min(longest);
         self.announced_within = None;
         self.allow_immediate_scan();
     }

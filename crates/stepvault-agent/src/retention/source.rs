@@ -136,6 +136,8 @@ async fn judge(
         name: &prunable.origin.name,
         origin: &prunable.origin.recorded,
         has_members: !prunable.origin.members.is_empty(),
+        // What is deleted is read before.
+        proven: None,
     };
     let held = held_by_all(&required, &checkpoint, observer).await?;
     Ok(match held {

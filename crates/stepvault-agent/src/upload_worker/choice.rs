@@ -47,9 +47,13 @@ impl UploadWorker {
         let mut later = None;
         for offset in 0..self.runs.len() {
             let index = (self.next_run + offset) % self.runs.len();
-            let run = &mut self.runs[index];
-            if run.given_up {
+            if self.runs[index].given_up {
                 continue;
+            }
+            self.find_lost_steps(index).await;
+            let run = &mut self.runs[index];
+            if patient {
+                later = earliest(later, Some(run.compares_at));
             }
             let Some(backlog) = read_backlog(run, &self.vault.vault, &self.reporter).await else {
                 later = earliest(later, Some(Instant::now() + VAULT_PAUSE));

@@ -14,6 +14,7 @@ use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::cpu_share::CpuShare;
+use stepvault_engine::lost_steps::forget_lost_steps;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::make_provisional_again;
 use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
@@ -73,6 +74,8 @@ pub(crate) struct UploadWorker {
     pub(crate) uploaded: Arc<Notify>,
     pub(crate) maximum_backlog_steps: usize,
     pub(crate) incomplete_after: Duration,
+    /// How often it compares what the vault takes for durable with what the remote lists.
+    pub(crate) comparison_interval: Duration,
     /// Whether to end instead of waiting for an unreachable remote.
     pub(crate) once: bool,
     pub(crate) next_run: usize,
@@ -96,6 +99,42 @@ impl UploadWorker {
         for run in self.runs {
             if let Some(held) = run.held {
                 held.release().await;
+            }
+        }
+    }
+
+    /// Compares what the vault takes for durable with what the remote lists, when that is due. Steps that the remote has
+    /// lost wait for their upload again.
+    async fn find_lost_steps(&mut self, index: usize) {
+        let run = &mut self.runs[index];
+        if run.compares_at > Instant::now() {
+            return;
+        }
+        run.compares_at = Instant::now() + self.comparison_interval;
+        let (name, remote) = (run.remote.keys.run().clone(), run.remote.name().clone());
+        let compared = tokio::select! {
+            compared = forget_lost_steps(&self.vault.vault, &run.remote) => compared,
+            () = self.drain.stop.wait(), if !self.is_draining => return,
+        };
+        let subject = format!("compare {name} {remote}");
+        match compared {
+            Ok(lost) => {
+                self.reporter.resolved(&subject);
+                if let [first, others @ ..] = lost.as_slice() {
+                    let others = match others.last() {
+                        Some(newest) => format!(" to {newest}, {} in all", lost.len()),
+                        None => String::new(),
+                    };
+                    let text = format!(
+                        "steps of {name} that were durable on {remote} are gone from it: {first}{others}; was it restored \
+                         from an older copy? They are uploaded again"
+                    );
+                    self.reporter.warn(&text);
+                }
+            }
+            Err(error) => {
+                let text = format!("cannot check whether {remote} still has the steps of {name}: {error}");
+                self.reporter.warn_once(&subject, &text);
             }
         }
     }

@@ -14,6 +14,7 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
+use tokio::time::Instant;
 
 use super::deferral::retention_would_drop;
 use super::missing_parts::MissingParts;
@@ -49,6 +50,8 @@ pub(crate) struct RunUploads {
     pub(super) missing_parts: MissingParts,
     /// Steps that retention would remove anyway, when time is short.
     pub(super) deferred: BTreeSet<StepId>,
+    /// When to compare next what the vault takes for durable with what the remote lists.
+    pub(super) compares_at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +85,7 @@ impl RunUploads {
             tries: BTreeMap::new(),
             missing_parts: MissingParts::default(),
             deferred: BTreeSet::new(),
+            compares_at: Instant::now(),
         }
     }
 

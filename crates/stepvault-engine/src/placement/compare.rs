@@ -90,14 +90,16 @@ impl<'a> StepFiles<'a> {
     }
 
     /// Returns how this checkpoint compares with what is stored. `has_same_bytes` compares a file of it with a stored one
-    /// of the same size, and is called where the times of both differ.
+    /// of the same size, and gets whether their times are equal too, which proves nothing. It is not called for those if
+    /// the checkpoint `is_proven` to be what was stored.
     ///
     /// A save of a trainer writes its files anew; a few may get the bytes or even the times that they had. So the step is
     /// amended if as many files that carry state have their times as have other bytes, or if none has other bytes.
     pub(super) fn compare(
         &self,
         stored: &StepFiles<'_>,
-        mut has_same_bytes: impl FnMut(&RelativePath, &RelativePath) -> Result<bool>,
+        is_proven: bool,
+        mut has_same_bytes: impl FnMut(&RelativePath, &RelativePath, bool) -> Result<bool>,
     ) -> Result<Content> {
         let has_state = stored.files.keys().any(|path| may_hold_state(path));
         let is_state = |path: &str| !has_state || may_hold_state(path);
@@ -107,11 +109,14 @@ impl<'a> StepFiles<'a> {
                 is_changed = true;
                 continue;
             };
-            if (other.size_bytes, other.mtime) == (file.size_bytes, file.mtime) {
-                untouched += usize::from(is_state(path));
-            } else if other.size_bytes != file.size_bytes || !has_same_bytes(file.path, other.path)? {
+            let is_timed_alike = other.mtime == file.mtime;
+            let is_same = other.size_bytes == file.size_bytes
+                && (is_timed_alike && is_proven || has_same_bytes(file.path, other.path, is_timed_alike)?);
+            if !is_same {
                 changed += usize::from(is_state(path));
                 is_changed = true;
+            } else if is_timed_alike {
+                untouched += usize::from(is_state(path));
             }
         }
         is_changed |= (self.links.iter()).any(|(path, target)| stored.links.get(path) != Some(target));
@@ -182,10 +187,22 @@ mod tests {
         let (origin, present, stored) = (StepOrigin::default(), tree(files), tree(&STORED));
         let layout = layout(&origin, "step_1");
         let stored = StepFiles::of_tree(layout, &stored);
-        let same = |path: &RelativePath, _: &RelativePath| Ok(same_bytes.contains(&path.as_str()));
+        let same = |path: &RelativePath, _: &RelativePath, is_timed_alike| {
+            Ok(is_timed_alike || same_bytes.contains(&path.as_str()))
+        };
         StepFiles::of_tree(layout, &present)
-            .compare(&stored, same)
+            .compare(&stored, false, same)
             .unwrap()
+    }
+
+    #[test]
+    fn sizes_and_times_prove_nothing() {
+        let (origin, files) = (StepOrigin::default(), tree(&STORED));
+        let files = StepFiles::of_tree(layout(&origin, "step_1"), &files);
+        let compared = |is_proven, same: bool| files.compare(&files, is_proven, |_, _, _| Ok(same)).unwrap();
+        assert_eq!(compared(false, false), Content::Other);
+        assert_eq!(compared(false, true), Content::Same);
+        assert_eq!(compared(true, false), Content::Same);
     }
 
     #[test]
@@ -231,6 +248,9 @@ mod tests {
         ]);
         let one = StepFiles::of_tree(layout(&origin, "step_1"), &one);
         let several = StepFiles::of_tree(layout(&origin, ""), &several);
-        assert_eq!(several.compare(&one, |_, _| Ok(false)).unwrap(), Content::Amended);
+        assert_eq!(
+            several.compare(&one, true, |_, _, _| Ok(false)).unwrap(),
+            Content::Amended
+        );
     }
 }

@@ -44,6 +44,8 @@ pub struct ScannedCheckpoint<'a> {
     pub origin: &'a StepOrigin,
     /// Whether it has several paths.
     pub has_members: bool,
+    /// The step as which the vault has seen these very files, unchanged since.
+    pub proven: Option<StepId>,
 }
 
 impl<'a> ScannedCheckpoint<'a> {
@@ -57,7 +59,12 @@ impl<'a> ScannedCheckpoint<'a> {
             name: &record.name,
             origin: &record.origin,
             has_members: !record.members.is_empty(),
+            proven: None,
         }
+    }
+
+    fn is_proven(&self, id: StepId) -> bool {
+        self.proven == Some(id)
     }
 
     fn files(&self) -> StepFiles<'_> {
@@ -189,14 +196,18 @@ pub(crate) async fn known_in_vault(
                 let checkpoint = owned.borrowed();
                 let (source, tree) = (step.checkpoint_path(), step.tree());
                 let stored = ScannedCheckpoint::of_sealed(&step, &source, &tree);
-                checkpoint.files().compare(&stored.files(), |path, stored| {
-                    let mut files = step.record().files.iter();
-                    let sealed = files.find(|file| file.path == *stored).filter(|_| compares_bytes);
-                    let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
-                    sealed.map_or(Ok(false), |sealed| {
-                        has_file_of(&step, sealed, source, shape, path)
+                let is_proven = checkpoint.is_proven(step.id());
+                checkpoint
+                    .files()
+                    .compare(&stored.files(), is_proven, |path, stored, is_timed_alike| {
+                        let mut files = step.record().files.iter();
+                        let counts = compares_bytes || is_timed_alike;
+                        let sealed = files.find(|file| file.path == *stored).filter(|_| counts);
+                        let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
+                        sealed.map_or(Ok(false), |sealed| {
+                            has_file_of(&step, sealed, source, shape, path)
+                        })
                     })
-                })
             })
             .await?;
         }
@@ -231,6 +242,7 @@ struct OwnedCheckpoint {
     name: String,
     origin: StepOrigin,
     has_members: bool,
+    proven: Option<StepId>,
 }
 
 impl OwnedCheckpoint {
@@ -242,6 +254,7 @@ impl OwnedCheckpoint {
             name: checkpoint.name.to_owned(),
             origin: checkpoint.origin.clone(),
             has_members: checkpoint.has_members,
+            proven: checkpoint.proven,
         }
     }
 
@@ -253,6 +266,7 @@ impl OwnedCheckpoint {
             name: &self.name,
             origin: &self.origin,
             has_members: self.has_members,
+            proven: self.proven,
         }
     }
 }
@@ -355,10 +369,13 @@ async fn own_part(
     } else if tree_matches_part(checkpoint.tree, &manifest)
         || is_committed && is_of_committed(remote, id, checkpoint, &manifest).await?
     {
-        Content::Same
+        if checkpoint.is_proven(id) || has_bytes_of_part(checkpoint, &manifest).await? {
+            Content::Same
+        } else {
+            Content::Other
+        }
     } else {
-        let stored = StepFiles::of_manifest(&manifest);
-        checkpoint.files().compare(&stored, |_, _| Ok(false))?
+        compare_with(checkpoint, &manifest, false).await?
     };
     Ok(Some(KnownStep {
         written_at: Some(manifest.written_at),
@@ -367,6 +384,47 @@ async fn own_part(
         unnumbered: manifest.origin.unnumbered,
         ..taken(id, content)
     }))
+}
+
+/// Whether the files that this node wrote of a step have the bytes that they had then.
+async fn has_bytes_of_part(checkpoint: &ScannedCheckpoint<'_>, own: &PartManifest) -> Result<bool> {
+    let (owned, files) = (OwnedCheckpoint::of(checkpoint), own.files.clone());
+    blocking(move || {
+        for file in &files {
+            if !has_bytes_of_entry(file, &owned.source, owned.tree.shape, &file.path)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+    .await
+}
+
+/// Compares the checkpoint with what a manifest lists. Files whose times differ count as different ones, unless
+/// `compares_bytes`.
+async fn compare_with(
+    checkpoint: &ScannedCheckpoint<'_>,
+    manifest: &PartManifest,
+    compares_bytes: bool,
+) -> Result<Content> {
+    let (owned, manifest) = (OwnedCheckpoint::of(checkpoint), manifest.clone());
+    blocking(move || {
+        let checkpoint = owned.borrowed();
+        let (stored, is_proven) = (
+            StepFiles::of_manifest(&manifest),
+            checkpoint.is_proven(manifest.id),
+        );
+        checkpoint
+            .files()
+            .compare(&stored, is_proven, |path, stored, is_timed_alike| {
+                let mut files = manifest.files.iter();
+                let counts = compares_bytes || is_timed_alike;
+                let entry = files.find(|file| file.path == *stored).filter(|_| counts);
+                let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
+                entry.map_or(Ok(false), |entry| has_bytes_of_entry(entry, source, shape, path))
+            })
+    })
+    .await
 }
 
 /// Whether the checkpoint is a committed step: this node's own part, with or without the others' parts, as a restore
@@ -446,16 +504,5 @@ async fn content(remote: &RunRemote, commit: &Commit, checkpoint: &ScannedCheckp
         // A multi-node step never equals a single-node step.
         return Ok(Content::Other);
     };
-    let owned = OwnedCheckpoint::of(checkpoint);
-    blocking(move || {
-        let checkpoint = owned.borrowed();
-        let stored = StepFiles::of_manifest(&manifest);
-        checkpoint.files().compare(&stored, |path, stored| {
-            let mut files = manifest.files.iter();
-            let entry = files.find(|file| file.path == *stored);
-            let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
-            entry.map_or(Ok(false), |entry| has_bytes_of_entry(entry, source, shape, path))
-        })
-    })
-    .await
+    compare_with(checkpoint, &manifest, true).await
 }

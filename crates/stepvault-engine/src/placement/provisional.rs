@@ -159,6 +159,12 @@ async fn determine_one(
         launch: record.launch.clone(),
         shared: record.shared,
     };
+    for remote in remotes {
+        // The directory above an archive may have been mounted since the step was sealed. What fails here fails below too.
+        if let Err(error) = remote.begin(vault).await {
+            tracing::debug!(%error, "cannot prepare the remote");
+        }
+    }
     let mut known = ask_remotes(remotes, &checkpoint, &writer, observer).await;
     if !known.answered {
         return Err(unanswered(known));
@@ -182,9 +188,9 @@ async fn determine_one(
             &CheckpointIdentity::of_tree(&tree),
         )
         .await?
-        && known.is_removed(seen)
+        && known.is_removed(seen.id)
     {
-        let outcome = no_place(vault, &step, (seen, LeftAlone::Removed), &known).await?;
+        let outcome = no_place(vault, &step, (seen.id, LeftAlone::Removed), &known).await?;
         return Ok((outcome, Vec::new()));
     }
     let query = PlacementQuery {

@@ -1,6 +1,7 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
 mod held;
+mod others;
 mod rewritten;
 mod seal;
 mod source;
@@ -26,6 +27,7 @@ use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::ensure_durable;
 
 pub use held::held_by_all;
+use others::steps_of_others;
 pub use seal::{CheckpointToSeal, Placed, seal_checkpoint};
 pub use source::{SourceCheck, check_source};
 
@@ -107,6 +109,15 @@ pub async fn push(
         }
         Placed::DurableEverywhere { id, .. } => prove_everywhere(remotes, *id, observer).await,
     };
+    match steps_of_others(vault, remotes, &placer.writer).await {
+        Ok(warnings) => {
+            for message in &warnings {
+                observer.on_event(&Event::Warning { message });
+            }
+        }
+        // What keeps this push from a remote is reported with it.
+        Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
+    }
     let (id, name, file_count, data_bytes) = outcome.summary();
     Ok(PushReport {
         id,

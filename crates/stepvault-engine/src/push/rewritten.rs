@@ -94,6 +94,7 @@ pub(super) async fn number_of(
             name,
             origin: &request.origin,
             has_members: !request.members.is_empty(),
+            proven: None,
         };
         known = known_steps(tiers, request, &checkpoint, identity).await?;
         if let Some(same) = known.with_content(checkpoint.step) {

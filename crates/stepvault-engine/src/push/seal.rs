@@ -101,6 +101,15 @@ pub enum Placed {
 }
 
 impl Placed {
+    fn durable_everywhere(id: StepId, name: String, tree: &Tree) -> Self {
+        Self::DurableEverywhere {
+            id,
+            name,
+            file_count: tree.files.len() as u64,
+            data_bytes: tree.data_bytes(),
+        }
+    }
+
     /// Whether the attempt may still change because no remote has answered.
     pub fn is_provisional(&self) -> bool {
         match self {
@@ -178,6 +187,7 @@ pub async fn seal_checkpoint(
     let StepNumber { step, unnumbered } =
         number_of(named, &tiers, &request, (&name, &tree), &identity).await?;
     request.origin.unnumbered = unnumbered;
+    let seen = seen_checkpoint(vault, &request.run, step, &identity).await?;
     let checkpoint = ScannedCheckpoint {
         source: &source,
         step,
@@ -185,6 +195,7 @@ pub async fn seal_checkpoint(
         name: &name,
         origin: &request.origin,
         has_members: !request.members.is_empty(),
+        proven: seen.filter(|seen| seen.is_proven).map(|seen| seen.id),
     };
     let known = known_steps(&tiers, &request, &checkpoint, &identity).await?;
     let not_before = request.not_before;
@@ -216,13 +227,7 @@ pub async fn seal_checkpoint(
             }
             if !known.missing_somewhere || copied.is_some() {
                 record_sealed(vault, &request.run, id, identity, observer).await;
-                let (file_count, data_bytes) = (tree.files.len() as u64, tree.data_bytes());
-                return Ok(Placed::DurableEverywhere {
-                    id,
-                    name,
-                    file_count,
-                    data_bytes,
-                });
+                return Ok(Placed::durable_everywhere(id, name, &tree));
             }
             id
         }
@@ -243,8 +248,10 @@ pub async fn seal_checkpoint(
     let run = request.run.clone();
     (request.origin.amends, request.origin.began) = (decision.amends, decision.began);
     let identified = (id, origin, completed(&decision, sealed.steps));
+    let looked_at = (source.clone(), request.members.clone());
     let step = seal_as(vault, request, identified, (source, name), &tree, observer).await?;
     if !step.record().is_provisional() {
+        let identity = identity_now(looked_at, tree).await.unwrap_or(identity);
         record_sealed(vault, &run, id, identity, observer).await;
     }
     Ok(Placed::Sealed {
@@ -252,6 +259,19 @@ pub async fn seal_checkpoint(
         new: true,
         is_live_below_highest: live.is_some() && decision.is_below_highest && !decision.amends,
     })
+}
+
+/// Returns the identity of a checkpoint that was just sealed: the links of the vault have changed its inodes. `None` if
+/// something else has changed it too.
+async fn identity_now(
+    (source, members): (PathBuf, Vec<RelativePath>),
+    sealed: Tree,
+) -> Option<CheckpointIdentity> {
+    let now = blocking(move || scan_members(&source, &members)).await.ok()?;
+    sealed
+        .change_until(&now)
+        .is_none()
+        .then(|| CheckpointIdentity::of_tree(&now))
 }
 
 /// Returns the step whose files a revision takes, where its checkpoint has lost them.
@@ -408,7 +428,8 @@ pub(super) async fn known_steps(
     if request.attempt.is_some() || known.has_content(checkpoint.step) {
         return Ok(known);
     }
-    let Some(seen) = seen_checkpoint(tiers.vault, &request.run, checkpoint.step, identity).await? else {
+    let seen = seen_checkpoint(tiers.vault, &request.run, checkpoint.step, identity).await?;
+    let Some(seen) = seen.map(|seen| seen.id) else {
         return Ok(known);
     };
     if known.is_removed(seen) {
@@ -458,10 +479,15 @@ fn refused(source: &Path, id: StepId, why: LeftAlone) -> Error {
             "the step stays as it was sealed; to keep this state too, push it as a new attempt with --attempt",
         ),
     };
-    Error::new(kind, what)
+    let error = Error::new(kind, what)
         .on(source.display())
         .because(left_alone(id, why))
-        .hint(hint)
+        .hint(hint);
+    if why == LeftAlone::Removed {
+        error.pruned()
+    } else {
+        error
+    }
 }
 
 /// Seals the checkpoint under this identity and reports it to the observer.

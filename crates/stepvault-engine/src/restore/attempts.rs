@@ -6,6 +6,7 @@ use std::time::Duration;
 use stepvault_core::ErrorKind;
 use stepvault_core::Result;
 use stepvault_core::observe::Event;
+use stepvault_local::tree::scan_members;
 use stepvault_local::vault::Vault;
 
 use super::{RestoreContext, RestorePlan, RestoreRequest, Together};
@@ -137,8 +138,12 @@ async fn remember_checkpoint(vault: &Vault, request: &RestoreRequest, plan: &Res
     }
     let files = plan.step.files.iter();
     let files: Vec<_> = files.map(|file| (&file.path, file.size_bytes)).collect();
-    let identity = CheckpointIdentity::of(&files, &plan.step.symlinks, plan.written_at);
-    record_checkpoint(vault, &request.run, plan.id, identity).await
+    let restored = CheckpointIdentity::of(&files, &plan.step.symlinks, plan.written_at);
+    let (path, members) = (plan.path.clone(), plan.step.members.clone());
+    let there = blocking(move || scan_members(&path, &members)).await;
+    let there = there.map(|tree| CheckpointIdentity::of_tree(&tree));
+    let identity = there.ok().filter(|there| there.looks_like(&restored));
+    record_checkpoint(vault, &request.run, plan.id, identity.unwrap_or(restored)).await
 }
 
 /// Records in `vault` what the trainer resumes from; does nothing if it does not resume from the restored step.

@@ -40,15 +40,16 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Adds the error of reading from a tier. Only an error about the tier's content is a proven fault.
+    /// Adds the error of reading from a tier. Only an error about the tier's content is a proven fault: anything else, such
+    /// as a refusal, an object in an archived class, or an answer that is not the store's, may pass.
     ///
     /// # Errors
     /// The given error, if it is an interruption.
     pub(super) fn add(&mut self, tier: &Tier, error: Error) -> Result<()> {
         match error {
             error if error.kind() == ErrorKind::Interrupted => return Err(error),
-            error if is_outage(&error) => self.unread.push(format!("{tier}: {}", error.text_with_hint())),
-            error => self.add_proven(tier, error),
+            error if is_proof(&error) => self.add_proven(tier, error),
+            error => self.unread.push(format!("{tier}: {}", error.text_with_hint())),
         }
         Ok(())
     }
@@ -64,6 +65,12 @@ impl Faults {
         self.unread.extend(other.unread);
         self.local_is_damaged |= other.local_is_damaged;
     }
+}
+
+/// Whether an error proves that the tier does not hold the step intact.
+fn is_proof(error: &Error) -> bool {
+    use ErrorKind::{Damaged, NotFound, SourceChanged};
+    !is_outage(error) && matches!(error.kind(), Damaged | NotFound | SourceChanged)
 }
 
 /// Lists the steps of all remotes at once, in their order. Once one of them has answered, the others have as long to answer

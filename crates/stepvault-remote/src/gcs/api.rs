@@ -234,6 +234,7 @@ impl Answer {
                     code,
                     message,
                     retry_after_seconds: None,
+                    is_of_store: true,
                 },
             );
             return Err(error);

@@ -7,8 +7,9 @@ use http::{HeaderMap, Request};
 use object_store::client::{HttpError, HttpErrorKind};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use crate::arrival_rate::ArrivalRate;
 use crate::authorities::Authorities;
 use crate::generic::errors::{refused, transport_error};
 use crate::generic::transport::{CONNECT_TIMEOUT, MAXIMUM_REFUSAL_BYTES, Refusal, patience, silent};
@@ -105,9 +106,9 @@ impl Client {
 
     async fn document(&self, what: &str, subject: &str, response: &mut reqwest::Response) -> Result<String> {
         let fault = |kind, why: &str| Error::new(kind, what).on(subject).because(why);
-        let mut document = Vec::new();
+        let (mut document, mut rate) = (Vec::new(), ArrivalRate::default());
         loop {
-            let length = document.len();
+            let (length, since) = (document.len(), Instant::now());
             let piece = timeout(self.stall_timeout, collect(response, length, &mut document)).await;
             let piece = piece.map_err(|_| {
                 let seconds = self.stall_timeout.as_secs();
@@ -118,6 +119,8 @@ impl Client {
             if document.len() == length {
                 break;
             }
+            let counted = rate.count(document.len() - length, since.elapsed(), self.stall_timeout);
+            counted.map_err(|slow| fault(ErrorKind::Unreachable, &slow.to_string()))?;
             if document.len() > MAXIMUM_DOCUMENT_BYTES {
                 return Err(fault(ErrorKind::Failed, "the answer is larger than expected"));
             }

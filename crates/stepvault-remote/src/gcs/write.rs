@@ -152,7 +152,7 @@ fn refusal_of(status: u16, error: &google_cloud_storage::Error) -> Refusal {
     if status == 400 && refusal.message.contains("match calculated") {
         "BadDigest".clone_into(&mut refusal.code);
     }
-    if status == 404 {
+    if status == 404 && refusal.is_of_store {
         // An object that is being written cannot be the missing one.
         "NoSuchBucket".clone_into(&mut refusal.code);
     }

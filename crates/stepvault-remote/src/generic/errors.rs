@@ -74,9 +74,20 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
     }
 }
 
+/// An answer without a sign that the store gave it.
+const NOT_THE_STORE: (ErrorKind, &str) = (
+    ErrorKind::Unreachable,
+    "this is not the store's answer; check the endpoint: a proxy, a gateway, a login page or another host answers in the \
+     store's place",
+);
+
 /// Returns the error for a refusal, by its code or its status.
 pub(crate) fn refused(what: &str, subject: &str, refusal: &Refusal) -> Error {
-    let (kind, hint) = by_code(&refusal.code).unwrap_or_else(|| by_status(refusal.status));
+    let (kind, hint) = match by_code(&refusal.code) {
+        Some(verdict) => verdict,
+        None if matches!(refusal.status, 300..400 | 404 | 410) && !refusal.is_of_store => NOT_THE_STORE,
+        None => by_status(refusal.status),
+    };
     let mut error = Error::new(kind, what).on(subject).because(refusal);
     if !hint.is_empty() {
         error = error.hint(hint);
@@ -180,6 +191,7 @@ mod tests {
             code: code.to_owned(),
             message: String::new(),
             retry_after_seconds: None,
+            is_of_store: !code.is_empty(),
         }
     }
 
@@ -193,6 +205,9 @@ mod tests {
             (401, "", ErrorKind::Denied),
             (403, "AccessDenied", ErrorKind::Denied),
             (404, "NoSuchKey", ErrorKind::NotFound),
+            // A proxy's.
+            (404, "", ErrorKind::Unreachable),
+            (302, "", ErrorKind::Unreachable),
             (404, "NoSuchBucket", ErrorKind::Usage),
             (404, "ContainerNotFound", ErrorKind::Usage),
             (412, "", ErrorKind::Conflict),

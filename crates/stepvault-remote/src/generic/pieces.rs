@@ -6,6 +6,9 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use crate::arrival_rate::{ArrivalRate, TooSlow};
 
 /// Maximum length of a returned piece.
 pub(crate) const MAXIMUM_PIECE_BYTES: usize = 256 << 10;
@@ -26,6 +29,7 @@ struct State {
     /// Rest of a received chunk that was too large to return at once.
     pending: Bytes,
     received_bytes: u64,
+    rate: ArrivalRate,
     expected: Expected,
 }
 
@@ -38,13 +42,20 @@ pub(crate) fn watched(
         source,
         pending: Bytes::new(),
         received_bytes: 0,
+        rate: ArrivalRate::default(),
         expected,
     };
     stream::try_unfold(state, |mut state| async move {
         while state.pending.is_empty() {
-            let next = tokio::time::timeout(state.expected.stall_timeout, state.source.next());
+            let (stall_timeout, since) = (state.expected.stall_timeout, Instant::now());
+            let next = tokio::time::timeout(stall_timeout, state.source.next());
             match next.await.map_err(|_| state.expected.stalled())? {
-                Some(piece) => state.take(piece?)?,
+                Some(piece) => {
+                    let piece = piece?;
+                    let counted = state.rate.count(piece.len(), since.elapsed(), stall_timeout);
+                    counted.map_err(|slow| state.expected.too_slow(slow))?;
+                    state.take(piece)?;
+                }
                 None if state.received_bytes == state.expected.size_bytes => return Ok(None),
                 None => return Err(state.expected.cut_off(state.received_bytes)),
             }
@@ -81,6 +92,13 @@ impl Expected {
                 "no byte arrived for {} seconds",
                 self.stall_timeout.as_secs()
             ))
+            .hint("check the network, or raise stall-timeout")
+    }
+
+    fn too_slow(&self, slow: TooSlow) -> Error {
+        Error::new(ErrorKind::Unreachable, "cannot read the object")
+            .on(&self.subject)
+            .because(slow)
             .hint("check the network, or raise stall-timeout")
     }
 

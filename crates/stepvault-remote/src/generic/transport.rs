@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, Method};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
     ReqwestConnector,
@@ -20,6 +20,8 @@ pub(crate) const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
 /// A request gets the stall time once more for each of these bytes in its body. The HTTP client does not report when a
 /// byte is sent, so a slower request counts as stalled.
 const BYTES_PER_STALL_TIME: u64 = 1 << 20;
+/// What the names of headers begin with that Google and Azure add to every answer.
+const PROVIDERS_HEADERS: [&str; 3] = ["x-goog-", "x-guploader-", "x-ms-"];
 /// Maximum time to connect.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -39,6 +41,9 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// The delay that the store requests before a retry.
     pub(crate) retry_after_seconds: Option<u64>,
+    /// Whether the answer has a header or an error document of the provider. Another one may be of a proxy, or of a host
+    /// that is no store.
+    pub(crate) is_of_store: bool,
 }
 
 fn text_after(separator: &str, text: &str) -> String {
@@ -65,7 +70,11 @@ impl Refusal {
         let message = element(&text, "Message")
             .or_else(|| member(&text, "message"))
             .unwrap_or_default();
+        let is_of_provider =
+            |name: &HeaderName| PROVIDERS_HEADERS.iter().any(|own| name.as_str().starts_with(own));
+        let is_of_store = headers.keys().any(is_of_provider) || !code.is_empty() || !message.is_empty();
         Self {
+            is_of_store,
             status,
             code: one_line(&code, 80),
             message: one_line(&message, 300),

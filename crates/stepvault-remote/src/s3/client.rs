@@ -217,11 +217,13 @@ async fn load_chain(
     if let Ok(name) = AppName::new("stepvault") {
         loader = loader.app_name(name);
     }
-    if authorities.is_some() {
+    // The credentials of a store without TLS may need none either.
+    let plain_http = authorities.is_none() && !connector::has_roots();
+    if authorities.is_some() || plain_http {
         let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
         loader = loader.http_client(connector::http_client(
             stall_timeout,
-            false,
+            plain_http,
             false,
             authorities,
             None,

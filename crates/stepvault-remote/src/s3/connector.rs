@@ -4,8 +4,8 @@
 //! stalled-stream protection requires a throughput. Here only the time without any byte counts.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,10 +23,12 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use rustls_native_certs::load_native_certs;
 use stepvault_core::{Error, ErrorKind};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::identified::Identified;
+use crate::arrival_rate::{ArrivalRate, TooSlow};
 use crate::authorities::Authorities;
 use crate::identity::ClientIdentity;
 use crate::lent::lend;
@@ -34,10 +36,14 @@ use crate::lent::lend;
 /// A connection that takes longer to open is unlikely to open at all.
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
-/// A request moved no byte for the configured stall time.
+/// A request moved too little for the configured stall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no byte moved for {} seconds", .0.as_secs_f64())]
-pub(crate) struct Stalled(pub(crate) Duration);
+pub(crate) enum Stalled {
+    #[error("no byte moved for {} seconds", .0.as_secs_f64())]
+    Silent(Duration),
+    #[error(transparent)]
+    Dripping(#[from] TooSlow),
+}
 
 /// Creates a client for requests that may stall for at most `stall_timeout`.
 ///
@@ -74,7 +80,14 @@ pub(crate) fn http_client(
     let connector = if plain_http {
         builder.build_http()
     } else {
-        let mut trusted = TrustStore::default();
+        let mut trusted = TrustStore::default().with_native_roots(has_roots());
+        if authorities.is_none() && !has_roots() {
+            return Err(fault()
+                .because("no root certificates are installed on this machine or in this container")
+                .hint(
+                    "install ca-certificates, or name a file with the authorities: ca-file of the remote",
+                ));
+        }
         if let Some(authorities) = authorities {
             trusted.add_pem_certificate(authorities.pem());
         }
@@ -87,6 +100,12 @@ pub(crate) fn http_client(
         inner: SharedHttpConnector::new(connector),
         stall_timeout,
     }))
+}
+
+/// Returns whether root certificates are installed. The SDK panics where it is to use them and there are none.
+pub(super) fn has_roots() -> bool {
+    static HAS_ROOTS: LazyLock<bool> = LazyLock::new(|| !load_native_certs().certs.is_empty());
+    *HAS_ROOTS
 }
 
 #[derive(Debug, Clone)]
@@ -127,7 +146,7 @@ impl HttpConnector for Watched {
             let response = tokio::select! {
                 response = answer => response?,
                 () = progress.stalled(stall_timeout) => {
-                    return Err(ConnectorError::timeout(Stalled(stall_timeout).into()));
+                    return Err(ConnectorError::timeout(Stalled::Silent(stall_timeout).into()));
                 }
             };
             Ok(response.map(|body| SdkBody::from_body_1_x(WatchedBody::new(body, stall_timeout))))
@@ -209,11 +228,14 @@ impl Body for NotedBody {
     }
 }
 
-/// A response body that fails when no byte arrives for too long. The time runs only while a reader waits for it.
+/// A response body that fails when no byte arrives for too long, or only a few. The time runs only while a reader waits for
+/// it.
 struct WatchedBody {
     inner: SdkBody,
     stall_timeout: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
+    waiting_since: Option<Instant>,
+    rate: ArrivalRate,
 }
 
 impl WatchedBody {
@@ -222,7 +244,17 @@ impl WatchedBody {
             inner,
             stall_timeout,
             deadline: None,
+            waiting_since: None,
+            rate: ArrivalRate::default(),
         }
+    }
+
+    /// Counts a piece, and the time that its reader has waited for it.
+    fn count(&mut self, piece_bytes: usize) -> Result<(), Stalled> {
+        let waited = self.waiting_since.take().map(|since| since.elapsed());
+        Ok(self
+            .rate
+            .count(piece_bytes, waited.unwrap_or_default(), self.stall_timeout)?)
     }
 }
 
@@ -237,14 +269,21 @@ impl Body for WatchedBody {
         let this = &mut *self;
         if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(context) {
             this.deadline = None;
-            return Poll::Ready(frame);
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            return Poll::Ready(
+                match data.map(Bytes::len).map(|piece_bytes| this.count(piece_bytes)) {
+                    Some(Err(stalled)) => Some(Err(stalled.into())),
+                    _ => frame,
+                },
+            );
         }
+        this.waiting_since.get_or_insert_with(Instant::now);
         let stall_timeout = this.stall_timeout;
         let sleep = this
             .deadline
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
         ready!(sleep.as_mut().poll(context));
-        Poll::Ready(Some(Err(Stalled(stall_timeout).into())))
+        Poll::Ready(Some(Err(Stalled::Silent(stall_timeout).into())))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,13 +10,16 @@ use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
-use super::verdicts::{FULL, TOO_MANY_PARTS, Verdict, by_code, by_status};
+use super::verdicts::{FULL, NOT_THE_STORE, TOO_MANY_PARTS, Verdict, by_code, by_status};
 use crate::generic::errors::{causes, find};
 use crate::generic::transport::one_line;
 use crate::prevented::Prevented;
 
 /// Maximum number of bytes of an answer that are logged.
 const LOGGED_BYTES: usize = 1000;
+
+/// The code of a HEAD's 404, and of some servers.
+const NOT_FOUND: &str = "NotFound";
 
 /// Why a request failed, independent of its operation.
 #[derive(Debug, Default)]
@@ -29,6 +32,9 @@ pub(crate) struct Fault {
     transport: Option<Transport>,
     /// The next attempt is made in another way.
     is_repeated: bool,
+    /// Whether the answer has a header of the store, or an error document with one of its codes. Another one may be of a
+    /// proxy, or of a host that is no store.
+    is_of_store: bool,
 }
 
 /// Failures without a complete answer.
@@ -58,6 +64,10 @@ impl Fault {
                 .and_then(|text| text.parse().ok())
                 .map(Duration::from_secs);
             fault.bucket_region = header("x-amz-bucket-region").map(str::to_owned);
+            fault.is_of_store = response
+                .headers()
+                .iter()
+                .any(|(name, _)| name.starts_with("x-amz-"));
             log_unreadable(error, response);
         }
         if let SdkError::ServiceError(service) = error {
@@ -66,6 +76,8 @@ impl Fault {
                 .code()
                 .unwrap_or_default()
                 .clone_into(&mut fault.code);
+            // The SDK gives this one to any answer to a HEAD without a body.
+            fault.is_of_store |= !fault.code.is_empty() && fault.code != NOT_FOUND;
             service
                 .err()
                 .message()
@@ -112,13 +124,19 @@ impl Fault {
         }
     }
 
-    /// Returns whether the object or the upload does not exist. A missing bucket does not count.
+    /// Returns whether the store said that the object or the upload does not exist. A missing bucket does not count.
     pub(crate) fn is_missing(&self) -> bool {
         match self.code.as_str() {
-            "NoSuchKey" | "NoSuchUpload" | "NotFound" => true,
-            "" => self.status == 404,
+            "NoSuchKey" | "NoSuchUpload" => true,
+            "" | NOT_FOUND => self.status == 404 && self.is_of_store,
             _ => false,
         }
+    }
+
+    /// Returns whether something answered that there is nothing, without a sign that it was the store. An answer to HEAD
+    /// has no error document.
+    pub(super) fn is_bare_absence(&self) -> bool {
+        self.status == 404 && !self.is_of_store
     }
 
     /// Returns whether a precondition failed: the key is taken.
@@ -192,6 +210,7 @@ impl Fault {
             ("AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "Forbidden", _) | ("", 403) => {
                 Obstacle::Rights
             }
+            _ if self.is_bare_absence() => Obstacle::Network,
             ("", 404) => Obstacle::Bucket,
             _ => Obstacle::of_kind(self.judge().0),
         }
@@ -272,6 +291,10 @@ impl Fault {
         }
         if self.code == "InvalidArgument" && self.message.starts_with("Part number must be") {
             return TOO_MANY_PARTS;
+        }
+        let proves_nothing = matches!(self.status, 300..400 | 404 | 410) && !self.is_of_store;
+        if proves_nothing || self.is_unreadable_success() {
+            return NOT_THE_STORE;
         }
         match by_code(&self.code) {
             Some(verdict) => verdict,

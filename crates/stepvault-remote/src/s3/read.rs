@@ -36,6 +36,11 @@ impl S3Store {
                 self.clients().stop_checksums();
             }
         }
+        if let Err(error) = &answer
+            && Fault::of(error).is_bare_absence()
+        {
+            return self.confirm_absence(key).await.map(|()| None);
+        }
         let Some(output) = self.unless(what, key, answer, Fault::is_missing)? else {
             return Ok(None);
         };
@@ -56,6 +61,26 @@ impl S3Store {
             },
             checksum: stored((output.checksum_sha256(), output.checksum_crc64_nvme())),
         }))
+    }
+
+    /// Asks again for an object that a HEAD did not find, in a way that has an error document.
+    ///
+    /// # Errors
+    /// If the store does not say that the object does not exist.
+    async fn confirm_absence(&self, key: &str) -> Result<()> {
+        let what = "cannot read the object's metadata";
+        let request = self.client().await?.get_object().bucket(&self.bucket);
+        let answer = request
+            .key(self.full_key(key))
+            .set_expected_bucket_owner(self.owner.clone())
+            .send()
+            .await;
+        match self.unless(what, key, answer, Fault::is_missing)? {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Unreachable, what)
+                .on(self.name(key))
+                .because("the store has the object, and answered that it does not exist")),
+        }
     }
 
     pub(super) async fn get_object(

@@ -10,6 +10,12 @@ pub(super) const FULL: Verdict = (
     "the store is full",
     "free some space or raise the quota",
 );
+/// An answer without a sign that the store gave it.
+pub(super) const NOT_THE_STORE: Verdict = (
+    ErrorKind::Unreachable,
+    "the answer is not the store's",
+    "check the endpoint: a proxy, a gateway, a login page or another host answers in the store's place",
+);
 /// A file of more than 1,000 parts on a store that takes no more.
 pub(super) const TOO_MANY_PARTS: Verdict = (
     ErrorKind::Failed,

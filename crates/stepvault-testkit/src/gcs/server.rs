@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-use http::{Method, Response};
+use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -143,6 +143,10 @@ async fn answer(
             return Ok(respond(
                 Failure::new(500, code, "Failed on request.").reply_as(200, json),
             ));
+        }
+        Some(FaultAction::Foreign { status, page }) => {
+            intake.drain().await?;
+            return Ok(foreign(*status, page));
         }
         Some(FaultAction::Reset) => return Err(Dropped),
         Some(FaultAction::Hang) => return std::future::pending().await,
@@ -283,6 +287,27 @@ fn respond(reply: Reply) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
+    // Google adds it to every answer.
+    let id = HeaderValue::from_static("strict");
+    response.headers_mut().insert("x-guploader-uploadid", id);
+    response
+}
+
+/// Answers as something that is no store does.
+fn foreign(status: u16, page: &'static str) -> Response<Body> {
+    let body = Full::new(Bytes::from_static(page.as_bytes()))
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::NOT_FOUND);
+    if !page.is_empty() {
+        let html = HeaderValue::from_static("text/html");
+        response.headers_mut().insert("content-type", html);
+    }
+    if status == 302 {
+        let login = HeaderValue::from_static("/login");
+        response.headers_mut().insert("location", login);
+    }
     response
 }
 

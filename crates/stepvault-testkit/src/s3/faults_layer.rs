@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
 use s3s::Body;
@@ -39,6 +39,9 @@ impl hyper::service::Service<Request<Incoming>> for FaultsLayer {
         let layer = self.clone();
         Box::pin(async move {
             let mut response = layer.answer(request).await?;
+            if response.extensions().get::<Foreign>().is_some() {
+                return Ok(response);
+            }
             if let Ok(id) = HeaderValue::try_from(Uuid::new_v4().simple().to_string()) {
                 response.headers_mut().insert("x-amz-request-id", id);
             }
@@ -92,6 +95,11 @@ impl FaultsLayer {
             Some(FaultAction::OkWithError { code }) => {
                 drain(request.into_body()).await;
                 refusal(200, None, &code)
+            }
+            Some(FaultAction::Foreign { status, page }) => {
+                let is_head = request.method() == Method::HEAD;
+                drain(request.into_body()).await;
+                foreign(status, if is_head { "" } else { page })
             }
         }
     }
@@ -153,6 +161,24 @@ fn refusal(status: u16, retry_after_seconds: Option<u64>, code: &str) -> io::Res
             .headers_mut()
             .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    Ok(response)
+}
+
+/// Marks an answer that is not the store's.
+#[derive(Debug, Clone, Copy)]
+struct Foreign;
+
+fn foreign(status: u16, page: &'static str) -> io::Result<Response<Body>> {
+    let mut response = Response::new(Body::from(Bytes::from_static(page.as_bytes())));
+    *response.status_mut() = StatusCode::from_u16(status).map_err(io::Error::other)?;
+    let headers = response.headers_mut();
+    if !page.is_empty() {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html"));
+    }
+    if status == 302 {
+        headers.insert(header::LOCATION, HeaderValue::from_static("/login"));
+    }
+    response.extensions_mut().insert(Foreign);
     Ok(response)
 }
 

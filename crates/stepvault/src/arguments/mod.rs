@@ -75,7 +75,7 @@ pub(crate) struct GlobalArguments {
     /// Log more to stderr: -v for info, -vv for debug, -vvv for trace [env: STEPVAULT_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Print only the result and errors, no progress and no warnings
+    /// Print only the result and errors, no progress and no warnings; agent and run print their warnings
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }

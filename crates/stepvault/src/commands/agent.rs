@@ -9,6 +9,7 @@ use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
 use stepvault_core::observe::Observer;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Session;
@@ -32,6 +33,8 @@ pub(crate) struct AgentArguments {
     #[arg(long)]
     once: bool,
     /// With --once: the trainer has ended with all its processes, so no quiet time is waited for
+    ///
+    /// Serves the run too that the vault's last agent was given on the command line, as of 'stepvault run --run NAME --into DIR'.
     #[arg(long, requires = "once")]
     trainer_ended: bool,
     /// With --once and --local: use the configuration, node and launch of the vault's last agent
@@ -66,6 +69,11 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
         Settings::of_last_agent(session)?
     } else {
         Settings::load(session)?
+    };
+    let settings = if arguments.trainer_ended && settings.named_run().is_none() {
+        blocking(move || settings.with_run_of_last_agent()).await?
+    } else {
+        settings
     };
     let config = served(&settings)?;
     let style = Style::of_service(&session.output);

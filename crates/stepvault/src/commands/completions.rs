@@ -2,6 +2,7 @@
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
+use stepvault_core::Result;
 
 use super::Session;
 use crate::arguments::Arguments;
@@ -17,7 +18,7 @@ pub(crate) struct CompletionsArguments {
 }
 
 /// Runs the command.
-pub(crate) fn run(session: &Session, arguments: &CompletionsArguments) -> ExitCode {
+pub(crate) fn run(session: &Session, arguments: &CompletionsArguments) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(
         arguments.shell,
@@ -25,6 +26,6 @@ pub(crate) fn run(session: &Session, arguments: &CompletionsArguments) -> ExitCo
         "stepvault",
         &mut script,
     );
-    session.output.text(&String::from_utf8_lossy(&script));
-    ExitCode::Done
+    session.output.text(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::Done)
 }

@@ -44,7 +44,7 @@ pub(crate) fn run(session: &Session, arguments: &ManArguments) -> Result<ExitCod
     let mut command = Arguments::command();
     command.build();
     let Some(directory) = &arguments.directory else {
-        session.output.text(&String::from_utf8_lossy(&page(&command)?));
+        session.output.text(&String::from_utf8_lossy(&page(&command)?))?;
         return Ok(ExitCode::Done);
     };
     durable::create_directories(directory)?;

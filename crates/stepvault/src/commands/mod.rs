@@ -83,7 +83,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Estimate(arguments) => Box::pin(estimate::run(session, *arguments)).await,
         Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,
         Command::Config(arguments) => config::run(session, &arguments),
-        Command::Completions(arguments) => Ok(completions::run(session, &arguments)),
+        Command::Completions(arguments) => completions::run(session, &arguments),
         Command::Man(arguments) => man::run(session, &arguments),
     }
 }

@@ -199,7 +199,7 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     document.ask_given_up(&tiers).await;
     tiers.progress.finish();
     if arguments.trainer.print_resume {
-        session.output.text(document.resume_line()?);
+        session.output.text(document.resume_line()?)?;
     } else {
         session.output.result(&document)?;
     }
@@ -246,7 +246,7 @@ async fn take_turn(
     let remotes: Vec<String> = remotes.iter().map(|remote| remote.url.to_string()).collect();
     let place = std::path::absolute(step_path).ok();
     let request = format!("{} {remotes:?} {asked} {place:?}", run.name);
-    let taken = async { wait_for_turn(rank, local_vault(settings, step_path)?, request).await };
+    let taken = async { wait_for_turn(rank, local_vault(settings, step_path).await?, request).await };
     Ok(taken.await.unwrap_or_else(|error| {
         let warning = format!("cannot take turns with other restores: {error}");
         session.output.warn(&warning);
@@ -255,9 +255,8 @@ async fn take_turn(
 }
 
 /// Waits while others restore. Each of them ends by its own deadlines, and its turn ends with it.
-async fn wait_for_turn(rank: Option<u32>, vault: PathBuf, request: String) -> Result<Turn> {
+async fn wait_for_turn(rank: Option<u32>, vault: Vault, request: String) -> Result<Turn> {
     let began = Instant::now();
-    let vault = blocking(move || Vault::open_or_create(&vault)).await?;
     loop {
         let (vault, request) = (vault.clone(), request.clone());
         let taken = blocking(move || {
@@ -278,11 +277,12 @@ async fn wait_for_turn(rank: Option<u32>, vault: PathBuf, request: String) -> Re
     }
 }
 
-/// Returns the configured vault, or else the one beside the steps.
-fn local_vault(settings: &Settings, step_path: &Path) -> Result<PathBuf> {
-    settings
-        .local_directory()
-        .map_or_else(|| vault_beside(step_path), Ok)
+/// Opens the configured vault, or else the one beside the steps, and creates it where there is none.
+async fn local_vault(settings: &Settings, step_path: &Path) -> Result<Vault> {
+    let configured = settings.local_directory();
+    let directory = configured.map_or_else(|| vault_beside(step_path), Ok)?;
+    let parents = settings.vault_parents();
+    blocking(move || Vault::open_or_create_below(&directory, parents)).await
 }
 
 /// Returns whether the trainer resumes from `target`: it must be the watched directory, if there is one.
@@ -307,10 +307,8 @@ async fn remember(
     request: &RestoreRequest,
     report: &RestoreReport,
 ) {
-    let directory = local_vault(settings, step_path);
     let remembered = async {
-        let directory = directory?;
-        let vault = blocking(move || Vault::open_or_create(&directory)).await?;
+        let vault = local_vault(settings, step_path).await?;
         remember_remotes(&vault, &tiers.remotes).await;
         remember_resumption(&vault, request, &report.plan).await
     };

@@ -197,7 +197,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
             let text = document.human();
             session
                 .output
-                .text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)));
+                .text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)))?;
         } else {
             session.output.result(&document)?;
         }

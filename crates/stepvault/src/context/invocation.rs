@@ -80,17 +80,28 @@ impl Invocation {
                 .because("no vault is given")
                 .hint("give the vault's directory: --local DIR")
         })?;
-        let vault = Vault::open_below(&directory, Parents::Private)?;
+        // Whether the directories above may be open to others is recorded inside. The vault itself must be the user's.
+        let vault = Vault::open_below(&directory, Parents::Shared)?;
         let vault = vault.ok_or_else(|| fault().on(directory.display()).because("it is not a vault"))?;
-        let bytes = vault.read_invocation()?.ok_or_else(|| {
+        let mut invocation = Self::of_vault(&vault)?.ok_or_else(|| {
             fault()
                 .on(directory.display())
                 .because("no agent has recorded how it was started")
                 .hint("give the configuration: --config FILE")
         })?;
-        let mut invocation: Self = decode(&bytes, &directory.display().to_string())?;
         invocation.sources.flags.push(flag);
         Ok(invocation)
+    }
+
+    /// Returns the record of the last agent; `None` if no agent has made one.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn of_vault(vault: &Vault) -> Result<Option<Self>> {
+        let bytes = vault.read_invocation()?;
+        bytes
+            .map(|bytes| decode(&bytes, &vault.root().display().to_string()))
+            .transpose()
     }
 
     /// Returns the identity under which that agent wrote steps.

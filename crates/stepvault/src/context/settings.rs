@@ -12,6 +12,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
+use stepvault_local::vault::Vault;
 
 use super::invocation::Invocation;
 use super::sources::{Gathered, absolute, gather};
@@ -63,6 +64,27 @@ impl Settings {
             remotes: last.remotes,
         }
         .introduced(session))
+    }
+
+    /// Adds the run that the vault's last agent served beside those of the configuration file, such as one of `stepvault run
+    /// --run NAME --into DIR`. Blocks.
+    ///
+    /// # Errors
+    /// When the vault cannot be opened, or its record cannot be used.
+    pub(crate) fn with_run_of_last_agent(mut self) -> Result<Self> {
+        let Some(directory) = self.local_directory() else {
+            return Ok(self);
+        };
+        let vault = Vault::open_below(&directory, self.vault_parents())?;
+        let Some(last) = vault.as_ref().map(Invocation::of_vault).transpose()?.flatten() else {
+            return Ok(self);
+        };
+        let is_of_run = |flag: &FlagOverride| flag.key.starts_with("run.");
+        self.sources
+            .flags
+            .extend(last.sources.flags.into_iter().filter(is_of_run));
+        self.config = load(&self.sources)?;
+        Ok(self)
     }
 
     /// Prints the node and the warnings.

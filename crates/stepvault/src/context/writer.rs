@@ -4,7 +4,7 @@ use stepvault_core::ids::{Attempt, NodeName};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::launcher::Launcher;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer};
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 
 use super::settings::Settings;
 use super::sources::variable;
@@ -58,6 +58,14 @@ fn place(
     host: &str,
 ) -> Result<NodePlace> {
     let host = node_name_of(host)?;
+    if launcher.is_heterogeneous && nodes.is_none() {
+        return Err(Error::new(ErrorKind::Usage, "cannot number the nodes of a heterogeneous Slurm job")
+            .because("SLURM_NODEID and SLURM_JOB_NUM_NODES are those of one of its components")
+            .hint(
+                "give each node its name with --node, all of them with --nodes, and the same STEPVAULT_LAUNCH to all; or \
+                 save with the nodes of one component, and run stepvault there alone with --nodes",
+            ));
+    }
     let declared = nodes.or(launcher.nodes);
     let Some(nodes) = declared.filter(NodeSet::is_several) else {
         return Ok(NodePlace::alone(node.or(launcher.node).unwrap_or(host)));

@@ -1,7 +1,8 @@
 //! Prints results on stdout and everything else on stderr.
 //!
 //! Every line of a service begins with `stepvault: `, and with the node if the run has several: a log may hold the lines of
-//! many processes. If a stream is the journal, each line says its priority. A closed pipe causes no panic: output that cannot be printed is dropped, and the exit code still reports the result.
+//! many processes. If a stream is the journal, each line says its priority. A result that cannot be printed is an error,
+//! unless people have closed the pipe, as `head` does; a message that cannot be printed is dropped.
 
 pub(crate) mod human;
 pub(crate) mod json;
@@ -16,7 +17,7 @@ use indicatif::MultiProgress;
 use serde::Serialize;
 use stepvault_core::ids::NodeName;
 use stepvault_core::nodes::NodePlace;
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 
 /// A result that can be printed for people and for programs.
 pub(crate) trait Report: Serialize {
@@ -107,17 +108,23 @@ impl Output {
                 text
             }
         };
-        self.text(&text);
-        Ok(())
+        self.text(&text)
     }
 
     /// Prints text on stdout unchanged, such as completions and manual pages.
-    pub(crate) fn text(&self, text: &str) {
-        self.bars.suspend(|| {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Failed`] when it cannot be written: on a full disk, or, if it is a JSON document, to a pipe that nobody
+    /// reads any more.
+    pub(crate) fn text(&self, text: &str) -> Result<()> {
+        let printed = self.bars.suspend(|| {
             let mut stdout = io::stdout().lock();
-            // A closed pipe is not an error.
-            let _ = writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush());
+            writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush())
         });
+        match printed {
+            Err(error) if self.json || error.kind() != io::ErrorKind::BrokenPipe => Err(not_printed(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Prints a line on stderr, wrapped under its own text on a terminal.
@@ -156,9 +163,9 @@ impl Output {
         });
     }
 
-    /// Prints a warning on stderr, unless quiet.
+    /// Prints a warning on stderr, unless quiet. A service has no other way to report that something is not safe.
     pub(crate) fn warn(&self, message: &str) {
-        if !self.quiet {
+        if !self.quiet || self.is_service {
             self.line_at(Priority::Warning, &format!("warning: {message}"));
         }
     }
@@ -172,9 +179,17 @@ impl Output {
     pub(crate) fn error(&self, error: &Error) {
         self.error_beside_report(error);
         if self.json {
-            self.text(&json::error_document(error));
+            // The exit code says that it failed already.
+            let _ = self.text(&json::error_document(error));
         }
     }
+}
+
+/// Returns the error of a result that was not written to stdout.
+pub(crate) fn not_printed(error: io::Error) -> Error {
+    Error::new(ErrorKind::Failed, "cannot print the result")
+        .on("standard output")
+        .caused_by(error)
 }
 
 /// Puts `beginning` before each line.

@@ -78,6 +78,16 @@ impl TierCounters {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
     }
 
+    /// Takes back a transfer of this size that was interrupted without a word, and begins again.
+    pub(super) fn take_back(&self, files: u64, bytes: u64) {
+        self.end();
+        for (counter, counted) in [(&self.total_files, files), (&self.total_bytes, bytes)] {
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| {
+                total.checked_sub(counted)
+            });
+        }
+    }
+
     /// Returns the number of the transfer that the counters are about.
     pub(super) fn transfer(&self) -> u64 {
         self.transfer.load(Ordering::Relaxed)
@@ -140,6 +150,23 @@ mod tests {
         let counters = TierCounters::new(Tier::Local);
         assert!(counters.may_tell_of_retry());
         assert!(!counters.may_tell_of_retry());
+    }
+
+    #[test]
+    fn a_transfer_that_was_interrupted_counts_once() {
+        let counters = TierCounters::new(Tier::Local);
+        counters.begin(1, 100);
+        counters.begin(1, 7);
+        counters.end();
+        counters.take_back(1, 100);
+        assert!(!counters.is_active());
+        counters.begin(1, 100);
+        assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 100);
+        // Beside another one.
+        counters.begin(1, 7);
+        counters.take_back(1, 100);
+        counters.begin(1, 100);
+        assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 107);
     }
 
     #[test]

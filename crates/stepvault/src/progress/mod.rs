@@ -222,6 +222,9 @@ impl Watcher {
 impl Observer for Watcher {
     fn on_event(&self, event: &Event<'_>) {
         if self.style == Style::Silent {
+            if let Event::Warning { message } = event {
+                self.output.warn(message);
+            }
             return;
         }
         match event {
@@ -253,10 +256,13 @@ impl Observer for Watcher {
                 bytes,
                 ..
             } => {
+                let was_interrupted = self.transfers().insert((Tier::clone(tier), *id), false).is_some();
                 if let Some(counters) = self.counters(tier) {
+                    if was_interrupted {
+                        counters.take_back(*files, *bytes);
+                    }
                     counters.begin(*files, *bytes);
                 }
-                self.transfers().insert((Tier::clone(tier), *id), false);
                 self.print_start(tier, *id, event);
             }
             Event::TransferFinished { tier, id, .. } => {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
-use stepvault_testkit::tree::files_below;
+use stepvault_testkit::tree::{files_below, set_mode};
 
-use crate::support::{Outcome, Place, TestProcess, assert_members, wait_until};
+use crate::support::{ANY_KEYS, Outcome, Place, TestProcess, assert_members, wait_until};
 
 /// A remote that answers nobody.
 const GONE: &str = "main=s3://bucket/prefix?endpoint=http://127.0.0.1:1&retry-deadline=1s";
@@ -339,4 +339,277 @@ fn an_exclusive_run_is_written_by_one_job_at_a_time() {
     drain(&place, "one", first).expect_code(0);
     wait_until("the second commit", || commits() == 2);
     drain(&place, "two", second).expect_code(0);
+}
+
+/// A volume that all users can write to, as an emptyDir of Kubernetes, with the vault and the checkpoints in it.
+fn open_volume(place: &Place, allows: bool) {
+    std::fs::create_dir(place.path("volume")).unwrap();
+    set_mode(&place.path("volume"), 0o777);
+    let text = format!(
+        "[local]\ndirectory = \"volume/vault\"\nallow-shared-parents = {allows}\n[remote.main]\nurl = \"{}\"\n\
+         [run.\"demo/a\"]\nwatch = \"volume/out\"\ncomplete = \"rename\"\n",
+        place.remote()
+    );
+    place.write("n.toml", text);
+}
+
+#[test]
+fn a_vault_below_an_open_directory_is_used_in_every_command_if_that_is_allowed() {
+    let place = Place::new();
+    open_volume(&place, true);
+    let trainer =
+        "mkdir -p volume/out/.t && echo 1 >volume/out/.t/m.bin && mv volume/out/.t volume/out/step_1";
+    let run = [
+        "run",
+        "--config",
+        "n.toml",
+        "--into",
+        "volume/out",
+        "--",
+        "sh",
+        "-c",
+    ];
+    place.command(run).with([trainer]).run().expect_code(0);
+    assert!(place.commit(1, 1).exists(), "the step of `run` is durable");
+
+    let made = place.checkpoint("two", "two");
+    std::fs::rename(made, place.path("volume/out/step_2")).unwrap();
+    round(&place, 0);
+    assert!(place.commit(2, 1).exists(), "the step of `agent` is durable");
+    let made = place.checkpoint("three", "three");
+    std::fs::rename(made, place.path("volume/out/step_3")).unwrap();
+    place.succeed(&["agent", "--once", "--like-last", "--local", "volume/vault"]);
+    assert!(
+        place.commit(3, 1).exists(),
+        "the step of `agent --like-last` is durable"
+    );
+
+    place.remove("volume/out");
+    let restored = place.run(&[
+        "restore",
+        "--config",
+        "n.toml",
+        "--into",
+        "volume/out",
+        "--wait-for-turn",
+    ]);
+    let restored = restored.expect_code(0);
+    assert!(!restored.stderr.contains("cannot"), "{restored:?}");
+    assert!(place.path("volume/out/step_3").exists());
+    place.succeed(&["doctor", "--config", "n.toml"]);
+}
+
+#[test]
+fn a_vault_that_others_could_replace_never_ends_with_0() {
+    let place = Place::new();
+    open_volume(&place, true);
+    std::fs::create_dir_all(place.path("volume/out")).unwrap();
+    place.succeed(&["agent", "--once", "--config", "n.toml"]);
+    place.remove("volume/vault");
+    place.write(
+        "n.toml",
+        place.read("n.toml").replace("parents = true", "parents = false"),
+    );
+    round(&place, 1).expect_stderr(&["allow-shared-parents"]);
+    place.run(&["doctor", "--config", "n.toml"]).expect_code(14);
+}
+
+#[test]
+fn steps_that_a_remote_has_lost_are_uploaded_again() {
+    let place = Place::new();
+    configure(&place, "n", &main_remote(&place), "");
+    place.write(
+        "n.toml",
+        place.read("n.toml") + "[agent]\nretention-interval = \"1s\"\n",
+    );
+    save(&place, "n", "step_1");
+    round(&place, 0);
+    let older = || {
+        place.remove("older");
+        let copied = Command::new("cp")
+            .args(["-a", "remote", "older"])
+            .current_dir(place.root())
+            .status();
+        assert!(copied.unwrap().success());
+    };
+    let go_back = || {
+        place.remove("remote");
+        std::fs::rename(place.path("older"), place.path("remote")).unwrap();
+    };
+    older();
+    save(&place, "n", "step_2");
+    save(&place, "n", "step_3");
+    round(&place, 0);
+    go_back();
+    assert!(!place.commit(3, 1).exists());
+    round(&place, 0).expect_stderr(&[
+        "steps of demo/a that were durable on main are gone from it: step 2",
+        "step 3",
+    ]);
+    assert!(place.commit(2, 1).exists() && place.commit(3, 1).exists());
+    // Nothing is lost any more.
+    let quiet = round(&place, 0);
+    assert!(!quiet.stderr.contains("gone"), "{quiet:?}");
+
+    // The same under a running agent, which had nothing to do.
+    older();
+    save(&place, "n", "step_4");
+    let mut agent = start_again(&place, "n", &[]);
+    agent.wait_for_log("main: step 4 (attempt 1) is durable");
+    go_back();
+    agent.wait_for_log("steps of demo/a that were durable on main are gone from it: step 4");
+    wait_until("step 4 is committed again", || place.commit(4, 1).exists());
+    drain(&place, "n", agent).expect_code(0);
+}
+
+#[test]
+fn a_push_sends_what_the_remote_has_lost() {
+    let place = Place::new();
+    place.checkpoint("step_1", "one");
+    let push = || place.run_here(&["push", "checkpoints/step_1", "--local", "vault"]);
+    push().expect_code(0);
+    for lost in [".stepvault/commits", ".stepvault/parts", "000000000001.a1"] {
+        place.remove(&format!("remote/demo/a/{lost}"));
+    }
+    push().expect_code(0);
+    assert!(place.commit(1, 1).exists());
+}
+
+#[test]
+fn two_jobs_that_push_by_turns_are_warned() {
+    let place = Place::new();
+    let push = |step: u64, vault: &str| {
+        let made = place.checkpoint(&format!("step_{step}"), &format!("{vault} {step}"));
+        let arguments = ["push", made.to_str().unwrap(), "--local", vault, "--node", vault];
+        place.run_here(&arguments).expect_code(0)
+    };
+    let is_warned = |outcome: &Outcome| outcome.stderr.contains("another job writes the run 'demo/a' on");
+    assert!(!is_warned(&push(1, "one")) && !is_warned(&push(2, "one")));
+    // It cannot know whether the job has moved here.
+    assert!(!is_warned(&push(3, "two")));
+    push(4, "one").expect_stderr(&[
+        "another job writes the run",
+        "step 3 (attempt 1) was written by two",
+    ]);
+    push(5, "two").expect_stderr(&["step 4 (attempt 1) was written by one"]);
+    assert!(!is_warned(&push(6, "two")), "it is told once");
+}
+
+#[test]
+fn the_same_size_and_times_with_other_bytes_are_another_checkpoint() {
+    let place = Place::new();
+    let save = |bytes: &str, links: &str| {
+        place.remove("checkpoints");
+        let path = place.write("checkpoints/step_1/model.bin", bytes);
+        for path in [path.as_path(), path.parent().unwrap()] {
+            let touched = Command::new("touch")
+                .args(["-d", "@1600000000"])
+                .arg(path)
+                .status();
+            assert!(touched.unwrap().success());
+        }
+        place
+            .run_here(&["push", "checkpoints/step_1", "--local", "vault", links])
+            .expect_code(0)
+    };
+    for links in ["--copy", "-v"] {
+        save("AAAA", links);
+        save("BBBB", links).expect_stdout(&["revision"]);
+        // The vault is lost: only the remote knows.
+        place.remove("vault");
+        save("CCCC", links).expect_stdout(&["revision"]);
+        place.remove("vault");
+        let again = save("CCCC", links);
+        assert!(again.stdout.contains("already durable"), "{again:?}");
+        place.remove("vault");
+        place.remove("remote/demo");
+    }
+}
+
+#[test]
+fn an_agent_does_not_take_other_bytes_for_the_sealed_step_because_of_their_times() {
+    let place = Place::new();
+    configure(&place, "n", &main_remote(&place), "");
+    place.write(
+        "n.toml",
+        place
+            .read("n.toml")
+            .replace("[local]\n", "[local]\nlinks = \"copy\"\n"),
+    );
+    let save = |bytes: &str| {
+        place.remove("out-n/step_1");
+        let path = place.write("new/model.bin", bytes);
+        let touched = Command::new("touch")
+            .args(["-d", "@1600000000"])
+            .arg(path)
+            .status();
+        assert!(touched.unwrap().success());
+        std::fs::rename(place.path("new"), place.path("out-n/step_1")).unwrap();
+    };
+    save("AAAA");
+    round(&place, 0);
+    save("BBBB");
+    round(&place, 0);
+    let stored = files_below(&place.path("remote"));
+    let has = |bytes: &[u8]| stored.iter().any(|path| std::fs::read(path).unwrap() == bytes);
+    assert!(has(b"AAAA") && has(b"BBBB"), "{stored:?}");
+    // What it has seen so is known without a look at the bytes.
+    round(&place, 0).expect_stdout(&["sealed 0 steps"]);
+}
+
+#[test]
+fn an_archive_whose_filesystem_is_mounted_later_gets_every_step() {
+    let place = Place::new();
+    let url = format!("main=file://{}", place.path("mnt/archive").display());
+    let mut agent = start(&place, "n", &url, "", &[]);
+    save(&place, "n", "step_1");
+    agent.wait_for_log("step 1 (attempt 1) of demo/a is not durable on main");
+    save(&place, "n", "step_2");
+    std::fs::create_dir(place.path("mnt")).unwrap();
+    for step in [1, 2] {
+        agent.wait_for_log(&format!("main: step {step} (attempt 1) is durable"));
+    }
+    drain(&place, "n", agent).expect_code(0);
+}
+
+#[test]
+fn a_round_after_the_trainers_end_serves_the_run_that_only_the_command_line_named() {
+    let place = Place::new();
+    let configure = |url: &str, runs: &str| {
+        let text = format!(
+            "[local]\ndirectory = \"vault\"\n[agent]\ndrain-deadline = \"2s\"\n[remote.main]\nurl = \"{url}\"\n\
+             {runs}"
+        );
+        place.write("n.toml", text);
+    };
+    configure(GONE.split_once('=').unwrap().1, "");
+    let trainer = "mkdir -p out/.t && echo 1 >out/.t/m.bin && mv out/.t out/step_1";
+    let run = [
+        "run",
+        "--config",
+        "n.toml",
+        "--start-anyway",
+        "--run",
+        "sweep-3",
+        "--into",
+        "out",
+        "--",
+        "sh",
+        "-c",
+    ];
+    place
+        .command(run)
+        .with([trainer])
+        .envs(ANY_KEYS)
+        .run()
+        .expect_code(0);
+    let epilog = ["agent", "--once", "--trainer-ended", "--config", "n.toml"];
+    for runs in ["", "[run.other]\nwatch = \"other\"\n"] {
+        std::fs::create_dir_all(place.path("other")).unwrap();
+        configure(&place.remote(), runs);
+        place.run(&epilog).expect_code(0);
+        let commit = "remote/sweep-3/.stepvault/commits/000000000001.a1.json";
+        assert!(place.path(commit).exists());
+        place.remove("remote/sweep-3/.stepvault/commits");
+    }
 }

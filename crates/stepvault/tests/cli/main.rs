@@ -38,6 +38,7 @@ mod given_up;
 mod kept_of_a_file;
 mod last_agent;
 mod layouts;
+mod not_the_store;
 mod other_users;
 mod outage;
 mod ranks;

@@ -140,6 +140,44 @@ fn a_closed_pipe_is_no_reason_to_panic() {
 }
 
 #[test]
+fn output_that_is_lost_does_not_end_with_0() {
+    let place = Place::new();
+    place.push_steps(&[1]);
+    let remote = place.remote();
+    let of_run = ["--remote", &remote, "--run", "demo/a"];
+    let commands: [(&[&str], &[&str]); 6] = [
+        (&["list", "--json"], &of_run),
+        (&["list"], &of_run),
+        (&["verify", "--json"], &of_run),
+        (&["show", "1", "--json"], &of_run),
+        (&["config", "show"], &[]),
+        (&["--help"], &[]),
+    ];
+    for (command, options) in commands {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut lost = place.command([command, options].concat()).to_std();
+        let output = lost.stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
+        assert!(
+            stderr.contains("cannot print the result"),
+            "{command:?}: {stderr}"
+        );
+    }
+    // Of a document, nobody wants a part.
+    let mut child = place
+        .command([&["list", "--json"][..], &of_run].concat())
+        .to_std();
+    let mut child = child
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+}
+
+#[test]
 fn completions_and_manual_pages_are_written() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -35,4 +35,5 @@ mod service_configurations;
 mod service_files;
 mod service_invocations;
 mod service_jobs;
+mod service_pods;
 mod service_scripts;

@@ -54,7 +54,7 @@ pub(crate) fn own_containers(pod: &Yaml) -> Vec<Yaml> {
 }
 
 /// The configuration that a container finds where it looks for one.
-fn configuration_of(manifest: &str, pod: &Yaml, container: &Yaml) -> String {
+pub(crate) fn configuration_of(manifest: &str, pod: &Yaml, container: &Yaml) -> String {
     let named = |list: &Yaml, key: &str, value: &str| {
         let found = list.as_vec().and_then(|items| {
             items

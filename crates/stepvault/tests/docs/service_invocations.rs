@@ -158,7 +158,7 @@ fn program(command: &[String], arguments: &[String]) -> Vec<Vec<String>> {
     }
 }
 
-fn words(list: &Yaml) -> Vec<String> {
+pub(crate) fn words(list: &Yaml) -> Vec<String> {
     let items = list.as_vec().map(Vec::as_slice).unwrap_or_default();
     items
         .iter()

@@ -14,6 +14,7 @@ use super::file::FileRestore;
 use super::part_writer::{PartOutcome, PartWriter};
 use crate::blocking::blocking;
 use crate::broken_body::Breaks;
+use crate::listed::confirmed;
 use crate::restore::RestoreContext;
 use crate::restore::candidates::Faults;
 use crate::restore::resolve::{ResolvedStep, Source};
@@ -128,7 +129,10 @@ async fn read_remote(
         let stream = match remote.store.read(&key, Some(before.clone())).await {
             Ok(stream) => stream,
             // Opening is retried by the store; an error that gets here has exhausted the retries.
-            Err(error) => return Ok(PartOutcome::Unreadable(error)),
+            Err(error) => {
+                let error = confirmed(remote, &key, None, error).await;
+                return Ok(PartOutcome::Unreadable(error));
+            }
         };
         let broken;
         (writer, broken) = receive(context, remote, &key, stream, writer).await?;
@@ -148,7 +152,10 @@ async fn check_empty(remote: &RunRemote, key: &str) -> Result<()> {
         Some(_) => {
             Err(Error::new(ErrorKind::Damaged, "an object has the wrong length").on(remote.describe(key)))
         }
-        None => Err(Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(key))),
+        None => {
+            let missing = Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(key));
+            Err(confirmed(remote, key, None, missing).await)
+        }
     }
 }
 

@@ -1,0 +1,179 @@
+//! Answers that are not the store's, or that prove nothing: a proxy's page in its place, a login, an empty body, a single
+//! object that is refused, archived or denied to exist. None of them makes a run new, or a step damaged.
+
+use stepvault_testkit::faults::{FaultAction, Faults, RequestRecord};
+use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::s3::StrictS3;
+
+use crate::support::{Place, TestCommand};
+
+const PAGE: &str = "<html><body>default backend - 404</body></html>";
+/// The newest step of the store, as its objects' names have it.
+const NEWEST: &str = "000000000002.a1";
+
+/// A store with the steps 1 and 2, and a machine that has never seen it.
+struct Scene {
+    place: Place,
+    remote: String,
+    variables: Vec<(&'static str, &'static str)>,
+    faults: Faults,
+    /// Kept, because it stops when it is dropped.
+    _server: Box<dyn std::any::Any>,
+}
+
+impl Scene {
+    fn on_s3() -> Self {
+        let server = StrictS3::start();
+        server.create_bucket("bucket");
+        let endpoint = server.endpoint();
+        Self {
+            place: Place::new(),
+            remote: format!("main=s3://bucket/p?endpoint={endpoint}&region=us-east-1&retry-deadline=1s"),
+            variables: vec![
+                ("AWS_ACCESS_KEY_ID", server.access_key()),
+                ("AWS_SECRET_ACCESS_KEY", server.secret_key()),
+            ],
+            faults: server.faults().clone(),
+            _server: Box::new(server),
+        }
+    }
+
+    fn on_gcs() -> Self {
+        let server = StrictGcs::start();
+        server.create_bucket("bucket");
+        let endpoint = server.endpoint();
+        Self {
+            place: Place::new(),
+            remote: format!("main=gs://bucket/p?endpoint={endpoint}&retry-deadline=1s"),
+            variables: Vec::new(),
+            faults: server.faults().clone(),
+            _server: Box::new(server),
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> TestCommand {
+        let mut command = self.place.command(arguments);
+        command.args(["--run", "demo/a", "--local", "vault", "--remote", &self.remote]);
+        command.envs(self.variables.iter().copied());
+        command
+    }
+
+    /// The two stores, each with both steps.
+    fn all() -> [Self; 2] {
+        let scenes = [Self::on_s3(), Self::on_gcs()];
+        for scene in &scenes {
+            for step in ["step_1", "step_2"] {
+                scene.place.checkpoint(step, step);
+                let pushed = scene.command(&["push", &format!("checkpoints/{step}")]).run();
+                pushed.expect_code(0);
+            }
+            scene.forget();
+        }
+        scenes
+    }
+
+    /// Ends all faults, and whatever the machine has restored or remembers.
+    fn forget(&self) {
+        self.faults.clear();
+        for name in ["vault", ".stepvault", "out"] {
+            self.place.remove(name);
+        }
+    }
+
+    /// Lets every read whose path has this text end so.
+    fn inject(&self, path_contains: &str, action: &FaultAction) {
+        for method in ["GET", "HEAD"] {
+            self.faults
+                .inject(method, path_contains, u64::MAX, action.clone());
+        }
+    }
+
+    /// Restores beside this fault of a listed object: the newest step does not come, and no older one in its place.
+    #[track_caller]
+    fn restore_beside(&self, path: &str, action: &FaultAction) {
+        let before = self.faults.requests().len();
+        self.inject(path, action);
+        let restored = self.command(&["restore", "--into", "out"]).run();
+        let requests = self.faults.requests_after(before);
+        let is_met = |request: &RequestRecord| {
+            matches!(request.method.as_str(), "GET" | "HEAD") && request.path.contains(path)
+        };
+        let wanted = if requests.iter().any(is_met) { 12 } else { 0 };
+        assert_eq!(restored.code, wanted, "{path}, {action:?}: {restored:?}");
+        assert!(!self.place.path("out/step_1").exists(), "{path}, {action:?}");
+        self.forget();
+    }
+}
+
+/// Answers of something that is no store, each with the exit code where every request gets it.
+fn foreign() -> [(FaultAction, i32); 7] {
+    let answers = [
+        (404, PAGE, 12),
+        (404, "", 12),
+        (410, PAGE, 12),
+        (200, PAGE, 12),
+        (200, "", 12),
+        (302, PAGE, 12),
+        // As by wrong credentials.
+        (403, PAGE, 1),
+    ];
+    answers.map(|(status, page, code)| (FaultAction::Foreign { status, page }, code))
+}
+
+#[test]
+fn a_page_in_the_place_of_every_answer_is_an_outage() {
+    for scene in Scene::all() {
+        for (action, code) in foreign() {
+            scene.inject("", &action);
+            let restored = scene.command(&["restore", "--into", "out"]).run();
+            assert_eq!(restored.code, code, "{action:?}: {restored:?}");
+            let run = scene.command(&["run", "--into", "out"]);
+            let run = run.with(["--", "touch", "began"]).run();
+            assert_eq!(run.code, code, "{action:?}: {run:?}");
+            assert!(!scene.place.path("began").exists(), "{action:?}");
+            scene.forget();
+        }
+        let restored = scene.command(&["restore", "--into", "out"]).run();
+        restored.expect_code(0);
+        assert!(scene.place.path("out/step_2").exists());
+    }
+}
+
+#[test]
+fn one_answer_about_a_listed_object_does_not_make_the_step_older() {
+    for scene in Scene::all() {
+        for (action, _) in foreign() {
+            for object in [
+                format!("commits%2F{NEWEST}"),
+                format!("parts%2F{NEWEST}"),
+                format!("p%2Fdemo%2Fa%2F{NEWEST}"),
+            ] {
+                // Strict S3 sees the slashes of a key as they are.
+                for path in [object.clone(), object.replace("%2F", "/")] {
+                    scene.restore_beside(&path, &action);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_object_that_is_refused_archived_or_denied_is_no_proof() {
+    let [s3, gcs] = Scene::all();
+    for (status, code) in [
+        (403, "AccessDenied"),
+        (403, "InvalidObjectState"),
+        (404, "NoSuchKey"),
+    ] {
+        for object in ["commits/", "parts/", ""] {
+            let path = format!("{object}{NEWEST}");
+            s3.restore_beside(&path, &FaultAction::refuse(status, code));
+        }
+    }
+    for (status, code) in [(403, "forbidden"), (404, "notFound")] {
+        for object in ["commits%2F", "parts%2F", ""] {
+            let path = format!("{object}{NEWEST}");
+            gcs.restore_beside(&path, &FaultAction::refuse(status, code));
+        }
+    }
+}
