@@ -5,6 +5,9 @@ use std::time::Duration;
 /// At a lower rate a listing would take an hour. It is low, because many answers may share a slow line.
 const LEAST_BYTES_PER_SECOND: u64 = 64;
 
+/// A shorter answer is not judged: its first bytes may be slow.
+const LEAST_WAIT: Duration = Duration::from_secs(15);
+
 /// An answer that arrived too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("only {bytes} bytes of the answer arrived in {} seconds", .waited.as_secs())]
@@ -21,7 +24,7 @@ pub(crate) struct ArrivalRate {
 }
 
 impl ArrivalRate {
-    /// Counts a piece. The rate is judged once the reader has waited for longer than `stall_timeout` in all.
+    /// Counts a piece. The rate is judged once the reader has waited for longer than `stall_timeout` in all, and than 15 s.
     ///
     /// # Errors
     /// [`TooSlow`] if it is below the least rate.
@@ -34,7 +37,7 @@ impl ArrivalRate {
         self.bytes += piece_bytes as u64;
         self.waited += waited;
         let (bytes, waited) = (self.bytes, self.waited);
-        if waited > stall_timeout && bytes / LEAST_BYTES_PER_SECOND < waited.as_secs() {
+        if waited > stall_timeout.max(LEAST_WAIT) && bytes / LEAST_BYTES_PER_SECOND < waited.as_secs() {
             return Err(TooSlow { bytes, waited });
         }
         Ok(())

@@ -54,7 +54,7 @@ pub struct Explanation {
 ///
 /// The pieces of one cause are added up, each with half the weight of the one before it, so that a log that says one
 /// thing in ten ways does not outweigh a fact. Among causes with equal points, the one with the most recent evidence
-/// comes first.
+/// comes first. A restart loop comes after what is as likely: that may be why each start fails.
 pub fn explanations(evidence: Vec<Evidence>) -> Vec<Explanation> {
     let mut by_cause: BTreeMap<Cause, Vec<Evidence>> = BTreeMap::new();
     for piece in evidence {
@@ -66,7 +66,14 @@ pub fn explanations(evidence: Vec<Evidence>) -> Vec<Explanation> {
         .collect();
     found.sort_by_key(|found| {
         let latest = found.evidence.iter().map(|piece| piece.recency).max();
-        (Reverse(found.points), Reverse(latest), found.cause)
+        let is_loop = found.cause == Cause::RestartLoop;
+        (
+            Reverse(found.likelihood),
+            is_loop,
+            Reverse(found.points),
+            Reverse(latest),
+            found.cause,
+        )
     });
     found
 }
@@ -135,6 +142,21 @@ mod tests {
         // A consequence at the end of the log does not hide the cause before it.
         let evidence = [said(Cause::DiskFull, 60, 100), said(Cause::TimeOut, 45, 1000)];
         assert_eq!(order(&evidence), [Cause::DiskFull, Cause::TimeOut]);
+    }
+
+    #[test]
+    fn what_makes_each_start_fail_comes_before_the_loop_of_starts() {
+        let looped = Evidence::now(Cause::RestartLoop, 90, "6 starts");
+        let evidence = [
+            looped.clone(),
+            said(Cause::RestartLoop, 60, 900),
+            Evidence::now(Cause::PathExists, 60, "it exists"),
+        ];
+        assert_eq!(order(&evidence), [Cause::PathExists, Cause::RestartLoop]);
+        assert_eq!(
+            order(&[looped, said(Cause::PathExists, 45, 900)]),
+            [Cause::RestartLoop, Cause::PathExists]
+        );
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
 const BYTES_PER_STALL_TIME: u64 = 1 << 20;
 /// What the names of headers begin with that Google and Azure add to every answer.
 const PROVIDERS_HEADERS: [&str; 3] = ["x-goog-", "x-guploader-", "x-ms-"];
+/// All that fake-gcs-server says of an object that does not exist.
+const NOT_FOUND_OF_EMULATOR: &str = "Not Found";
 /// Maximum time to connect.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -72,7 +74,10 @@ impl Refusal {
             .unwrap_or_default();
         let is_of_provider =
             |name: &HeaderName| PROVIDERS_HEADERS.iter().any(|own| name.as_str().starts_with(own));
-        let is_of_store = headers.keys().any(is_of_provider) || !code.is_empty() || !message.is_empty();
+        let is_of_store = headers.keys().any(is_of_provider)
+            || !code.is_empty()
+            || !message.is_empty()
+            || text.trim() == NOT_FOUND_OF_EMULATOR;
         Self {
             is_of_store,
             status,
@@ -162,6 +167,7 @@ impl HttpService for Guarded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let limit = patience(self.stall_timeout, request.body().content_length() as u64);
         let reads = request.method() == Method::GET;
+        let has_document = request.method() != Method::HEAD;
         let answer = tokio::time::timeout(limit, self.inner.execute(request));
         let mut response = answer.await.map_err(|_| silent(limit))??;
         state_length(response.headers_mut());
@@ -178,7 +184,9 @@ impl HttpService for Guarded {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let document = tokio::time::timeout(self.stall_timeout, beginning(response));
         // A refusal remains one even when its explanation is lost.
-        let refusal = Refusal::new(status, &headers, &document.await.unwrap_or_default());
+        let mut refusal = Refusal::new(status, &headers, &document.await.unwrap_or_default());
+        // Nothing else can be had of a server without headers of its own, as emulators are.
+        refusal.is_of_store |= !has_document;
         Err(HttpError::new(HttpErrorKind::Unknown, refusal))
     }
 }
