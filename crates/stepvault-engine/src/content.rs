@@ -42,11 +42,10 @@ pub fn tree_matches_record(tree: &Tree, record: &SealRecord) -> bool {
         && files_of_tree(tree).eq(record.files.iter().map(sealed_file))
 }
 
-/// Whether the files of a scanned directory are those of a sealed step: the vault has links to them.
+/// Whether the vault has links to all files of a scanned directory that [matches](tree_matches_record) a sealed step.
 pub fn tree_is_linked(tree: &Tree, record: &SealRecord) -> bool {
     let mut pairs = tree.files.iter().zip(&record.files);
-    tree_matches_record(tree, record)
-        && pairs.all(|(file, sealed)| sealed.method == SnapshotMethod::HardLink && sealed.inode == file.inode)
+    pairs.all(|(file, sealed)| sealed.method == SnapshotMethod::HardLink && sealed.inode == file.inode)
 }
 
 /// Whether a scanned directory has the files of a manifest by path and size, and whether by time too.

@@ -282,12 +282,11 @@ impl UncheckedSteps<'_> {
     fn shows_step_of(&self, inside: &Self) -> bool {
         // Files without a number are those of a step whose own name says so.
         let is_named = |step: &FoundStep| looks_like_a_step(last_component(&step.path)) && !step.rewritten;
-        let are_its_files = inside.profile.name == GENERIC
-            && inside.found.steps.iter().all(|step| step.rewritten)
-            && self.found.steps.iter().any(is_named);
-        // An index names the files of one checkpoint, whatever the directory's name is.
-        let has_index = (inside.tree.children("")).any(|(name, _)| name.ends_with(".index.json"));
-        let are_its_files = are_its_files || has_index && inside.profile.name == GENERIC;
+        let are_unnumbered =
+            || inside.found.steps.iter().all(|step| step.rewritten) && self.found.steps.iter().any(is_named);
+        // An index names the files of one checkpoint.
+        let has_index = || (inside.tree.children("")).any(|(name, _)| name.ends_with(".index.json"));
+        let are_its_files = inside.profile.name == GENERIC && (are_unnumbered() || has_index());
         let tells = self.profile.name != GENERIC || inside.found.steps.is_empty() || are_its_files;
         // A step further down is itself a step, seen from too far above.
         tells && self.found.steps.iter().any(|step| !step.path.contains('/'))

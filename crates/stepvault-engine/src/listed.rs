@@ -1,4 +1,4 @@
-//! Believes that a store has lost or damaged an object only if its listing says so too.
+//! Confirms by the listing that a store has lost or damaged an object.
 //!
 //! A single answer proves nothing: a proxy, a gateway or a login page may have given it, or a replica that lags behind.
 
@@ -11,7 +11,7 @@ use crate::run_remote::RunRemote;
 /// listing confirms it, otherwise an outage. `read_bytes` is the length of a record that cannot be used.
 ///
 /// # Invariants
-/// L4, and S1 of a restore: a step is passed over as damaged only if it is proven to be.
+/// L4, and S1 of a restore: a step is skipped as damaged only if that is proven.
 pub(crate) async fn confirmed(
     remote: &RunRemote,
     key: &str,

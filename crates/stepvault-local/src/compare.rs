@@ -142,6 +142,16 @@ pub fn has_bytes_of_entry(
     Ok(bytes_differ(opened, &root.join(path), file)?.is_none())
 }
 
+/// Returns whether the checkpoint at `source` has the bytes of all these files of a stored step, at the same paths.
+pub fn has_bytes_of_entries(files: &[FileEntry], source: &Path, shape: Shape) -> Result<bool> {
+    for file in files {
+        if !has_bytes_of_entry(file, source, shape, &file.path)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Result<Option<String>> {
     if let Some(there) = present
         .files

@@ -367,13 +367,13 @@ impl Entry {
         same_name.peek()?;
         let mut had_all = None;
         for step in same_name {
-            if tree_is_linked(tree, step.record()) {
+            if tree_matches_record(tree, step.record()) {
+                if !tree_is_linked(tree, step.record()) {
+                    // Only the bytes tell whether the sealed files are still there.
+                    return None;
+                }
                 self.handled(tree.fingerprint(), FileStates::of(tree));
                 return Some(EntryOutcome::Nothing);
-            }
-            if tree_matches_record(tree, step.record()) {
-                // Only their bytes can tell whether the files are those that were sealed.
-                return None;
             }
             let sealed = step.record().files.iter();
             let sealed = sealed.map(|file| FileStates::hash(file.path.as_str(), file.size_bytes, file.mtime));

@@ -15,7 +15,7 @@ use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
-use stepvault_local::compare::has_bytes_of_entry;
+use stepvault_local::compare::{has_bytes_of_entries, has_bytes_of_entry};
 use stepvault_local::compare_trees::has_file_of;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
@@ -388,16 +388,9 @@ async fn own_part(
 
 /// Whether the files that this node wrote of a step have the bytes that they had then.
 async fn has_bytes_of_part(checkpoint: &ScannedCheckpoint<'_>, own: &PartManifest) -> Result<bool> {
-    let (owned, files) = (OwnedCheckpoint::of(checkpoint), own.files.clone());
-    blocking(move || {
-        for file in &files {
-            if !has_bytes_of_entry(file, &owned.source, owned.tree.shape, &file.path)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    })
-    .await
+    let (source, shape) = (checkpoint.source.to_owned(), checkpoint.tree.shape);
+    let files = own.files.clone();
+    blocking(move || has_bytes_of_entries(&files, &source, shape)).await
 }
 
 /// Compares the checkpoint with what a manifest lists. Files whose times differ count as different ones, unless

@@ -86,6 +86,12 @@ pub async fn determine_attempts(
 ) -> Result<Vec<Determined>> {
     let mut determined = Vec::new();
     let mut former_ids = BTreeMap::new();
+    for remote in remotes {
+        // The directory above an archive may have been mounted since a step was sealed. What fails here fails below too.
+        if let Err(error) = remote.begin(vault).await {
+            tracing::debug!(%error, "cannot prepare the remote");
+        }
+    }
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
         let id = step.id();
@@ -159,12 +165,6 @@ async fn determine_one(
         launch: record.launch.clone(),
         shared: record.shared,
     };
-    for remote in remotes {
-        // The directory above an archive may have been mounted since the step was sealed. What fails here fails below too.
-        if let Err(error) = remote.begin(vault).await {
-            tracing::debug!(%error, "cannot prepare the remote");
-        }
-    }
     let mut known = ask_remotes(remotes, &checkpoint, &writer, observer).await;
     if !known.answered {
         return Err(unanswered(known));

@@ -31,8 +31,7 @@ struct Pushed {
     steps: BTreeSet<StepId>,
 }
 
-/// Returns a warning for each remote on which another job has committed steps since the last push, and remembers what is
-/// there now.
+/// Returns a warning for each remote that has steps of another job since the last push, and remembers what is there now.
 ///
 /// # Errors
 /// When a remote cannot be listed, or the vault cannot be read or written.

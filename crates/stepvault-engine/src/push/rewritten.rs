@@ -96,7 +96,8 @@ pub(super) async fn number_of(
             has_members: !request.members.is_empty(),
             proven: None,
         };
-        known = known_steps(tiers, request, &checkpoint, identity).await?;
+        // It was not seen before, under any number.
+        known = known_steps(tiers, request, &checkpoint, None).await?;
         if let Some(same) = known.with_content(checkpoint.step) {
             return Ok(StepNumber {
                 step: same.id.step,

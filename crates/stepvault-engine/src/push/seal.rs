@@ -197,7 +197,7 @@ pub async fn seal_checkpoint(
         has_members: !request.members.is_empty(),
         proven: seen.filter(|seen| seen.is_proven).map(|seen| seen.id),
     };
-    let known = known_steps(&tiers, &request, &checkpoint, &identity).await?;
+    let known = known_steps(&tiers, &request, &checkpoint, seen.map(|seen| seen.id)).await?;
     let not_before = request.not_before;
     let live = request.live.filter(|_| has_kinds_of_newest(&tree, &sealed.steps));
     let query = PlacementQuery {
@@ -405,8 +405,8 @@ async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn 
     }
 }
 
-/// Collects the steps that the remotes, the vault, and its record of earlier checkpoints know. The remotes are only asked
-/// if earlier steps are in order.
+/// Collects the steps that the remotes and the vault know, and the one as which the checkpoint was `seen` before. The
+/// remotes are only asked if earlier steps are in order.
 ///
 /// # Errors
 /// [`ErrorKind::Refused`] when the checkpoint was sealed before and retention has removed it.
@@ -414,7 +414,7 @@ pub(super) async fn known_steps(
     tiers: &Tiers<'_>,
     request: &CheckpointToSeal,
     checkpoint: &ScannedCheckpoint<'_>,
-    identity: &CheckpointIdentity,
+    seen: Option<StepId>,
 ) -> Result<KnownSteps> {
     let mut known = if tiers.is_in_order {
         ask_remotes(tiers.remotes, checkpoint, &request.writer, tiers.observer).await
@@ -428,8 +428,7 @@ pub(super) async fn known_steps(
     if request.attempt.is_some() || known.has_content(checkpoint.step) {
         return Ok(known);
     }
-    let seen = seen_checkpoint(tiers.vault, &request.run, checkpoint.step, identity).await?;
-    let Some(seen) = seen.map(|seen| seen.id) else {
+    let Some(seen) = seen else {
         return Ok(known);
     };
     if known.is_removed(seen) {

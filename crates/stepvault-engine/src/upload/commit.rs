@@ -9,7 +9,7 @@ use stepvault_core::manifest::PartManifest;
 use stepvault_core::observe::Event;
 use stepvault_core::records::Claim;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::compare::has_bytes_of_entry;
+use stepvault_local::compare::has_bytes_of_entries;
 use stepvault_local::journal::Journal;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
@@ -38,17 +38,6 @@ pub(super) enum Begun {
     AlreadyDurable,
     /// The step has the claim that this node's part needs.
     Claimed,
-}
-
-/// Whether a sealed step has the bytes of a manifest of the same files.
-fn has_bytes_of_manifest(step: &SealedStep, manifest: &PartManifest) -> Result<bool> {
-    let (source, shape) = (step.checkpoint_path(), step.record().shape);
-    for entry in &manifest.files {
-        if !has_bytes_of_entry(entry, &source, shape, &entry.path)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 impl UploadSession {
@@ -80,7 +69,9 @@ impl UploadSession {
         let (step, committed) = (sealed.clone(), part.manifest_sha256);
         let is_same = blocking(move || match step.manifest()? {
             Some(known) => Ok(Sha256Digest::of(&encode(&known)?) == committed),
-            None if has_bytes_of_manifest(&step, &manifest)? => step.save_manifest(&manifest).map(|()| true),
+            None if has_bytes_of_entries(&manifest.files, &step.checkpoint_path(), manifest.shape)? => {
+                step.save_manifest(&manifest).map(|()| true)
+            }
             None => Ok(false),
         });
         if !is_same.await? {

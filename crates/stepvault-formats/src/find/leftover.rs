@@ -53,7 +53,7 @@ pub fn leftovers(
     leftovers
 }
 
-/// Returns the files beside the steps that hold the bytes of a complete step's file of the same name, as those that
+/// Returns the files beside the steps that hold the bytes of a complete step's file of the same name, such as what
 /// `save_model` writes beside the last checkpoint. Reads files.
 pub fn copied_files(found: &Found, tree: &Tree, files: &dyn OpenFile) -> Vec<String> {
     let mut complete: Vec<&FoundStep> = found.steps.iter().filter(|step| step.is_complete()).collect();

@@ -277,7 +277,7 @@ async fn wait_for_turn(rank: Option<u32>, vault: Vault, request: String) -> Resu
     }
 }
 
-/// Opens the configured vault, or else the one beside the steps, and creates it where there is none.
+/// Opens the configured vault, or else the one beside the steps, and creates it if it does not exist.
 async fn local_vault(settings: &Settings, step_path: &Path) -> Result<Vault> {
     let configured = settings.local_directory();
     let directory = configured.map_or_else(|| vault_beside(step_path), Ok)?;
