@@ -78,6 +78,25 @@ pub struct DirectoryCondition {
     pub owner: Option<u32>,
 }
 
+/// What a filesystem type means for what is on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nature {
+    /// On a disk of this machine.
+    Disk,
+    /// A container's own layer.
+    Overlay,
+    /// In memory.
+    Memory,
+    /// On other machines.
+    Network,
+    /// Served by a process of this machine.
+    Fuse,
+    /// Read-only by design.
+    ReadOnly,
+    /// Unknown.
+    Unknown,
+}
+
 /// The mount that a directory is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountFacts {
@@ -92,6 +111,23 @@ pub struct MountFacts {
 }
 
 impl MountFacts {
+    /// Returns what the type of the filesystem means.
+    pub fn nature(&self) -> Nature {
+        match self.kind.as_str() {
+            "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "bcachefs" | "jfs" | "reiserfs" => {
+                Nature::Disk
+            }
+            "overlay" | "aufs" | "overlayfs" => Nature::Overlay,
+            "tmpfs" | "ramfs" | "devtmpfs" | "rootfs" => Nature::Memory,
+            "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "lustre" | "gpfs" | "beegfs"
+            | "glusterfs" | "afs" | "9p" | "virtiofs" | "gfs2" | "ocfs2" | "orangefs" | "wekafs"
+            | "pvfs2" => Nature::Network,
+            "squashfs" | "erofs" | "iso9660" | "cramfs" => Nature::ReadOnly,
+            kind if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") => Nature::Fuse,
+            _ => Nature::Unknown,
+        }
+    }
+
     /// Returns a short description: `nfs4, server:/export on /mnt`.
     pub fn words(&self) -> String {
         format!("{}, {} on {}", self.kind, self.source, self.mount_point)

@@ -238,7 +238,8 @@ impl RunKeys {
         self.record("writers/")
     }
 
-    /// Returns the key of the lease of a job that writes the run exclusively. `vault` is the identity of its vault.
+    /// Returns the key of the lease of a job that writes the run exclusively. `vault` is the identity under which its
+    /// vault holds leases.
     pub fn writer_lease(&self, vault: &str) -> String {
         self.record(&format!("writers/{vault}.json"))
     }

@@ -64,6 +64,7 @@ pub mod starts;
 pub mod step_origin;
 pub mod store_facts;
 pub mod timestamp;
+pub mod vault_place;
 pub mod words;
 
 pub use error::{Error, ErrorKind, Result};

@@ -195,7 +195,7 @@ pub struct WriterLease {
     pub launch: Option<LaunchName>,
     /// The job's nodes.
     pub nodes: NodeSet,
-    /// Identity of the vault that the job uploads from.
+    /// Identity under which the vault that the job uploads from holds leases; another one after each boot.
     pub vault: String,
     /// Seconds without renewal, by the store's clock, after which the lease expires.
     pub time_to_live_seconds: u64,

@@ -12,6 +12,7 @@ use stepvault_local::vault::Vault;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::blocking::blocking;
 use crate::catalog::is_outage;
 use crate::run_remote::RunRemote;
 
@@ -36,15 +37,17 @@ impl ExclusiveRun {
     /// # Errors
     /// [`ErrorKind::Held`] while another job has it. This is transient, as the lease of a killed job expires.
     pub async fn take(remote: &RunRemote, vault: &Vault, writer: &Writer) -> Result<Self> {
+        let holder = vault.clone();
+        let holder = blocking(move || holder.holder()).await?;
+        let key = remote.keys.writer_lease(&holder);
         let lease = WriterLease {
             format: FORMAT,
             run: remote.keys.run().clone(),
             launch: writer.launch.clone(),
             nodes: writer.place.nodes().clone(),
-            vault: vault.identity().to_owned(),
+            vault: holder,
             time_to_live_seconds: TIME_TO_LIVE.as_secs(),
         };
-        let key = remote.keys.writer_lease(vault.identity());
         // Written before other leases are read: of two jobs that start at once, each sees the other, and both wait for
         // a while.
         let began = Instant::now();

@@ -85,6 +85,7 @@ mod temporary;
 pub mod tree;
 mod unfinished_upload;
 pub mod vault;
+mod vault_place;
 mod walk;
 
 pub use unfinished_upload::UnfinishedUpload;

@@ -12,10 +12,15 @@ const PARENT: usize = 1;
 const GROUP: usize = 2;
 const STARTED: usize = 19;
 
+/// Returns the kernel's identity of the boot, or `None` when the kernel does not report it.
+pub fn boot() -> Option<String> {
+    Some(std::fs::read_to_string(BOOT).ok()?.trim().to_owned())
+}
+
 /// Returns the process with this ID, or `None` when it does not exist or the kernel does not report it.
 pub fn identify(id: u32) -> Option<Process> {
     Some(Process {
-        boot: std::fs::read_to_string(BOOT).ok()?.trim().to_owned(),
+        boot: boot()?,
         id,
         started_ticks: field(&id.to_string(), STARTED)?.parse().ok()?,
     })

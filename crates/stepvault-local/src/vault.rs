@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! vault.json                          marker: identity and format version
+//! place.json                          where it is, so that a copy notices that it is one
 //! lock                                held by the process that seals, evicts or cleans
 //! runs/<run>/steps/<label>/           a sealed step: seal.json, data/, manifest.json, remotes/<remote>.json
 //! runs/<run>/{journal,pins,notes,quarantine}/
@@ -47,7 +48,8 @@ pub struct Vault {
 }
 
 impl Vault {
-    /// Opens the vault in `directory`, and creates it when it does not exist.
+    /// Opens the vault in `directory`, and creates it when it does not exist. A vault that finds itself copied gets a new
+    /// identity.
     ///
     /// # Errors
     /// `Refused` when the directory holds something else: a vault empties its own `staging/` and `trash/`, which must
@@ -63,7 +65,7 @@ impl Vault {
     /// As for [`open_or_create`](Self::open_or_create).
     pub fn open_or_create_below(directory: &Path, parents: Parents) -> Result<Self> {
         if let Some(vault) = Self::open_below(directory, parents)? {
-            return Ok(vault);
+            return vault.settled();
         }
         ownership::check_place(directory, Guarded::Vault, parents)?;
         durable::create_directories(directory)?;
@@ -73,16 +75,16 @@ impl Vault {
                 .because(format!("the directory is not a vault and contains {foreign:?}"))
                 .hint("name an empty directory, or one that does not exist yet"));
         }
-        let marker = VaultMarker::new(uuid::Uuid::new_v4().simple().to_string());
-        match durable::create_new(&directory.join(MARKER), &encode(&marker)?)? {
+        match durable::create_new(&directory.join(MARKER), &encode(&fresh_marker())?)? {
             // Another process created the marker first.
             CreateOutcome::Written | CreateOutcome::Exists => {}
         }
-        Self::open_below(directory, parents)?.ok_or_else(|| {
+        let vault = Self::open_below(directory, parents)?.ok_or_else(|| {
             Error::new(ErrorKind::Failed, "cannot create a vault here")
                 .on(directory.display())
                 .because("its marker vanished as soon as it was written")
-        })
+        })?;
+        vault.settled()
     }
 
     /// Opens the vault in `directory`. Returns `None` when it does not exist.
@@ -140,9 +142,21 @@ impl Vault {
         &self.root
     }
 
+    pub(crate) fn parents(&self) -> Parents {
+        self.parents
+    }
+
     /// Returns the vault's random identity, 32 hexadecimal digits.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// Gives the vault another identity. Blocks.
+    pub(crate) fn replace_identity(&mut self) -> Result<()> {
+        let marker = fresh_marker();
+        durable::replace(&self.root.join(MARKER), &encode(&marker)?)?;
+        self.identity = marker.vault;
+        Ok(())
     }
 
     /// Takes the vault's lock, which is required to seal, evict or clean. The kernel releases it when the process ends
@@ -229,6 +243,10 @@ impl Vault {
         self.create_directories(&directory)?;
         Ok(directory.join(uuid::Uuid::new_v4().simple().to_string()))
     }
+}
+
+fn fresh_marker() -> VaultMarker {
+    VaultMarker::new(uuid::Uuid::new_v4().simple().to_string())
 }
 
 /// Returns the names in a directory, sorted; empty when it does not exist.

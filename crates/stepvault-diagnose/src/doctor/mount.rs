@@ -2,43 +2,9 @@
 
 use super::Finding;
 use super::directory::Place;
-use stepvault_core::disk_facts::MountFacts;
+use stepvault_core::disk_facts::{MountFacts, Nature};
 
 const CHECK: &str = "filesystem";
-
-/// The nature of a filesystem type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nature {
-    /// On a disk of this machine.
-    Disk,
-    /// A container's own layer.
-    Overlay,
-    /// In memory.
-    Memory,
-    /// On other machines.
-    Network,
-    /// Served by a process of this machine.
-    Fuse,
-    /// Read-only by design.
-    ReadOnly,
-    /// Unknown.
-    Unknown,
-}
-
-fn nature(kind: &str) -> Nature {
-    match kind {
-        "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "bcachefs" | "jfs" | "reiserfs" => {
-            Nature::Disk
-        }
-        "overlay" | "aufs" | "overlayfs" => Nature::Overlay,
-        "tmpfs" | "ramfs" | "devtmpfs" | "rootfs" => Nature::Memory,
-        "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "lustre" | "gpfs" | "beegfs" | "glusterfs"
-        | "afs" | "9p" | "virtiofs" | "gfs2" | "ocfs2" | "orangefs" | "wekafs" | "pvfs2" => Nature::Network,
-        "squashfs" | "erofs" | "iso9660" | "cramfs" => Nature::ReadOnly,
-        _ if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") => Nature::Fuse,
-        _ => Nature::Unknown,
-    }
-}
 
 /// Returns the finding on the filesystem of a directory.
 pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
@@ -47,7 +13,7 @@ pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
         return Finding::pass(CHECK, subject, "the filesystem's type is unknown");
     };
     let words = facts.words();
-    if facts.read_only || nature(&facts.kind) == Nature::ReadOnly {
+    if facts.read_only || facts.nature() == Nature::ReadOnly {
         return Finding::fail(
             CHECK,
             subject,
@@ -61,7 +27,7 @@ pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
     }
     let warn =
         |what: &str, remedy: &str| Finding::warn(CHECK, subject.clone(), format!("{words}: {what}"), remedy);
-    match nature(&facts.kind) {
+    match facts.nature() {
         Nature::Disk | Nature::ReadOnly => Finding::pass(CHECK, subject, words),
         Nature::Unknown => Finding::pass(
             CHECK,

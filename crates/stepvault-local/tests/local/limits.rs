@@ -54,7 +54,10 @@ fn a_full_disk_is_said_so_and_harms_nothing() {
             .ends_with("vault.json: no space is left on its filesystem"),
         "{full}"
     );
-    assert_eq!(names(place.vault.root()), ["runs", "staging", "vault.json"]);
+    assert_eq!(
+        names(place.vault.root()),
+        ["place.json", "runs", "staging", "vault.json"]
+    );
     let long = JournalRecord::UploadStarted {
         path: path("a"),
         upload: "x".repeat(100_000),

@@ -16,12 +16,18 @@ const GONE: &str = "main=s3://bucket/prefix?endpoint=http://127.0.0.1:1&retry-de
 
 /// Starts an agent with a configuration, a vault and a log of its own. `name` names everything it has; `run` is appended
 /// to the table of its run `demo/a`.
-fn start(place: &Place, name: &str, remote: &str, run: &str, variables: &[(&str, &str)]) -> TestProcess {
+pub(crate) fn start(
+    place: &Place,
+    name: &str,
+    remote: &str,
+    run: &str,
+    variables: &[(&str, &str)],
+) -> TestProcess {
     configure(place, name, remote, run);
     start_again(place, name, variables)
 }
 
-fn start_again(place: &Place, name: &str, variables: &[(&str, &str)]) -> TestProcess {
+pub(crate) fn start_again(place: &Place, name: &str, variables: &[(&str, &str)]) -> TestProcess {
     place.start_agent(&["--config", &format!("{name}.toml")], variables)
 }
 
@@ -30,7 +36,7 @@ fn status(place: &Place, name: &str) -> Value {
     place.agent_status(&["--config", &format!("{name}.toml")])
 }
 
-fn drain(place: &Place, name: &str, agent: TestProcess) -> Outcome {
+pub(crate) fn drain(place: &Place, name: &str, agent: TestProcess) -> Outcome {
     let config = format!("{name}.toml");
     let drained = place.run(&["drain", "--wait", "--deadline", "10s", "--config", &config]);
     agent.wait();
@@ -38,7 +44,7 @@ fn drain(place: &Place, name: &str, agent: TestProcess) -> Outcome {
 }
 
 /// One round of the agent with the configuration `n.toml`, and what it says.
-fn round(place: &Place, code: i32) -> Outcome {
+pub(crate) fn round(place: &Place, code: i32) -> Outcome {
     place
         .run(&["agent", "--once", "--config", "n.toml"])
         .expect_code(code)
@@ -50,7 +56,7 @@ fn round_document(place: &Place, code: i32) -> Value {
         .document(code)
 }
 
-fn configure(place: &Place, name: &str, remote: &str, run: &str) {
+pub(crate) fn configure(place: &Place, name: &str, remote: &str, run: &str) {
     std::fs::create_dir_all(place.path(&format!("out-{name}"))).unwrap();
     let (remote_name, url) = remote.split_once('=').unwrap();
     let text = format!(
@@ -60,7 +66,7 @@ fn configure(place: &Place, name: &str, remote: &str, run: &str) {
     place.write(&format!("{name}.toml"), text);
 }
 
-fn save(place: &Place, name: &str, step: &str) {
+pub(crate) fn save(place: &Place, name: &str, step: &str) {
     let made = place.checkpoint(&format!("{name}-{step}"), &format!("{name} {step}"));
     std::fs::rename(made, place.path(&format!("out-{name}")).join(step)).unwrap();
 }
@@ -72,7 +78,7 @@ fn delete_vault(place: &Place) {
     });
 }
 
-fn main_remote(place: &Place) -> String {
+pub(crate) fn main_remote(place: &Place) -> String {
     format!("main={}", place.remote())
 }
 
@@ -412,67 +418,6 @@ fn a_vault_that_others_could_replace_never_ends_with_0() {
     );
     round(&place, 1).expect_stderr(&["allow-shared-parents"]);
     place.run(&["doctor", "--config", "n.toml"]).expect_code(14);
-}
-
-#[test]
-fn steps_that_a_remote_has_lost_are_uploaded_again() {
-    let place = Place::new();
-    configure(&place, "n", &main_remote(&place), "");
-    place.write(
-        "n.toml",
-        place.read("n.toml") + "[agent]\nretention-interval = \"1s\"\n",
-    );
-    save(&place, "n", "step_1");
-    round(&place, 0);
-    let older = || {
-        place.remove("older");
-        let copied = Command::new("cp")
-            .args(["-a", "remote", "older"])
-            .current_dir(place.root())
-            .status();
-        assert!(copied.unwrap().success());
-    };
-    let go_back = || {
-        place.remove("remote");
-        std::fs::rename(place.path("older"), place.path("remote")).unwrap();
-    };
-    older();
-    save(&place, "n", "step_2");
-    save(&place, "n", "step_3");
-    round(&place, 0);
-    go_back();
-    assert!(!place.commit(3, 1).exists());
-    round(&place, 0).expect_stderr(&[
-        "steps of demo/a that were durable on main are gone from it: step 2",
-        "step 3",
-    ]);
-    assert!(place.commit(2, 1).exists() && place.commit(3, 1).exists());
-    // Nothing is lost any more.
-    let quiet = round(&place, 0);
-    assert!(!quiet.stderr.contains("gone"), "{quiet:?}");
-
-    // The same under a running agent, which had nothing to do.
-    older();
-    save(&place, "n", "step_4");
-    let mut agent = start_again(&place, "n", &[]);
-    agent.wait_for_log("main: step 4 (attempt 1) is durable");
-    go_back();
-    agent.wait_for_log("steps of demo/a that were durable on main are gone from it: step 4");
-    wait_until("step 4 is committed again", || place.commit(4, 1).exists());
-    drain(&place, "n", agent).expect_code(0);
-}
-
-#[test]
-fn a_push_sends_what_the_remote_has_lost() {
-    let place = Place::new();
-    place.checkpoint("step_1", "one");
-    let push = || place.run_here(&["push", "checkpoints/step_1", "--local", "vault"]);
-    push().expect_code(0);
-    for lost in [".stepvault/commits", ".stepvault/parts", "000000000001.a1"] {
-        place.remove(&format!("remote/demo/a/{lost}"));
-    }
-    push().expect_code(0);
-    assert!(place.commit(1, 1).exists());
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod exit_codes;
 mod explain;
 mod fixtures;
 mod given_up;
+mod going_back;
 mod kept_of_a_file;
 mod last_agent;
 mod layouts;
