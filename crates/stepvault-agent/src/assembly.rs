@@ -127,6 +127,7 @@ impl Shared {
                 uploaded,
                 maximum_backlog_steps: options.maximum_backlog_steps,
                 incomplete_after: options.incomplete_after,
+                node: options.writer.place.node().clone(),
                 comparison_interval: options.retention_interval.min(LONGEST_COMPARISON_INTERVAL),
                 once: options.once,
                 next_run: 0,

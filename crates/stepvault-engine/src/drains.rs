@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use futures::future::join_all;
 use stepvault_core::Result;
-use stepvault_core::drain::{DrainRecord, LeftStep};
+use stepvault_core::clock::Clock;
+use stepvault_core::drain::{DrainRecord, LeftStep, UnderWay, uploads_under_way};
 use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::keys::KeyKind;
 
@@ -24,6 +25,27 @@ pub async fn drain_records(remote: &RunRemote) -> Result<Vec<DrainRecord>> {
         record.run == *run
     })
     .await
+}
+
+/// Returns the steps newer than `newest` that nodes are uploading now, the newest first. A remote that does not answer is
+/// left out.
+pub async fn uploads_now(remotes: &[RunRemote], newest: Option<StepId>, clock: &dyn Clock) -> Vec<UnderWay> {
+    let asked = join_all(
+        remotes
+            .iter()
+            .map(|remote| remote.answers_soon(drain_records(remote))),
+    )
+    .await;
+    let of_remote = |(remote, records): (&RunRemote, Result<Vec<DrainRecord>>)| {
+        let mut records = records.unwrap_or_default();
+        // The record of a drain names every remote, and is on each.
+        for record in &mut records {
+            record.left.retain(|left| left.remote == *remote.name());
+        }
+        records
+    };
+    let records: Vec<DrainRecord> = remotes.iter().zip(asked).flat_map(of_remote).collect();
+    uploads_under_way(&records, newest, clock.now())
 }
 
 /// The steps that drains left, compared with what the remotes show now.

@@ -78,8 +78,14 @@ impl DrainPlanner {
             Ok(waiting.collect())
         })
         .await?;
-        let rate = self.throughput.bytes_per_second(&self.remote);
+        let rate = self.rate();
         Ok(plan(self.remote.clone(), waiting, rate, self.drain.time_left()))
+    }
+
+    /// Returns the measured rate or, before anything was measured, the one to which uploads are limited.
+    fn rate(&self) -> Option<u64> {
+        let limit = || self.runs.first()?.settings.bandwidth_limit_bytes_per_second;
+        self.throughput.bytes_per_second(&self.remote).or_else(limit)
     }
 
     /// Returns when the upload of this step should be preempted by another one.
@@ -119,7 +125,7 @@ impl DrainPlanner {
 
     fn fewer(&self, parts: PartsAtOnce) -> Option<usize> {
         let left = self.drain.time_left().until_the_end?;
-        let rate = self.throughput.bytes_per_second(&self.remote)?;
+        let rate = self.rate()?;
         let count = parts_at_once(parts.part_bytes, rate, left, parts.count);
         (count < parts.count).then_some(count)
     }
@@ -139,7 +145,7 @@ impl DrainPlanner {
     fn are_finished_soon(&self, parts: PartsAtOnce) -> bool {
         let under_way = parts.part_bytes.saturating_mul(parts.count as u64);
         let unsent = under_way.saturating_sub(self.throughput.in_flight_bytes(&self.remote));
-        let rate = self.throughput.bytes_per_second(&self.remote).unwrap_or_default();
+        let rate = self.rate().unwrap_or_default();
         let left = self.drain.time_left().until_the_end.unwrap_or_default();
         u128::from(unsent) * 1000 <= u128::from(rate) * left.as_millis() / 2
     }

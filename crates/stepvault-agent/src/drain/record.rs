@@ -83,13 +83,13 @@ pub(crate) async fn write_drain_records(
     }
     let writes = records.iter().flat_map(|(run, record)| {
         let remotes = remotes_of(run, &options.remotes, vault).into_iter();
-        remotes.map(move |remote| write_to_remote(remote, record, deadline))
+        remotes.map(move |remote| async move { write_to_remote(&remote, record, deadline).await })
     });
     join_all(writes).await;
 }
 
 /// Writes the record to a remote, for readers with a different vault.
-async fn write_to_remote(remote: RunRemote, record: &DrainRecord, deadline: Instant) {
+pub(super) async fn write_to_remote(remote: &RunRemote, record: &DrainRecord, deadline: Instant) {
     let key = remote.keys.drain(&record.node);
     match timeout_at(deadline, remote.replace_record(&key, record)).await {
         Ok(Ok(())) => {}
@@ -145,9 +145,11 @@ async fn report_drains_on_remotes(reporter: &Reporter, run: &RunName, remotes: &
     };
     for record in &drains.records {
         if let Some(text) = record.summary(|left| drains.is_missed(left)) {
-            reporter.warn(&format!(
-                "{run}: {text}; only that node's vault holds the missing data, and this is a different vault"
-            ));
+            let where_it_is = match record.bytes_per_second {
+                None => "only that node's vault holds the missing data, and this is a different vault",
+                Some(_) => "if that node is gone, the missing data is too",
+            };
+            reporter.warn(&format!("{run}: {text}; {where_it_is}"));
         }
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct UploadWorker {
     pub(crate) uploaded: Arc<Notify>,
     pub(crate) maximum_backlog_steps: usize,
     pub(crate) incomplete_after: Duration,
+    /// This node.
+    pub(crate) node: NodeName,
     /// How often it compares what the vault takes for durable with what the remote lists.
     pub(crate) comparison_interval: Duration,
     /// Whether to end instead of waiting for an unreachable remote.
@@ -96,6 +98,7 @@ impl UploadWorker {
                 Choice::Later(until) => self.rest(Some(until), ending).await,
             }
         }
+        self.end_telling().await;
         for run in self.runs {
             if let Some(held) = run.held {
                 held.release().await;
@@ -139,7 +142,15 @@ impl UploadWorker {
         }
     }
 
-    async fn rest(&self, until: Option<Instant>, ending: bool) {
+    /// Tells other nodes that no upload is under way.
+    async fn end_telling(&mut self) {
+        for run in &mut self.runs {
+            run.telling.end(&run.remote, &self.node).await;
+        }
+    }
+
+    async fn rest(&mut self, until: Option<Instant>, ending: bool) {
+        self.end_telling().await;
         tokio::select! {
             () = self.wake.notified() => {}
             () = self.signals.all_determined.cancelled(), if !ending => {}
@@ -155,14 +166,23 @@ impl UploadWorker {
         let (in_use, in_vault) = (self.vault.in_use.clone(), here.step());
         let planner = self.planner(self.excluded(true));
         let parts = planner.parts_at_once(step, self.runs[index].remote.settings.max_concurrent_requests);
+        let mut telling = std::mem::take(&mut self.runs[index].telling);
+        let (remote, node) = (self.runs[index].remote.clone(), self.node.clone());
+        let told = planner.clone();
+        let told = telling.tell(&remote, &node, &told);
         let narrowed = planner.clone().until_fewer_at_once(parts);
         let preempted = planner.until_preempted(here.run.clone(), here.id);
         let why = tokio::select! {
-            () = self.upload(index, step, parts.count) => return true,
-            () = narrowed => "upload continues with fewer parts at once, so that they are whole at the deadline",
-            () = preempted => "upload preempted by another step",
-            () = in_use.is_given_up(&in_vault) => "upload stopped: the vault gives the step up for lack of space",
+            () = self.upload(index, step, parts.count) => None,
+            () = told => None,
+            () = narrowed => Some("upload continues with fewer parts at once, so that they are whole at the deadline"),
+            () = preempted => Some("upload preempted by another step"),
+            () = in_use.is_given_up(&in_vault) => {
+                Some("upload stopped: the vault gives the step up for lack of space")
+            }
         };
+        self.runs[index].telling = telling;
+        let Some(why) = why else { return true };
         self.reporter.status.upload_stopped(&here);
         tracing::info!(run = %here.run, id = %here.id, remote = %here.remote, "{why}");
         false

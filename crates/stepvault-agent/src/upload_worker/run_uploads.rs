@@ -20,6 +20,7 @@ use super::deferral::retention_would_drop;
 use super::missing_parts::MissingParts;
 use crate::attempts::OpenRun;
 use crate::backlog::Backlog;
+use crate::drain::Telling;
 use crate::pause::Pause;
 use crate::report::StepOnRemote;
 use crate::reporter::Reporter;
@@ -50,6 +51,8 @@ pub(crate) struct RunUploads {
     pub(super) missing_parts: MissingParts,
     /// Steps that retention would remove anyway, when time is short.
     pub(super) deferred: BTreeSet<StepId>,
+    /// What other nodes are told of these uploads.
+    pub(super) telling: Telling,
     /// When to compare next what the vault takes for durable with what the remote lists.
     pub(super) compares_at: Instant,
 }
@@ -85,6 +88,7 @@ impl RunUploads {
             tries: BTreeMap::new(),
             missing_parts: MissingParts::default(),
             deferred: BTreeSet::new(),
+            telling: Telling::default(),
             compares_at: Instant::now(),
         }
     }

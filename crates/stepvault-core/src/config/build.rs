@@ -199,6 +199,7 @@ fn restart(section: &mut Section<'_>) -> RestartSettings {
                 .unwrap_or(fallback.demotion.crashes),
             within_seconds: crash_within,
         },
+        wait_for_uploads: section.duration("wait-for-uploads"),
     }
 }
 

@@ -223,6 +223,9 @@ pub struct RestartSettings {
     pub restart_loop: RestartLoopRule,
     /// When a step is skipped because the trainer crashes after resuming from it.
     pub demotion: DemotionRule,
+    /// How long a start waits for a newer step that another node is uploading; `None` for as long as the trainer took
+    /// from the last step but one to the last.
+    pub wait_for_uploads: Option<Duration>,
 }
 
 /// `[doctor]`

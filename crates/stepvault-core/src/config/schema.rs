@@ -139,6 +139,7 @@ static RESTART: &[Member] = &[
     default("loop-within", Kind::Duration, "10m"),
     default("crash-within", Kind::Duration, "5m"),
     default("demote-after", COUNT, "3"),
+    unset("wait-for-uploads", Kind::Duration),
 ];
 
 static DOCTOR: &[Member] = &[unset("required-environment", Kind::Texts)];

@@ -1,4 +1,4 @@
-//! The record of what a drain did not finish, for the process that continues the run.
+//! The record of what a node has still to upload, for the process that continues the run.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +11,9 @@ use crate::words;
 /// Maximum number of steps that a record names: a vault may contain many that no remote has.
 pub const MAX_LEFT_STEPS: usize = 256;
 
-/// What the last drain of a node did not finish for a run: stored in the vault for the node's next start, and on
-/// remotes for other nodes, because the vault may be lost.
+/// What a node has still to upload of a run: on remotes while it uploads, so that the start of another node can wait for
+/// it, and after its last drain, because the vault may be lost. What a drain left is in the vault too, for the node's next
+/// start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRecord {
@@ -24,8 +25,11 @@ pub struct DrainRecord {
     pub node: NodeName,
     /// Why it was drained: "an EC2 spot notice".
     pub reason: String,
-    /// When the drain ended, by the node's clock.
+    /// When the drain ended, or the record was written, by the node's clock.
     pub ended_at: Timestamp,
+    /// The rate of the uploads that are under way, 0 while it was not measured; `None` if none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
     /// The steps that are not durable, by remote, the newest first; at most [`MAX_LEFT_STEPS`].
     pub left: Vec<LeftStep>,
     /// Number of steps that exceed this limit and are not named.
@@ -64,6 +68,7 @@ impl DrainRecord {
             node,
             reason,
             ended_at,
+            bytes_per_second: None,
             left,
             more,
         }
@@ -94,13 +99,15 @@ impl DrainRecord {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Some(format!(
-            "the drain of {} after {} ({}) left {}{more}",
-            self.node,
-            self.reason,
-            Timestamp::from_seconds(self.ended_at.seconds).to_rfc3339(),
-            named.join(", ")
-        ))
+        let (node, steps) = (&self.node, named.join(", "));
+        let written = Timestamp::from_seconds(self.ended_at.seconds).to_rfc3339();
+        Some(if let Some(rate) = self.bytes_per_second {
+            let rate = words::rate(rate);
+            format!("{node} was uploading {steps}{more} at {rate} ({written})")
+        } else {
+            let reason = &self.reason;
+            format!("the drain of {node} after {reason} ({written}) left {steps}{more}")
+        })
     }
 }
 

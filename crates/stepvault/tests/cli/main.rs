@@ -42,6 +42,7 @@ mod layouts;
 mod not_the_store;
 mod other_users;
 mod outage;
+mod previous_job;
 mod ranks;
 mod resumed_uploads;
 mod retention;

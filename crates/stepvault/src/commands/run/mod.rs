@@ -8,6 +8,7 @@ mod restoring;
 mod serving;
 mod signals;
 mod trainer;
+mod uploads;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -13,6 +13,7 @@ use super::RunArguments;
 use super::environment::RestoredStep;
 use super::history::StartNote;
 use super::place::Place;
+use super::uploads::wait_for_uploads;
 use crate::commands::Session;
 use crate::commands::restore::document::restored;
 use crate::commands::restore::{existing, restore_context};
@@ -32,6 +33,9 @@ pub(super) async fn restore_step(
     note: &StartNote,
 ) -> Result<Option<RestoredStep>> {
     let demoted = look_back(session, place, tiers, note).await;
+    if arguments.step.is_none() && arguments.attempt.is_none() {
+        wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
+    }
     let request = RestoreRequest {
         step: arguments.step,
         attempt: arguments.attempt,

@@ -1,0 +1,137 @@
+//! Waits, before the trainer starts, for a newer step that the job before is still uploading from other nodes.
+
+use std::time::Duration;
+
+use stepvault_core::drain::UnderWay;
+use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::words;
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::catalog::FoundCommit;
+use stepvault_engine::drains::uploads_now;
+use stepvault_engine::step_state::visible_commits;
+use stepvault_local::clock::SystemClock;
+use stepvault_local::sealed::SealedStep;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::restoring::tell;
+use crate::commands::Session;
+use crate::context::Tiers;
+
+const INTERVAL: Duration = Duration::from_secs(2);
+/// How long a remote has to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How often the time left is said.
+const SAID_EVERY: Duration = Duration::from_mins(1);
+/// How long an upload may make no progress. Its node writes its record every 10 s.
+const LONGEST_STANDSTILL: Duration = Duration::from_secs(45);
+/// Limits of the time between two steps that is waited without a setting.
+const SHORTEST_DEFAULT: Duration = Duration::from_mins(1);
+const LONGEST_DEFAULT: Duration = Duration::from_mins(15);
+
+/// Waits until the newest step that can be expected within the configured time is durable, or its upload stands still.
+/// Says so. An unreachable remote is not waited for: the restore tells what that means.
+pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Option<Duration>) {
+    if limit == Some(Duration::ZERO) {
+        return;
+    }
+    let mut newest = newest_here(tiers).await;
+    if uploads_now(&tiers.remotes, newest, &SystemClock).await.is_empty() {
+        return;
+    }
+    let (durable, interval) = durable_steps(tiers).await;
+    newest = newest.max(durable);
+    let limit = limit.unwrap_or(interval);
+    let began = Instant::now();
+    let (mut said_at, mut before, mut moved_at) = (None::<Instant>, None::<UnderWay>, began);
+    loop {
+        let left = limit.saturating_sub(began.elapsed());
+        let steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
+        let in_time = |step: &&UnderWay| step.time_left.is_none_or(|time_left| time_left <= left);
+        let Some(step) = steps.iter().find(in_time).filter(|_| !left.is_zero()) else {
+            if let Some(step) = steps.first() {
+                let limit = words::duration(limit);
+                let text = format!(
+                    "{}: not waiting longer than {limit} (restart.wait-for-uploads)",
+                    under_way(step)
+                );
+                session.output.warn(&text);
+            }
+            return;
+        };
+        if before.as_ref().is_none_or(|before| before != step) {
+            moved_at = Instant::now();
+        } else if moved_at.elapsed() > LONGEST_STANDSTILL {
+            session.output.warn(&format!(
+                "{}: it makes no progress, and is not waited for",
+                under_way(step)
+            ));
+            return;
+        }
+        if said_at.is_none_or(|said_at| said_at.elapsed() >= SAID_EVERY) {
+            said_at = Some(Instant::now());
+            let newer = newest.map_or_else(String::new, |newest| format!(", newer than {newest}"));
+            let limit = words::duration(limit);
+            tell(
+                session,
+                &format!(
+                    "{}{newer}: waiting for it, {limit} at most (restart.wait-for-uploads)",
+                    under_way(step)
+                ),
+            );
+        }
+        before = Some(step.clone());
+        sleep(INTERVAL).await;
+        newest = newest.max(durable_steps(tiers).await.0);
+    }
+}
+
+fn under_way(step: &UnderWay) -> String {
+    let nodes: Vec<&str> = step.nodes.keys().map(NodeName::as_str).collect();
+    let time_left = step
+        .time_left
+        .map_or_else(String::new, |left| format!(", about {}", words::duration(left)));
+    format!(
+        "{} uploading {} to {}, {} missing{time_left}",
+        match nodes.as_slice() {
+            [node] => format!("{node} is still"),
+            nodes => format!("{} nodes are still", nodes.len()),
+        },
+        step.id,
+        step.remote,
+        words::bytes(step.missing_bytes)
+    )
+}
+
+/// Returns the newest step of the vault.
+async fn newest_here(tiers: &Tiers) -> Option<StepId> {
+    let vault = tiers.vault.clone()?;
+    let run = tiers.run_name().clone();
+    let steps = blocking(move || vault.steps(&run)).await.ok()?.steps;
+    steps.last().map(SealedStep::id)
+}
+
+/// Returns the newest step that a remote shows, and the time that the trainer took from the one before to it.
+async fn durable_steps(tiers: &Tiers) -> (Option<StepId>, Duration) {
+    let mut steps = Vec::new();
+    for remote in &tiers.remotes {
+        let Ok(Ok(commits)) = timeout(PATIENCE, visible_commits(remote)).await else {
+            continue;
+        };
+        let written = |commit: FoundCommit| commit.commit.ok().map(|commit| commit.written_at);
+        steps.extend(commits.into_iter().map(|(id, commit)| (id, written(commit))));
+    }
+    steps.sort_unstable();
+    steps.dedup_by_key(|(id, _)| *id);
+    let newest = steps.last().map(|(id, _)| *id);
+    let mut last = steps.iter().rev().filter_map(|(_, written_at)| *written_at);
+    let took = last.next().zip(last.next());
+    let seconds = took.map(|(last, before)| last.seconds.saturating_sub(before.seconds));
+    let took = seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map(Duration::from_secs);
+    (
+        newest,
+        took.unwrap_or(LONGEST_DEFAULT)
+            .clamp(SHORTEST_DEFAULT, LONGEST_DEFAULT),
+    )
+}
