@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from . import _commands, errors
-from ._program import PathLike, Remotes, answer, arguments_of, environment, program, remote_urls
+from ._program import PathLike, Remotes, answer, arguments_of, environment, program, remote_urls, run_name
 from ._progress import ProgressLine
 from ._results import Announced, Document, Drained, Progress, Status, Steps
 from ._socket import GRACE_SECONDS, MAXIMUM_PATH_BYTES, NoAnswer, ask
@@ -302,7 +302,7 @@ def watch(
 
     Args:
         directory: Where the trainer writes its steps.
-        run: Name of the run.
+        run: Name of the run. Variables in braces are replaced: `"sweep-{SLURM_ARRAY_TASK_ID}"`, `{hostname}`.
         remote: A URL or several: `s3://bucket/prefix`, `gs://…`, `az://…`, or an existing directory.
         keep_last: How many steps each remote keeps; by default all.
         keep_local_last: How many steps the vault keeps, of those that are durable.
@@ -322,7 +322,7 @@ def watch(
         Held: the vault is in use by a process that is no agent, or by the agent of another run.
         AgentEnded: the agent ended at its start.
     """
-    directory = Path(directory).absolute()
+    directory, run = Path(directory).absolute(), run_name(run)
     vault = _commands.vault_beside(directory) if local is None else Path(local).absolute()
     agent = Agent(run, directory, vault, remote_urls(remote), drain_deadline)
     if len(os.fsencode(agent._socket)) > MAXIMUM_PATH_BYTES:

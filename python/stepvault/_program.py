@@ -6,13 +6,14 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import threading
 from pathlib import Path
-from typing import IO, Any, Dict, List, Optional, Sequence, Union
+from typing import IO, Any, Dict, List, Match, Optional, Sequence, Union
 
 from . import errors
 from ._version import __version__
@@ -83,6 +84,23 @@ def remote_urls(remotes: Optional[Remotes]) -> List[str]:
     return [remote_url(remote) for remote in remotes]
 
 
+def run_name(run: str) -> str:
+    """Returns the name of a run with its variables: `sweep-{SLURM_ARRAY_TASK_ID}`, `{hostname}`.
+
+    Raises:
+        UsageError: a variable is not set.
+    """
+
+    def value(match: Match[str]) -> str:
+        name = match[1]
+        found = os.uname().nodename if name == "hostname" else os.environ.get(name)
+        if not found:
+            raise errors.UsageError(f"the name of the run is {run}: the variable {name} is not set", "set it")
+        return found
+
+    return re.sub(r"{([A-Za-z0-9_]+)}", value, run)
+
+
 def arguments_of(
     *,
     run: Optional[str] = None,
@@ -95,7 +113,7 @@ def arguments_of(
     """Returns the global options."""
     arguments: List[str] = []
     for option, value in [
-        ("--run", run),
+        ("--run", None if run is None else run_name(run)),
         ("--local", local),
         ("--config", config),
         ("--node", node),

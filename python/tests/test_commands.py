@@ -147,3 +147,16 @@ def test_remotes_are_urls_or_directories(place):
     odd.mkdir()
     stepvault.push(place.save(1), run="my-run", remote=odd)
     assert [step.step for step in stepvault.list_steps(run="my-run", remote=odd, local=place.vault)] == [1]
+
+
+def test_the_name_of_a_run_may_contain_variables(place, monkeypatch):
+    run = "sweep-{SLURM_ARRAY_TASK_ID}"
+    with pytest.raises(stepvault.UsageError, match="SLURM_ARRAY_TASK_ID is not set"):
+        stepvault.watch(place.checkpoints, run=run, remote=place.remote)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    place.save(100)
+    with stepvault.watch(place.checkpoints, run=run, remote=place.remote) as agent:
+        assert agent.run == "sweep-3"
+    (step,) = stepvault.list_steps(run="sweep-3", remote=place.remote)
+    assert step.step == 100
+    assert [step.step for step in stepvault.list_steps(run=run, remote=place.remote)] == [100]

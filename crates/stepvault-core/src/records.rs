@@ -195,6 +195,10 @@ pub struct WriterLease {
     pub launch: Option<LaunchName>,
     /// The job's nodes.
     pub nodes: NodeSet,
+    /// Whether the job trains: then it excludes others that train. Otherwise it uploads, and excludes others that upload; a
+    /// job that has ended may still do so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trains: bool,
     /// Identity under which the vault that the job uploads from holds leases; another one after each boot.
     pub vault: String,
     /// Seconds without renewal, by the store's clock, after which the lease expires.
@@ -310,6 +314,7 @@ mod tests {
     #[test]
     fn a_job_is_told_by_its_launch_and_without_one_by_its_vault_or_nodes() {
         let lease = |launch: Option<&str>, nodes: &str, vault: &str| WriterLease {
+            trains: false,
             format: FORMAT,
             run: RunName::new("run").unwrap(),
             launch: launch.map(|name| LaunchName::new(name).unwrap()),

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::codec::FORMAT;
+use stepvault_core::digest::Sha256Digest;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::nodes::Writer;
 use stepvault_core::records::WriterLease;
@@ -17,9 +18,19 @@ use crate::catalog::is_outage;
 use crate::run_remote::RunRemote;
 
 /// How long a killed job keeps the next one out.
-const TIME_TO_LIVE: Duration = Duration::from_mins(2);
+pub const TIME_TO_LIVE: Duration = Duration::from_mins(2);
 /// How often the lease is rewritten.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(40);
+
+/// What a job needs an exclusive run for. Jobs exclude those with the same purpose: one that has ended may upload while
+/// the next one trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To start a trainer.
+    Train,
+    /// To upload steps.
+    Upload,
+}
 
 /// The exclusive right to write a run on one remote: renewed in the background until released or dropped.
 #[derive(Debug)]
@@ -36,15 +47,21 @@ impl ExclusiveRun {
     ///
     /// # Errors
     /// [`ErrorKind::Held`] while another job has it. This is transient, as the lease of a killed job expires.
-    pub async fn take(remote: &RunRemote, vault: &Vault, writer: &Writer) -> Result<Self> {
+    pub async fn take(remote: &RunRemote, vault: &Vault, writer: &Writer, purpose: Purpose) -> Result<Self> {
         let holder = vault.clone();
         let holder = blocking(move || holder.holder()).await?;
-        let key = remote.keys.writer_lease(&holder);
+        let trains = purpose == Purpose::Train;
+        let key = remote.keys.writer_lease(&if trains {
+            of_trainer(&holder)
+        } else {
+            holder.clone()
+        });
         let lease = WriterLease {
             format: FORMAT,
             run: remote.keys.run().clone(),
             launch: writer.launch.clone(),
             nodes: writer.place.nodes().clone(),
+            trains,
             vault: holder,
             time_to_live_seconds: TIME_TO_LIVE.as_secs(),
         };
@@ -63,7 +80,7 @@ impl ExclusiveRun {
                     renewal: tokio::spawn(renewal),
                 });
             }
-            Ok(Some(other)) => held_by(remote, &other),
+            Ok(Some(other)) => held_by(remote, &other, purpose),
             Err(error) => error,
         };
         release_lease(remote, &key).await;
@@ -87,6 +104,13 @@ impl Drop for ExclusiveRun {
     fn drop(&mut self) {
         self.renewal.abort();
     }
+}
+
+/// Returns the identity under which a vault holds the lease of its trainer, beside that of its uploads.
+fn of_trainer(holder: &str) -> String {
+    let mut digits = Sha256Digest::of(format!("trainer {holder}").as_bytes()).to_string();
+    digits.truncate(holder.len());
+    digits
 }
 
 async fn release_lease(remote: &RunRemote, key: &str) {
@@ -132,38 +156,41 @@ async fn other_holder(remote: &RunRemote, own_key: &str, own: &WriterLease) -> R
             // Its holder is unknown; it expires like any other.
             Err(_) => WriterLease {
                 launch: None,
+                trains: own.trains,
                 vault: String::new(),
                 time_to_live_seconds: TIME_TO_LIVE.as_secs(),
                 ..own.clone()
             },
         };
         let age = now.duration_since(object.modified).unwrap_or_default();
-        if age.as_secs() < lease.time_to_live_seconds && !lease.is_of_same_job(own) {
+        let excludes = lease.trains == own.trains && !lease.is_of_same_job(own);
+        if age.as_secs() < lease.time_to_live_seconds && excludes {
             return Ok(Some(lease));
         }
     }
     Ok(None)
 }
 
-fn held_by(remote: &RunRemote, other: &WriterLease) -> Error {
+fn held_by(remote: &RunRemote, other: &WriterLease, purpose: Purpose) -> Error {
     let launch = other
         .launch
         .as_ref()
         .map_or_else(String::new, |launch| format!(" in launch '{launch}'"));
-    Error::new(
-        ErrorKind::Held,
-        "cannot upload: another training job writes the run",
-    )
-    .on(format!("'{}' on {}", remote.keys.run(), remote.name()))
-    .because(format!(
-        "the job of {}{launch} holds its writer lease, and the run is exclusive",
-        other.nodes
-    ))
-    .hint(format!(
-        "end that job, or give this one its own run name; the lease of a killed job expires within {} s",
-        TIME_TO_LIVE.as_secs()
-    ))
-    .transient()
+    let what = match purpose {
+        Purpose::Train => "cannot train: another training job writes the run",
+        Purpose::Upload => "cannot upload: another training job writes the run",
+    };
+    Error::new(ErrorKind::Held, what)
+        .on(format!("'{}' on {}", remote.keys.run(), remote.name()))
+        .because(format!(
+            "the job of {}{launch} holds its writer lease, and the run is exclusive",
+            other.nodes
+        ))
+        .hint(format!(
+            "end that job, or give this one its own run name; the lease of a killed job expires within {} s",
+            TIME_TO_LIVE.as_secs()
+        ))
+        .transient()
 }
 
 #[cfg(test)]
@@ -187,30 +214,64 @@ mod tests {
         std::fs::create_dir(place.path().join("remote")).unwrap();
         let remote = in_directory(&place.path().join("remote")).await;
         let vault = |name: &str| Vault::open_or_create(&place.path().join(name)).unwrap();
-        let first = ExclusiveRun::take(&remote, &vault("a"), &writer("n0", Some("job-a")))
-            .await
-            .unwrap();
+        let first = ExclusiveRun::take(
+            &remote,
+            &vault("a"),
+            &writer("n0", Some("job-a")),
+            Purpose::Upload,
+        )
+        .await
+        .unwrap();
         assert!(first.is_current());
-        let error = ExclusiveRun::take(&remote, &vault("b"), &writer("n1", Some("job-b")))
-            .await
-            .unwrap_err();
+        let error = ExclusiveRun::take(
+            &remote,
+            &vault("b"),
+            &writer("n1", Some("job-b")),
+            Purpose::Upload,
+        )
+        .await
+        .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Held);
         assert!(
             error.is_transient() && error.to_string().contains("launch 'job-a'"),
             "{error}"
         );
         // Another node of the same job, and the same job restarted over the same vault.
-        let second = ExclusiveRun::take(&remote, &vault("c"), &writer("n2", Some("job-a")))
-            .await
-            .unwrap();
+        let second = ExclusiveRun::take(
+            &remote,
+            &vault("c"),
+            &writer("n2", Some("job-a")),
+            Purpose::Upload,
+        )
+        .await
+        .unwrap();
         drop(first);
-        let again = ExclusiveRun::take(&remote, &vault("a"), &writer("n0", Some("job-a:1")))
-            .await
-            .unwrap_err();
+        let again = ExclusiveRun::take(
+            &remote,
+            &vault("a"),
+            &writer("n0", Some("job-a:1")),
+            Purpose::Upload,
+        )
+        .await
+        .unwrap_err();
         // The job's other node still holds the run for the previous launch.
         assert_eq!(again.kind(), ErrorKind::Held);
         second.release().await;
-        let last = ExclusiveRun::take(&remote, &vault("b"), &writer("n1", Some("job-b"))).await;
+        let last = ExclusiveRun::take(
+            &remote,
+            &vault("b"),
+            &writer("n1", Some("job-b")),
+            Purpose::Upload,
+        )
+        .await;
         assert!(last.is_ok());
+        // One trains while the one before it still uploads.
+        let train = async |name: &str, node: &str, launch: &str| {
+            ExclusiveRun::take(&remote, &vault(name), &writer(node, Some(launch)), Purpose::Train).await
+        };
+        let _trains = train("c", "n2", "job-c").await.unwrap();
+        let error = train("a", "n0", "job-a").await.unwrap_err();
+        assert!(error.to_string().contains("cannot train"), "{error}");
+        assert!(train("c", "n2", "job-d").await.is_ok(), "the same vault");
     }
 }

@@ -9,7 +9,7 @@ use stepvault_core::ids::StepId;
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Event;
 use stepvault_core::retention::KeepRules;
-use stepvault_engine::exclusive::ExclusiveRun;
+use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
 use stepvault_local::sealed::SealedStep;
@@ -103,7 +103,7 @@ impl RunUploads {
         };
         if !self.held.as_ref().is_some_and(ExclusiveRun::is_current) {
             self.held = None;
-            self.held = Some(ExclusiveRun::take(&self.remote, vault, writer).await?);
+            self.held = Some(ExclusiveRun::take(&self.remote, vault, writer, Purpose::Upload).await?);
         }
         Ok(())
     }

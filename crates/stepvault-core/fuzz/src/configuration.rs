@@ -50,6 +50,7 @@ fn sources(text: &str) -> Sources {
         file: Some(file_of(file.to_owned())),
         environment,
         flags,
+        run: None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::Config;
+use super::run_names::name_runs;
 use super::sources::{FlagOverride, Sources};
 use super::{environment, file, options, validate};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,6 +27,7 @@ pub fn check(sources: &Sources) -> Report {
     let mut merged = Merged::default();
     if let Some(file) = &sources.file {
         file::read(file, &mut merged);
+        name_runs(&mut merged, sources);
     }
     let overrides: Vec<(KeyPath, &FlagOverride)> = sources
         .flags
@@ -50,7 +52,7 @@ pub fn check(sources: &Sources) -> Report {
     merged.fill_defaults();
     merged.settle_rules();
     let mut config = build(&mut merged);
-    validate::check_all(&config, &mut merged);
+    validate::check_all(&config, sources.run.as_ref(), &mut merged);
     config.explained = explain(&merged);
     config.profiles = sources.file.clone().filter(|_| merged.has_profiles);
     config.warnings.clone_from(&merged.warnings);

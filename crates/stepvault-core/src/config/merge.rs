@@ -67,6 +67,41 @@ impl Merged {
         self.tables.entry(path.clone()).or_insert(source);
     }
 
+    /// Gives a run another name, or forgets it.
+    pub(super) fn rename_run(&mut self, from: &str, to: Option<&str>) {
+        let is_its = |path: &KeyPath| {
+            let [table, name, ..] = path.segments() else {
+                return false;
+            };
+            table == "run" && name == from
+        };
+        let renamed = |path: &KeyPath| {
+            let mut segments = path.segments().to_vec();
+            to?.clone_into(&mut segments[1]);
+            Some(KeyPath::from(segments.as_slice()))
+        };
+        for (path, entry) in self
+            .entries
+            .extract_if(.., |path, _| is_its(path))
+            .collect::<Vec<_>>()
+        {
+            self.entries.extend(renamed(&path).map(|path| (path, entry)));
+        }
+        for (path, source) in self
+            .tables
+            .extract_if(.., |path, _| is_its(path))
+            .collect::<Vec<_>>()
+        {
+            self.tables.extend(renamed(&path).map(|path| (path, source)));
+        }
+        let names = self.names.entry("run").or_default();
+        match (names.iter().position(|name| name == from), to) {
+            (Some(index), Some(to)) => to.clone_into(&mut names[index]),
+            (Some(index), None) => drop(names.remove(index)),
+            (None, _) => {}
+        }
+    }
+
     /// Registers a remote or run.
     fn add_name(&mut self, table: &str, name: &str) {
         for known in ["remote", "run"] {

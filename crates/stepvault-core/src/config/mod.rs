@@ -16,6 +16,7 @@ mod model;
 mod options;
 mod paths;
 mod remote;
+mod run_names;
 mod schema;
 mod section;
 mod sources;
@@ -33,6 +34,7 @@ pub use model::{
     AgentSettings, Completion, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings,
     NoticeSource, Notices, RestartSettings, RunSettings, UploadSettings,
 };
+pub use run_names::HOSTNAME;
 pub use sources::{FileText, FlagOverride, Sources};
 pub use suggest::nearest;
 pub use units::{parse_duration, parse_size};

@@ -85,6 +85,7 @@ const POSITIVE: Kind = Kind::Integer(1);
 /// The whole file.
 pub(super) static ROOT: &[Member] = &[
     default("format", POSITIVE, "1"),
+    unset("run-name", Kind::Text),
     unset("node", Kind::Text),
     unset("nodes", Kind::Nodes),
     table("local", LOCAL),
@@ -193,6 +194,7 @@ pub(super) static KEEP: &[Member] = &[
 ];
 
 static RUN: &[Member] = &[
+    unset("run-name", Kind::Text),
     unset("watch", Kind::Path),
     default(
         "complete",

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::RunName;
+
 /// The text of a configuration file and the path it came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,8 +45,12 @@ impl FlagOverride {
 pub struct Sources {
     /// The file, if there is one.
     pub file: Option<FileText>,
-    /// The environment; variables that do not begin with `STEPVAULT_` are ignored.
+    /// The environment; of the variables that do not begin with `STEPVAULT_`, only
+    /// [those in names of runs](Self::variables_of_names) count.
     pub environment: Vec<(String, String)>,
+    /// The run that was selected, if one was: no other one is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunName>,
     /// The values given on the command line.
     pub flags: Vec<FlagOverride>,
 }

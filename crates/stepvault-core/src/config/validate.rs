@@ -4,13 +4,14 @@ use super::merge::{Merged, fault};
 use super::model::Config;
 use super::paths::places;
 use super::validate_remote::check_remote;
-use super::validate_run::{check_keep, check_run};
+use super::validate_run::{check_keep, check_run, check_twins};
+use crate::ids::RunName;
 
 /// Two buffers of the smallest part: with less, no part can be sent while the next is read.
 const MINIMUM_MEMORY_BUDGET_BYTES: u64 = 2 * crate::file_parts::MINIMUM_PART_SIZE_BYTES;
 
 /// Checks everything that involves several keys.
-pub(super) fn check_all(config: &Config, merged: &mut Merged) {
+pub(super) fn check_all(config: &Config, selected: Option<&RunName>, merged: &mut Merged) {
     check_local(config, merged);
     for remote in &config.remotes {
         check_remote(remote, merged);
@@ -22,6 +23,10 @@ pub(super) fn check_all(config: &Config, merged: &mut Merged) {
     }
     for run in &config.runs {
         check_run(config, run, merged);
+        // A selected run is served alone.
+        if selected.is_none() {
+            check_twins(config, run, merged);
+        }
     }
 }
 

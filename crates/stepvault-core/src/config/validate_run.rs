@@ -11,10 +11,8 @@ use crate::error::ErrorKind;
 use crate::ids::RemoteName;
 use crate::retention::KeepRules;
 
-/// Checks what involves several keys of a run.
-pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged) {
-    let name = run.name.as_str();
-    let key = |key| ["run", name, key];
+/// Checks that no other run of the configuration takes the same steps.
+pub(super) fn check_twins(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let twin = |other: &&RunSettings| {
         other.name != run.name
             && other.watch.is_some()
@@ -33,11 +31,17 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
         );
         fault(
             merged,
-            &key("watch"),
+            &["run", run.name.as_str(), "watch"],
             why,
             "give the runs patterns or series that do not overlap, or remove one of them",
         );
     }
+}
+
+/// Checks what involves several keys of a run.
+pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged) {
+    let name = run.name.as_str();
+    let key = |key| ["run", name, key];
     for glob in &run.ignore {
         if let Err(error) = globset::Glob::new(glob) {
             let why = format!("'{glob}' is not a glob: {}", error.kind());

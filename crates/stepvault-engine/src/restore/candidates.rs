@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, outage};
+use crate::catalog::{claimed_ids, is_outage, outage, removed_steps};
 use crate::run_remote::{ANSWER_PATIENCE, RunRemote};
 use crate::step_state::visible_steps;
 
@@ -78,7 +78,7 @@ fn is_proof(error: &Error) -> bool {
 async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectInfo>>> {
     let patience = sleep(ANSWER_PATIENCE);
     tokio::pin!(patience);
-    let one = async |index: usize, remote: &RunRemote| (index, visible_steps(remote).await);
+    let one = async |index: usize, remote: &RunRemote| (index, visible_now(remote).await);
     let mut pending: FuturesUnordered<_> = remotes
         .iter()
         .enumerate()
@@ -103,6 +103,32 @@ async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectIn
     answers
         .map(|(remote, answer)| answer.unwrap_or_else(|| Err(remote.no_answer())))
         .collect()
+}
+
+/// Number of claims whose commits are looked up, those of the newest steps.
+const LOOKED_UP: usize = 4;
+
+/// Returns the visible steps, also a new one that a listing which lags behind does not show yet: each commit has a claim
+/// before it, and the commits of claims that are newer than all listed steps are looked up by their names.
+async fn visible_now(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
+    let (mut visible, claimed) = tokio::try_join!(visible_steps(remote), claimed_ids(remote))?;
+    let newest = visible.keys().next_back().copied();
+    let is_newer = |id: &&StepId| newest.is_none_or(|newest| **id > newest);
+    let mut found = Vec::new();
+    for id in claimed.keys().rev().take_while(is_newer).take(LOOKED_UP) {
+        found.extend(
+            remote
+                .store
+                .head(&remote.keys.commit(*id))
+                .await?
+                .map(|head| (*id, head.info)),
+        );
+    }
+    if !found.is_empty() {
+        let removed = removed_steps(remote).await?;
+        visible.extend(found.into_iter().filter(|(id, _)| !removed.contains(*id)));
+    }
+    Ok(visible)
 }
 
 /// All candidates, and the unreachable tiers.

@@ -117,10 +117,15 @@ pub(crate) fn list(state: &State, input: &ListObjectsV2Input) -> S3Result<S3Resp
     let encode = |key: &str| if encoded { url_encode(key) } else { key.to_owned() };
     let prefix = input.prefix.clone().unwrap_or_default();
     let root = format!("{}/", input.bucket);
+    let unlisted = state
+        .buckets()
+        .get(&input.bucket)
+        .and_then(|bucket| bucket.unlisted.clone());
     state.objects.with(|table| {
         let sorted = table
             .range(format!("{root}{prefix}")..)
-            .map_while(|(path, object)| Some((path.strip_prefix(&root)?, object)));
+            .map_while(|(path, object)| Some((path.strip_prefix(&root)?, object)))
+            .filter(|(key, _)| unlisted.as_ref().is_none_or(|text| !key.contains(text)));
         let page = Page::of(sorted, &prefix, input.delimiter.as_deref(), &after, limit);
         let common_prefixes = page
             .prefixes

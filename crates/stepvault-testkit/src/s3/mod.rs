@@ -215,6 +215,13 @@ impl StrictS3 {
         }
     }
 
+    /// Lets listings of the bucket lag behind: they do not show objects whose key contains this text.
+    pub fn hide_from_listings(&self, bucket: &str, text: &str) {
+        if let Some(bucket) = self.state.buckets().get_mut(bucket) {
+            bucket.unlisted = Some(text.to_owned());
+        }
+    }
+
     /// Returns the stored objects by `bucket/key`.
     pub fn objects(&self) -> &Objects {
         &self.state.objects

@@ -19,6 +19,8 @@ pub(crate) struct Bucket {
     pub(crate) created: SystemTime,
     pub(crate) lifecycle: Option<BucketLifecycleConfiguration>,
     pub(crate) claims_versioning: bool,
+    /// Listings do not show objects yet whose key contains this.
+    pub(crate) unlisted: Option<String>,
 }
 
 /// A key for signing requests.
@@ -72,6 +74,7 @@ impl State {
             created: SystemTime::now(),
             lifecycle: None,
             claims_versioning: false,
+            unlisted: None,
         };
         self.buckets().entry(name.to_owned()).or_insert(bucket);
     }

@@ -9,7 +9,6 @@ use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
 use stepvault_core::observe::Observer;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Session;
@@ -67,13 +66,10 @@ pub(super) struct AgentDocument {
 pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result<ExitCode> {
     let settings = if arguments.like_last {
         Settings::of_last_agent(session)?
+    } else if arguments.trainer_ended {
+        Settings::load_with_last_agent(session)?
     } else {
         Settings::load(session)?
-    };
-    let settings = if arguments.trainer_ended && settings.named_run().is_none() {
-        blocking(move || settings.with_run_of_last_agent()).await?
-    } else {
-        settings
     };
     let config = served(&settings)?;
     let style = Style::of_service(&session.output);

@@ -15,7 +15,7 @@ use stepvault_core::nodes::listed;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::exclusive::ExclusiveRun;
+use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{CheckpointToSeal, PushReport, RemoteOutcome, SourceCheck, check_source, push};
 use stepvault_engine::upload::Uploaded;
@@ -237,7 +237,7 @@ pub(super) async fn push_one(
 async fn hold(tiers: &Tiers, vault: &Vault, request: &CheckpointToSeal) -> Result<Vec<ExclusiveRun>> {
     let mut held = Vec::new();
     for remote in tiers.remotes.iter().filter(|_| tiers.run.exclusive) {
-        match ExclusiveRun::take(remote, vault, &request.writer).await {
+        match ExclusiveRun::take(remote, vault, &request.writer, Purpose::Upload).await {
             Ok(right) => held.push(right),
             Err(error) if error.kind() == ErrorKind::Held => {
                 for held in held {

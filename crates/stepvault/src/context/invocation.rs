@@ -38,7 +38,6 @@ impl Record for Invocation {
 impl Invocation {
     pub(super) fn new(
         sources: Sources,
-        run: Option<RunName>,
         remotes: Option<Vec<RemoteName>>,
         writer: &Writer,
         attempt: Option<Attempt>,
@@ -50,7 +49,7 @@ impl Invocation {
             node: writer.place.node().clone(),
             nodes: writer.place.nodes().clone(),
             remotes,
-            run,
+            run: sources.run.clone(),
             sources,
         }
     }

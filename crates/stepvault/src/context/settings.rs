@@ -25,7 +25,6 @@ pub(crate) struct Settings {
     /// The effective configuration.
     pub(crate) config: Config,
     sources: Sources,
-    run: Option<RunName>,
     remotes: Option<Vec<RemoteName>>,
     /// The writer and the attempt of the vault's last agent, if they count instead of the job's launcher.
     pub(super) last: Option<(Writer, Option<Attempt>)>,
@@ -34,19 +33,8 @@ pub(crate) struct Settings {
 impl Settings {
     /// Loads the configuration that the session's arguments select, and prints its warnings.
     pub(crate) fn load(session: &Session) -> Result<Self> {
-        let Gathered {
-            sources,
-            run,
-            remotes,
-        } = gather(&session.global)?;
-        Ok(Self {
-            config: load(&sources)?,
-            sources,
-            run,
-            remotes,
-            last: None,
-        }
-        .introduced(session))
+        let Gathered { sources, remotes } = gather(&session.global)?;
+        Self::loaded(sources, remotes).map(|settings| settings.introduced(session))
     }
 
     /// Loads the configuration with which the last agent of the vault was started that `--local` names, with its node,
@@ -56,35 +44,65 @@ impl Settings {
     /// As for [`Invocation::read`].
     pub(crate) fn of_last_agent(session: &Session) -> Result<Self> {
         let last = Invocation::read(&session.global)?;
-        Ok(Self {
-            config: load(&last.sources)?,
-            last: Some((last.writer()?, last.attempt)),
-            sources: last.sources,
+        let writer = (last.writer()?, last.attempt);
+        let sources = Sources {
             run: last.run,
-            remotes: last.remotes,
-        }
-        .introduced(session))
+            ..last.sources
+        };
+        let settings = Self {
+            last: Some(writer),
+            ..Self::loaded(sources, last.remotes)?
+        };
+        Ok(settings.introduced(session))
     }
 
-    /// Adds the run that the vault's last agent served beside those of the configuration file, such as one of `stepvault run
-    /// --run NAME --into DIR`. Blocks.
+    /// Loads the configuration that the session's arguments select, with the run that the vault's last agent served beside
+    /// those of the file, such as one of `stepvault run --run NAME --into DIR`, and with that agent's values of variables
+    /// that are not set here. Blocks.
     ///
     /// # Errors
-    /// When the vault cannot be opened, or its record cannot be used.
-    pub(crate) fn with_run_of_last_agent(mut self) -> Result<Self> {
-        let Some(directory) = self.local_directory() else {
-            return Ok(self);
-        };
-        let vault = Vault::open_below(&directory, self.vault_parents())?;
-        let Some(last) = vault.as_ref().map(Invocation::of_vault).transpose()?.flatten() else {
-            return Ok(self);
-        };
-        let is_of_run = |flag: &FlagOverride| flag.key.starts_with("run.");
-        self.sources
-            .flags
-            .extend(last.sources.flags.into_iter().filter(is_of_run));
-        self.config = load(&self.sources)?;
-        Ok(self)
+    /// When the configuration is invalid, the vault cannot be opened, or its record cannot be used.
+    pub(crate) fn load_with_last_agent(session: &Session) -> Result<Self> {
+        let Gathered { mut sources, remotes } = gather(&session.global)?;
+        if sources.run.is_some() {
+            return Self::loaded(sources, remotes).map(|settings| settings.introduced(session));
+        }
+        let mut unset = sources.variables_of_names();
+        unset.retain(|name| sources.environment.iter().all(|(set, _)| set != name));
+        // No name of a run says where the vault is.
+        let mut nameless = sources.clone();
+        let placeholders = unset.iter().map(|name| (name.clone(), "0".to_owned()));
+        nameless.environment.extend(placeholders);
+        let local = load(&nameless)?.local;
+        let parents = Parents::allowed_if(local.allow_shared_parents);
+        let vault = local
+            .directory
+            .map(|directory| Vault::open_below(&directory, parents))
+            .transpose()?
+            .flatten();
+        if let Some(last) = vault.as_ref().map(Invocation::of_vault).transpose()?.flatten() {
+            let is_of_run = |flag: &FlagOverride| flag.key.starts_with("run.");
+            sources
+                .flags
+                .extend(last.sources.flags.into_iter().filter(is_of_run));
+            if !unset.is_empty() {
+                sources.run = last.run;
+            }
+            let variables = last.sources.environment.into_iter();
+            sources
+                .environment
+                .extend(variables.filter(|(name, _)| unset.contains(name)));
+        }
+        Self::loaded(sources, remotes).map(|settings| settings.introduced(session))
+    }
+
+    fn loaded(sources: Sources, remotes: Option<Vec<RemoteName>>) -> Result<Self> {
+        Ok(Self {
+            config: load(&sources)?,
+            sources,
+            remotes,
+            last: None,
+        })
     }
 
     /// Prints the node and the warnings.
@@ -105,11 +123,10 @@ impl Settings {
     /// Returns the record of how an agent with these settings was started. `None`, with a warning in the log, if there can
     /// be none: that is no reason not to save checkpoints.
     pub(crate) fn invocation(&self) -> Option<Vec<u8>> {
-        let (sources, run, remotes) = (self.sources.clone(), self.run.clone(), self.remotes.clone());
+        let (sources, remotes) = (self.sources.clone(), self.remotes.clone());
         let record = || {
             encode(&Invocation::new(
                 sources,
-                run,
                 remotes,
                 &self.writer()?,
                 self.attempt()?,
@@ -136,13 +153,11 @@ impl Settings {
 
     /// Builds settings from sources that the command itself provides, for one run.
     pub(crate) fn of(sources: &Sources, run: RunName) -> Result<Self> {
-        Ok(Self {
-            config: load(sources)?,
-            sources: sources.clone(),
+        let sources = Sources {
             run: Some(run),
-            remotes: None,
-            last: None,
-        })
+            ..sources.clone()
+        };
+        Self::loaded(sources, None)
     }
 
     /// Returns the built-in and the configured profiles.
@@ -154,7 +169,7 @@ impl Settings {
 
     /// Returns the named run, or the only configured one.
     pub(crate) fn run(&self) -> Result<RunSettings> {
-        if let Some(name) = &self.run {
+        if let Some(name) = &self.sources.run {
             return Ok(self.config.run(name));
         }
         let fault = |why: &str, hint: String| {
@@ -176,16 +191,14 @@ impl Settings {
     }
 
     /// Returns the settings with this run selected.
-    pub(crate) fn with_run(self, run: RunName) -> Self {
-        Self {
-            run: Some(run),
-            ..self
-        }
+    pub(crate) fn with_run(mut self, run: RunName) -> Self {
+        self.sources.run = Some(run);
+        self
     }
 
     /// Returns the run that the command line names. Without one the agent serves all configured runs.
     pub(crate) fn named_run(&self) -> Option<&RunName> {
-        self.run.as_ref()
+        self.sources.run.as_ref()
     }
 
     /// Returns the remotes that the command line names.
@@ -245,15 +258,8 @@ mod tests {
 
     #[test]
     fn without_a_run_the_error_says_how_to_name_one() {
-        let error = Settings {
-            config: load(&Sources::default()).unwrap(),
-            sources: Sources::default(),
-            run: None,
-            remotes: None,
-            last: None,
-        }
-        .run()
-        .unwrap_err();
+        let settings = Settings::loaded(Sources::default(), None).unwrap();
+        let error = settings.run().unwrap_err();
         assert_eq!(
             crate::output::human::error(&error),
             "error: no run selected: none is given or configured\n  hint: give --run NAME"

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::config::{FileText, FlagOverride, Sources, check};
-use stepvault_core::ids::{NodeName, RemoteName, RunName};
+use stepvault_core::config::{FileText, FlagOverride, HOSTNAME, Sources, check};
+use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::remote_choice::choose_remotes;
@@ -15,13 +15,11 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 pub(crate) const FILE_NAME: &str = "stepvault.toml";
 const SYSTEM_FILE: &str = "/etc/stepvault/stepvault.toml";
 
-/// The sources, and the run and remotes that flags and variables select.
+/// The sources, and the remotes that flags and variables select.
 #[derive(Debug)]
 pub(crate) struct Gathered {
     /// The sources of the configuration.
     pub(crate) sources: Sources,
-    /// The named run, if any.
-    pub(crate) run: Option<RunName>,
     /// The named remotes, if any.
     pub(crate) remotes: Option<Vec<RemoteName>>,
 }
@@ -56,7 +54,16 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         file,
         environment: environment()?,
         flags,
+        run,
     };
+    for name in sources.variables_of_names() {
+        let value = if name == HOSTNAME {
+            Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
+        } else {
+            std::env::var(&name).ok()
+        };
+        sources.environment.extend(value.map(|value| (name, value)));
+    }
     let (given, origin) = given_remotes(global)?;
     let mut remotes = None;
     if !given.is_empty() {
@@ -74,11 +81,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         }
         remotes = Some(chosen.into_iter().map(|remote| remote.name).collect());
     }
-    Ok(Gathered {
-        sources,
-        run,
-        remotes,
-    })
+    Ok(Gathered { sources, remotes })
 }
 
 /// Returns the vault that the flag or its variable names, and the key that it sets.

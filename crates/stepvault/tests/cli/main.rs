@@ -51,6 +51,7 @@ mod run;
 mod scenario;
 mod service_log;
 mod support;
+mod sweeps;
 mod tiers;
 mod tls;
 mod unnumbered;

@@ -1,7 +1,7 @@
 //! Answers that are not the store's, or that prove nothing: a proxy's page in its place, a login, an empty body, a single
 //! object that is refused, archived or denied to exist. None of them makes a run new, or a step damaged.
 
-use stepvault_testkit::faults::{FaultAction, Faults, RequestRecord};
+use stepvault_testkit::faults::{FaultAction, FaultRule, Faults, RequestRecord};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
@@ -18,7 +18,7 @@ struct Scene {
     variables: Vec<(&'static str, &'static str)>,
     faults: Faults,
     /// Kept, because it stops when it is dropped.
-    _server: Box<dyn std::any::Any>,
+    server: Box<dyn std::any::Any>,
 }
 
 impl Scene {
@@ -34,7 +34,7 @@ impl Scene {
                 ("AWS_SECRET_ACCESS_KEY", server.secret_key()),
             ],
             faults: server.faults().clone(),
-            _server: Box::new(server),
+            server: Box::new(server),
         }
     }
 
@@ -47,7 +47,7 @@ impl Scene {
             remote: format!("main=gs://bucket/p?endpoint={endpoint}&retry-deadline=1s"),
             variables: Vec::new(),
             faults: server.faults().clone(),
-            _server: Box::new(server),
+            server: Box::new(server),
         }
     }
 
@@ -56,6 +56,15 @@ impl Scene {
         command.args(["--run", "demo/a", "--local", "vault", "--remote", &self.remote]);
         command.envs(self.variables.iter().copied());
         command
+    }
+
+    /// The same, with what follows `--` behind the options.
+    fn command_of(&self, arguments: &[&str]) -> TestCommand {
+        let options = arguments
+            .iter()
+            .position(|word| *word == "--")
+            .unwrap_or(arguments.len());
+        self.command(&arguments[..options]).with(&arguments[options..])
     }
 
     /// The two stores, each with both steps.
@@ -175,5 +184,73 @@ fn an_object_that_is_refused_archived_or_denied_is_no_proof() {
             let path = format!("{object}{NEWEST}");
             gcs.restore_beside(&path, &FaultAction::refuse(status, code));
         }
+    }
+}
+
+#[test]
+fn a_listing_that_lags_behind_hides_no_newer_step() {
+    let [s3, _] = Scene::all();
+    let server: &StrictS3 = s3.server.downcast_ref().unwrap();
+    server.hide_from_listings("bucket", &format!("commits/{NEWEST}"));
+    let restored = s3.command(&["restore", "--into", "out"]).run();
+    restored.expect_code(0);
+    assert!(s3.place.path("out/step_2").exists());
+}
+
+/// Answers one request of each command with a page that is not the store's, one request after the other, and checks
+/// that the command ends as without it or with an error, and that the newest step is there afterwards.
+fn sweep(scene: &Scene, every: usize) {
+    let commands: [(&[&str], bool); 5] = [
+        (&["restore", "--into", "out"], true),
+        (&["run", "--into", "out", "--", "sh", "-c", "true"], true),
+        (&["verify", "--deep"], false),
+        (&["gc", "--grace", "0s"], false),
+        (&["prune", "--tier", "remote", "--keep-last", "2"], false),
+    ];
+    let (pages, mut struck) = (foreign(), 0_usize);
+    for (arguments, resumes) in commands {
+        scene.forget();
+        let before = scene.faults.requests().len();
+        scene.command_of(arguments).run().expect_code(0);
+        let requests = scene.faults.requests().len() - before;
+        for index in (struck % every..requests).step_by(every) {
+            scene.forget();
+            let (action, _) = &pages[struck % pages.len()];
+            struck += 1;
+            scene.faults.add(FaultRule {
+                method: None,
+                path_contains: String::new(),
+                skip: index as u64,
+                times: 1,
+                action: action.clone(),
+            });
+            let ended = scene.command_of(arguments).run();
+            let beside = format!("{arguments:?}, request {index}, {action:?}: {ended:?}");
+            assert!([0, 1, 3, 12].contains(&ended.code), "{beside}");
+            let out = |name: &str| scene.place.path("out").join(name).exists();
+            assert!(!out("step_1"), "{beside}");
+            assert!(!resumes || ended.code != 0 || out("step_2"), "{beside}");
+            scene.forget();
+            let restored = scene.command(&["restore", "--into", "out"]).run();
+            assert!(
+                restored.code == 0 && out("step_2"),
+                "after {beside}: {restored:?}"
+            );
+        }
+    }
+    assert!(struck > 5);
+    scene.forget();
+    scene.command(&["verify", "--deep"]).run().expect_code(0);
+}
+
+#[test]
+fn one_page_in_the_place_of_any_answer_costs_no_step() {
+    let every = if std::env::var_os("FAULTS_FULL").is_some() {
+        1
+    } else {
+        4
+    };
+    for scene in Scene::all() {
+        sweep(&scene, every);
     }
 }

@@ -138,6 +138,7 @@ impl Scene {
             file: None,
             environment: Vec::new(),
             flags: flags.collect(),
+            run: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! `run`: restores, runs the trainer with an agent, and drains.
 
 mod environment;
+mod exclusive;
 mod history;
 mod init;
 mod place;
@@ -31,6 +32,7 @@ use crate::exit_code::ExitCode;
 use crate::interrupt;
 use crate::progress::{Progress, Style};
 use environment::{RestoredStep, launch_environment};
+use exclusive::hold_to_train;
 use history::StartNote;
 use place::Place;
 use restoring::{refused, restore_step, tell};
@@ -108,19 +110,23 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     let mut place = Place::find(session, arguments.into.as_deref())?;
     let tiers = place.open(session).await?;
     let (mut note, lock) = StartNote::begin(&tiers, &session.output).await?;
-    let restoring = prepare(session, &arguments, &place, &tiers, &note);
+    let restoring = async {
+        let held = hold_to_train(session, &tiers).await?;
+        let restored = prepare(session, &arguments, &place, &tiers, &note).await?;
+        Ok((held, restored))
+    };
     let restored = tokio::select! {
         restored = restoring => restored,
         received = signals.next_end() => Err(interrupt::error("the trainer was not started")
             .because(received.name)),
     };
     tiers.progress.finish();
-    let started = restored.and_then(|restored| {
+    let started = restored.and_then(|(held, restored)| {
         let environment = launch_environment(restored.as_ref());
         let trainer = Trainer::start(&arguments.command, environment, in_foreground, lock)?;
-        Ok((trainer, restored))
+        Ok((held, trainer, restored))
     });
-    let (trainer, restored) = match started {
+    let (held, trainer, restored) = match started {
         Ok(started) => started,
         Err(error) => {
             note_end(&mut note, Duration::ZERO, not_started(&error)).await;
@@ -143,6 +149,9 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
         &mut note,
     ))
     .await;
+    for held in held {
+        held.release().await;
+    }
     Ok(ExitCode::Trainer(ended?.code()))
 }
 
