@@ -247,7 +247,12 @@ impl Agent {
                     self.trace
                         .note(&self.who, format_args!("{id} is durable everywhere"));
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Usage) => {
+                // An attempt that is given may be taken; only a planted bug gives one.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Usage)
+                        || self.bug == Some(Bug::ChangesBeginAttempts)
+                            && error.kind() == ErrorKind::Conflict =>
+                {
                     self.trace
                         .note(&self.who, format_args!("left alone: {:?}", error.kind()));
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,6 +32,15 @@ use crate::trainer::Trainer;
 use crate::who::{Role, Who};
 use crate::world::{Later, UnderWay, World, put_by_somebody};
 
+/// Copies a directory with all times. The copies of files that were one under several names are, too.
+fn copy_disk(from: &Path, to: &Path) {
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .args([from, to])
+        .status();
+    assert!(copied.unwrap().success());
+}
+
 impl World {
     pub async fn something_happens(&mut self) {
         match self.numbers.u32(0..100) {
@@ -52,10 +62,12 @@ impl World {
             90..94 => self.cut_off(),
             94..96 => self.clock_jumps(),
             96..97 => self.becomes_unreadable(),
-            97..99 => self.store_is_away_at_a_save(),
-            _ => match self.numbers.u32(0..3) {
+            97..98 => self.store_is_away_at_a_save(),
+            98..99 => self.disk_is_copied(),
+            _ => match self.numbers.u32(0..4) {
                 0 => self.replace_node(),
                 1 => self.another_job_begins(),
+                2 => self.machine_is_cloned(),
                 _ => self.filesystem_is_unmounted(),
             },
         }
@@ -422,6 +434,74 @@ impl World {
         self.sites[newest].trainer.step = step.saturating_sub(10 * self.numbers.u64(0..3));
         self.tally.lock().unwrap().foreign_jobs += 1;
         self.save_at(newest, false);
+    }
+
+    /// Somebody makes a copy of a node's disk, as of a volume, and goes back to it later.
+    fn disk_is_copied(&mut self) {
+        let Some(index) = self.any_site(|site| site.runs && site.team.is_none()) else {
+            return;
+        };
+        let copy = self
+            .root
+            .path()
+            .join(format!("copy-{index}-{}", self.numbers.u64(..)));
+        let site = &self.sites[index];
+        copy_disk(&site.directory, &copy);
+        self.trace.note(&site.machine, "has its disk copied");
+        let step = site.trainer.step;
+        self.after(
+            10_000..3_600_000,
+            Later::GoBack {
+                site: index,
+                copy,
+                step,
+            },
+        );
+    }
+
+    /// The vault and the trainer have forgotten what they did since.
+    pub async fn disk_goes_back(&mut self, index: usize, copy: &Path, step: u64) {
+        if !self.sites[index].runs || !self.is_all_mounted() {
+            return;
+        }
+        let machine = Arc::clone(&self.sites[index].machine);
+        machine.cut_power().await;
+        machine.thaw();
+        let site = &mut self.sites[index];
+        std::fs::remove_dir_all(&site.directory).unwrap();
+        copy_disk(copy, &site.directory);
+        site.trainer.step = step;
+        self.trace
+            .note(&machine, format_args!("goes back in time to step {step}"));
+        self.judge
+            .lock()
+            .unwrap()
+            .times_tell_nothing(self.sites[index].run);
+        self.tally.lock().unwrap().gone_back += 1;
+        self.next_launch(index);
+        self.start_agent(index);
+    }
+
+    /// A machine is cloned while it runs, and both train: two vaults begin with the same content.
+    fn machine_is_cloned(&mut self) {
+        if self.sites.len() >= 4 || !self.is_all_mounted() {
+            return;
+        }
+        let Some(index) = self.any_site(|site| site.trains && site.runs && site.team.is_none()) else {
+            return;
+        };
+        let (run, node) = (self.sites[index].run, self.sites[index].node.to_string());
+        self.judge.lock().unwrap().times_tell_nothing(run);
+        self.trace.note(&self.sites[index].machine, "is cloned");
+        let newest = self.sites.len();
+        copy_disk(
+            &self.sites[index].directory,
+            &self.root.path().join(format!("site-{newest}")),
+        );
+        let step = self.sites[index].trainer.step;
+        self.add_site(run, &node, None);
+        self.sites[newest].trainer.step = step;
+        self.tally.lock().unwrap().cloned += 1;
     }
 
     pub fn is_all_mounted(&self) -> bool {

@@ -137,7 +137,13 @@ fn every_promise_holds_under_every_seed() {
     ];
     let least = usize::try_from(seeds).unwrap() / 10;
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
-    let rare = [total.foreign_jobs, total.unmounted, total.epilogs];
+    let rare = [
+        total.foreign_jobs,
+        total.unmounted,
+        total.epilogs,
+        total.gone_back,
+        total.cloned,
+    ];
     assert!(rare.iter().all(|count| *count >= least / 10), "{total:?}");
 }
 

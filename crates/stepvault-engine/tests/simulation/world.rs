@@ -68,17 +68,38 @@ pub struct Team {
 /// An event at a later time.
 #[derive(Debug, Clone)]
 pub enum Later {
-    Restart { site: usize, lost: bool },
+    Restart {
+        site: usize,
+        lost: bool,
+    },
+    /// A disk is replaced by this copy of it, from when its trainer had saved this step.
+    GoBack {
+        site: usize,
+        copy: PathBuf,
+        step: u64,
+    },
     Thaw(Arc<Machine>),
     Connect(Arc<Machine>),
-    Readable { store: usize, run: usize },
+    Readable {
+        store: usize,
+        run: usize,
+    },
     StoreIsBack(usize),
     Mount(usize),
     Freeze(Arc<Machine>),
-    Gc { store: usize, run: usize },
+    Gc {
+        store: usize,
+        run: usize,
+    },
     SavePart(PartOfSave),
-    TeamRestart { team: usize, lost: Option<usize> },
-    TeamStart { team: usize, lost: Option<usize> },
+    TeamRestart {
+        team: usize,
+        lost: Option<usize>,
+    },
+    TeamStart {
+        team: usize,
+        lost: Option<usize>,
+    },
 }
 
 /// One node's part of a save, which it writes later than the others.
@@ -120,6 +141,10 @@ pub struct Tally {
     pub epilogs: usize,
     /// The number of steps that somebody changed who is not their trainer.
     pub touched: usize,
+    /// The number of disks that went back in time.
+    pub gone_back: usize,
+    /// The number of machines that were cloned while they ran.
+    pub cloned: usize,
 }
 
 impl Tally {
@@ -140,6 +165,8 @@ impl Tally {
         self.unmounted += other.unmounted;
         self.epilogs += other.epilogs;
         self.touched += other.touched;
+        self.gone_back += other.gone_back;
+        self.cloned += other.cloned;
     }
 }
 
@@ -343,7 +370,8 @@ impl World {
         };
         let clock_off_seconds = self.numbers.i64(-5 * DAY_SECONDS..=5 * DAY_SECONDS);
         let directory = self.root.path().join(format!("site-{index}"));
-        std::fs::create_dir(&directory).unwrap();
+        // A cloned machine has its disk already.
+        std::fs::create_dir_all(&directory).unwrap();
         let large_once = self.numbers.u32(0..60) == 0;
         let overwrites = team.is_none() && self.numbers.u32(0..4) == 0;
         let outputs = directory.join("outputs");
@@ -556,6 +584,7 @@ impl World {
                 }
                 self.start_agent(site);
             }
+            Later::GoBack { site, copy, step } => self.disk_goes_back(site, &copy, step).await,
             Later::StoreIsBack(store) => {
                 self.trace.note("world", format_args!("store {store} is back"));
                 self.clouds[store].go_away(false);
