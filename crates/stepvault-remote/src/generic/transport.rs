@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::StreamExt as _;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, Method};
@@ -14,6 +15,9 @@ use object_store::client::{
     ReqwestConnector,
 };
 use object_store::{Certificate, ClientOptions, RetryConfig};
+use tokio::time::Instant;
+
+use crate::arrival_rate::ArrivalRate;
 
 /// Maximum number of bytes of an error document that are read.
 pub(crate) const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
@@ -166,7 +170,7 @@ struct Guarded {
 impl HttpService for Guarded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let limit = patience(self.stall_timeout, request.body().content_length() as u64);
-        let reads = request.method() == Method::GET;
+        let reads = request.method() == Method::GET && !is_of_listing(&request);
         let has_document = request.method() != Method::HEAD;
         let answer = tokio::time::timeout(limit, self.inner.execute(request));
         let mut response = answer.await.map_err(|_| silent(limit))??;
@@ -192,13 +196,29 @@ impl HttpService for Guarded {
 }
 
 impl Guarded {
-    /// Returns the answer with its short body read completely.
+    /// Returns the answer with its body read completely: a document, or one page of a listing.
     async fn whole(&self, response: HttpResponse) -> Result<HttpResponse, HttpError> {
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(self.stall_timeout, body.bytes()).await;
-        let body = body.map_err(|_| silent(self.stall_timeout))??;
-        Ok(HttpResponse::from_parts(parts, body.into()))
+        let (mut pieces, mut document, mut rate) = (body.bytes_stream(), Vec::new(), ArrivalRate::default());
+        loop {
+            let since = Instant::now();
+            let piece = tokio::time::timeout(self.stall_timeout, pieces.next()).await;
+            let Some(piece) = piece.map_err(|_| silent(self.stall_timeout))? else {
+                break;
+            };
+            let piece = piece?;
+            let counted = rate.count(piece.len(), since.elapsed(), self.stall_timeout);
+            counted.map_err(|slow| HttpError::new(HttpErrorKind::Timeout, slow))?;
+            document.extend_from_slice(&piece);
+        }
+        Ok(HttpResponse::from_parts(parts, Bytes::from(document).into()))
     }
+}
+
+/// Whether a request asks for a page of a listing: of Azure, or of Google's XML API.
+fn is_of_listing(request: &HttpRequest) -> bool {
+    let mut words = request.uri().query().unwrap_or_default().split('&');
+    words.any(|word| matches!(word, "comp=list" | "list-type=2"))
 }
 
 /// Google sends an object's length in two headers. For an empty object, the first may be missing from the answer to
@@ -256,6 +276,10 @@ pub(crate) fn no_retries() -> RetryConfig {
 
 #[cfg(test)]
 mod tests {
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use object_store::client::HttpResponseBody;
+
     use super::*;
 
     #[test]
@@ -280,6 +304,40 @@ mod tests {
             Refusal::new(502, &none, b"\x00\xff").to_string(),
             "the server answered 502"
         );
+    }
+
+    /// Answers with a body of five bytes a second that never ends.
+    #[derive(Debug)]
+    struct Drips;
+
+    #[async_trait]
+    impl HttpService for Drips {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let pieces = futures::stream::unfold((), async |()| {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Some((Ok::<_, HttpError>(Frame::data(Bytes::from_static(b"12345"))), ()))
+            });
+            let body = HttpResponseBody::new(StreamBody::new(Box::pin(pieces)));
+            Ok(http::Response::new(body))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_of_a_listing_that_drips_ends() {
+        let guarded = Guarded {
+            inner: HttpClient::new(Drips),
+            stall_timeout: Duration::from_secs(30),
+        };
+        for query in ["restype=container&comp=list&prefix=a", "list-type=2&prefix=a"] {
+            let mut request = HttpRequest::new(object_store::client::HttpRequestBody::empty());
+            *request.uri_mut() = format!("http://store/bucket?{query}").parse().unwrap();
+            let error = guarded.call(request).await.unwrap_err();
+            let source = std::error::Error::source(&error).unwrap();
+            assert_eq!(
+                source.to_string(),
+                "only 155 bytes of the answer arrived in 31 seconds"
+            );
+        }
     }
 
     #[test]
