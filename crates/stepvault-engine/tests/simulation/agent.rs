@@ -24,7 +24,9 @@ use stepvault_engine::prune::{LocalPrune, prune_local};
 use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::{UploadSession, Uploaded};
+use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_local::source::SourceFile;
 use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -410,7 +412,10 @@ impl Agent {
             self.tally.lock().unwrap().together += 1;
             return judge.acknowledge_part(store, (self.run, step.id()), &content);
         }
-        judge.acknowledge(store, (self.run, step.id()), content);
+        let is_changed = |file: &&SealedFile| SourceFile::open(&step.file_path(&file.path), file).is_err();
+        let changed = step.record().files.iter().filter(is_changed);
+        let changed = changed.map(|file| file.path.to_string()).collect();
+        judge.acknowledge(store, (self.run, step.id()), content, changed);
     }
 
     /// Records a failed upload; returns true when it failed for good.

@@ -465,18 +465,21 @@ impl Judge {
             .map(|(id, _)| id.first_revision())
             .collect();
         let newer = later.len();
-        let newest_revision = visible
+        let left: Vec<StepId> = visible
             .range(name.1..)
             .map(|(id, _)| *id)
             .take_while(|id| id.is_revision_of(name.1))
-            .last();
-        if let (Some(newest), false) = (newest_revision, by_gc) {
+            .collect();
+        if !left.is_empty() && !by_gc {
             let facts = &self.stores[store];
-            let files = |name: Name| facts.ever.get(&name).map(|(_, content, _)| content);
-            let (Some(kept), Some(removed)) = (files((name.0, newest)), files(name)) else {
-                return;
-            };
-            let lost = removed.keys().find(|path| !kept.contains_key(*path)).cloned();
+            let files = |id: StepId| facts.ever.get(&(name.0, id)).map(|(_, content, _)| content);
+            let Some(removed) = files(name.1) else { return };
+            let kept: BTreeSet<&String> = left
+                .iter()
+                .filter_map(|id| files(*id))
+                .flat_map(BTreeMap::keys)
+                .collect();
+            let lost = removed.keys().find(|path| !kept.contains(path)).cloned();
             if let Some(path) = lost.filter(|_| newer <= self.keep_last.max(1)) {
                 let text = format!("{who} removed {text}, and {path} is in no revision that is left");
                 self.broken("S4", text);
@@ -487,13 +490,19 @@ impl Judge {
         }
     }
 
-    /// An agent was told that a step is durable.
-    pub fn acknowledge(&mut self, store: usize, name: Name, content: Content) {
+    /// An agent was told that a step is durable. Files that were written over in place since they were sealed are `changed`:
+    /// the vault no longer has what they were.
+    pub fn acknowledge(&mut self, store: usize, name: Name, mut content: Content, changed: Vec<String>) {
         let text = describe(store, name);
         let facts = &self.stores[store];
         let Some((_, committed, version)) = facts.ever.get(&name) else {
             return self.never_committed(store, name);
         };
+        let sealed = changed.into_iter().filter_map(|path| {
+            let file = *committed.get(&path)?;
+            Some((path, file))
+        });
+        content.extend(sealed);
         if *committed != content {
             return self.broken("S1", format!("{text} was acknowledged and holds other files"));
         }
@@ -614,7 +623,7 @@ impl Judge {
         if own.iter().any(|(path, file)| committed.get(path) != Some(file)) {
             return self.broken("S1", format!("{text} was acknowledged without a node's files"));
         }
-        self.acknowledge(store, name, committed);
+        self.acknowledge(store, name, committed, Vec::new());
     }
 
     /// A node of a launch resumes from a step.
