@@ -1,4 +1,4 @@
-//! Where a vault is, and the rule by which it notices that it was copied: with a machine's image, a snapshot of a volume
+//! Where a vault is, and the rule that detects a copy: made with a machine's image, a snapshot of a volume
 //! or `cp -a`. Two vaults of one identity would take each other's leases and uploads for their own.
 //!
 //! Blind spots: a machine that was cloned with its machine-id, and a vault that went back in time on its machine, look
@@ -27,12 +27,12 @@ pub struct VaultPlace {
     pub machine: Option<Machine>,
 }
 
-/// The machine and the device on which a vault is.
+/// The machine and the device of a vault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// The digest of the machine's `machine-id`, which is not to be shown to others; `None` where there is none, as in
-    /// many containers.
+    /// The digest of the machine's `machine-id`, whose text is confidential; `None` if it has no such file, as many
+    /// containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Sha256Digest>,
     /// The kernel's identity of the boot.

@@ -214,64 +214,33 @@ mod tests {
         std::fs::create_dir(place.path().join("remote")).unwrap();
         let remote = in_directory(&place.path().join("remote")).await;
         let vault = |name: &str| Vault::open_or_create(&place.path().join(name)).unwrap();
-        let first = ExclusiveRun::take(
-            &remote,
-            &vault("a"),
-            &writer("n0", Some("job-a")),
-            Purpose::Upload,
-        )
-        .await
-        .unwrap();
+        let take = async |name: &str, node: &str, launch: &str, purpose| {
+            ExclusiveRun::take(&remote, &vault(name), &writer(node, Some(launch)), purpose).await
+        };
+        let first = take("a", "n0", "job-a", Purpose::Upload).await.unwrap();
         assert!(first.is_current());
-        let error = ExclusiveRun::take(
-            &remote,
-            &vault("b"),
-            &writer("n1", Some("job-b")),
-            Purpose::Upload,
-        )
-        .await
-        .unwrap_err();
+        let error = take("b", "n1", "job-b", Purpose::Upload).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Held);
         assert!(
             error.is_transient() && error.to_string().contains("launch 'job-a'"),
             "{error}"
         );
         // Another node of the same job, and the same job restarted over the same vault.
-        let second = ExclusiveRun::take(
-            &remote,
-            &vault("c"),
-            &writer("n2", Some("job-a")),
-            Purpose::Upload,
-        )
-        .await
-        .unwrap();
+        let second = take("c", "n2", "job-a", Purpose::Upload).await.unwrap();
         drop(first);
-        let again = ExclusiveRun::take(
-            &remote,
-            &vault("a"),
-            &writer("n0", Some("job-a:1")),
-            Purpose::Upload,
-        )
-        .await
-        .unwrap_err();
+        let again = take("a", "n0", "job-a:1", Purpose::Upload).await.unwrap_err();
         // The job's other node still holds the run for the previous launch.
         assert_eq!(again.kind(), ErrorKind::Held);
         second.release().await;
-        let last = ExclusiveRun::take(
-            &remote,
-            &vault("b"),
-            &writer("n1", Some("job-b")),
-            Purpose::Upload,
-        )
-        .await;
+        let last = take("b", "n1", "job-b", Purpose::Upload).await;
         assert!(last.is_ok());
         // One trains while the one before it still uploads.
-        let train = async |name: &str, node: &str, launch: &str| {
-            ExclusiveRun::take(&remote, &vault(name), &writer(node, Some(launch)), Purpose::Train).await
-        };
-        let _trains = train("c", "n2", "job-c").await.unwrap();
-        let error = train("a", "n0", "job-a").await.unwrap_err();
+        let _trains = take("c", "n2", "job-c", Purpose::Train).await.unwrap();
+        let error = take("a", "n0", "job-a", Purpose::Train).await.unwrap_err();
         assert!(error.to_string().contains("cannot train"), "{error}");
-        assert!(train("c", "n2", "job-d").await.is_ok(), "the same vault");
+        assert!(
+            take("c", "n2", "job-d", Purpose::Train).await.is_ok(),
+            "the same vault"
+        );
     }
 }

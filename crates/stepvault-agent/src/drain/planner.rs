@@ -82,7 +82,7 @@ impl DrainPlanner {
         Ok(plan(self.remote.clone(), waiting, rate, self.drain.time_left()))
     }
 
-    /// Returns the measured rate or, before anything was measured, the one to which uploads are limited.
+    /// Returns the measured rate or, before anything was measured, the configured limit.
     fn rate(&self) -> Option<u64> {
         let limit = || self.runs.first()?.settings.bandwidth_limit_bytes_per_second;
         self.throughput.bytes_per_second(&self.remote).or_else(limit)

@@ -69,31 +69,8 @@ impl Merged {
 
     /// Gives a run another name, or forgets it.
     pub(super) fn rename_run(&mut self, from: &str, to: Option<&str>) {
-        let is_its = |path: &KeyPath| {
-            let [table, name, ..] = path.segments() else {
-                return false;
-            };
-            table == "run" && name == from
-        };
-        let renamed = |path: &KeyPath| {
-            let mut segments = path.segments().to_vec();
-            to?.clone_into(&mut segments[1]);
-            Some(KeyPath::from(segments.as_slice()))
-        };
-        for (path, entry) in self
-            .entries
-            .extract_if(.., |path, _| is_its(path))
-            .collect::<Vec<_>>()
-        {
-            self.entries.extend(renamed(&path).map(|path| (path, entry)));
-        }
-        for (path, source) in self
-            .tables
-            .extract_if(.., |path, _| is_its(path))
-            .collect::<Vec<_>>()
-        {
-            self.tables.extend(renamed(&path).map(|path| (path, source)));
-        }
+        move_run(&mut self.entries, from, to);
+        move_run(&mut self.tables, from, to);
         let names = self.names.entry("run").or_default();
         match (names.iter().position(|name| name == from), to) {
             (Some(index), Some(to)) => to.clone_into(&mut names[index]),
@@ -178,6 +155,18 @@ impl Merged {
             }
         }
     }
+}
+
+/// Moves what stands below a run to another name, or removes it.
+fn move_run<T>(values: &mut BTreeMap<KeyPath, T>, from: &str, to: Option<&str>) {
+    let is_its = |path: &KeyPath, _: &mut T| matches!(path.segments(), [table, name, ..] if table == "run" && name == from);
+    let its: Vec<(KeyPath, T)> = values.extract_if(.., is_its).collect();
+    let Some(to) = to else { return };
+    values.extend(its.into_iter().map(|(path, value)| {
+        let mut segments = path.segments().to_vec();
+        to.clone_into(&mut segments[1]);
+        (KeyPath::from(segments.as_slice()), value)
+    }));
 }
 
 /// Returns the type of a key's value.

@@ -58,12 +58,10 @@ impl<'a> Template<'a> {
         let [(first, _), others @ ..] = self.variables.as_slice() else {
             return name == self.end;
         };
-        let (Some(rest), ends) = (name.strip_prefix(first), name.ends_with(self.end)) else {
-            return false;
-        };
-        let Some(mut rest) = rest.strip_suffix(self.end).filter(|_| ends) else {
-            return false;
-        };
+        let rest = name
+            .strip_prefix(first)
+            .and_then(|rest| rest.strip_suffix(self.end));
+        let Some(mut rest) = rest else { return false };
         for (text, _) in others {
             let from = rest.chars().next().map_or(0, char::len_utf8);
             let Some(found) = rest

@@ -5,7 +5,7 @@ use crate::support::{Outcome, Place, TestProcess, wait_until};
 
 const STEP_BYTES: usize = 24 << 20;
 
-/// A remote with step 10, and an agent of the node before that uploads step 40 slowly and says so.
+/// A remote with step 10, and an agent of the node before that uploads step 40 slowly and has recorded that.
 fn uploading(place: &Place, limit: &str) -> TestProcess {
     place.push_steps(&[10]);
     let remote = format!("{}?bandwidth-limit={limit}", main_remote(place));
@@ -20,7 +20,7 @@ fn uploading(place: &Place, limit: &str) -> TestProcess {
     agent
 }
 
-/// The job after it, on a new node: prints the step from which it resumes.
+/// The job after it, on a new node: prints the step that it resumes from.
 fn resumes(place: &Place, wait: &str) -> Outcome {
     configure(place, "after", &main_remote(place), "");
     let text = place.read("after.toml");

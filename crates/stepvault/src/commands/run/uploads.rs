@@ -35,17 +35,18 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
         return;
     }
     let mut newest = newest_here(tiers).await;
-    if uploads_now(&tiers.remotes, newest, &SystemClock).await.is_empty() {
+    let mut steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
+    if steps.is_empty() {
         return;
     }
     let (durable, interval) = durable_steps(tiers).await;
     newest = newest.max(durable);
+    steps.retain(|step| newest.is_none_or(|newest| step.id > newest));
     let limit = limit.unwrap_or(interval);
     let began = Instant::now();
     let (mut said_at, mut before, mut moved_at) = (None::<Instant>, None::<UnderWay>, began);
     loop {
         let left = limit.saturating_sub(began.elapsed());
-        let steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
         let in_time = |step: &&UnderWay| step.time_left.is_none_or(|time_left| time_left <= left);
         let Some(step) = steps.iter().find(in_time).filter(|_| !left.is_zero()) else {
             if let Some(step) = steps.first() {
@@ -82,6 +83,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
         before = Some(step.clone());
         sleep(INTERVAL).await;
         newest = newest.max(durable_steps(tiers).await.0);
+        steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
     }
 }
 
