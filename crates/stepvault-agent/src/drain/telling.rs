@@ -46,12 +46,17 @@ impl Telling {
                 .steps
                 .iter()
                 .filter(|planned| planned.step.run == *remote.keys.run());
+            // The first one is being sent.
+            let mut in_flight_bytes = planner.throughput.in_flight_bytes(remote.name());
             let left: Vec<LeftStep> = its
                 .map(|planned| LeftStep {
                     id: planned.step.id,
                     remote: remote.name().clone(),
                     required: remote.settings.required,
-                    missing_bytes: planned.step.missing_bytes,
+                    missing_bytes: planned
+                        .step
+                        .missing_bytes
+                        .saturating_sub(std::mem::take(&mut in_flight_bytes)),
                 })
                 .collect();
             let bytes = left

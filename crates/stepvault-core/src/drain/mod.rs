@@ -11,7 +11,7 @@ mod under_way;
 
 pub use plan::{Chance, PlannedStep, RemotePlan, TimeLeft, Waiting, parts_at_once, plan};
 pub use record::{DrainRecord, LeftStep, MAX_LEFT_STEPS};
-pub use under_way::{UnderWay, uploads_under_way};
+pub use under_way::{ObservedProgress, UnderWay, uploads_under_way};
 
 #[cfg(test)]
 mod tests;

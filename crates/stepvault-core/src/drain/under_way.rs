@@ -2,6 +2,7 @@
 //! resume from an older step.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use super::record::{DrainRecord, LeftStep};
@@ -18,12 +19,42 @@ pub struct UnderWay {
     pub id: StepId,
     /// The remote.
     pub remote: RemoteName,
-    /// The nodes that are uploading it, each with the time of its record.
-    pub nodes: BTreeMap<NodeName, Timestamp>,
-    /// Bytes that the remote lacks.
-    pub missing_bytes: u64,
+    /// The nodes that are uploading it, each with the bytes that it has not sent yet.
+    pub nodes: BTreeMap<NodeName, u64>,
     /// Upload time that is left at the current rates; `None` while nothing was measured.
     pub time_left: Option<Duration>,
+}
+
+impl UnderWay {
+    /// Returns the bytes that no node has sent yet.
+    pub fn missing_bytes(&self) -> u64 {
+        self.nodes
+            .values()
+            .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+/// The progress of uploads that are observed from another node.
+#[derive(Debug, Default)]
+pub struct ObservedProgress {
+    least_missing_bytes: BTreeMap<(StepId, RemoteName, NodeName), u64>,
+}
+
+impl ObservedProgress {
+    /// Whether a node has fewer bytes of this step left than at any observation before. A record that was only rewritten,
+    /// and a part that is sent again and again, are no progress.
+    pub fn is_made(&mut self, step: &UnderWay) -> bool {
+        let mut is_made = false;
+        for (node, bytes) in &step.nodes {
+            let key = (step.id, step.remote.clone(), node.clone());
+            let least = self.least_missing_bytes.entry(key);
+            let is_new = matches!(least, Entry::Vacant(_));
+            let least = least.or_insert(*bytes);
+            is_made |= is_new || *bytes < *least;
+            *least = (*least).min(*bytes);
+        }
+        is_made
+    }
 }
 
 /// Returns the steps newer than `newest` that nodes are uploading, the newest first and each on the remote that is expected
@@ -48,11 +79,9 @@ pub fn uploads_under_way(records: &[DrainRecord], newest: Option<StepId>, now: T
                 id: left.id,
                 remote: left.remote.clone(),
                 nodes: BTreeMap::new(),
-                missing_bytes: 0,
                 time_left: Some(Duration::ZERO),
             });
-            step.nodes.insert(record.node.clone(), record.ended_at);
-            step.missing_bytes = step.missing_bytes.saturating_add(left.missing_bytes);
+            step.nodes.insert(record.node.clone(), left.missing_bytes);
             // All parts have to be there.
             step.time_left = step.time_left.zip(time_left).map(|(one, other)| one.max(other));
         }
@@ -137,5 +166,29 @@ mod tests {
             found(&[record("a", 1100, Some(1), &[(40, "m", 3)])], None).len(),
             1
         );
+    }
+
+    #[test]
+    fn only_fewer_missing_bytes_are_progress() {
+        let mut progress = ObservedProgress::default();
+        let mut is_made = |missing: [u64; 2]| {
+            let records = [
+                record("a", 990, Some(10), &[(40, "m", missing[0])]),
+                record("b", 990, Some(10), &[(40, "m", missing[1])]),
+            ];
+            let steps = uploads_under_way(&records, None, Timestamp::from_seconds(1000));
+            progress.is_made(&steps[0])
+        };
+        for (missing, expected) in [
+            ([300, 90], true),
+            ([300, 90], false),
+            ([300, 80], true),
+            // A part failed and is sent again, as far as before.
+            ([300, 90], false),
+            ([300, 80], false),
+            ([299, 90], true),
+        ] {
+            assert_eq!(is_made(missing), expected, "{missing:?}");
+        }
     }
 }

@@ -127,7 +127,7 @@ impl PlacementQuery<'_> {
                 decided => return decided,
             }
         }
-        self.by_restores(known, is_final).await
+        self.by_restores(known, is_final, None).await
     }
 
     /// One of several nodes never chooses an attempt: the decision stands only until the nodes can agree.
@@ -142,8 +142,14 @@ impl PlacementQuery<'_> {
         self.decide_in(&same, Line::Ended(highest))
     }
 
-    /// Decides by the restores of this node, or by the steps alone.
-    async fn by_restores(&self, known: &[KnownStep], is_final: bool) -> Result<Decision> {
+    /// Decides by the restores of this node, or by the steps alone. A checkpoint that is older than the launches which this
+    /// node knows stays below the first of them, `first`: that may have gone back to an earlier step.
+    async fn by_restores(
+        &self,
+        known: &[KnownStep],
+        is_final: bool,
+        first: Option<Attempt>,
+    ) -> Result<Decision> {
         let mut resumptions = Resumptions::open(self.vault, self.run).await?;
         let Some(mut resumed) = resumptions.before(self.time()) else {
             return self.decide_in(known, Line::Steps);
@@ -152,7 +158,14 @@ impl PlacementQuery<'_> {
             let since = self.provisional.iter().filter(|(time, _)| *time >= resumed.since);
             resumed.attempt = resumed.attempt.or(since.map(|(_, attempt)| *attempt).max());
         }
-        let decision = self.decide_in(known, Line::Restored(resumed))?;
+        let mut decision = self.decide_in(known, Line::Restored(resumed))?;
+        if let (Placement::New(id), Some(first), false) = (decision.placement, first, decision.amends)
+            && id.attempt >= first
+        {
+            let attempts = known.iter().map(|known| known.id.attempt);
+            let before = attempts.filter(|attempt| *attempt < first).max();
+            decision = self.decide_in(known, Line::Ended(before.unwrap_or(resumed.id.attempt)))?;
+        }
         if let (Placement::New(id), false, true) = (decision.placement, decision.amends, is_final) {
             resumptions.joined(&resumed, id.attempt).await?;
         }
@@ -179,7 +192,8 @@ impl PlacementQuery<'_> {
         let in_latest = is_current && self.in_launch;
         let is_older = !in_latest && spans.iter().all(|span| span.since > self.written_at());
         if is_older && !self.is_one_of_several() {
-            return self.by_restores(known, true).await;
+            let first = spans.first().map(|span| span.attempt);
+            return self.by_restores(known, true, first).await;
         }
         let line = Line::Launches {
             spans: &spans,
@@ -213,12 +227,12 @@ impl PlacementQuery<'_> {
             .as_ref()
             .filter(|launch| Some(*launch) == current)
         else {
-            return self.by_restores(known, true).await;
+            return self.by_restores(known, true, None).await;
         };
         let mut launches = Launches::open(Some(self.vault), remote).await?;
         let is_of_launch = self.in_launch || self.written_at() >= self.placer.launch_since;
         if !launches.is_latest(launch) {
-            let decision = self.by_restores(known, true).await?;
+            let decision = self.by_restores(known, true, None).await?;
             let Placement::New(id) = decision.placement else {
                 return Ok(decision);
             };

@@ -284,3 +284,30 @@ async fn provisional_steps_make_way_for_each_other() {
     rig.lose_node();
     assert_eq!(newest(&rig).await, (second(id(2, 100)), weights(8)));
 }
+
+/// The launch before was never recorded in the vault, as when the node was killed meanwhile.
+#[tokio::test]
+async fn what_is_older_than_the_launch_never_becomes_newer_than_its_steps() {
+    let rig = Rig::with_directory().await;
+    for step in [100, 200] {
+        pushed_as(&rig, &rig.write_step(step, &FILES, step, 1_000), 1).await;
+    }
+    assert_eq!(go_on_from(&rig, Some(100)).await, id(1, 100));
+    pushed_as(&rig, &rig.write_step(300, &FILES, 3, 5_010), 2).await;
+    let of_launch = |source: &Path, in_launch| CheckpointToSeal {
+        writer: Writer {
+            launch: Some(LaunchName::new("job-3").unwrap()),
+            ..Writer::alone(NodeName::new("node-0").unwrap())
+        },
+        launch_since: Timestamp::from_seconds(5_100),
+        in_launch,
+        ..rig.request(source)
+    };
+    let saved = rig.write_step(200, &FILES, 22, 5_110);
+    let saved = rig.push_as(of_launch(&saved, true)).await.unwrap().id;
+    assert_eq!(saved, id(3, 200));
+    let older = rig.write_step(400, &FILES, 4, 5_020);
+    let older = rig.push_as(of_launch(&older, false)).await.unwrap().id;
+    assert_eq!(older, id(2, 400));
+    assert_eq!(newest(&rig).await, (saved, weights(22)));
+}

@@ -17,6 +17,7 @@ use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::launches::knows_launches;
+use stepvault_engine::lost_steps::forget_lost_steps;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
@@ -96,6 +97,8 @@ struct State {
     waiting: BTreeSet<(usize, StepId)>,
     /// How often the parts of other nodes were looked up.
     looks: u32,
+    /// Stores whose steps were compared with what the vault believes.
+    compared: BTreeSet<usize>,
 }
 
 impl Agent {
@@ -117,7 +120,8 @@ impl Agent {
         loop {
             self.shared.idle.store(false, Ordering::Relaxed);
             let woken = self.shared.wake.notified();
-            let mut all_well = self.take_over(&vault, &mut state).await;
+            let mut all_well = self.compare(&vault, &mut state).await;
+            all_well &= self.take_over(&vault, &mut state).await;
             all_well &= self.determine(&vault).await;
             all_well &= self.upload_all(&vault, &budget, &mut state).await;
             if self.shared.evict.swap(false, Ordering::Relaxed) {
@@ -151,6 +155,26 @@ impl Agent {
                 tokio::time::sleep_until(until).await;
             }
         }
+    }
+
+    /// Compares what the vault takes for durable with every store, once; returns false when it must be retried.
+    async fn compare(&self, vault: &Vault, state: &mut State) -> bool {
+        for (store, remote) in self.remotes.iter().enumerate() {
+            if self.bug == Some(Bug::NeverCompares) {
+                state.compared.insert(store);
+            }
+            if state.compared.contains(&store) {
+                continue;
+            }
+            if let Ok(lost) = forget_lost_steps(vault, remote).await {
+                state.compared.insert(store);
+                for id in lost {
+                    self.trace
+                        .note(&self.who, format_args!("store {store} lost {id}"));
+                }
+            }
+        }
+        state.compared.len() == self.remotes.len()
     }
 
     fn request(

@@ -27,7 +27,8 @@ use crate::content::{self, Content};
 use crate::faults::Weather;
 use crate::machine::Machine;
 use crate::planted::{Bug, UNREADABLE_STEP};
-use crate::store::BEGINNING_SECONDS;
+use crate::invariants::StoreFacts;
+use crate::store::{BEGINNING_SECONDS, Stand};
 use crate::trainer::Trainer;
 use crate::who::{Role, Who};
 use crate::world::{Later, UnderWay, World, put_by_somebody};
@@ -63,7 +64,8 @@ impl World {
             94..96 => self.clock_jumps(),
             96..97 => self.becomes_unreadable(),
             97..98 => self.store_is_away_at_a_save(),
-            98..99 => self.disk_is_copied(),
+            98..99 if self.numbers.bool() => self.disk_is_copied(),
+            98..99 => self.store_is_copied(),
             _ => match self.numbers.u32(0..4) {
                 0 => self.replace_node(),
                 1 => self.another_job_begins(),
@@ -482,6 +484,52 @@ impl World {
         self.start_agent(index);
     }
 
+    /// Somebody makes a copy of a store, and restores it from that later.
+    fn store_is_copied(&mut self) {
+        let store = self.numbers.usize(0..self.clouds.len());
+        let facts = self.judge.lock().unwrap().facts(store);
+        let objects = self.clouds[store].objects();
+        // Where a run began only later, a person has to say that the store is the one that it was.
+        let has_all = self
+            .runs
+            .iter()
+            .all(|run| objects.contains_key(&RunKeys::new(run.clone()).marker()));
+        let Some(facts) = facts.filter(|_| has_all && self.clouds[store].is_mounted()) else {
+            return;
+        };
+        self.trace.note("world", format_args!("store {store} is copied"));
+        let copy = Box::new((self.clouds[store].copy_of_all(), facts));
+        self.after(10_000..3_600_000, Later::StoreGoesBack { store, copy });
+    }
+
+    /// A store goes back in time while nothing runs. Vaults have it that steps are durable which it lacks.
+    pub async fn store_goes_back(&mut self, store: usize, (stand, facts): (Stand, StoreFacts)) {
+        if !self.clouds[store].is_mounted() {
+            return;
+        }
+        for machine in self.machines() {
+            machine.cut_power().await;
+            machine.thaw();
+        }
+        self.trace
+            .note("world", format_args!("store {store} goes back in time"));
+        self.clouds[store].go_back(stand);
+        self.judge.lock().unwrap().goes_back(store, facts);
+        self.tally.lock().unwrap().stores_gone_back += 1;
+        for run in 0..self.runs.len() {
+            self.judge.lock().unwrap().times_tell_nothing(run);
+        }
+        for team in 0..self.teams.len() {
+            self.restart_team(team, None).await;
+        }
+        for site in 0..self.sites.len() {
+            if self.sites[site].runs && self.sites[site].team.is_none() {
+                self.next_launch(site);
+                self.start_agent(site);
+            }
+        }
+    }
+
     /// A machine is cloned while it runs, and both train: two vaults begin with the same content.
     fn machine_is_cloned(&mut self) {
         if self.sites.len() >= 4 || !self.is_all_mounted() {
@@ -779,7 +827,10 @@ impl World {
                     } else {
                         &stores
                     };
-                    judge.lock().unwrap().restored((run, id), &got, from);
+                    let mut judge = judge.lock().unwrap();
+                    judge.renamed_in(context.vault.as_ref(), run);
+                    judge.restored((run, id), &got, from);
+                    drop(judge);
                     std::fs::remove_dir_all(&directory).unwrap();
                     Some((id, got))
                 }

@@ -29,6 +29,10 @@ pub struct Fate {
     pub outlives_its_sender: bool,
     /// Whether a body or a listing breaks off half-way.
     pub breaks_off: bool,
+    /// Whether an object that is read seems not to be there, although it is.
+    pub denies: bool,
+    /// How long the sender waits for a response that does not come, or that drips.
+    pub stall: Duration,
 }
 
 /// The fault rates of the network.
@@ -40,8 +44,9 @@ pub struct Rates {
     pub slow: u32,
 }
 
-/// How long a sender waits for a response that does not come.
-pub const STALL: Duration = Duration::from_secs(10);
+/// How long a sender waits for a response: one that does not come, and one that drips until it is below the floor of
+/// rates.
+const STALLS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(100)];
 /// The maximum time that a request is under way.
 pub const LONGEST_WAY_SECONDS: u64 = 8;
 
@@ -137,6 +142,8 @@ impl Weather {
             after,
             outlives_its_sender: numbers.bool(),
             breaks_off: numbers.u32(0..1000) < rates.wrong,
+            denies: numbers.u32(0..1000) < rates.wrong,
+            stall: STALLS[usize::from(numbers.u32(0..10) == 0)],
         }
     }
 }

@@ -15,6 +15,7 @@ use stepvault_core::manifest::PartManifest;
 use stepvault_core::records::Lease;
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::vault::Vault;
 
 use crate::content::{self, Content};
 use crate::store::{Cloud, Object};
@@ -44,13 +45,13 @@ pub struct VisibleCommit {
     references: BTreeSet<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Tombstoned {
     version: u64,
     by: Role,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct LeaseFacts {
     name: Name,
     version: u64,
@@ -65,7 +66,7 @@ impl VisibleCommit {
 }
 
 /// The facts about one store.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct StoreFacts {
     commits: BTreeMap<Name, VisibleCommit>,
     /// Every commit that ever existed there, with the digest of its record.
@@ -144,6 +145,31 @@ impl Judge {
             .filter(|(name, _)| !facts.tombstones.contains_key(name))
             .map(|(name, commit)| (name.1, commit.clone()))
             .collect()
+    }
+
+    /// Returns the facts about a store, if every commit on it is readable.
+    pub fn facts(&self, store: usize) -> Option<StoreFacts> {
+        let facts = &self.stores[store];
+        facts.unreadable.is_empty().then(|| facts.clone())
+    }
+
+    /// A store went back to the time of these facts: what was acknowledged since is not owed any more.
+    pub fn goes_back(&mut self, store: usize, facts: StoreFacts) {
+        self.acknowledged
+            .retain(|(at, name), _| *at != store || facts.ever.contains_key(name));
+        self.stores[store] = facts;
+    }
+
+    /// A vault takes a step for durable on a store: it must be there, unless it was removed.
+    pub fn believed(&mut self, store: usize, name: Name) {
+        let facts = &self.stores[store];
+        let is_there = facts.commits.contains_key(&name)
+            || facts.tombstones.contains_key(&name)
+            || facts.retired.contains(&name);
+        if !is_there {
+            let text = describe(store, name);
+            self.broken("S1", format!("a vault takes {text} for durable, and it is not there"));
+        }
     }
 
     /// Records a write.
@@ -377,10 +403,14 @@ impl Judge {
             return self.broken("S9", format!("{who} took the tombstone of {text} away"));
         };
         match self.whole(name, &commit.bytes, objects) {
-            Ok((references, _)) => {
-                self.stores[store]
-                    .commits
-                    .insert(name, VisibleCommit { references });
+            Ok((references, content)) => {
+                let (digest, facts) = (Sha256Digest::of(&commit.bytes), &mut self.stores[store]);
+                // A commit that came after the tombstone did not count until now.
+                facts
+                    .ever
+                    .entry(name)
+                    .or_insert((digest, content, commit.version));
+                facts.commits.insert(name, VisibleCommit { references });
             }
             Err(why) => self.broken("S2", format!("{who} took the tombstone of {text} away: {why}")),
         }
@@ -529,8 +559,16 @@ impl Judge {
         self.broken(promise, format!("{text} was acknowledged and never committed"));
     }
 
-    /// A sealed step may have got another attempt; its contents must be the same as before.
-    pub fn renamed(&mut self, run: usize, step: &SealedStep) {
+    /// Sealed steps may have got other attempts, as by a restore, or by a seal that failed afterwards; their contents must
+    /// be the same as before.
+    pub fn renamed_in(&mut self, vault: Option<&Vault>, run: usize) {
+        let name = self.runs[run].run().clone();
+        for step in vault.iter().flat_map(|vault| vault.steps(&name).unwrap().steps) {
+            self.renamed(run, &step);
+        }
+    }
+
+    fn renamed(&mut self, run: usize, step: &SealedStep) {
         let content = content::of_directory(&step.data_root());
         let origin = &step.record().attempt;
         let former = origin

@@ -16,7 +16,7 @@ use stepvault_remote::store::{
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::faults::{Course, STALL, Weather};
+use crate::faults::{Course, Weather};
 use crate::machine::Machine;
 use crate::planted::{Bug, claimed};
 use crate::store::Cloud;
@@ -74,7 +74,7 @@ impl Link {
         let result = if let Ok(result) = answered.await {
             result
         } else {
-            sleep(STALL).await;
+            sleep(fate.stall).await;
             Err(unreachable(&self.url, "no answer"))
         };
         self.machine.awake().await;
@@ -231,9 +231,16 @@ impl RemoteStore for Link {
         {
             return Ok(iter([Ok(marker.bytes)]).boxed());
         }
-        let breaks_off = self.weather.fate(self.who.role, "").breaks_off;
+        let fate = self.weather.fate(self.who.role, "");
+        let breaks_off = fate.breaks_off;
         let mut bytes = self
-            .ask("", move |cloud, who| cloud.read(who, &key, range.clone()))
+            .ask("", move |cloud, who| {
+                if fate.denies {
+                    cloud.deny(who, &key)
+                } else {
+                    cloud.read(who, &key, range.clone())
+                }
+            })
             .await?;
         let mut pieces = Vec::new();
         if breaks_off {

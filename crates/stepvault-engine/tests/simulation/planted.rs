@@ -42,10 +42,12 @@ pub enum Bug {
     CommitsAlone,
     /// A file that somebody adds to a step begins an attempt.
     ChangesBeginAttempts,
+    /// An agent believes for ever what its vault has recorded of a store.
+    NeverCompares,
 }
 
 /// Each bug and the promise that it breaks.
-pub const BUGS: [(Bug, &str); 16] = [
+pub const BUGS: [(Bug, &str); 17] = [
     (Bug::AcknowledgesFailures, "S1"),
     (Bug::ForgetsData, "S2"),
     (Bug::OverlooksUnmounting, "S1"),
@@ -62,6 +64,7 @@ pub const BUGS: [(Bug, &str); 16] = [
     (Bug::LosesListings, "L4"),
     (Bug::CommitsAlone, "S3"),
     (Bug::ChangesBeginAttempts, "L4"),
+    (Bug::NeverCompares, "S1"),
 ];
 
 /// The number of the unreadable commit: no trainer writes a step of this number.

@@ -143,6 +143,8 @@ fn every_promise_holds_under_every_seed() {
         total.epilogs,
         total.gone_back,
         total.cloned,
+        total.stores_gone_back,
+        total.appeared,
     ];
     assert!(rare.iter().all(|count| *count >= least / 10), "{total:?}");
 }

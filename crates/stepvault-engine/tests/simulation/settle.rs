@@ -107,6 +107,9 @@ impl World {
             self.tally.lock().unwrap().failed += failed.len();
             for step in vault.steps(run).unwrap().steps {
                 for (store, remote) in remotes.iter().enumerate() {
+                    if is_durable(&step, remote) {
+                        self.judge.lock().unwrap().believed(store, (site.run, step.id()));
+                    }
                     let is_named =
                         step.record().is_one_of_several() && self.lacks_parts(store, remote, &step);
                     if !is_durable(&step, remote) && !failed.contains_key(&(store, step.id())) && !is_named {

@@ -33,8 +33,8 @@ pub struct Object {
     pub writer: Who,
 }
 
-#[derive(Debug)]
-struct Upload {
+#[derive(Debug, Clone)]
+pub struct Upload {
     key: String,
     initiated: SystemTime,
     parts: BTreeMap<u32, (Bytes, PartDigest, String)>,
@@ -66,7 +66,7 @@ pub struct Cloud {
 }
 
 /// Objects and pending uploads.
-type Stand = (BTreeMap<String, Object>, BTreeMap<String, Upload>);
+pub type Stand = (BTreeMap<String, Object>, BTreeMap<String, Upload>);
 
 impl Cloud {
     pub fn new(index: usize, whole_seconds: bool, judge: Arc<Mutex<Judge>>, trace: Arc<Trace>) -> Self {
@@ -118,6 +118,18 @@ impl Cloud {
             (state.objects, state.uploads) = stand;
             self.mounts.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Returns a copy of all that it holds.
+    pub fn copy_of_all(&self) -> Stand {
+        let state = self.state.lock().unwrap();
+        (state.objects.clone(), state.uploads.clone())
+    }
+
+    /// Replaces all that it holds by what it held before.
+    pub fn go_back(&self, stand: Stand) {
+        let mut state = self.state.lock().unwrap();
+        (state.objects, state.uploads) = stand;
     }
 
     /// Returns the time of the store's clock.
@@ -315,6 +327,12 @@ impl Cloud {
             return Err(damaged(key));
         }
         Ok(bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()))
+    }
+
+    /// Answers that an object is not there, whether it is or not.
+    pub fn deny(&self, who: &Who, key: &str) -> Result<Bytes> {
+        self.note(who, &format!("read {key}: denied"));
+        Err(missing(key))
     }
 
     /// Returns at most `most` objects whose keys come after `after`.

@@ -183,14 +183,7 @@ impl World {
                         (0..context.remotes.len()).collect()
                     };
                     let mut judge = judge.lock().unwrap();
-                    // A restore determines the attempts of steps that were sealed while the stores were unreachable.
-                    for step in context
-                        .vault
-                        .iter()
-                        .flat_map(|vault| vault.steps(&request.run).unwrap().steps)
-                    {
-                        judge.renamed(run, &step);
-                    }
+                    judge.renamed_in(context.vault.as_ref(), run);
                     judge.restored((run, id), &got, &from);
                     if counts {
                         judge.resumed(run, launch, &who, Some(id));

@@ -21,11 +21,11 @@ use tokio::time::sleep;
 
 use crate::agent::{Agent, SharedState};
 use crate::faults::Weather;
-use crate::invariants::{Judge, Violation};
+use crate::invariants::{Judge, StoreFacts, Violation};
 use crate::link::Link;
 use crate::machine::Machine;
 use crate::planted::Bug;
-use crate::store::{BEGINNING_SECONDS, Cloud};
+use crate::store::{BEGINNING_SECONDS, Cloud, Stand};
 use crate::trace::Trace;
 use crate::trainer::Trainer;
 use crate::who::{Role, Who};
@@ -77,6 +77,11 @@ pub enum Later {
         site: usize,
         copy: PathBuf,
         step: u64,
+    },
+    /// A store is replaced by this copy of it.
+    StoreGoesBack {
+        store: usize,
+        copy: Box<(Stand, StoreFacts)>,
     },
     Thaw(Arc<Machine>),
     Connect(Arc<Machine>),
@@ -145,6 +150,10 @@ pub struct Tally {
     pub gone_back: usize,
     /// The number of machines that were cloned while they ran.
     pub cloned: usize,
+    /// The number of stores that went back in time.
+    pub stores_gone_back: usize,
+    /// The number of stores that appeared only after the first start.
+    pub appeared: usize,
 }
 
 impl Tally {
@@ -167,6 +176,8 @@ impl Tally {
         self.touched += other.touched;
         self.gone_back += other.gone_back;
         self.cloned += other.cloned;
+        self.stores_gone_back += other.stores_gone_back;
+        self.appeared += other.appeared;
     }
 }
 
@@ -272,6 +283,13 @@ impl World {
             numbers,
         };
         world.plant_foreign_objects();
+        if world.numbers.u32(0..8) == 0 {
+            // As a directory whose parent is not mounted yet.
+            let store = world.numbers.usize(0..store_count);
+            world.clouds[store].go_away(true);
+            world.after(2_000..1_800_000, Later::StoreIsBack(store));
+            world.tally.lock().unwrap().appeared += 1;
+        }
         // In a team, a node that overlooks tombstones waits for ever: that would break another promise.
         let has_team = world.numbers.u32(0..10) < 6 && bug != Some(Bug::OverlooksTombstones);
         for run in 0..run_count {
@@ -585,6 +603,7 @@ impl World {
                 self.start_agent(site);
             }
             Later::GoBack { site, copy, step } => self.disk_goes_back(site, &copy, step).await,
+            Later::StoreGoesBack { store, copy } => self.store_goes_back(store, *copy).await,
             Later::StoreIsBack(store) => {
                 self.trace.note("world", format_args!("store {store} is back"));
                 self.clouds[store].go_away(false);

@@ -101,6 +101,15 @@ enum MissingNodes {
     AreNeeded,
 }
 
+/// The attempt that this node has joined.
+#[derive(Debug, Clone, Copy)]
+struct Joined {
+    attempt: Attempt,
+    /// Whether the others had decided in it before.
+    is_late: bool,
+    missing: MissingNodes,
+}
+
 /// An agreement in progress.
 struct Agreement<'a> {
     context: &'a RestoreContext,
@@ -135,17 +144,24 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
         let attempt = launches
             .begin(agreement.launch, &writer.place, *since, outdated)
             .await?;
-        if was_part && agreement.is_outdated(attempt).await? {
+        let decided = agreement.latest_decision(attempt).await?;
+        if let Some(decided) = decided.as_ref().filter(|_| was_part)
+            && agreement.is_outdated(decided).await?
+        {
             outdated = Some(attempt);
             continue;
         }
         let held = agreement.held_parts().await?;
         agreement.report(attempt, &held, 0).await?;
-        let missing = match outdated {
-            None => MissingNodes::AreLeftBehind,
-            Some(_) => MissingNodes::AreNeeded,
+        let joined = Joined {
+            attempt,
+            is_late: decided.is_some(),
+            missing: match outdated {
+                None => MissingNodes::AreLeftBehind,
+                Some(_) => MissingNodes::AreNeeded,
+            },
         };
-        if let Some(agreed) = agreement.decide_in(attempt, &held, &launches, missing).await? {
+        if let Some(agreed) = agreement.decide_in(joined, &held, &launches).await? {
             return Ok(Some(agreed));
         }
         // The other nodes were in this attempt before, and have started again.
@@ -247,14 +263,14 @@ impl<'a> Agreement<'a> {
         Ok(latest)
     }
 
-    /// Decides together with the other nodes of `attempt`. Returns `None` when they have begun a later attempt.
+    /// Decides together with the other nodes of the attempt. Returns `None` when they have begun a later attempt.
     async fn decide_in(
         &self,
-        attempt: Attempt,
+        joined: Joined,
         held: &HeldParts,
         launches: &Launches<'_>,
-        missing: MissingNodes,
     ) -> Result<Option<Agreed>> {
+        let attempt = joined.attempt;
         let damaged = damaged_steps(self.remote).await?;
         let forming_until = Instant::now() + self.together.patience;
         let mut skipped = Vec::new();
@@ -276,7 +292,7 @@ impl<'a> Agreement<'a> {
                     break resume;
                 }
                 if is_late && !is_formed {
-                    self.go_on_without(&silent, missing)?;
+                    self.go_on_without(&silent, joined.missing)?;
                 }
                 if is_late || is_formed && (round > 0 || self.decides_first()) {
                     let agreed = self.decide(attempt, &damaged).await?;
@@ -291,7 +307,7 @@ impl<'a> Agreement<'a> {
                 (_, Some(id)) if damaged.contains(&id) => {}
                 (Availability::WhenUploaded, Some(id)) => self.complete(point, id, held, &damaged).await?,
                 (availability, step) => {
-                    let is_followed = self.follow_together(attempt, launches, missing).await?;
+                    let is_followed = self.follow_together(joined, launches).await?;
                     return Ok(is_followed.then_some(Agreed {
                         step,
                         availability,
@@ -303,15 +319,14 @@ impl<'a> Agreement<'a> {
         Err(self.no_agreement(MAX_ROUNDS))
     }
 
-    /// Says that this node follows the decision of `attempt`, and waits until all nodes that have reported themselves in it
+    /// Says that this node follows the decision of the attempt, and waits until all nodes that have reported themselves in it
     /// say so too. Returns `false` when they have begun a later attempt: a node that reported itself and was restarted
     /// since does not follow.
-    async fn follow_together(
-        &self,
-        attempt: Attempt,
-        launches: &Launches<'_>,
-        missing: MissingNodes,
-    ) -> Result<bool> {
+    ///
+    /// A node that joined late cannot know whether the others train from the decision, or have been started again with it and
+    /// are about to begin a later attempt: it waits for that as long as they waited for it.
+    async fn follow_together(&self, joined: Joined, launches: &Launches<'_>) -> Result<bool> {
+        let attempt = joined.attempt;
         let node = self.together.writer.place.node();
         let follower = Follower {
             format: FORMAT,
@@ -326,27 +341,26 @@ impl<'a> Agreement<'a> {
             let started = starting_nodes(self.remote, attempt).await?;
             let following = following_nodes(self.remote, attempt).await?;
             let silent: Vec<NodeName> = started.difference(&following).cloned().collect();
-            if silent.is_empty() {
+            if silent.is_empty() && !joined.is_late {
                 return Ok(true);
             }
             if launches.has_begun_after(self.launch, attempt).await? {
                 return Ok(false);
             }
             if Instant::now() >= until {
-                self.go_on_without(&silent, missing)?;
+                if !silent.is_empty() {
+                    self.go_on_without(&silent, joined.missing)?;
+                }
                 return Ok(true);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Whether the other nodes decided in `attempt` before this node came, and a newer step has become durable since, as
-    /// when this node brought the last parts of it. To one that was part of the launch before, they may train from the
-    /// decided step, or have started again to resume from the newer one.
-    async fn is_outdated(&self, attempt: Attempt) -> Result<bool> {
-        let Some(decided) = self.latest_decision(attempt).await? else {
-            return Ok(false);
-        };
+    /// Whether a newer step has become durable since the other nodes decided, as when this node brought the last parts of
+    /// it. To one that was part of the launch before, they may train from the decided step, or have started again to
+    /// resume from the newer one.
+    async fn is_outdated(&self, decided: &Resume) -> Result<bool> {
         let damaged = damaged_steps(self.remote).await?;
         Ok(self.newest_durable(&damaged).await?.step > decided.step)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepvault_core::drain::UnderWay;
+use stepvault_core::drain::{ObservedProgress, UnderWay};
 use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::words;
 use stepvault_engine::blocking::blocking;
@@ -44,7 +44,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
     steps.retain(|step| newest.is_none_or(|newest| step.id > newest));
     let limit = limit.unwrap_or(interval);
     let began = Instant::now();
-    let (mut said_at, mut before, mut moved_at) = (None::<Instant>, None::<UnderWay>, began);
+    let (mut said_at, mut progress, mut moved_at) = (None::<Instant>, ObservedProgress::default(), began);
     loop {
         let left = limit.saturating_sub(began.elapsed());
         let in_time = |step: &&UnderWay| step.time_left.is_none_or(|time_left| time_left <= left);
@@ -59,7 +59,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
             }
             return;
         };
-        if before.as_ref().is_none_or(|before| before != step) {
+        if progress.is_made(step) {
             moved_at = Instant::now();
         } else if moved_at.elapsed() > LONGEST_STANDSTILL {
             session.output.warn(&format!(
@@ -80,7 +80,6 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
                 ),
             );
         }
-        before = Some(step.clone());
         sleep(INTERVAL).await;
         newest = newest.max(durable_steps(tiers).await.0);
         steps = uploads_now(&tiers.remotes, newest, &SystemClock).await;
@@ -100,7 +99,7 @@ fn under_way(step: &UnderWay) -> String {
         },
         step.id,
         step.remote,
-        words::bytes(step.missing_bytes)
+        words::bytes(step.missing_bytes())
     )
 }
 

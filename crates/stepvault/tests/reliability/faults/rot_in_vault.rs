@@ -26,7 +26,7 @@ const FILES: [(&str, usize); 3] = [
 const STEPS: [u64; 3] = [1, 2, 3];
 
 /// Files of a vault that hold no bytes of a step, and why a bit of them may change.
-const UNPROMISED: [(&str, &str); 4] = [
+const UNPROMISED: [(&str, &str); 5] = [
     (
         "vault.json",
         "what the vault is called: a process that opens it refuses a damaged one",
@@ -37,6 +37,10 @@ const UNPROMISED: [(&str, &str); 4] = [
     ),
     ("notes", "the remote's identity, which is written again"),
     ("lock", "a process id for people"),
+    (
+        "place.json",
+        "where the vault was: a damaged one is written again, or gives the vault a new identity",
+    ),
 ];
 
 struct Rotting {
