@@ -73,27 +73,38 @@ impl ErrorKind {
 }
 
 /// An error. `Display` prints `what: subject: why`; the caller prints the hint separately.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Error {
     inner: Box<Inner>,
 }
 
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
+#[derive(Debug, Clone)]
 struct Inner {
     kind: ErrorKind,
     what: String,
     subject: Option<String>,
     why: Option<String>,
     hint: Option<String>,
-    transient: bool,
+    /// `None` while the kind tells.
+    retry: Option<Retry>,
+    /// What became of the step, where that is the failure.
+    step: Option<StepFate>,
     inconclusive: bool,
-    lasting: bool,
-    name_taken: bool,
-    pruned: bool,
     needs_operator: bool,
-    retry_after: Option<Duration>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// When a retry may succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Soon,
+    After(Duration),
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StepFate {
+    NameTaken,
+    Pruned,
 }
 
 impl Error {
@@ -106,14 +117,10 @@ impl Error {
                 subject: None,
                 why: None,
                 hint: None,
-                transient: false,
+                retry: None,
+                step: None,
                 inconclusive: false,
-                lasting: false,
-                name_taken: false,
-                pruned: false,
                 needs_operator: false,
-                retry_after: None,
-                source: None,
             }),
         }
     }
@@ -139,14 +146,11 @@ impl Error {
         self
     }
 
-    /// Sets the underlying error, whose text is the cause unless one was set.
+    /// Sets the text of the underlying error as the cause, unless one was set.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        let source = source.into();
-        if self.inner.why.is_none() {
-            self.inner.why = Some(chain_text(source.as_ref()));
-        }
-        self.inner.source = Some(source);
+        let text = || chain_text(source.into().as_ref());
+        self.inner.why.get_or_insert_with(text);
         self
     }
 
@@ -161,7 +165,7 @@ impl Error {
     /// one, or credentials that are about to be renewed.
     #[must_use]
     pub fn transient(mut self) -> Self {
-        self.inner.transient = true;
+        self.inner.retry = Some(Retry::Soon);
         self
     }
 
@@ -183,44 +187,44 @@ impl Error {
     /// that is not mounted, a sync that failed.
     #[must_use]
     pub fn lasting(mut self) -> Self {
-        self.inner.lasting = true;
+        self.inner.retry = Some(Retry::Never);
         self
     }
 
     /// Returns whether it does not resolve by itself.
     pub fn is_lasting(&self) -> bool {
-        self.inner.lasting
+        self.inner.retry == Some(Retry::Never)
     }
 
     /// Removes the mark set by [`lasting`](Self::lasting), because the caller knows that the request may be retried.
     #[must_use]
     pub fn passing(mut self) -> Self {
-        self.inner.lasting = false;
+        self.inner.retry = self.inner.retry.filter(|retry| *retry != Retry::Never);
         self
     }
 
     /// Marks a conflict over a step and attempt: something else has the name, and the step needs another attempt.
     #[must_use]
     pub fn name_taken(mut self) -> Self {
-        self.inner.name_taken = true;
+        self.inner.step = Some(StepFate::NameTaken);
         self
     }
 
     /// Returns whether the step can only be uploaded under another attempt.
     pub fn is_name_taken(&self) -> bool {
-        self.inner.name_taken
+        self.inner.step == Some(StepFate::NameTaken)
     }
 
     /// Marks the failure as one of a step that was durable until retention removed it.
     #[must_use]
     pub fn pruned(mut self) -> Self {
-        self.inner.pruned = true;
+        self.inner.step = Some(StepFate::Pruned);
         self
     }
 
     /// Returns whether the step was durable until retention removed it: nothing of it is needed any more.
     pub fn is_pruned(&self) -> bool {
-        self.inner.pruned
+        self.inner.step == Some(StepFate::Pruned)
     }
 
     /// Marks an error that only the operator can fix although its kind does not imply it: a certificate that is not
@@ -243,26 +247,32 @@ impl Error {
                 | ErrorKind::NewerFormat
                 | ErrorKind::Refused
         );
-        self.inner.needs_operator || by_kind && !self.inner.transient
+        self.inner.needs_operator || by_kind && !self.is_marked_transient()
     }
 
     /// Sets how long the other side asked to wait before a retry, and marks the error as transient.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        self.inner.transient = true;
-        self.inner.retry_after = Some(wait);
+        self.inner.retry = Some(Retry::After(wait));
         self
     }
 
     /// Returns whether a retry may succeed: true for every `Unreachable` that is not lasting, and for errors marked as
     /// transient.
     pub fn is_transient(&self) -> bool {
-        self.inner.transient || self.inner.kind == ErrorKind::Unreachable && !self.inner.lasting
+        self.is_marked_transient() || self.inner.kind == ErrorKind::Unreachable && !self.is_lasting()
+    }
+
+    fn is_marked_transient(&self) -> bool {
+        matches!(self.inner.retry, Some(Retry::Soon | Retry::After(_)))
     }
 
     /// Returns how long the other side asked to wait before a retry, if it did.
     pub fn retry_after_wait(&self) -> Option<Duration> {
-        self.inner.retry_after
+        match self.inner.retry {
+            Some(Retry::After(wait)) => Some(wait),
+            _ => None,
+        }
     }
 
     /// Returns the kind, on which callers decide.
@@ -285,28 +295,6 @@ impl Error {
         match self.hint_text() {
             Some(hint) => format!("{self} ({hint})"),
             None => self.to_string(),
-        }
-    }
-
-    /// Returns a copy for a second consumer (an observer, a report), without the source.
-    #[must_use]
-    pub fn duplicate(&self) -> Self {
-        Self {
-            inner: Box::new(Inner {
-                kind: self.inner.kind,
-                what: self.inner.what.clone(),
-                subject: self.inner.subject.clone(),
-                why: self.inner.why.clone(),
-                hint: self.inner.hint.clone(),
-                transient: self.inner.transient,
-                inconclusive: self.inner.inconclusive,
-                lasting: self.inner.lasting,
-                name_taken: self.inner.name_taken,
-                pruned: self.inner.pruned,
-                needs_operator: self.inner.needs_operator,
-                retry_after: self.inner.retry_after,
-                source: None,
-            }),
         }
     }
 }
@@ -339,12 +327,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // `why` already contains the text of the source; returning it here would print it twice.
-        None
-    }
-}
+// `why` already contains the text of the source; returning that here would print it twice.
+impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {
@@ -387,7 +371,7 @@ mod tests {
         }
         let certificate = of(ErrorKind::Unreachable).for_operator();
         assert!(certificate.needs_operator() && certificate.is_transient());
-        assert!(certificate.duplicate().needs_operator());
+        assert!(certificate.clone().needs_operator());
     }
 
     #[test]
@@ -402,10 +386,10 @@ mod tests {
     fn what_may_pass_says_so_and_a_copy_says_the_same() {
         assert!(Error::new(ErrorKind::Unreachable, "cannot read").is_transient());
         let lasting = Error::new(ErrorKind::Unreachable, "not mounted").lasting();
-        assert!(!lasting.is_transient() && !lasting.duplicate().is_transient());
+        assert!(!lasting.is_transient() && !lasting.clone().is_transient());
         let busy = Error::new(ErrorKind::Conflict, "cannot write")
             .retry_after(Duration::from_secs(3))
-            .duplicate();
+            .clone();
         assert!(busy.is_transient());
         assert_eq!(busy.retry_after_wait(), Some(Duration::from_secs(3)));
     }

@@ -8,6 +8,9 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RemoteName;
 
+/// What to do about a store that ignores attributes that were requested for new objects.
+pub const IGNORED_ATTRIBUTES_HINT: &str = "correct the setting, use a store that supports it, or set attributes = \"if-supported\" for this remote to accept this";
+
 /// The kinds of store. Everything that depends on the kind follows from a `match` on it: here, where a store is opened,
 /// and where `doctor` says which right or rule to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -208,7 +208,7 @@ mod tests {
             Errno::TXTBSY,
         ] {
             assert!(error(errno).is_inconclusive(), "{errno:?}");
-            assert!(error(errno).duplicate().is_inconclusive(), "{errno:?}");
+            assert!(error(errno).clone().is_inconclusive(), "{errno:?}");
         }
         for errno in [Errno::NOENT, Errno::NOTDIR, Errno::LOOP] {
             assert!(!error(errno).is_inconclusive(), "{errno:?}");

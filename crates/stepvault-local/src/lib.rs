@@ -75,6 +75,7 @@ pub mod space;
 mod staged_file;
 pub mod staging;
 mod staging_abandoned;
+mod staging_names;
 mod staging_place;
 pub mod starts;
 mod stat;

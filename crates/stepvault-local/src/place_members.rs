@@ -24,11 +24,9 @@ use crate::errors;
 use crate::publish::taken;
 use crate::remove;
 use crate::rename::{self, Place};
-use crate::staging::{DATA, Existing, Staging, WHAT};
+use crate::staging::{Existing, Staging, WHAT};
+use crate::staging_names::{DATA, TAKEN_DOWN};
 use crate::stat::Facts;
-
-/// Directory that holds the previous content of the step's paths.
-pub(crate) const TAKEN_DOWN: &str = "taken-down";
 
 /// The planned renames.
 #[derive(Debug)]

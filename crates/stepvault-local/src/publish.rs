@@ -16,7 +16,8 @@ use crate::beneath::name_of;
 use crate::errors;
 use crate::remove;
 use crate::rename::{self, Place};
-use crate::staging::{DATA, Existing, REPLACED, Staging, WHAT};
+use crate::staging::{Existing, Staging, WHAT};
+use crate::staging_names::{DATA, REPLACED};
 use crate::stat::times;
 use crate::tree::{self, Tree};
 

@@ -23,22 +23,17 @@ use crate::beneath::{Beneath, DIRECTORY, name_of};
 use crate::durable;
 use crate::errors;
 use crate::lock;
-use crate::place_members::TAKEN_DOWN;
 use crate::remove;
 use crate::staged_file::Progress;
 pub use crate::staged_file::StagedFile;
 use crate::staging_abandoned;
+use crate::staging_names::{DATA, TAKEN_DOWN};
 use crate::staging_place::{self, Base, RESTORE};
 use crate::stat::Facts;
 use crate::survey::SurveyFiles;
 use crate::vault::Vault;
 
 pub(crate) const WHAT: &str = "cannot restore";
-/// The directory of a restore that becomes the step.
-pub(crate) const DATA: &str = "data";
-/// The previous content of the target, on filesystems that cannot swap two names.
-pub(crate) const REPLACED: &str = "replaced";
-
 /// What to do when the target exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Existing {

@@ -11,7 +11,7 @@ use rustix::fs::{Timespec, Timestamps};
 
 use crate::lock;
 use crate::remove;
-use crate::staging::DATA;
+use crate::staging_names::DATA;
 
 /// Minimum time for which an interrupted restore can be resumed.
 const KEPT_FOR: Duration = Duration::from_hours(24);

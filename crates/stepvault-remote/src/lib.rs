@@ -46,6 +46,7 @@ mod authorities;
 pub mod decorator;
 mod endpoint;
 pub mod examine;
+mod examiner;
 pub mod file;
 pub mod gcs;
 pub mod generic;

@@ -7,7 +7,7 @@ use stepvault_core::Result;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 
-use crate::examine::{Examiner, NothingToExamine};
+use crate::examiner::BareStore;
 use crate::generic::azure::AzureExaminer;
 use crate::limit::{FlowStore, RequestLimitStore};
 use crate::retry::{RetryPolicy, RetryStore};
@@ -34,31 +34,6 @@ pub async fn open_with(
 ) -> Result<Arc<dyn RemoteStore>> {
     let bare = open_bare(settings, options).await?;
     Ok(decorate(bare.store, settings, observer))
-}
-
-/// An open store without decorators.
-pub(crate) struct BareStore {
-    pub(crate) store: Arc<dyn RemoteStore>,
-    /// Sends the requests beyond those for objects.
-    pub(crate) examiner: Arc<dyn Examiner>,
-}
-
-impl BareStore {
-    /// Wraps a store that examines itself.
-    pub(crate) fn of<Store: RemoteStore + Examiner + 'static>(store: Store) -> Self {
-        let store = Arc::new(store);
-        Self {
-            store: Arc::clone(&store) as _,
-            examiner: store,
-        }
-    }
-
-    fn of_this_machine(store: Arc<dyn RemoteStore>) -> Self {
-        Self {
-            store,
-            examiner: Arc::new(NothingToExamine),
-        }
-    }
 }
 
 /// Opens a store: the one place that decides by the scheme.

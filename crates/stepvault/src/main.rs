@@ -4,6 +4,7 @@
 //! - `commands`: one module for each command; each calls the engine or the agent and prints the outcome.
 //! - `context`: from arguments and configuration to the run, the vault and the remotes of a command.
 //! - `output`, `progress`, `log`: what is written to standard output and standard error.
+//! - `session`: what every command has.
 //! - `exit_code`: the exit codes, and the code of each kind of error.
 //!
 //! The program must not hold logic of its own: everything that a test could check without a terminal belongs to one of
@@ -19,6 +20,7 @@ mod interrupt;
 mod log;
 mod output;
 mod progress;
+mod session;
 
 use std::time::Duration;
 
@@ -26,11 +28,12 @@ use clap::Parser as _;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use arguments::Arguments;
-use commands::Session;
+
 use exit_code::ExitCode;
 use exit_deadline::ExitDeadline;
 use interrupt::Interrupt;
 use output::Output;
+use session::Session;
 
 /// Threads for blocking file operations. Each may hold a buffer, so their number is part of the memory bound.
 const MAXIMUM_BLOCKING_THREADS: usize = 64;

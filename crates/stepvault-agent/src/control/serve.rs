@@ -88,7 +88,7 @@ async fn answer_on(stream: Stream, state: &ControlState) {
         Stream::Control(stream) => match check_peer(&stream) {
             Ok(()) => connection(stream, |request| routes::control(state, request)).await,
             Err(error) => {
-                let refuse = |_| async { Refusal::from(error.duplicate()).0 };
+                let refuse = |_| async { Refusal::from(error.clone()).0 };
                 connection(stream, refuse).await;
             }
         },

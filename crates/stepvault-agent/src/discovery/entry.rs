@@ -18,7 +18,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 use tokio::time::Instant;
 
-use super::Origin;
+use super::origin::Origin;
 use super::quiet::not_quiet;
 use crate::pause::{LONGEST, Pause};
 

@@ -11,8 +11,8 @@ use stepvault_formats::find::{StepNames, UsualFiles};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 
-use super::Origin;
 use super::entry::{Entry, EntryOutcome};
+use super::origin::Origin;
 
 /// How many quiet times such a step must be unchanged.
 const QUIET_TIMES: u32 = 10;

@@ -6,6 +6,7 @@ mod early;
 mod entry;
 mod leftovers;
 mod missing_files;
+mod origin;
 mod prunable;
 mod quiet;
 mod scan;
@@ -21,17 +22,14 @@ use std::time::Duration;
 
 use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::entries::SymlinkEntry;
 use stepvault_core::ids::Step;
-use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::{Extent, Found, FoundStep, RunBelow};
-use stepvault_formats::profile::{PathGlob, Profile, ProfileSet, last_component};
+use stepvault_formats::find::{Extent, Found, RunBelow};
+use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
 use stepvault_formats::tree::Tree as SurveyTree;
 use stepvault_local::early_links::EarlyLinks;
-use stepvault_local::tree::{Tree, scan_members};
+use stepvault_local::tree::Tree;
 use tokio::time::Instant;
 
 use crate::options::AgentRun;
@@ -42,6 +40,7 @@ use early::EarlySteps;
 use entry::{Entry, FileStates};
 use leftovers::Leftovers;
 use missing_files::SealedFiles;
+pub(crate) use origin::Origin;
 use selection::Selection;
 pub(crate) use wake::Wake;
 
@@ -98,53 +97,6 @@ pub(crate) enum ScanMode {
     Continuous,
     /// A few times only.
     Once,
-}
-
-/// A step's location, and the name it is stored under.
-#[derive(Debug, Clone)]
-pub(crate) struct Origin {
-    /// The directory or file; the watched directory for a multi-path step.
-    pub(crate) source: PathBuf,
-    /// Its paths below that, for a multi-path step.
-    pub(crate) members: Vec<RelativePath>,
-    pub(crate) name: String,
-    /// What is recorded of it with the step.
-    pub(crate) recorded: StepOrigin,
-}
-
-impl Origin {
-    /// Creates the origin of one directory or file.
-    fn of_path(source: &Path, name: &str) -> Self {
-        Self {
-            source: source.to_owned(),
-            members: Vec::new(),
-            name: name.to_owned(),
-            recorded: StepOrigin::default(),
-        }
-    }
-
-    /// Records the steps that it names as the best, and the links by which the trainer finds it.
-    fn naming(mut self, best: Vec<BestName>, found: &Found, step: &FoundStep) -> Self {
-        self.recorded.best = best;
-        let name = last_component(&step.path);
-        let links = found.links_to(step).into_iter().map(|path| {
-            // Several paths are relative to the watched directory, one to its own.
-            let path = if self.members.is_empty() {
-                last_component(path)
-            } else {
-                path
-            };
-            let target = name.to_owned();
-            RelativePath::new(path).map(|path| SymlinkEntry { path, target })
-        });
-        self.recorded.links = links.filter_map(Result::ok).take(MAX_LINKS).collect();
-        self
-    }
-
-    /// Lists the files. Blocks.
-    fn scan(&self) -> Result<Tree> {
-        scan_members(&self.source, &self.members)
-    }
 }
 
 /// A finished step.

@@ -10,7 +10,7 @@ use stepvault_core::step_origin::StepOrigin;
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{PathGlob, Profile, last_component};
 
-use super::Origin;
+use super::origin::Origin;
 
 /// Which steps are selected.
 #[derive(Debug)]
@@ -187,7 +187,7 @@ fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Resul
 
 /// Returns how the files of a step may be linked or copied.
 pub(super) fn links_of(profile: &Profile, step: &FoundStep) -> LinkPolicy {
-    if profile.overwrites(step) {
+    if step.is_overwritten(profile) {
         LinkPolicy::ReflinkOrCopy
     } else {
         LinkPolicy::Auto

@@ -1,4 +1,4 @@
-//! Words that people, launchers and file names give: names, numbers with units, node lists, ranks, models.
+//! Words that people, launchers and file names give: names, numbers with units, node lists, ranks.
 
 use std::str::FromStr;
 
@@ -12,7 +12,6 @@ use stepvault_core::manifest::{SymlinkEntry, check_link_target};
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_diagnose::estimate::{self, Named as _};
 
 /// What a launcher says of its nodes, in this order, a line each.
 const VARIABLES: [&str; 8] = [
@@ -74,12 +73,6 @@ fn check_numbers(text: &str) {
     if let Ok(seconds) = text.trim().parse() {
         let _ = Timestamp::from_seconds(seconds).to_rfc3339();
     }
-    let _ = estimate::parse_count(text);
-    let _ = estimate::Layout::from_name(text);
-    let _ = estimate::Dtype::from_name(text);
-    let _ = text.parse::<estimate::Optimizer>();
-    let _ = estimate::Sharding::from_name(text);
-    let _ = text.parse::<estimate::Overhead>();
 }
 
 fn check_launcher(text: &str) {
@@ -123,10 +116,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "65536",
         "1.5 GiB",
         "1h 30m",
-        "7.6B",
-        "dp=8,tp=2",
-        "adamw",
-        "bf16",
         "0\n2\n\n\n17\n1\nnone",
         "\n\n1\n4\nx:y",
         "**/*.safetensors",

@@ -16,8 +16,6 @@
 mod configuration;
 #[path = "../../fuzz/src/keys.rs"]
 mod keys;
-#[path = "../../fuzz/src/logs.rs"]
-mod logs;
 #[path = "../../fuzz/src/manifest.rs"]
 mod manifest;
 #[path = "../../fuzz/src/records.rs"]
@@ -59,11 +57,6 @@ fn urls() {
 #[test]
 fn keys() {
     assert_holds(&keys::seeds(), text(keys::check));
-}
-
-#[test]
-fn logs() {
-    assert_holds(&logs::seeds(), logs::check);
 }
 
 #[test]

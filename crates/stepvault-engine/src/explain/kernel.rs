@@ -7,7 +7,7 @@ use stepvault_core::{Error, ErrorKind};
 use stepvault_diagnose::explain::{Cause, Scanner, evidence_of};
 use stepvault_local::log_source::kernel_log;
 
-use super::{Gathered, Looked, PLACE_DEADLINE, too_late, within};
+use super::gathered::{Gathered, Looked, PLACE_DEADLINE, too_late, within};
 
 const NAME: &str = "the kernel's log";
 /// How far back the log is read.

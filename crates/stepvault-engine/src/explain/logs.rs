@@ -10,7 +10,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::explain::{LogScan, Scanner, evidence_of};
 use stepvault_local::log_source::open;
 
-use super::{Gathered, Log, LogSource, Looked, too_late, within};
+use super::gathered::{Gathered, Log, LogSource, Looked, too_late, within};
 use crate::blocking::blocking;
 
 /// Maximum number of bytes that are read of a file, from its end.

@@ -3,6 +3,7 @@
 //! Every source has its own deadline, because the cause may be a filesystem that does not answer; that it does not
 //! answer is evidence too.
 
+mod gathered;
 mod kernel;
 mod logs;
 mod on_disk;
@@ -10,108 +11,15 @@ mod places;
 mod records;
 mod steps;
 
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Serialize;
-use stepvault_core::Result;
-use stepvault_core::clock::Clock;
 use stepvault_core::forecast::Taken;
-use stepvault_core::ids::RunName;
-use stepvault_core::starts::RestartLoopRule;
-use stepvault_diagnose::explain::{Evidence, Known, Scanner, settled};
-use stepvault_formats::profile::ProfileSet;
-use stepvault_local::vault::Vault;
-use tokio::time::timeout;
+use stepvault_diagnose::explain::{Known, Scanner, settled};
 
-use crate::blocking::blocking;
-
+pub use gathered::{ExplainRequest, Gathered, Log, LogSource, NotLookedAt};
+use gathered::{Looked, STEPS_DEADLINE, too_late, within};
 pub use on_disk::{ResumeOnDisk, quoted};
-
-/// What to examine.
-pub struct ExplainRequest {
-    /// Directories in which the trainer writes steps.
-    pub directories: Vec<PathBuf>,
-    /// Logs.
-    pub logs: Vec<Log>,
-    /// The directories of the trainer's temporary files.
-    pub temporary: Vec<PathBuf>,
-    /// Whether the run failed on this machine, so that its disks, its memory and its kernel's log are evidence.
-    pub is_here: bool,
-    /// The local tier.
-    pub vault: Option<Vault>,
-    /// The runs whose records in the vault are examined.
-    pub runs: Vec<RunName>,
-    /// Texts that the failure left, each with its source.
-    pub records: Vec<(String, String)>,
-    /// The known frameworks.
-    pub profiles: Arc<ProfileSet>,
-    /// The framework to use instead of detecting it.
-    pub profile: Option<String>,
-    /// The rule by which starts are a restart loop.
-    pub restart_loop: RestartLoopRule,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-}
-
-/// A log.
-pub struct Log {
-    /// Its name.
-    pub name: String,
-    /// Its source.
-    pub source: LogSource,
-}
-
-/// The source of a log.
-pub enum LogSource {
-    /// A file.
-    File(PathBuf),
-    /// A stream that is read to its end.
-    Input(Box<dyn Read + Send>),
-}
-
-/// The gathered evidence.
-#[derive(Debug, Default)]
-pub struct Gathered {
-    /// The evidence, settled.
-    pub evidence: Vec<Evidence>,
-    /// The step to resume from in each directory that contains one.
-    pub on_disk: Vec<ResumeOnDisk>,
-    /// Sources that could not be examined, with the cause.
-    pub not_looked_at: Vec<NotLookedAt>,
-}
-
-/// A source that could not be examined.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct NotLookedAt {
-    /// A path, a log or a tier.
-    pub what: String,
-    /// The reason, as text.
-    #[serde(rename = "reason")]
-    pub why: String,
-    /// Whether the caller had named it explicitly.
-    #[serde(skip)]
-    pub named: bool,
-}
-
-impl NotLookedAt {
-    /// Returns a source that the caller had named explicitly.
-    pub fn named(what: &str, why: impl Into<String>) -> Self {
-        Self {
-            what: what.to_owned(),
-            why: why.into(),
-            named: true,
-        }
-    }
-}
-
-/// Time limit for each source.
-const PLACE_DEADLINE: Duration = Duration::from_secs(10);
-const STEPS_DEADLINE: Duration = Duration::from_mins(1);
-const RECORDS_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Gathers all evidence.
 pub async fn gather(request: ExplainRequest) -> Gathered {
@@ -150,35 +58,6 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
     logs::gather(request.logs, &scanner, &mut gathered).await;
     gathered.evidence = settled(gathered.evidence, &known);
     gathered
-}
-
-impl Gathered {
-    fn miss(&mut self, what: String, why: String, named: bool) {
-        self.not_looked_at.push(NotLookedAt { what, why, named });
-    }
-}
-
-/// The outcome of examining a source.
-enum Looked<T> {
-    At(T),
-    Failed(String),
-    TooLate,
-}
-
-/// Runs the work and stops waiting at the deadline: a thread that hangs in the kernel is abandoned.
-async fn within<T: Send + 'static>(
-    deadline: Duration,
-    look: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Looked<T> {
-    match timeout(deadline, blocking(look)).await {
-        Ok(Ok(found)) => Looked::At(found),
-        Ok(Err(error)) => Looked::Failed(error.to_string()),
-        Err(_) => Looked::TooLate,
-    }
-}
-
-fn too_late(deadline: Duration) -> String {
-    format!("it did not finish within {} s", deadline.as_secs())
 }
 
 fn texts(paths: &[PathBuf]) -> Vec<String> {

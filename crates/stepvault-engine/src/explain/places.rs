@@ -8,7 +8,7 @@ use stepvault_diagnose::explain::{Cause, Evidence, from_place};
 use stepvault_local::condition::{Condition, block_devices, look, silent};
 use stepvault_local::oom::oom_kills;
 
-use super::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
+use super::gathered::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
 
 const SHARED_MEMORY: &str = "/dev/shm";
 

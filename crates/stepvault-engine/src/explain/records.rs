@@ -10,7 +10,7 @@ use stepvault_local::UnfinishedUpload;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;
 
-use super::{ExplainRequest, Gathered, Looked, RECORDS_DEADLINE, too_late, within};
+use super::gathered::{ExplainRequest, Gathered, Looked, RECORDS_DEADLINE, too_late, within};
 
 pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gathered: &mut Gathered) {
     for (what, text) in &request.records {

@@ -200,7 +200,7 @@ impl Uploading<'_> {
     }
 
     fn nowhere(&self, error: &Error) -> Vec<RemoteOutcome> {
-        let outcome = |remote| RemoteOutcome::new(remote, Err(error.duplicate()), 0);
+        let outcome = |remote| RemoteOutcome::new(remote, Err(error.clone()), 0);
         self.remotes.iter().map(outcome).collect()
     }
 }

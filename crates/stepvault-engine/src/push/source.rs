@@ -81,7 +81,7 @@ pub fn check_source(
     };
     let only = only.map(|only| &only.step);
     let overwrites = |profile: &Profile| match only {
-        Some(step) => profile.overwrites(step),
+        Some(step) => step.is_overwritten(profile),
         None => profile.overwrites_finished_files(),
     };
     let rewritten = only.filter(|step| step.rewritten);

@@ -284,7 +284,7 @@ impl<'a> Search<'a> {
                 .hint_text()
                 .map_or_else(String::new, |hint| format!("{hint}; "));
             return error
-                .duplicate()
+                .clone()
                 .hint(format!("{own}{found}; {tier} was unreachable"));
         }
         if skipped.iter().any(|step| step.unread) {

@@ -111,7 +111,7 @@ impl UploadSession {
             let committed = match &written {
                 Ok(written) if written.is_new() => Ok(false),
                 // Nothing else would be answered either. A writer that has only read access still learns that the step is durable.
-                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.duplicate()),
+                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.clone()),
                 _ => self.confirm_committed(sealed).await,
             };
             (Some(written), committed, not_removed)

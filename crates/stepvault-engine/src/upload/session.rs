@@ -12,8 +12,8 @@ use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::NodeName;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::records::VaultMarker;
+use stepvault_core::remote_settings::IGNORED_ATTRIBUTES_HINT;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::doctor::remote::IGNORED_HINT;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::StoreGuarantees;
@@ -225,7 +225,7 @@ fn report_ignored(remote: &RunRemote, ignored: &[IgnoredAttribute], observer: &d
         return Err(Error::new(ErrorKind::Usage, "cannot use the remote")
             .on(remote.store.url())
             .because(why)
-            .hint(IGNORED_HINT));
+            .hint(IGNORED_ATTRIBUTES_HINT));
     }
     observer.on_event(&Event::Warning {
         message: &format!("{}: {why}", remote.store.url()),

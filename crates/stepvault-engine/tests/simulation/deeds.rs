@@ -25,9 +25,9 @@ use stepvault_local::vault::Vault;
 
 use crate::content::{self, Content};
 use crate::faults::Weather;
+use crate::invariants::StoreFacts;
 use crate::machine::Machine;
 use crate::planted::{Bug, UNREADABLE_STEP};
-use crate::invariants::StoreFacts;
 use crate::store::{BEGINNING_SECONDS, Stand};
 use crate::trainer::Trainer;
 use crate::who::{Role, Who};

@@ -168,7 +168,10 @@ impl Judge {
             || facts.retired.contains(&name);
         if !is_there {
             let text = describe(store, name);
-            self.broken("S1", format!("a vault takes {text} for durable, and it is not there"));
+            self.broken(
+                "S1",
+                format!("a vault takes {text} for durable, and it is not there"),
+            );
         }
     }
 

@@ -4,8 +4,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use stepvault_core::timestamp::Timestamp;
 
+use super::found::{Completeness, FoundStep, LONGEST_SAVE_SECONDS, QuietRule};
+use super::newest_names::says_newest;
 use super::units::is_text_alone;
-use super::{Completeness, FoundStep, LONGEST_SAVE_SECONDS, QuietRule, says_newest};
 use crate::profile::template::{last_component, parent_prefix};
 use crate::step_name;
 use crate::text_file::read_text;

@@ -4,28 +4,15 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::companions::{add, saved_with};
-use super::{FoundStep, LONGEST_SAVE_SECONDS};
+use super::found::{FoundStep, LONGEST_SAVE_SECONDS};
+use super::newest_names::{precedence, says_newest};
 use crate::check::check_step;
-use crate::profile::template::{last_component, parent_prefix};
+use crate::profile::template::parent_prefix;
 use crate::profile::{GENERIC, Profile};
 use crate::source::ReadAt;
 use crate::structure::zip;
 use crate::tree::{OpenFile, Tree};
 
-/// Words in the names of files that hold the newest state, or the best one, the most likely to be resumed from first.
-const WORDS: [&str; 11] = [
-    "last",
-    "latest",
-    "current",
-    "resume",
-    "checkpoint",
-    "ckpt",
-    "recent",
-    "final",
-    "snapshot",
-    "backup",
-    "best",
-];
 /// Maximum number of numbered steps whose bytes are compared with a file's.
 pub(super) const MAX_COMPARED: usize = 8;
 /// Up to this size, files are compared as a whole.
@@ -113,19 +100,6 @@ pub(super) fn leave_out_copies(
     *steps = numbered;
     steps.extend(own);
     copies
-}
-
-/// Whether a name says that a path holds the newest state, or the best one.
-pub fn says_newest(path: &str) -> bool {
-    precedence(path) < WORDS.len()
-}
-
-/// Returns the position of a name's first word in [`WORDS`].
-fn precedence(path: &str) -> usize {
-    let lower = last_component(path).to_ascii_lowercase();
-    let mut words = WORDS.iter();
-    let position = words.position(|word| lower.contains(word));
-    position.unwrap_or(WORDS.len())
 }
 
 /// Makes one step of all steps without a number in the same directory. Of several that state numbers, the highest counts.

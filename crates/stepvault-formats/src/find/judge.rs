@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 
 use stepvault_core::timestamp::Timestamp;
 
+use super::areal;
+use super::extent::Extent;
+use super::found::{Completeness, FindOptions, QuietRule};
 use super::ranks::ranks_of;
-use super::units::{Unit, UnitFile, holds_state};
-use super::{Completeness, Extent, FindOptions, QuietRule, areal};
+use super::unit::{Unit, UnitFile};
+use super::units::holds_state;
 use crate::pointer::PointerFound;
 use crate::profile::template::{Values, parent_prefix};
 use crate::profile::{GENERIC, PathGlob, Profile, Proof, UnitRule};

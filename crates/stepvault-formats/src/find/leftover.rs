@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use stepvault_core::timestamp::Timestamp;
 
 use super::copies::{MAX_COMPARED, is_same_content};
-use super::units::{files_of, holds_state, is_text_alone};
+use super::unit::files_of;
+use super::units::{holds_state, is_text_alone};
 use super::{Found, FoundStep};
 use crate::not_checkpoint::{is_no_checkpoint, is_tracker};
 use crate::profile::template::last_component;

@@ -1,6 +1,6 @@
 //! The symbolic links by which a trainer, or its user, finds a step.
 
-use super::{Found, FoundStep};
+use super::found::{Found, FoundStep};
 use crate::profile::template::{last_component, parent_prefix};
 use crate::tree::{EntryKind, Tree};
 

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::says_newest;
-use super::units::{Unit, UnitFile, files_of, is_below};
+use super::newest_names::says_newest;
+use super::unit::{Unit, UnitFile, files_of, is_below};
 use crate::not_checkpoint::{holds_weights_alone, is_clutter, is_no_checkpoint, is_text, may_hold_state};
 use crate::profile::UnitRule;
 use crate::profile::template::{last_component, parent_prefix};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Extent;
-use super::units::Unit;
+use super::unit::Unit;
 use crate::profile::RankSet;
 
 /// The ranks that wrote a step, and the missing ones.

@@ -3,7 +3,7 @@
 //! versions keep a recipe state in each step instead).
 
 use super::stated::stated_numbers;
-use super::units::{Member, Unit, files_of};
+use super::unit::{Member, Unit, files_of};
 use crate::profile::UnitRule;
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{last_component, parent_prefix};

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stepvault_core::timestamp::Timestamp;
-
 use super::areal;
-use super::members::{Beside, join_by_number, leave_out_other_numbers, number_of_loose};
+use super::members::{join_by_number, leave_out_other_numbers, number_of_loose};
 use super::stated::stated_step;
 use super::torchtune;
-use crate::not_checkpoint::{is_in_clutter, is_no_checkpoint, is_tracker, may_hold_state};
+use super::unit::{Member, Unit, UnitFile, files_of, is_below};
+use crate::not_checkpoint::{is_no_checkpoint, is_tracker, may_hold_state};
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{Values, last_component, parent_prefix};
-use crate::profile::{GENERIC, PathGlob, Profile, Series, StepKind, UnitRule};
+use crate::profile::{GENERIC, Profile, Series, StepKind, UnitRule};
 use crate::step_name;
 use crate::temporary::{is_temporary, is_unfinished_file};
 use crate::text_file::read_text;
@@ -20,88 +19,6 @@ use crate::tree::{Entry, EntryKind, OpenFile, Tree};
 /// How the names of stepvault's own directories begin: a restore stages files in one of them, and moves others aside
 /// into it.
 const OWN: &str = ".stepvault";
-
-/// A path that belongs to a step.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub(crate) path: String,
-    pub(crate) parts: PathParts,
-}
-
-/// A file of a step.
-#[derive(Debug, Clone)]
-pub(crate) struct UnitFile {
-    /// Path inside the member that holds it; its own name when the member is a file.
-    pub(crate) inside: String,
-    pub(crate) size_bytes: u64,
-    pub(crate) mtime: Timestamp,
-}
-
-/// A step: its paths and files.
-#[derive(Debug, Clone)]
-pub(crate) struct Unit<'a> {
-    pub(crate) series: &'a Series,
-    /// In the order of their ranks, then paths; never empty.
-    pub(crate) members: Vec<Member>,
-    pub(crate) step: Option<u64>,
-    /// Whether its path holds one step after another, so that only the content tells its number.
-    pub(crate) rewritten: bool,
-    pub(crate) files: Vec<UnitFile>,
-    /// What tools left among its files: stored with them, and no part of any judgement.
-    pub(crate) clutter: Vec<UnitFile>,
-    /// Other entries of the same number.
-    pub(crate) beside: Vec<Beside>,
-    /// Whether it contains what its series requires.
-    pub(crate) fits: bool,
-    /// Whether the trainer can resume from it.
-    pub(crate) resumable: bool,
-    /// Why files beside it show that it is not complete.
-    pub(crate) objection: Option<String>,
-}
-
-impl Unit<'_> {
-    /// Returns the first of its paths.
-    pub(crate) fn path(&self) -> &str {
-        self.members.first().map_or("", |member| &member.path)
-    }
-
-    /// Returns whether one of its files matches.
-    pub(crate) fn has(&self, glob: &PathGlob) -> bool {
-        self.files.iter().any(|file| glob.is_match(&file.inside))
-    }
-
-    /// Whether all of its paths are files.
-    pub(crate) fn is_files(&self) -> bool {
-        self.members.iter().all(|member| self.is_file(member))
-    }
-
-    /// Returns whether this path of the step is a file.
-    pub(crate) fn is_file(&self, member: &Member) -> bool {
-        let name = last_component(&member.path);
-        self.files.iter().any(|file| file.inside == name)
-    }
-
-    /// Returns the name of a file without the number of the step, for comparison with other steps.
-    pub(crate) fn name_of(&self, file: &UnitFile) -> String {
-        match self.step {
-            Some(step) => file.inside.replace(&step.to_string(), "#"),
-            None => file.inside.clone(),
-        }
-    }
-
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        let beside = self.beside.iter().flat_map(|beside| &beside.files);
-        self.files.iter().chain(beside).map(|file| file.mtime).max()
-    }
-
-    /// Returns the files of the step that are judged, with the path of the entry that they belong to.
-    pub(crate) fn judged_files(&self) -> impl Iterator<Item = (&str, &UnitFile)> {
-        let own = self.files.iter();
-        let beside = self.beside.iter();
-        let beside = beside.flat_map(|beside| beside.files.iter().map(|file| (beside.path.as_str(), file)));
-        own.map(|file| (self.path(), file)).chain(beside)
-    }
-}
 
 /// The contents of a directory, by a profile.
 pub(crate) struct Collected<'a> {
@@ -263,18 +180,6 @@ fn areal_key(series: &Series, path: &str) -> Option<String> {
     }
 }
 
-/// Returns whether a path lies in one of these directories.
-pub(crate) fn is_below(path: &str, taken: &BTreeSet<String>) -> bool {
-    let mut end = path.len();
-    while let Some(slash) = path.get(..end).and_then(|start| start.rfind('/')) {
-        if path.get(..slash).is_some_and(|parent| taken.contains(parent)) {
-            return true;
-        }
-        end = slash;
-    }
-    false
-}
-
 /// A path whose name is used only while it is written.
 struct Temporary {
     /// The step number in the name.
@@ -374,27 +279,6 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
         clutter,
         fits,
     })
-}
-
-/// Returns the files of an entry, by their paths inside it, and apart from them what tools left among them.
-pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> (Vec<UnitFile>, Vec<UnitFile>) {
-    if let EntryKind::File { size_bytes, .. } = entry.kind {
-        let file = UnitFile {
-            inside: last_component(path).to_owned(),
-            size_bytes,
-            mtime: entry.mtime,
-        };
-        return (vec![file], Vec::new());
-    }
-    let files = tree.inside(path).filter_map(|(below, file)| match file.kind {
-        EntryKind::File { size_bytes, .. } => Some(UnitFile {
-            inside: below.strip_prefix(path)?.trim_start_matches('/').to_owned(),
-            size_bytes,
-            mtime: file.mtime,
-        }),
-        _ => None,
-    });
-    files.partition(|file| !is_in_clutter(&file.inside))
 }
 
 /// Whether a file without an extension is a short text, as one that names the last checkpoint.

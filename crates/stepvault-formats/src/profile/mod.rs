@@ -35,8 +35,6 @@ mod validate;
 
 use serde::Deserialize;
 
-use crate::find::FoundStep;
-
 pub use builtin::{GENERIC, ProfileSet, builtin};
 pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
@@ -195,15 +193,6 @@ impl Profile {
     /// Returns whether finished files may be written to again, so that a second name for one would change with it.
     pub fn overwrites_finished_files(&self) -> bool {
         self.links == Links::CopyOrReflink
-    }
-
-    /// Returns whether files of this step may be written to again: it, or one of its paths, is overwritten in place, and its
-    /// contents are not renamed to its path.
-    pub fn overwrites(&self, step: &FoundStep) -> bool {
-        let is_renamed = step
-            .series_in(self)
-            .is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
-        self.overwrites_finished_files() || step.rewritten && !is_renamed || step.has_shared_path(self)
     }
 
     /// Returns whether a path is never a step, with everything below it.

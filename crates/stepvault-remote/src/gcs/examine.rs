@@ -7,7 +7,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::GcsStore;
 use super::api::Api;
-use crate::examine::Examiner;
+use crate::examiner::Examiner;
 use crate::pending::Listed;
 use crate::store::PendingUpload;
 
@@ -39,7 +39,7 @@ pub(super) async fn facts(api: &Api) -> BucketFacts {
     match described(api).await {
         Ok(bucket) => bucket.facts(),
         Err(error) => BucketFacts {
-            versioning: Err(error.duplicate()),
+            versioning: Err(error.clone()),
             rules: Err(error),
             soft_delete_seconds: None,
         },

@@ -13,7 +13,7 @@ use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
 
 use super::api::Api;
 use super::{examine, listing, rewrite, temporary};
-use crate::examine::Examiner;
+use crate::examiner::Examiner;
 use crate::generic::objects::no_bytes;
 use crate::generic::pieces::{Expected, watched};
 use crate::payload::Payload;

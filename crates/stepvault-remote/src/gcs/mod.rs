@@ -49,11 +49,11 @@ use self::api::{Api, ObjectOptions, crc32c_of};
 use self::client::Client;
 use self::json_store::JsonStore;
 use self::write::Writer;
+use crate::examiner::BareStore;
 use crate::generic::keys::KeySpace;
 use crate::generic::objects::Objects;
 use crate::generic::options::{check_scheme, refuse_options};
 use crate::generic::transport::{GuardedConnector, client_options, no_retries};
-use crate::open::BareStore;
 use crate::payload::Payload;
 use crate::store::{
     Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,

@@ -13,7 +13,7 @@ use super::options::refuse_options;
 use super::transport::{CONNECT_TIMEOUT, GuardedConnector, client_options, no_retries};
 use crate::authorities::Authorities;
 use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
-use crate::examine::Examiner;
+use crate::examiner::Examiner;
 use crate::identity::ClientIdentity;
 
 /// Azure's own hosts are below these domains, in its public cloud and its government clouds.

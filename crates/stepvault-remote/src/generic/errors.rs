@@ -15,7 +15,7 @@ pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error)
         return refused(what, subject, refusal);
     }
     if let Some(NoCredentials(error)) = find::<NoCredentials>(&error) {
-        return error.duplicate();
+        return error.clone();
     }
     if let Some(transport) = find::<HttpError>(&error) {
         return transport_error(what, subject, transport);

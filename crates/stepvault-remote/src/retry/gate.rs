@@ -105,7 +105,7 @@ impl Gate {
                 let give_up = began.max(state.last_success) + self.patience;
                 let has_failed_again = is_given_up && state.failures_in_row > failures_before;
                 if has_failed_again || give_up <= Instant::now() {
-                    return Err(state.last_error.as_ref().map(Error::duplicate));
+                    return Err(state.last_error.clone());
                 }
                 (until, give_up)
             };
@@ -173,7 +173,7 @@ impl Pass {
         let mut state = self.gate.lock();
         let now = Instant::now();
         state.failures_in_row = state.failures_in_row.saturating_add(1);
-        state.last_error = Some(error.duplicate());
+        state.last_error = Some(error.clone());
         if let Some(wait) = error.retry_after_wait() {
             let asked = now + wait.min(self.gate.patience);
             state.not_before = Some(state.not_before.map_or(asked, |earlier| earlier.max(asked)));

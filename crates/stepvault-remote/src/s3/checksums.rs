@@ -6,6 +6,9 @@ use stepvault_core::digest::{Crc64Nvme, DigestAlgorithm, Sha256Digest};
 
 use crate::store::StoredChecksum;
 
+/// At the completion of an upload, the store is given the checksums of the whole and of each part.
+pub(super) const ALL_CHECKS: u8 = 0;
+
 /// A checksum in the form of S3's headers: at most one of the two.
 #[derive(Debug, Default)]
 pub(super) struct SentChecksum {

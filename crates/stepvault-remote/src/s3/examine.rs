@@ -17,7 +17,7 @@ use super::client::Clients;
 use super::date::{AnswerDate, AnswerServer};
 use super::errors::Fault;
 use super::store::S3Store;
-use crate::examine::{Examiner, Hindered, Look};
+use crate::examiner::{Examiner, Hindered, Look};
 use crate::pending::Listed;
 use crate::store::PendingUpload;
 

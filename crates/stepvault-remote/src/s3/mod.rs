@@ -16,6 +16,7 @@ mod identified;
 mod multipart;
 mod pending;
 mod read;
+mod requests;
 mod skew;
 mod store;
 mod verdicts;

@@ -8,7 +8,7 @@ use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::checksums::{SentChecksum, of_upload, stored};
+use super::checksums::{ALL_CHECKS, SentChecksum, of_upload, stored};
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::read::version_of;
@@ -17,9 +17,8 @@ use super::write::{Condition, byte_stream};
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
-/// At the completion of an upload, the store is given the checksums of the whole and of each part.
-pub(super) const ALL_CHECKS: u8 = 0;
-/// It is given no checksum at all. Between the two, it is given those of the parts alone.
+/// At the completion of an upload, the store is given no checksum at all. Between this and [`ALL_CHECKS`], it is given those
+/// of the parts alone.
 const NO_CHECKS: u8 = 2;
 
 /// Expected properties of the whole object.

@@ -4,7 +4,7 @@ use futures::TryStreamExt as _;
 use stepvault_core::ErrorKind;
 use stepvault_remote::store::Created;
 
-use super::{Outcome, Store, text};
+use super::outcome::{Outcome, Store, text};
 use crate::stores::{bytes, create, listed, read};
 
 pub(super) async fn odd_keys_mean_themselves(store: Store) -> Outcome {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use stepvault_core::Error;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_remote::store::RemoteStore;
 
@@ -19,16 +18,14 @@ macro_rules! ensure {
 
 mod keys;
 mod objects;
+mod outcome;
 mod uploads;
 
 use self::keys::*;
 use self::objects::*;
+use self::outcome::{Outcome, Store};
 use self::uploads::*;
 
-/// Why a check failed.
-type Outcome = Result<(), String>;
-
-type Store = Arc<dyn RemoteStore>;
 type Check = (&'static str, fn(Store) -> BoxFuture<'static, Outcome>);
 
 macro_rules! checks {
@@ -101,10 +98,4 @@ pub async fn run(store: Arc<dyn RemoteStore>, skipped: &[&str]) {
         store.url(),
         failures.join("\n")
     );
-}
-
-// Taken by value, as `map_err` gives it.
-#[allow(clippy::needless_pass_by_value)]
-fn text(error: Error) -> String {
-    format!("{:?}: {error}", error.kind())
 }

@@ -5,7 +5,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::store::Created;
 
-use super::{Outcome, Store, text};
+use super::outcome::{Outcome, Store, text};
 use crate::stores::{File, bytes, create, listed, read, slice};
 
 pub(super) async fn what_was_created_is_read_back(store: Store) -> Outcome {

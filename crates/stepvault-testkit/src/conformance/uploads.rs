@@ -4,7 +4,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_remote::store::Created;
 
-use super::{Outcome, Store, text};
+use super::outcome::{Outcome, Store, text};
 use crate::stores::{File, bytes, create, read, slice};
 
 pub(super) async fn an_upload_in_parts_becomes_one_object(

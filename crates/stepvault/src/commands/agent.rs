@@ -11,13 +11,13 @@ use stepvault_core::observe::Observer;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Session;
 use super::left_undone::LeftUndone;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
 use crate::output::{Priority, Report, human};
 use crate::progress::{Progress, Style};
+use crate::session::Session;
 
 /// Watch for finished steps, seal and upload them, and apply retention on every tier
 ///

@@ -12,12 +12,12 @@ use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use super::Session;
 use super::wait::{self, WaitDocument};
 use crate::arguments::values::{checked, duration, goal, metric};
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
+use crate::session::Session;
 
 /// Tell the agent that a step is finished, so that it seals the step at once, without a quiet time
 ///

@@ -4,9 +4,9 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use stepvault_core::Result;
 
-use super::Session;
 use crate::arguments::Arguments;
 use crate::exit_code::ExitCode;
+use crate::session::Session;
 
 /// Print a completion script for a shell
 ///

@@ -8,10 +8,10 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::config::{Explained, Finding, Sources, check, load};
 
-use super::Session;
 use crate::context::gather;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use crate::session::Session;
 
 /// Print or check the configuration
 #[derive(Debug, Args)]

@@ -8,13 +8,13 @@ use serde::Serialize;
 use stepvault_agent::control::{DrainAnswer, DrainRequest};
 use stepvault_core::Result;
 
-use super::Session;
 use super::left_undone::LeftUndone;
 use super::wait::no_agent;
 use crate::arguments::values::duration;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
+use crate::session::Session;
 
 /// Ask the agent to finish its uploads and exit, as SIGTERM does
 ///

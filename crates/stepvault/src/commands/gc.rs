@@ -8,11 +8,11 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_engine::gc::{GcReport, run_gc};
 
-use super::Session;
 use crate::arguments::values::duration;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
+use crate::session::Session;
 use stepvault_core::document::ErrorInfo;
 
 /// Delete objects that no step references, left by unfinished uploads or interrupted deletions

@@ -8,10 +8,10 @@ use serde::Serialize;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
 
-use super::Session;
 use crate::context::{FILE_NAME, absolute};
 use crate::exit_code::ExitCode;
 use crate::output::Report;
+use crate::session::Session;
 
 /// The repository's configuration file: every key with its default and description.
 const REFERENCE: &str = include_str!("../../../../config/stepvault.toml");

@@ -15,12 +15,12 @@ use stepvault_formats::find::{FindOptions, RunBelow};
 use stepvault_formats::pointer::PointerFound;
 use stepvault_local::clock::SystemClock;
 
-use super::Session;
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use crate::progress::{Progress, Style};
+use crate::session::Session;
 
 /// Show which framework wrote a directory, which steps it holds, and whether each is complete and sound
 ///

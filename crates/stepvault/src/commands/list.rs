@@ -12,13 +12,13 @@ use stepvault_engine::drains::Drains;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::step_state::{Durability, still_given_up};
 
-use super::Session;
 use super::given_up::{GivenUpDocument, known_records};
 use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};
 use super::left_by_drain::LeftByDrain;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use crate::session::Session;
 
 /// List the steps of a run over all tiers, the newest first
 #[derive(Debug, Args)]

@@ -9,10 +9,10 @@ use serde::Serialize;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable;
 
-use super::Session;
 use crate::arguments::Arguments;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
+use crate::session::Session;
 
 /// Write the manual pages
 ///

@@ -36,24 +36,9 @@ pub(crate) mod wait;
 
 use stepvault_core::Result;
 
-use crate::arguments::{Command, GlobalArguments};
+use crate::arguments::Command;
 use crate::exit_code::ExitCode;
-use crate::exit_deadline::ExitDeadline;
-use crate::interrupt::Interrupt;
-use crate::output::Output;
-
-/// The context of every command.
-#[derive(Debug)]
-pub(crate) struct Session {
-    /// The global options.
-    pub(crate) global: GlobalArguments,
-    /// The output to print to.
-    pub(crate) output: Output,
-    /// Resolves when the process receives a signal to stop.
-    pub(crate) interrupt: Interrupt,
-    /// The deadline by which the process must have exited.
-    pub(crate) exit_deadline: ExitDeadline,
-}
+use crate::session::Session;
 
 /// Runs a command.
 pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode> {

@@ -11,11 +11,11 @@ use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::pins::{pin, unpin};
 
-use super::Session;
 use super::inventory::{ChosenStep, FoundStep, Inventory};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
+use crate::session::Session;
 
 /// Keep a step on every tier, regardless of the keep rules
 #[derive(Debug, Args)]

@@ -23,11 +23,11 @@ use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
-use super::Session;
 use crate::arguments::values::{checked, duration, metric};
 use crate::context::{DefaultVault, Settings, Tiers, attempt, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
+use crate::session::Session;
 
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 /// Seal one checkpoint and upload it until it is durable on every required remote
@@ -161,7 +161,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     let code = exit_code(&report.remotes);
     for outcome in &report.remotes {
         if let Err(error) = &outcome.result {
-            let text = error.duplicate().hint(
+            let text = error.clone().hint(
                 error
                     .hint_text()
                     .unwrap_or("the step is sealed in the vault; run the same command again to continue"),

@@ -7,11 +7,11 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::remote_memory::{Forgotten, forget};
 
-use super::Session;
 use crate::arguments::values::checked;
 use crate::context::{DefaultVault, Settings, open_vault};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
+use crate::session::Session;
 
 /// Change the vault's records of a remote
 #[derive(Debug, Args)]

@@ -21,11 +21,11 @@ use stepvault_local::rank_turn::{RankTurn, check_rank};
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 
-use super::Session;
 use super::starts::demoted_steps;
 use crate::arguments::values::{checked, duration};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
+use crate::session::Session;
 use document::{RestoreDocument, SharedDocument, planned, restored};
 
 /// Restore the newest valid step, or the given one

@@ -10,10 +10,10 @@ use stepvault_core::ids::Step;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::save::{CommitRequest, StageRequest, commit, stage};
 
-use super::Session;
 use crate::arguments::values::checked;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
+use crate::session::Session;
 
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 /// Create a private directory to write a step to, and print its path

@@ -13,11 +13,11 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{read_commit, read_manifests};
 use stepvault_engine::upload::lets_writers_collide;
 
-use super::Session;
 use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use crate::session::Session;
 
 /// Show the tiers and files of one step
 #[derive(Debug, Args)]

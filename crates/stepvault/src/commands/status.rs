@@ -25,7 +25,6 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
-use super::Session;
 use super::given_up::GivenUpDocument;
 use super::inventory::time_warnings;
 use super::left_by_drain::LeftByDrain;
@@ -33,6 +32,7 @@ use super::starts::status::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use crate::session::Session;
 use steps::StepStatus;
 
 /// Timeout for the agent's answer.

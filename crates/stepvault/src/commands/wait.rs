@@ -12,11 +12,11 @@ use stepvault_core::ids::{Attempt, Revision, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use super::Session;
 use crate::arguments::values::{checked, duration, goal};
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::Report;
+use crate::session::Session;
 
 /// Wait until a step is staged, uploaded or durable; always returns, with the result as exit code
 ///

@@ -11,7 +11,7 @@ use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
 use super::sources::vault_flag;
-use crate::arguments::GlobalArguments;
+use crate::arguments::global::GlobalArguments;
 
 /// How an agent was started. Its configuration holds no credentials.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use stepvault_local::vault::Vault;
 use super::invocation::Invocation;
 use super::sources::{Gathered, absolute, gather};
 use super::writer;
-use crate::commands::Session;
+use crate::session::Session;
 
 /// The configuration, with the selected run and remotes.
 #[derive(Debug, Clone)]

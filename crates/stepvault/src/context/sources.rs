@@ -7,7 +7,7 @@ use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::remote_choice::choose_remotes;
-use crate::arguments::GlobalArguments;
+use crate::arguments::global::GlobalArguments;
 
 /// Maximum size of a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;

@@ -20,9 +20,9 @@ use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
 use super::settings::Settings;
-use crate::commands::Session;
 use crate::output::Output;
 use crate::progress::{Progress, Style};
+use crate::session::Session;
 
 /// The vault that a command uses if none is configured.
 #[derive(Debug, Clone)]

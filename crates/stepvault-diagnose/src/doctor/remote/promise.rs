@@ -4,7 +4,7 @@
 use super::{Subject, provider, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, RemoteSettings, Scheme};
 
 /// One guarantee of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,10 +196,6 @@ pub fn takes_no_checksums(subject: &Subject) -> Finding {
     )
 }
 
-/// What to do about a store that ignores attributes that were requested for new objects.
-pub const IGNORED_HINT: &str = "correct the setting, use a store that supports it, or set attributes = \"if-supported\" \
-                                for this remote to accept this";
-
 /// Returns the finding on attributes requested for new objects: those that the store `ignored`, or an error of the
 /// comparison. `None` where none is requested.
 pub fn attributes(settings: &RemoteSettings, ignored: &Result<Vec<String>, Error>) -> Option<Finding> {
@@ -214,7 +210,7 @@ pub fn attributes(settings: &RemoteSettings, ignored: &Result<Vec<String>, Error
             let measured = format!("the store keeps what is requested: {}", requested.join(", "));
             return Some(Finding::pass(CHECK, name, measured));
         }
-        Ok(ignored) => (ignored.join("; "), IGNORED_HINT.to_owned()),
+        Ok(ignored) => (ignored.join("; "), IGNORED_ATTRIBUTES_HINT.to_owned()),
         Err(error) => (
             error.to_string(),
             remedy(

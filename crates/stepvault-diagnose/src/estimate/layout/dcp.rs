@@ -5,8 +5,8 @@ use super::super::amount::{plus, scaled, times, total};
 use super::super::model::Model;
 use super::super::optimizer::Tensors;
 use super::super::ranks::{Ranks, Sharding};
+use super::part::{Part, line, mean, on_first};
 use super::single_file::extra;
-use super::{Part, line, mean, on_first};
 use crate::estimate::layout::Spread;
 use stepvault_core::error::Result;
 

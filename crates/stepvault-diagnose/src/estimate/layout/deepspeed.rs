@@ -5,8 +5,9 @@ use super::super::dtype::Dtype;
 use super::super::model::Model;
 use super::super::optimizer::Tensors;
 use super::super::ranks::Ranks;
+use super::part::{Part, line, of_every_rank, on_first};
 use super::single_file::{extra, of_one_rank};
-use super::{Part, line, of_every_rank, on_first, torch_zip};
+use super::torch_zip;
 use stepvault_core::error::Result;
 
 /// The engine's data in the module's file: configuration, versions, counters.

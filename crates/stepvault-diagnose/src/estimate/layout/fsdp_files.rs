@@ -4,8 +4,9 @@ use super::super::amount::total;
 use super::super::model::Model;
 use super::super::optimizer::Tensors;
 use super::super::ranks::Ranks;
+use super::part::{Part, line, of_every_rank, on_first};
 use super::single_file::{extra, of_one_rank};
-use super::{Part, line, of_every_rank, on_first, torch_zip};
+use super::torch_zip;
 use stepvault_core::error::Result;
 
 /// The mesh of ranks, which the first tensor describes.

@@ -3,9 +3,9 @@
 use super::super::amount::{plus, scaled, times};
 use super::super::model::Model;
 use super::super::ranks::Ranks;
+use super::part::{Part, line, of_every_rank, on_first, share};
 use super::single_file::{extra, optimizer_file};
 use super::torch_zip;
-use super::{Part, line, of_every_rank, on_first, share};
 use stepvault_core::error::Result;
 
 /// The length field before the header.

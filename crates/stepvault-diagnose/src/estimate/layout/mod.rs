@@ -9,10 +9,13 @@ mod deepspeed;
 mod fsdp_files;
 mod hugging_face;
 mod orbax;
+mod part;
 mod single_file;
 mod torch_zip;
 
-use super::amount::{plus, times, total};
+pub use self::part::{Part, Spread};
+
+use super::amount::{times, total};
 use super::model::{Model, Payload};
 use super::named::Named;
 use super::optimizer::Optimizer;
@@ -125,28 +128,6 @@ impl Named for Layout {
         ("fsdp-files", Self::FsdpFiles),
         ("orbax", Self::Orbax),
     ];
-}
-
-/// The nodes on which files are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Spread {
-    /// On the first node.
-    FirstNode,
-    /// On all nodes, about the same amount on each.
-    AllNodes,
-}
-
-/// Files of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// A short description.
-    pub what: &'static str,
-    /// The number of files on all nodes together.
-    pub files: u64,
-    /// Their bytes on all nodes together.
-    pub bytes: u64,
-    /// The nodes that have them.
-    pub spread: Spread,
 }
 
 /// Records of each step on a remote in addition to its files and part manifests: the claim of its attempt, and the
@@ -296,7 +277,7 @@ pub fn written(
     };
     if sharding == Sharding::Replicated {
         for part in &mut parts {
-            *part = replicated(*part, ranks)?;
+            *part = part::replicated(*part, ranks)?;
         }
     }
     let step = Written {
@@ -306,54 +287,6 @@ pub fn written(
     };
     step.bytes()?;
     Ok(step)
-}
-
-/// Returns the files of the first node, written by every node.
-fn replicated(part: Part, ranks: Ranks) -> Result<Part> {
-    if part.spread == Spread::AllNodes {
-        return Ok(part);
-    }
-    Ok(Part {
-        files: times(part.files, ranks.nodes())?,
-        bytes: times(part.bytes, ranks.nodes())?,
-        spread: Spread::AllNodes,
-        ..part
-    })
-}
-
-/// Returns files that exist on the first node only.
-fn on_first(what: &'static str, files: u64, bytes: u64) -> Part {
-    Part {
-        what,
-        files,
-        bytes,
-        spread: Spread::FirstNode,
-    }
-}
-
-/// Returns a file that every rank writes.
-fn of_every_rank(what: &'static str, ranks: Ranks, bytes_each: u64) -> Result<Part> {
-    Ok(Part {
-        what,
-        files: ranks.count(),
-        bytes: times(ranks.count(), bytes_each)?,
-        spread: Spread::AllNodes,
-    })
-}
-
-/// Returns the share of one of `ranks`.
-fn share(bytes: u64, ranks: Ranks) -> u64 {
-    bytes.div_ceil(ranks.count())
-}
-
-/// Returns the mean of this many tensors, rounded up.
-fn mean(bytes: u64, count: u64) -> u64 {
-    if count == 0 { 0 } else { bytes.div_ceil(count) }
-}
-
-/// Returns the sum of a fixed amount and an amount for each of `count` items.
-fn line(fixed_bytes: u64, count: u64, bytes_each: u64) -> Result<u64> {
-    plus(fixed_bytes, times(count, bytes_each)?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::super::amount::{times, total};
 use super::super::model::Model;
 use super::super::ranks::Ranks;
-use super::{Part, Spread, line, of_every_rank, on_first};
+use super::part::{Part, Spread, line, of_every_rank, on_first};
 use stepvault_core::error::Result;
 
 /// The step, `default`, `array_metadatas`, `d`, `ocdbt.process_0` and its `d`.

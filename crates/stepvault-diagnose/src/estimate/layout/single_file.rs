@@ -4,8 +4,8 @@ use super::super::amount::{plus, times, total};
 use super::super::model::Model;
 use super::super::optimizer::Tensors;
 use super::super::ranks::Ranks;
+use super::part::{Part, line, of_every_rank, on_first, share};
 use super::torch_zip::{self, ARCHIVE};
-use super::{Part, line, of_every_rank, on_first, share};
 use stepvault_core::error::Result;
 
 /// State of Lightning's loops and callbacks, in addition to model and optimizer.

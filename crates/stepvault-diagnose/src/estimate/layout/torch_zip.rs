@@ -6,7 +6,7 @@
 
 use super::super::amount::{plus, scaled, times, total};
 use super::super::optimizer::Tensors;
-use super::{line, mean};
+use super::part::{line, mean};
 use stepvault_core::error::Result;
 
 /// Every record begins at a multiple of this.

@@ -1,6 +1,6 @@
 //! Texts about disks that are full, read-only, unreachable or faulty.
 
-use super::{Open, Recogniser, text, vague};
+use super::recogniser::{Open, Recogniser, text, vague};
 use crate::explain::Cause;
 
 pub(super) const TEXTS: &[Recogniser] = &[

@@ -1,6 +1,6 @@
 //! Texts about the memory of a machine, a cgroup or a device, and about shared memory.
 
-use super::{Recogniser, text};
+use super::recogniser::{Recogniser, text};
 use crate::explain::Cause;
 
 pub(super) const TEXTS: &[Recogniser] = &[

@@ -6,63 +6,13 @@
 
 mod disk;
 mod memory;
+mod recogniser;
 mod start;
 mod stores;
 mod time;
 mod torn;
 
-use super::Cause;
-
-/// What a text leaves undetermined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Open {
-    /// Nothing.
-    Nothing,
-    /// Which disk, and whether bytes or inodes ran out.
-    WhichSpace,
-    /// Why a write failed.
-    WhyWrite,
-}
-
-/// Recognizes one text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recogniser {
-    /// The cause it points to.
-    pub cause: Cause,
-    /// How strong it is by itself, from 1 to 100.
-    pub weight: u32,
-    /// What it leaves undetermined.
-    pub open: Open,
-    /// A regular expression over bytes.
-    pub pattern: &'static str,
-    /// The program or library that prints it.
-    pub source: &'static str,
-    /// An example line.
-    pub example: &'static str,
-}
-
-/// Returns a recognizer of a text that determines the cause.
-const fn text(
-    cause: Cause,
-    weight: u32,
-    pattern: &'static str,
-    source: &'static str,
-    example: &'static str,
-) -> Recogniser {
-    Recogniser {
-        cause,
-        weight,
-        open: Open::Nothing,
-        pattern,
-        source,
-        example,
-    }
-}
-
-/// Returns a recognizer of a text that leaves something undetermined.
-const fn vague(open: Open, text: Recogniser) -> Recogniser {
-    Recogniser { open, ..text }
-}
+pub use recogniser::{Open, Recogniser};
 
 const TABLES: [&[Recogniser]; 6] = [
     disk::TEXTS,
@@ -84,6 +34,7 @@ mod tests {
 
     use super::super::Scanner;
     use super::*;
+    use crate::explain::Cause;
 
     #[test]
     fn every_text_is_recognised_for_what_it_speaks_for_and_nothing_else() {

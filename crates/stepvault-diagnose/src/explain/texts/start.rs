@@ -1,6 +1,6 @@
 //! Texts about starts and ends: commands that fail at once, loops, and jobs that are stopped.
 
-use super::{Recogniser, text};
+use super::recogniser::{Recogniser, text};
 use crate::explain::Cause;
 
 pub(super) const TEXTS: &[Recogniser] = &[

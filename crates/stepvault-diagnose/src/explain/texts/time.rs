@@ -1,6 +1,6 @@
 //! Texts about timeouts and clocks.
 
-use super::{Recogniser, text};
+use super::recogniser::{Recogniser, text};
 use crate::explain::Cause;
 
 pub(super) const TEXTS: &[Recogniser] = &[

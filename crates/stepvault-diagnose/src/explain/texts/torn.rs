@@ -1,6 +1,6 @@
 //! Texts about incomplete checkpoints, printed when they are loaded.
 
-use super::{Recogniser, text};
+use super::recogniser::{Recogniser, text};
 use crate::explain::Cause;
 
 pub(super) const TEXTS: &[Recogniser] = &[

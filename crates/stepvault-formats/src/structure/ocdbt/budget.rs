@@ -2,6 +2,9 @@
 
 use crate::soundness::Fault;
 
+/// The maximum size of a manifest or node, compressed or not. Orbax lets nodes grow to 100 MB.
+pub(super) const MAX_PIECE_BYTES: u64 = 128 << 20;
+
 /// The limit on the decompressed keys, paths and nodes of one database: some millions of chunks.
 const MAX_TOTAL_BYTES: u64 = 512 << 20;
 /// The limit on how much larger than the files their metadata may be. Names and array descriptions compress well, but
@@ -29,7 +32,7 @@ impl Budget {
 
     /// Returns the maximum size of the next piece.
     pub(super) fn piece_limit_bytes(&self) -> u64 {
-        self.left_bytes.min(super::MAX_PIECE_BYTES)
+        self.left_bytes.min(MAX_PIECE_BYTES)
     }
 
     pub(super) fn spend(&mut self, bytes: u64, what: &str) -> Result<(), Fault> {

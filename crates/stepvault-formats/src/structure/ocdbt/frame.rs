@@ -6,14 +6,14 @@ use std::io::Read;
 use ruzstd::decoding::StreamingDecoder;
 use stepvault_core::digest::Crc32c;
 
-use super::budget::Budget;
+use super::budget::{Budget, MAX_PIECE_BYTES};
 use crate::soundness::Fault;
 use crate::structure::cursor::Cursor;
 
 /// The size of magic number, length, the shortest version and compression, and checksum.
 const LEAST_BYTES: usize = 4 + 8 + 1 + 1 + 4;
 /// The maximum window size: no piece within the limit needs a larger one.
-const MAX_WINDOW_BYTES: u64 = super::MAX_PIECE_BYTES;
+const MAX_WINDOW_BYTES: u64 = MAX_PIECE_BYTES;
 
 /// The kind of piece that a frame holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

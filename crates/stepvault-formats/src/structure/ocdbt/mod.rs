@@ -24,7 +24,7 @@ mod node;
 mod store;
 mod walk;
 
-use budget::Budget;
+use budget::{Budget, MAX_PIECE_BYTES};
 use manifest::Manifest;
 use store::Store;
 
@@ -37,11 +37,6 @@ pub use arrays::{Arrays, StoredArray};
 
 /// The file that makes a directory a database.
 pub const MANIFEST_NAME: &str = "manifest.ocdbt";
-
-/// The maximum size of a manifest or node, compressed or not. Orbax lets nodes grow to 100 MB.
-const MAX_PIECE_BYTES: u64 = 128 << 20;
-/// The maximum number of levels; three hold a billion keys.
-const MAX_HEIGHT: u8 = 16;
 
 /// Checks a database and returns its arrays.
 ///

@@ -1,11 +1,13 @@
 //! Walks from the root of the newest version to every key.
 
-use super::budget::Budget;
+use super::budget::{Budget, MAX_PIECE_BYTES};
 use super::file_table::DataFile;
 use super::manifest::Root;
 use super::node::{self, Child, Expected, Statistics, Visit};
 use super::store::Store;
-use super::{MAX_HEIGHT, MAX_PIECE_BYTES};
+
+/// The maximum number of levels; three hold a billion keys.
+const MAX_HEIGHT: u8 = 16;
 use crate::soundness::Fault;
 
 /// A node that has not been read yet.

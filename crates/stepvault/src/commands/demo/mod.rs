@@ -14,9 +14,9 @@ use clap::Args;
 use serde::Serialize;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::Session;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use crate::session::Session;
 use scene::Scene;
 
 /// Run seal, upload, restore and prune once in a temporary directory: no server, under a minute

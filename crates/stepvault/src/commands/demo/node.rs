@@ -17,13 +17,13 @@ use tempfile::TempDir;
 use super::expect;
 use super::scene::{NEWEST_VALID_STEP, REMAINING_STEPS, fault};
 use super::trainer::{WrittenCheckpoint, write_checkpoint};
-use crate::commands::Session;
 use crate::commands::inventory::Inventory;
 use crate::commands::prune::{Limit, prune_remote_tier};
 use crate::commands::push::{metrics_source, push_one};
 use crate::commands::restore::restore_context;
 use crate::context::Tiers;
 use crate::output::human;
+use crate::session::Session;
 
 /// A node of the demo.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use stepvault_local::durable;
 use tempfile::TempDir;
 
 use super::node::Node;
-use crate::commands::Session;
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::output::Output;
+use crate::session::Session;
 
 const RUN: &str = "demo";
 /// The steps and their losses. The best is not among the last two, so that only the rule for the best keeps it.

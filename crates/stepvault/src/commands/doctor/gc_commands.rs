@@ -8,8 +8,8 @@ use stepvault_engine::doctor::left_uploads::GcCommand;
 use stepvault_engine::explain::quoted;
 
 use super::local::ChosenRun;
-use crate::commands::Session;
 use crate::context::{Settings, choose_remotes, given_remotes};
+use crate::session::Session;
 
 /// The runs, and the parts of the command for each.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use stepvault_diagnose::doctor::variables::Value;
 use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
 use stepvault_local::clock::SystemClock;
 
-use super::DoctorArguments;
+use super::arguments::DoctorArguments;
 use crate::context::{Settings, absolute, vault_beside};
 
 /// Default directory for temporary files, unless TMPDIR is set.

@@ -1,61 +1,26 @@
 //! `doctor`: checks before training that everything the service needs works.
 
+mod arguments;
 pub(super) mod document;
 mod gc_commands;
 mod local;
 mod notices;
 mod remotes;
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use clap::Args;
 use stepvault_core::Result;
 use stepvault_diagnose::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
 use stepvault_diagnose::doctor::{Finding, Outcome};
 use stepvault_engine::doctor::local::{RunLook, check_local};
 
+pub(crate) use self::arguments::DoctorArguments;
 use self::document::DoctorDocument;
 use self::local::ChosenRun;
 use self::remotes::{RemoteLook, Wanted};
-use super::Session;
-use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
-
-/// Check directories, disks, limits, remotes and throughput before training
-///
-/// It briefly performs the operations of the service: it writes, syncs, renames, links and deletes its own test files
-/// in each directory, measures each disk with at most 256 MiB in a few seconds, and removes its files. On each remote
-/// it creates objects of its own below the run's keys, checks that they cannot be overwritten, reads, lists and deletes
-/// them, and measures both directions. It also reports leftovers, and whether saves, uploads and notices fit into the
-/// available time and space. A mount or a store that does not answer is a finding. Each line is pass, warn (works, but
-/// at a cost) or fail, with the measurement and a remedy. Run it as the trainer's user, in the trainer's environment.
-/// The exit code is 14 if a check fails.
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArguments {
-    /// Directory that the trainer writes its steps to; by default those of the configured runs
-    #[arg(value_name = "DIR")]
-    directory: Option<PathBuf>,
-    /// Expected size of the next step, such as "60 GiB"; by default estimated from the existing steps
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    step_size: Option<u64>,
-    /// Expected number of files of the next step
-    #[arg(long, value_name = "N")]
-    step_files: Option<u64>,
-    /// Interval between saves, such as "10m"; by default estimated from the existing steps
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    save_interval: Option<Duration>,
-    /// Upload rate of a remote in bytes per second, such as "200 MiB", instead of the measured one
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    upload_rate: Option<u64>,
-    /// Skip the remotes
-    #[arg(long)]
-    no_remotes: bool,
-    /// Notice period before the machine is taken away; by default that of this machine's provider
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    notice: Option<Duration>,
-}
+use crate::session::Session;
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result<ExitCode> {

@@ -16,10 +16,10 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::estimate::{Dtype, Layout, Optimizer, Overhead, Sharding, ShuffleBuffer, VaultCopy};
 
 use self::document::{BufferDocument, EstimateDocument};
-use super::Session;
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
+use crate::session::Session;
 
 /// Estimate the size of a checkpoint, and the space that saving it and a whole run need on each tier
 ///

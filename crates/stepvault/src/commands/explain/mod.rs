@@ -16,9 +16,9 @@ use stepvault_engine::explain::{ExplainRequest, Log, LogSource, NotLookedAt, gat
 use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
-use super::Session;
 use crate::context::{Settings, absolute, vault_beside};
 use crate::exit_code::ExitCode;
+use crate::session::Session;
 use document::ExplainDocument;
 use resume::{Resume, resume_from};
 

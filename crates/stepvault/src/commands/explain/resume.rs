@@ -13,10 +13,10 @@ use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
 use stepvault_engine::restore::{RestorePlan, RestoreRequest, Target, plan};
 use stepvault_local::vault::Vault;
 
-use crate::commands::Session;
 use crate::commands::restore::restore_context;
 use crate::commands::starts::demoted_steps;
 use crate::context::{DefaultVault, Settings, Tiers};
+use crate::session::Session;
 
 /// Timeout for listing the tiers.
 const TIERS_DEADLINE: Duration = Duration::from_mins(1);

@@ -17,11 +17,11 @@ use stepvault_engine::prune::{
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
-use super::Session;
 use super::keep::KeepArguments;
 use crate::arguments::values::TierChoice;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
+use crate::session::Session;
 use document::{PruneDocument, exit_code};
 
 /// Delete the steps that no keep rule selects

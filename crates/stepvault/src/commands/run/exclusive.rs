@@ -6,8 +6,8 @@ use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose, TIME_TO_LIVE};
 use tokio::time::{Instant, sleep};
 
-use crate::commands::Session;
 use crate::context::Tiers;
+use crate::session::Session;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Until then the lease of a job that was killed has expired.

@@ -23,7 +23,6 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Session;
 use super::left_undone::LeftUndone;
 use super::restore::NodesArguments;
 use crate::arguments::values::checked;
@@ -31,6 +30,7 @@ use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::interrupt;
 use crate::progress::{Progress, Style};
+use crate::session::Session;
 use environment::{RestoredStep, launch_environment};
 use exclusive::hold_to_train;
 use history::StartNote;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use stepvault_core::config::Config;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::commands::Session;
 use crate::commands::agent::served;
 use crate::context::{DefaultVault, Settings, Tiers, absolute, vault_beside};
+use crate::session::Session;
 
 /// The trainer's directory, with its effective configuration.
 pub(super) struct Place {

@@ -14,12 +14,12 @@ use super::environment::RestoredStep;
 use super::history::StartNote;
 use super::place::Place;
 use super::uploads::wait_for_uploads;
-use crate::commands::Session;
 use crate::commands::restore::document::restored;
 use crate::commands::restore::{existing, restore_context};
 use crate::commands::starts::known_starts;
 use crate::context::Tiers;
 use crate::output::Report as _;
+use crate::session::Session;
 
 /// Restores the step that the trainer resumes from; returns `None` if no step exists yet.
 ///
@@ -58,7 +58,7 @@ pub(super) async fn restore_step(
         Err(error) if error.kind() == ErrorKind::NotFound && !asked_for_one => {
             // A vault that cannot be read may hold steps that no remote has.
             if let Some(fault) = &place.vault_fault {
-                return Err(fault.duplicate());
+                return Err(fault.clone());
             }
             tell(session, "no checkpoint exists yet: this is the first start");
             return Ok(None);

@@ -14,8 +14,8 @@ use stepvault_local::sealed::SealedStep;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::restoring::tell;
-use crate::commands::Session;
 use crate::context::Tiers;
+use crate::session::Session;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How long a remote has to answer.

@@ -15,10 +15,10 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::step_state::visible_steps;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
 
-use super::Session;
 use crate::arguments::values::{TierChoice, checked, sample};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
+use crate::session::Session;
 use document::{exit_code, of_findings};
 
 const SECONDS_IN_A_DAY: u64 = 86_400;

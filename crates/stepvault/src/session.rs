@@ -1,0 +1,19 @@
+//! What every command has.
+
+use crate::arguments::global::GlobalArguments;
+use crate::exit_deadline::ExitDeadline;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+
+/// The context of every command.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The global options.
+    pub(crate) global: GlobalArguments,
+    /// The output to print to.
+    pub(crate) output: Output,
+    /// Resolves when the process receives a signal to stop.
+    pub(crate) interrupt: Interrupt,
+    /// The deadline by which the process must have exited.
+    pub(crate) exit_deadline: ExitDeadline,
+}
