@@ -8,7 +8,7 @@ use stepvault_core::Error;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::{Observer, SilentObserver};
 use stepvault_engine::placement::{Determined, Outcome, Placer, determine_attempts, provisional_steps};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::sealed::SealedStep;
 
 use crate::agent_status::Trouble;

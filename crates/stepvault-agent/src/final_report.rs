@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use stepvault_core::Result;
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::{Durability, is_quarantined_durable_on};
+use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::tier::step_state::{Durability, is_quarantined_durable_on};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 

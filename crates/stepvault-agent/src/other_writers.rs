@@ -16,8 +16,9 @@ use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::Writer;
 use stepvault_core::records::Claim;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_engine::catalog::{is_outage, present_parts};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::outage::is_outage;
+use stepvault_engine::tier::catalog::present_parts;
+use stepvault_engine::tier::run_remote::RunRemote;
 use tokio::time::{Instant, sleep_until};
 
 use crate::report::OtherWriter;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepvault_core::ids::RunName;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
 use crate::options::{AgentOptions, AgentRemote, AgentRun};

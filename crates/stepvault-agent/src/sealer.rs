@@ -17,7 +17,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use tokio::time::Instant;

@@ -13,8 +13,8 @@ use stepvault_core::ids::{Attempt, RemoteName, Revision, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::{recorded_state, visible_steps};
+use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::tier::step_state::{recorded_state, visible_steps};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 

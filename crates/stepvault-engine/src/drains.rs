@@ -9,9 +9,9 @@ use stepvault_core::drain::{DrainRecord, LeftStep, UnderWay, uploads_under_way};
 use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::keys::KeyKind;
 
-use crate::catalog::latest_records;
-use crate::run_remote::RunRemote;
-use crate::step_state::visible_steps;
+use crate::tier::catalog::latest_records;
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::visible_steps;
 
 /// Returns the drain records on a remote, the latest first, at most 64. An unreadable record is skipped: it only
 /// informs users, and no decision depends on it.

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::blocking::blocking;
-use crate::catalog::is_outage;
-use crate::run_remote::RunRemote;
+use crate::outage::is_outage;
+use crate::tier::run_remote::RunRemote;
 
 /// How long a killed job keeps the next one out.
 pub const TIME_TO_LIVE: Duration = Duration::from_mins(2);

@@ -14,13 +14,13 @@ use stepvault_core::records::{GcRecord, Tombstone};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{
-    RemovedSteps, claimed_ids, commits, committed_ids, is_outage, live_leases, read_manifests, removed_steps,
-    tombstones,
-};
-use crate::leases::HeldLease;
+use crate::outage::is_outage;
 use crate::prune::local_now;
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::{
+    RemovedSteps, claimed_ids, commits, committed_ids, live_leases, read_manifests, removed_steps, tombstones,
+};
+use crate::tier::leases::HeldLease;
+use crate::tier::run_remote::RunRemote;
 
 /// What a gc found and did.
 #[derive(Debug, Default, Serialize, JsonSchema)]

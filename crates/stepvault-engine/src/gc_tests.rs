@@ -8,8 +8,8 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::retired::RetiredSteps;
 
 use super::*;
-use crate::catalog::{read_tombstone, removal_record, retired_steps};
 use crate::test_remote::in_directory;
+use crate::tier::catalog::{read_tombstone, removal_record, retired_steps};
 
 const SECOND: Duration = Duration::from_secs(1);
 

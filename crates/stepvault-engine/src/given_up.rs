@@ -11,8 +11,8 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use crate::catalog::latest_records;
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::latest_records;
+use crate::tier::run_remote::RunRemote;
 
 /// The record's name in the vault.
 const NOTE: &str = "given-up.json";

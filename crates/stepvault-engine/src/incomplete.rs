@@ -9,11 +9,11 @@ use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::records::Claim;
 use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{
+use crate::tier::catalog::{
     FoundCommit, RemovedSteps, claimed_ids, committed_ids, known_commits, present_parts, removed_steps,
 };
-use crate::run_remote::RunRemote;
-use crate::step_state::without_removed;
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::without_removed;
 
 /// Claims that are read at once.
 const READS_AT_ONCE: usize = 16;
@@ -44,7 +44,7 @@ pub async fn incomplete_steps(remote: &RunRemote) -> Result<Vec<IncompleteStep>>
     open_steps(remote, claims, &committed, &removed).await
 }
 
-/// Returns [`visible_commits`](crate::step_state::visible_commits) and [`incomplete_steps`] from the same listings, for an
+/// Returns [`visible_commits`](crate::tier::step_state::visible_commits) and [`incomplete_steps`] from the same listings, for an
 /// overview. A step that is committed meanwhile may be among the incomplete ones, with no part missing.
 ///
 /// # Errors

@@ -19,9 +19,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
-use crate::catalog::{claimed_ids, committed_ids, removed_steps, starting_nodes};
 use crate::notes::{read_list, sync_list, write_list};
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::{claimed_ids, committed_ids, removed_steps, starting_nodes};
+use crate::tier::run_remote::RunRemote;
 
 /// Number of launch records that are read: older launches have no running nodes.
 const RECORDS_READ: usize = 64;

@@ -10,9 +10,9 @@
 //!
 //! - [`push::push`]: seals a finished checkpoint and uploads it to every remote.
 //! - [`restore::restore`], with [`restore::RestoreRequest`] and [`restore::RestoreReport`].
-//! - [`run_remote::RunRemote`]: one run on one remote.
-//! - [`catalog`]: what stands on a remote: commits, manifests, tombstones, pins, leases.
-//! - [`step_state`]: which steps are visible, durable, given up.
+//! - [`tier::run_remote::RunRemote`]: one run on one remote.
+//! - [`tier::catalog`]: what stands on a remote: commits, manifests, tombstones, pins, leases.
+//! - [`tier::step_state`]: which steps are visible, durable, given up.
 //! - [`prune`] and [`gc`]: deletion by rules, and deletion of orphans.
 //! - [`verify`]: compares what a tier holds with what was saved.
 //! - [`memory::MemoryBudget`]: the buffers of all transfers.
@@ -21,8 +21,8 @@
 //!
 //! ```no_run
 //! use stepvault_core::ids::StepId;
-//! use stepvault_engine::run_remote::RunRemote;
-//! use stepvault_engine::step_state::visible_steps;
+//! use stepvault_engine::tier::run_remote::RunRemote;
+//! use stepvault_engine::tier::step_state::visible_steps;
 //!
 //! /// Returns the newest step that readers of a remote see.
 //! async fn newest(remote: &RunRemote) -> stepvault_core::Result<Option<StepId>> {
@@ -34,8 +34,6 @@
 
 pub mod blocking;
 mod broken_body;
-pub mod catalog;
-mod commit_cache;
 pub mod content;
 mod copies;
 pub mod cpu_share;
@@ -48,34 +46,25 @@ pub mod given_up;
 pub mod incomplete;
 pub mod inspect;
 pub mod launches;
-pub mod leases;
-mod level_memory;
-mod listed;
 pub mod local_digest;
-pub mod lost_steps;
-mod marked_store;
 pub mod memory;
 pub mod metrics;
 mod notes;
-pub mod pins;
+pub mod outage;
 pub mod placement;
 mod profiles;
 pub mod prune;
 pub mod push;
-pub mod remote_memory;
 pub mod restore;
 mod resumptions;
-mod retired_memory;
-pub mod run_remote;
 pub mod save;
 mod seen_checkpoints;
 pub mod size;
 pub mod starts;
-pub mod step_state;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod test_remote;
+pub mod tier;
 pub mod upload;
 pub mod verify;
 mod workers;
-mod written_record;

@@ -12,7 +12,7 @@ use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 
-use crate::catalog::{is_outage, outage};
+use crate::outage::{is_outage, outage};
 
 const SLICE_BYTES: usize = 256 << 10;
 

@@ -8,8 +8,8 @@ use stepvault_core::ids::NodeName;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::starts::{Start, StartHistory, merged};
 
-use crate::catalog::latest_objects;
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::latest_objects;
+use crate::tier::run_remote::RunRemote;
 
 /// Returns the starts of every node according to the remotes, and the errors of remotes that could not be read.
 pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {

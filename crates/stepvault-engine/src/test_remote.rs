@@ -10,7 +10,7 @@ use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::run_remote::RunRemote;
+use crate::tier::run_remote::RunRemote;
 
 /// Opens the run `run` on a remote in an existing directory.
 pub(crate) async fn in_directory(directory: &Path) -> RunRemote {

@@ -15,10 +15,11 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, outage, read_commit, read_manifests_of};
 use crate::local_digest::{check_local, ensure_manifest};
-use crate::run_remote::RunRemote;
-use crate::step_state::ensure_not_removed;
+use crate::outage::{is_outage, outage};
+use crate::tier::catalog::{read_commit, read_manifests_of};
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::ensure_not_removed;
 
 /// How thoroughly a step is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use stepvault_core::drain::{RemotePlan, Waiting, parts_at_once, plan};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;

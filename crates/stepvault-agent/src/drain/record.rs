@@ -10,7 +10,7 @@ use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::drains::Drains;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 use tokio::time::{Instant, timeout, timeout_at};
 

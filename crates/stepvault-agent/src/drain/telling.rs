@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::ids::NodeName;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::clock::SystemClock;
 use tokio::time::{Instant, sleep};
 

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use stepvault_core::ids::{RemoteName, RunName};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use tokio::time::Instant;
 
 use super::Metrics;

@@ -14,7 +14,7 @@ use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, write_given_up};
 use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::space;
 
 use super::admission::{Need, needs, shortfall, wanted_bytes};

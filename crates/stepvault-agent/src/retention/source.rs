@@ -12,7 +12,7 @@ use stepvault_core::records::Pin;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::placement::ScannedCheckpoint;
 use stepvault_engine::push::held_by_all;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
@@ -114,7 +114,7 @@ async fn judge(
         return Ok(Verdict::Keep("it was modified after it was sealed".to_owned()));
     };
     for remote in remotes {
-        let pinned = match stepvault_engine::catalog::pins(remote).await {
+        let pinned = match stepvault_engine::tier::catalog::pins(remote).await {
             Ok(pinned) => pinned,
             // Its pins count only while it answers, as for every other removal.
             Err(_) if !remote.settings.required => continue,

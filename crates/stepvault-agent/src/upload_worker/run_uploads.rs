@@ -10,7 +10,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Event;
 use stepvault_core::retention::KeepRules;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;

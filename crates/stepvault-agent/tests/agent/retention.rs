@@ -210,7 +210,7 @@ async fn a_pin_on_one_remote_holds_the_step_on_the_others() {
     node.once(options.clone());
     let other = on_remote(&remotes[1]);
     assert!(
-        stepvault_engine::pins::pin(&other, id(1, 1), "paper")
+        stepvault_engine::tier::pins::pin(&other, id(1, 1), "paper")
             .await
             .unwrap()
     );

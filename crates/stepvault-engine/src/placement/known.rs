@@ -22,12 +22,12 @@ use stepvault_local::tree::Tree;
 
 use super::compare::{Layout, StepFiles};
 use crate::blocking::blocking;
-use crate::catalog::{
-    RemovedSteps, claimed_ids, committed_ids, is_outage, read_commit, read_commits, read_manifests,
-    removed_steps,
-};
 use crate::content::{tree_is_of_step, tree_matches_part};
-use crate::run_remote::RunRemote;
+use crate::outage::is_outage;
+use crate::tier::catalog::{
+    RemovedSteps, claimed_ids, committed_ids, read_commit, read_commits, read_manifests, removed_steps,
+};
+use crate::tier::run_remote::RunRemote;
 
 /// A checkpoint, to be compared with what the tiers hold.
 #[derive(Debug, Clone, Copy)]

@@ -18,10 +18,10 @@ use stepvault_core::placement::{
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::vault::Vault;
 
-use crate::catalog::is_outage;
 use crate::launches::Launches;
+use crate::outage::is_outage;
 use crate::resumptions::Resumptions;
-use crate::run_remote::RunRemote;
+use crate::tier::run_remote::RunRemote;
 
 pub use known::ScannedCheckpoint;
 pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, known_on, taken};

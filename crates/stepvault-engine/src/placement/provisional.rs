@@ -19,11 +19,12 @@ use super::{
     remarks,
 };
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, read_commit};
 use crate::launches::remembered_attempt;
+use crate::outage::is_outage;
 use crate::push::held_by_all;
-use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
+use crate::tier::catalog::read_commit;
+use crate::tier::run_remote::RunRemote;
 
 /// Maximum number of attempts that a step goes through before its conflict is final.
 const MAX_FORMER_ATTEMPTS: usize = 16;

@@ -30,8 +30,8 @@ use tokio::time::Instant;
 use super::PruneReport;
 use super::remote::RemotePrune;
 use super::removal::Removal;
-use crate::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, live_leases, manifests_at_once, pins};
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, live_leases, manifests_at_once, pins};
+use crate::tier::run_remote::RunRemote;
 use crate::verify::{Depth, check_remote};
 
 /// Maximum number of steps that are removed at once.

@@ -16,9 +16,9 @@ use stepvault_local::vault::Vault;
 
 use super::local_now;
 use crate::blocking::blocking;
-use crate::catalog::{RemovedSteps, pins, removed_steps};
-use crate::run_remote::RunRemote;
-use crate::step_state::is_durable_on;
+use crate::tier::catalog::{RemovedSteps, pins, removed_steps};
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::is_durable_on;
 use crate::verify::{Depth, check_sealed};
 
 /// Inputs for evicting steps of one run.

@@ -11,9 +11,10 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use super::local::LocalPrune;
-use crate::catalog::{is_outage, removal_record};
-use crate::run_remote::RunRemote;
-use crate::step_state::durable_commit;
+use crate::outage::is_outage;
+use crate::tier::catalog::removal_record;
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::durable_commit;
 use crate::verify::{StepHealth, check_part};
 
 /// Maximum number of a step's faults that are reported.

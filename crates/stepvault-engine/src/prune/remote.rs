@@ -17,14 +17,15 @@ use stepvault_core::{Error, Result};
 
 use super::erasure::{Erasure, StepToRemove, Tombstones};
 use super::{PruneReport, local_now};
-use crate::catalog::{
-    PARALLEL_READS, committed_ids, is_outage, leases, manifests_at_once, pins, read_commit, read_tombstone,
+use crate::gc::pardon_spared;
+use crate::outage::is_outage;
+use crate::tier::catalog::{
+    PARALLEL_READS, committed_ids, leases, manifests_at_once, pins, read_commit, read_tombstone,
     removed_steps,
 };
-use crate::gc::pardon_spared;
-use crate::leases::HeldLease;
-use crate::run_remote::RunRemote;
-use crate::step_state::visible_commits;
+use crate::tier::leases::HeldLease;
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::visible_commits;
 use crate::verify::{Depth, StepHealth, check_committed, prove_committed};
 
 /// Maximum number of steps that stay and are checked concurrently.

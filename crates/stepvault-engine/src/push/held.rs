@@ -8,9 +8,9 @@ use stepvault_core::observe::Observer;
 use stepvault_core::placement::Content;
 use stepvault_core::{ErrorKind, Result};
 
-use crate::catalog::read_commit;
 use crate::placement::{ScannedCheckpoint, known_on};
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::read_commit;
+use crate::tier::run_remote::RunRemote;
 use crate::verify::ensure_durable;
 
 /// Returns the identity under which all given remotes hold a checkpoint: commits and manifests were read back now, and the data was proved by the store's checksums or byte for byte. Returns `None` when

@@ -19,10 +19,10 @@ use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use crate::blocking::blocking;
-use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
 use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::read_commit;
+use crate::tier::run_remote::RunRemote;
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::ensure_durable;
 

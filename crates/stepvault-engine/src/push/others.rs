@@ -11,10 +11,10 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
-use crate::catalog::{committed_ids, read_commit};
 use crate::notes::{read_list, write_list};
-use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::seen_ids;
+use crate::tier::catalog::{committed_ids, read_commit};
+use crate::tier::run_remote::RunRemote;
 
 const NOTE: &str = "pushed";
 /// Number of remotes whose steps are remembered.

@@ -15,12 +15,12 @@ use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 
 use super::seal::{CheckpointToSeal, known_steps};
-use crate::catalog::read_commit;
 use crate::content::tree_matches_record;
 use crate::placement::{KnownSteps, ScannedCheckpoint};
 use crate::resumptions::Resumptions;
-use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, seen_content};
+use crate::tier::catalog::read_commit;
+use crate::tier::run_remote::RunRemote;
 
 /// The number of a run's first step, if nothing tells it.
 const FIRST: u64 = 1;

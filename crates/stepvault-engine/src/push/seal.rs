@@ -25,16 +25,16 @@ use tokio::time::Instant;
 
 use super::rewritten::{StepNumber, Tiers, copied_step, number_of};
 use crate::blocking::blocking;
-use crate::catalog::is_outage;
 use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
+use crate::outage::is_outage;
 use crate::placement::{
     KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, is_overwritten,
     known_in_vault, left_alone, provisional_steps, report, taken, written_at,
 };
 use crate::resumptions::Resumptions;
-use crate::run_remote::RunRemote;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
+use crate::tier::run_remote::RunRemote;
 
 /// One checkpoint to seal.
 #[derive(Debug, Clone)]

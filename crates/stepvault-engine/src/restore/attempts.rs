@@ -9,7 +9,8 @@ use stepvault_core::observe::Event;
 use stepvault_local::tree::scan_members;
 use stepvault_local::vault::Vault;
 
-use super::{RestoreContext, RestorePlan, RestoreRequest, Together};
+use super::plan::RestorePlan;
+use super::request::{RestoreContext, RestoreRequest, Together};
 use crate::blocking::blocking;
 use crate::launches::{has_begun_before, record_beginning};
 use crate::placement::{Placer, determine_attempts, provisional_steps};

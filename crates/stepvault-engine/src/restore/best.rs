@@ -6,7 +6,6 @@
 //! stops nothing, because the trainer can resume without it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
@@ -17,26 +16,14 @@ use stepvault_core::step_origin::BestName;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::candidates::{Candidate, Candidates};
-use super::handoff::{HandoffOptions, write_best_copies};
-use super::plan::{Scope, Search};
-use super::{RestoreContext, RestorePlan, RestoreRequest, Target, search_and_execute};
-use crate::catalog::read_commit;
+use super::handoff::write_best_copies;
+use super::plan::{BestStep, RestorePlan, Scope, Search};
+use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target};
+use super::search_and_execute;
+use crate::tier::catalog::read_commit;
 
 /// Number of commits that are read concurrently to find a name.
 const PARALLEL_READS: usize = 32;
-
-/// A step that the restored one names as the best.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BestStep {
-    /// The step.
-    pub id: StepId,
-    /// Where it is, or will be; for a step of several paths, their directory.
-    pub path: PathBuf,
-    /// Bytes of its files.
-    pub data_bytes: u64,
-    /// Whether it was already there.
-    pub already_there: bool,
-}
 
 /// Plans which best steps go beside a restored step.
 ///

@@ -12,11 +12,12 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::sleep;
 
-use super::{RestoreContext, RestoreRequest};
+use super::request::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
-use crate::catalog::{claimed_ids, is_outage, outage, removed_steps};
-use crate::run_remote::{ANSWER_PATIENCE, RunRemote};
-use crate::step_state::visible_steps;
+use crate::outage::{is_outage, outage};
+use crate::tier::catalog::{claimed_ids, removed_steps};
+use crate::tier::run_remote::{ANSWER_PATIENCE, RunRemote};
+use crate::tier::step_state::visible_steps;
 
 /// A step that at least one tier holds.
 #[derive(Debug)]

@@ -36,24 +36,21 @@ use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use crate::blocking::blocking;
-use crate::memory::MemoryBudget;
-use crate::run_remote::RunRemote;
+use crate::tier::run_remote::RunRemote;
 
 use agreement::Agreed;
-pub use agreement::Together;
 pub use attempts::remember_resumption;
-pub use best::BestStep;
 use best::{plan_best, restore_best};
 use candidates::Faults;
 use fetch::FetchOutcome;
 pub use fetch::Fetched;
+pub use handoff::MovedAside;
 use handoff::{Handoff, HandoffReport, KeptInPlace, PreparedHandoff};
-pub use handoff::{HandoffOptions, MovedAside};
 pub use parts::Parts;
-pub use plan::{RestorePlan, SkippedStep};
+pub use plan::{BestStep, RestorePlan, SkippedStep};
 use plan::{Scope, Search};
 use publish::Missing;
-pub use request::{RestoreRequest, Target};
+pub use request::{HandoffOptions, RestoreContext, RestoreRequest, Target, Together};
 
 /// The outcome of a restore.
 #[derive(Debug)]
@@ -66,19 +63,6 @@ pub struct RestoreReport {
     pub already_there: bool,
     /// What was moved out of the trainer's way.
     pub moved_aside: Vec<MovedAside>,
-}
-
-/// Resources that a restore uses.
-#[derive(Debug, Clone)]
-pub struct RestoreContext {
-    /// The local tier, when there is one.
-    pub vault: Option<Vault>,
-    /// The remotes in the order in which they are queried.
-    pub remotes: Vec<RunRemote>,
-    /// Memory for parts in transfer.
-    pub budget: MemoryBudget,
-    /// Receives progress and warnings.
-    pub observer: Arc<dyn Observer>,
 }
 
 /// Plans a restore, down to readable and consistent records, and changes nothing.
@@ -95,7 +79,7 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
         plan.handoff = Some(handoff.preview().await?);
     }
     plan.best = plan_best(context, request, &plan).await?;
-    plan.add_skipped(agreed);
+    plan.skipped.splice(0..0, skipped_by(agreed));
     Ok(plan)
 }
 
@@ -120,7 +104,7 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
     };
     match (restored, step) {
         (Ok(mut report), _) => {
-            report.plan.add_skipped(agreed);
+            report.plan.skipped.splice(0..0, skipped_by(agreed));
             attempts::remember(context, request, &report.plan).await;
             report.plan.best = restore_best(context, request, &report.plan).await?;
             Ok(report)
@@ -151,6 +135,11 @@ pub async fn remember_remotes(vault: &Vault, remotes: &[RunRemote]) {
         // An unreachable remote is reported when its steps are listed.
         tracing::debug!(%error, "cannot record a remote's marker in the vault");
     }
+}
+
+/// Returns the newer steps that were skipped when the nodes agreed on a step.
+fn skipped_by(agreed: Option<Agreed>) -> Vec<SkippedStep> {
+    agreed.map(|agreed| agreed.skipped).unwrap_or_default()
 }
 
 /// Returns the request narrowed to what the nodes agreed on, if they had to agree.

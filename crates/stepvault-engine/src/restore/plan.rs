@@ -14,11 +14,9 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::HandoffPlan;
 
-use super::agreement::Agreed;
 use super::candidates::{Candidate, Candidates, Faults};
-use super::request::Location;
+use super::request::{RestoreContext, RestoreRequest, Target};
 use super::resolve::{Resolution, ResolvedStep, Source, resolve};
-use super::{BestStep, RestoreContext, RestoreRequest};
 
 /// The decision of a restore, before anything is done: what `--plan` prints and what a restore executes.
 #[derive(Debug)]
@@ -51,11 +49,65 @@ pub struct RestorePlan {
     pub(super) step: Arc<ResolvedStep>,
 }
 
-impl RestorePlan {
-    /// Adds the newer steps that were skipped when the nodes agreed on this one.
-    pub(super) fn add_skipped(&mut self, agreed: Option<Agreed>) {
-        let before = agreed.map(|agreed| agreed.skipped).unwrap_or_default();
-        self.skipped.splice(0..0, before);
+/// A step that the restored one names as the best.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BestStep {
+    /// The step.
+    pub id: StepId,
+    /// Where it is, or will be; for a step of several paths, their directory.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub data_bytes: u64,
+    /// Whether it was already there.
+    pub already_there: bool,
+}
+
+/// Where a step is, or will be.
+#[derive(Debug)]
+pub(super) struct Location {
+    /// The directory in which the trainer looks for it.
+    pub(super) directory: PathBuf,
+    /// The step's paths in it: one, or all of a multi-path step.
+    pub(super) paths: Vec<PathBuf>,
+}
+
+impl Target {
+    /// Returns where a step is, or will be.
+    pub(super) fn location(&self, resolved: &ResolvedStep) -> Result<Location> {
+        let (Self::Into(path) | Self::IntoNamed(path, _) | Self::As(path)) = self;
+        let path = std::path::absolute(path).map_err(|error| {
+            Error::new(ErrorKind::Usage, "not a path")
+                .on(path.display())
+                .caused_by(error)
+        })?;
+        if !resolved.members.is_empty() {
+            let members = resolved.members.iter();
+            return Ok(Location {
+                paths: members.map(|member| path.join(member)).collect(),
+                directory: path,
+            });
+        }
+        let name = match self {
+            Self::Into(_) => Some(&resolved.name),
+            Self::IntoNamed(_, name) => Some(name),
+            Self::As(_) => None,
+        };
+        if let Some(name) = name {
+            let own = resolved.origin.directory_in(&path);
+            return Ok(Location {
+                paths: vec![own.join(name)],
+                directory: path,
+            });
+        }
+        match (path.parent(), path.file_name()) {
+            (Some(directory), Some(_)) => Ok(Location {
+                directory: directory.to_owned(),
+                paths: vec![path],
+            }),
+            _ => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
+                .on(path.display())
+                .because("it has no last component")),
+        }
     }
 }
 

@@ -11,8 +11,8 @@ use stepvault_local::{compare, durable};
 use super::fetch::open_staging;
 use super::handoff::{Handoff, HandoffReport, PreparedHandoff};
 use super::plan::RestorePlan;
+use super::request::{RestoreContext, RestoreRequest};
 use super::resolve::ResolvedStep;
-use super::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
 
 /// What is missing at the target.

@@ -1,14 +1,21 @@
-//! What to restore, and where.
+//! What to restore, where, and with what.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::nodes::Writer;
+use stepvault_core::observe::Observer;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::profile::ProfileSet;
 use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
+use tokio::time::Duration;
 
-use super::resolve::ResolvedStep;
-use super::{HandoffOptions, Parts, Together};
+use super::parts::Parts;
+use crate::memory::MemoryBudget;
+use crate::tier::run_remote::RunRemote;
 
 /// What to restore, and where.
 #[derive(Debug, Clone)]
@@ -80,51 +87,37 @@ pub enum Target {
     As(PathBuf),
 }
 
-impl Target {
-    /// Returns where a step is, or will be.
-    pub(super) fn location(&self, resolved: &ResolvedStep) -> Result<Location> {
-        let (Self::Into(path) | Self::IntoNamed(path, _) | Self::As(path)) = self;
-        let path = std::path::absolute(path).map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a path")
-                .on(path.display())
-                .caused_by(error)
-        })?;
-        if !resolved.members.is_empty() {
-            let members = resolved.members.iter();
-            return Ok(Location {
-                paths: members.map(|member| path.join(member)).collect(),
-                directory: path,
-            });
-        }
-        let name = match self {
-            Self::Into(_) => Some(&resolved.name),
-            Self::IntoNamed(_, name) => Some(name),
-            Self::As(_) => None,
-        };
-        if let Some(name) = name {
-            let own = resolved.origin.directory_in(&path);
-            return Ok(Location {
-                paths: vec![own.join(name)],
-                directory: path,
-            });
-        }
-        match (path.parent(), path.file_name()) {
-            (Some(directory), Some(_)) => Ok(Location {
-                directory: directory.to_owned(),
-                paths: vec![path],
-            }),
-            _ => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
-                .on(path.display())
-                .because("it has no last component")),
-        }
-    }
+/// A node that restores together with others.
+#[derive(Debug, Clone)]
+pub struct Together {
+    /// The restoring writer: its node, the other nodes and the launch.
+    pub writer: Writer,
+    /// A lower bound of the launch's start, by this node's clock.
+    pub since: Timestamp,
+    /// How long to wait for the other nodes to start, and for any progress of their uploads.
+    pub patience: Duration,
 }
 
-/// Where a step is, or will be.
-#[derive(Debug)]
-pub(super) struct Location {
-    /// The directory in which the trainer looks for it.
-    pub(super) directory: PathBuf,
-    /// The step's paths in it: one, or all of a multi-path step.
-    pub(super) paths: Vec<PathBuf>,
+/// How the trainer is made to resume from a restored step.
+#[derive(Debug, Clone)]
+pub struct HandoffOptions {
+    /// The known frameworks.
+    pub profiles: Arc<ProfileSet>,
+    /// The framework to use instead of the detected one.
+    pub profile: Option<String>,
+    /// False to only report how to resume, without changing anything.
+    pub write: bool,
+}
+
+/// Resources that a restore uses.
+#[derive(Debug, Clone)]
+pub struct RestoreContext {
+    /// The local tier, when there is one.
+    pub vault: Option<Vault>,
+    /// The remotes in the order in which they are queried.
+    pub remotes: Vec<RunRemote>,
+    /// Memory for parts in transfer.
+    pub budget: MemoryBudget,
+    /// Receives progress and warnings.
+    pub observer: Arc<dyn Observer>,
 }

@@ -18,9 +18,11 @@ use tokio::time::Instant;
 use super::digests::changed_between_uploads;
 use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, present_parts, read_found_parts, read_part_manifest};
 use crate::content::record_matches_manifest;
-use crate::step_state::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
+use crate::outage::is_outage;
+use crate::tier::catalog::{present_parts, read_found_parts, read_part_manifest};
+use crate::tier::retired::RECENT_REMOVAL_CHECK;
+use crate::tier::step_state::{ensure_likely_not_removed, ensure_not_removed};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
 
 /// The parts of a step that were found.

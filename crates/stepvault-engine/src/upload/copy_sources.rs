@@ -16,8 +16,8 @@ use stepvault_local::seal_record::SealRecord;
 
 use super::session::UploadSession;
 use crate::blocking::blocking;
-use crate::catalog::{committed_ids, read_commit, read_part_manifest};
-use crate::step_state::is_durable_on;
+use crate::tier::catalog::{committed_ids, read_commit, read_part_manifest};
+use crate::tier::step_state::is_durable_on;
 
 /// The objects of an earlier step that the store may copy, shared by all files of one upload.
 #[derive(Debug, Default)]

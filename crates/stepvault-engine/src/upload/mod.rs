@@ -4,7 +4,6 @@ mod commit;
 mod copy;
 mod copy_sources;
 mod digests;
-pub(crate) mod guarantees;
 mod parts;
 mod plan;
 mod progress;
@@ -12,7 +11,7 @@ mod prove;
 mod read;
 mod session;
 
+pub use crate::tier::guarantees::lets_writers_collide;
 pub use digests::SharedDigests;
-pub use guarantees::lets_writers_collide;
 pub use progress::missing_bytes;
 pub use session::{UploadSession, Uploaded};

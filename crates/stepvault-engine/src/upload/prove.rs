@@ -11,7 +11,7 @@ use stepvault_remote::store::{Created, ObjectHead, ObjectInfo};
 
 use super::parts::{FileUpload, MAX_ROUNDS, OtherWriters};
 use super::session::UploadSession;
-use crate::written_record::WrittenRecord;
+use crate::tier::written_record::WrittenRecord;
 
 impl FileUpload {
     pub(super) async fn prove_created(

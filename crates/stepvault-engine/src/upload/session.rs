@@ -23,11 +23,11 @@ use tokio::time::Instant;
 
 use super::commit::Begun;
 use super::digests::SharedDigests;
-use super::guarantees::guarantees;
 use crate::cpu_share::CpuShare;
-use crate::level_memory;
 use crate::memory::MemoryBudget;
-use crate::run_remote::RunRemote;
+use crate::tier::concurrency;
+use crate::tier::guarantees::guarantees;
+use crate::tier::run_remote::RunRemote;
 
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl UploadSession {
             });
         }
         report_ignored(&remote, &guarantees.ignored_attributes, observer.as_ref())?;
-        level_memory::recall(&remote, &vault).await;
+        concurrency::recall(&remote, &vault).await;
         Ok(Self {
             parts_at_once: remote.settings.max_concurrent_requests,
             remote,
@@ -176,7 +176,7 @@ impl UploadSession {
         let started = Instant::now();
         let sent = self.send(sealed, begun).await;
         let seconds = started.elapsed().as_secs_f64();
-        level_memory::remember(&self.remote, &self.vault).await;
+        concurrency::remember(&self.remote, &self.vault).await;
         self.observer.on_event(&match &sent {
             Ok(_) => Event::TransferFinished {
                 tier,

@@ -8,8 +8,8 @@ use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
-use stepvault_engine::catalog::{read_commit, read_part_manifest};
 use stepvault_engine::push::CheckpointToSeal;
+use stepvault_engine::tier::catalog::{read_commit, read_part_manifest};
 
 use crate::harness::{Rig, id, run_name, snapshot, text};
 

@@ -10,7 +10,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::push::{CheckpointToSeal, PushReport};
 use stepvault_engine::restore::{RestoreRequest, Target, Together, plan, restore};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
 use crate::harness::{Rig, bytes, id, run_name};

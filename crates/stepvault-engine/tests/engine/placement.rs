@@ -3,8 +3,8 @@ use std::path::Path;
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::{Attempt, StepId};
 use stepvault_core::placement::LiveSave;
-use stepvault_engine::catalog::read_commit;
 use stepvault_engine::push::{PushReport, push};
+use stepvault_engine::tier::catalog::read_commit;
 
 use crate::harness::{Rig, id, run_name, text};
 

@@ -15,12 +15,12 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::placement::LiveSave;
 use stepvault_core::records::Tombstone;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_engine::catalog::read_commit;
 use stepvault_engine::launches::record_beginning;
 use stepvault_engine::push::{CheckpointToSeal, PushReport};
 use stepvault_engine::restore::{
     HandoffOptions, Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
 };
+use stepvault_engine::tier::catalog::read_commit;
 use stepvault_engine::upload::Uploaded;
 use stepvault_local::clock::SystemClock;
 use stepvault_testkit::s3::StrictS3;
@@ -133,7 +133,7 @@ impl Cluster {
             .unwrap()
     }
 
-    fn remote(&self) -> &stepvault_engine::run_remote::RunRemote {
+    fn remote(&self) -> &stepvault_engine::tier::run_remote::RunRemote {
         &self.rigs[0].remotes[0]
     }
 }

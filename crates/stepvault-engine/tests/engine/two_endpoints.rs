@@ -1,8 +1,8 @@
 //! Buckets of the same name on two servers: what is known of one says nothing of the other.
 
 use stepvault_core::ids::RemoteName;
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::is_durable_on;
+use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::tier::step_state::is_durable_on;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, id, run_name};

@@ -8,9 +8,9 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::records::Tombstone;
 use stepvault_core::retention::RefusalKind;
 use stepvault_engine::gc::run_gc;
-use stepvault_engine::leases::HeldLease;
 use stepvault_engine::push::seal_checkpoint;
 use stepvault_engine::restore::{RestoreRequest, plan};
+use stepvault_engine::tier::leases::HeldLease;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 

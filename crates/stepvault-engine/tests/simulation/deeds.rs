@@ -17,10 +17,10 @@ use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::pins;
 use stepvault_engine::prune::{RemotePrune, prune_remote};
 use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, restore};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::pins;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
 use crate::content::{self, Content};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::ids::{Attempt, Step, StepId};
-use stepvault_engine::pins;
+use stepvault_engine::tier::pins;
 use tokio::time::sleep;
 
 use crate::faults::Hold;

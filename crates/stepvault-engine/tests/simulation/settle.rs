@@ -130,7 +130,7 @@ impl World {
     fn lacks_parts(
         &self,
         store: usize,
-        remote: &stepvault_engine::run_remote::RunRemote,
+        remote: &stepvault_engine::tier::run_remote::RunRemote,
         step: &stepvault_local::sealed::SealedStep,
     ) -> bool {
         let (record, objects) = (step.record(), self.clouds[store].objects());

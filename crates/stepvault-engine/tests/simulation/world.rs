@@ -15,7 +15,7 @@ use stepvault_core::observe::{Observer, SilentObserver};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::KeepRules;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_remote::open::decorate;
 use tokio::time::sleep;
 

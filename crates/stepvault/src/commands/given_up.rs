@@ -10,7 +10,7 @@ use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, read_given_up_on};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
 /// Timeout for reading the remotes' records of given-up steps.

@@ -9,8 +9,8 @@ use stepvault_core::Result;
 use stepvault_core::nodes::first_of;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::drains::Drains;
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::{Durability, still_given_up};
+use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
 use super::given_up::{GivenUpDocument, known_records};
 use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};

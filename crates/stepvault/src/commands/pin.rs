@@ -9,7 +9,7 @@ use stepvault_core::Result;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::pins::{pin, unpin};
+use stepvault_engine::tier::pins::{pin, unpin};
 
 use super::inventory::{ChosenStep, FoundStep, Inventory};
 use crate::context::Tiers;

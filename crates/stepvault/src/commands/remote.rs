@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::remote_memory::{Forgotten, forget};
+use stepvault_engine::tier::archives::{Forgotten, forget};
 
 use crate::arguments::values::checked;
 use crate::context::{DefaultVault, Settings, open_vault};

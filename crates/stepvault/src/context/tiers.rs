@@ -13,9 +13,9 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::outage;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::outage::outage;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 

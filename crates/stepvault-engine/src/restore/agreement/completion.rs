@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::reports::HeldParts;
 use super::{Agreed, Agreement, POLL_INTERVAL};
 use crate::blocking::blocking;
-use crate::step_state::visible_steps;
+use crate::tier::step_state::visible_steps;
 use crate::upload::{UploadSession, missing_bytes};
 
 /// Interval between this node's reports while it uploads.

@@ -16,18 +16,18 @@ use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::{KeyKind, ResumePoint};
 use stepvault_core::launch::LaunchName;
-use stepvault_core::nodes::{Writer, listed};
+use stepvault_core::nodes::listed;
 use stepvault_core::observe::Event;
 use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Duration, Instant};
 
+use super::parts::Parts;
 use super::plan::{Scope, Search, SkippedStep};
-use super::{Parts, RestoreContext, RestoreRequest};
-use crate::catalog::{following_nodes, starting_nodes};
+use super::request::{RestoreContext, RestoreRequest, Together};
 use crate::launches::Launches;
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::{following_nodes, starting_nodes};
+use crate::tier::run_remote::RunRemote;
 use reports::HeldParts;
 
 /// Interval between checks of the other nodes' records.
@@ -36,17 +36,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ROUNDS: u32 = 64;
 /// Maximum number of attempts that other nodes may begin while this node waits for them.
 const MAX_BEGINNINGS: u32 = 64;
-
-/// A node that restores together with others.
-#[derive(Debug, Clone)]
-pub struct Together {
-    /// The restoring writer: its node, the other nodes and the launch.
-    pub writer: Writer,
-    /// A lower bound of the launch's start, by this node's clock.
-    pub since: Timestamp,
-    /// How long to wait for the other nodes to start, and for any progress of their uploads.
-    pub patience: Duration,
-}
 
 /// The agreed step to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]

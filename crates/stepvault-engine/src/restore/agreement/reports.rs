@@ -12,8 +12,9 @@ use stepvault_local::sealed::SealedStep;
 
 use super::{Agreed, Agreement};
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, outage, present_parts, starting_nodes};
-use crate::restore::Parts;
+use crate::outage::{is_outage, outage};
+use crate::restore::parts::Parts;
+use crate::tier::catalog::{present_parts, starting_nodes};
 
 /// Maximum number of sealed parts that a node reports, the newest first.
 const MAX_STAGED: usize = 16;

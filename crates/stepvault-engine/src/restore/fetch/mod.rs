@@ -13,12 +13,12 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
 use stepvault_local::staging::Staging;
 
-use super::RestoreContext;
 use super::candidates::Faults;
+use super::request::RestoreContext;
 use super::resolve::{ResolvedStep, Source};
 use crate::blocking::blocking;
-use crate::leases::HeldLease;
-use crate::level_memory;
+use crate::tier::concurrency;
+use crate::tier::leases::HeldLease;
 use crate::workers::run_bounded;
 use file::FileRestore;
 use part::{FetchedPart, fetch_part};
@@ -110,11 +110,11 @@ pub(super) async fn fetch(
             .flat_map(|vault| context.remotes.iter().map(move |remote| (remote, vault)))
     };
     for (remote, vault) in with_vault() {
-        level_memory::recall(remote, vault).await;
+        concurrency::recall(remote, vault).await;
     }
     run_bounded(jobs(Arc::clone(&shared))?, limit.unwrap_or(16)).await?;
     for (remote, vault) in with_vault() {
-        level_memory::remember(remote, vault).await;
+        concurrency::remember(remote, vault).await;
     }
     let still_running = || Error::new(ErrorKind::Failed, "a restore's worker is still running");
     let shared = Arc::into_inner(shared).ok_or_else(still_running)?;

@@ -14,11 +14,11 @@ use super::file::FileRestore;
 use super::part_writer::{PartOutcome, PartWriter};
 use crate::blocking::blocking;
 use crate::broken_body::Breaks;
-use crate::listed::confirmed;
-use crate::restore::RestoreContext;
 use crate::restore::candidates::Faults;
+use crate::restore::request::RestoreContext;
 use crate::restore::resolve::{ResolvedStep, Source};
-use crate::run_remote::RunRemote;
+use crate::tier::listed::confirmed;
+use crate::tier::run_remote::RunRemote;
 
 /// Number of bytes that are hashed and written together. A larger batch would no longer fit in the cache.
 const BATCH_BYTES: usize = 512 << 10;

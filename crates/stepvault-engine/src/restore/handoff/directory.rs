@@ -14,7 +14,7 @@ use stepvault_local::handoff::is_own_name;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
-use crate::restore::RestorePlan;
+use crate::restore::plan::RestorePlan;
 use crate::restore::resolve::ResolvedStep;
 
 /// Where a step's files are in the directory.

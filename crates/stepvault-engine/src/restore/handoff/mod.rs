@@ -18,7 +18,7 @@ use stepvault_formats::handoff::{
     FirstStart, HandoffPlan, PlannedPointer, Restored, in_the_way_of_a_first_start, kept_in_place, plan,
 };
 use stepvault_formats::pointer::{PointerContent, PointerWrite, copies_of_best};
-use stepvault_formats::profile::{Profile, ProfileSet};
+use stepvault_formats::profile::Profile;
 use stepvault_formats::tree::{EntryKind, OpenFile, Tree};
 use stepvault_local::handoff::HandoffDirectory;
 use stepvault_local::staging::Staging;
@@ -26,23 +26,12 @@ use stepvault_local::survey::SurveyFiles;
 use stepvault_local::vault::Vault;
 
 use super::plan::RestorePlan;
+use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target};
 use super::resolve::ResolvedStep;
-use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::profiles::named;
 use directory::{Layout, OverlayFiles, StagedFiles, other_content, present_tree, tree_with_step};
 use range_reader::RangeReader;
-
-/// How the trainer is made to resume from a restored step.
-#[derive(Debug, Clone)]
-pub struct HandoffOptions {
-    /// The known frameworks.
-    pub profiles: Arc<ProfileSet>,
-    /// The framework to use instead of the detected one.
-    pub profile: Option<String>,
-    /// False to only report how to resume, without changing anything.
-    pub write: bool,
-}
 
 /// A path that was moved out of the trainer's way.
 #[derive(Debug, Clone, PartialEq, Eq)]

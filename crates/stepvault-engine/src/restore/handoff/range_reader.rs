@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::broken_body::Breaks;
 use crate::restore::resolve::{ResolvedStep, Source};
-use crate::run_remote::RunRemote;
+use crate::tier::run_remote::RunRemote;
 
 /// The files of a step, read from the first tier that has it.
 pub(super) struct RangeReader {

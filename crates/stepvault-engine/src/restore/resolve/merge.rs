@@ -11,7 +11,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::{ResolvedStep, Source};
-use crate::restore::{RestoreRequest, Target};
+use crate::restore::request::{RestoreRequest, Target};
 
 /// Merges the node parts into one step. Files that several nodes hold must be equal.
 ///

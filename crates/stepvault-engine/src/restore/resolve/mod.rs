@@ -16,11 +16,12 @@ use stepvault_core::step_origin::{BestName, StepOrigin};
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::{Candidate, Faults};
-use super::{Parts, RestoreContext, RestoreRequest};
+use super::parts::Parts;
+use super::request::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
-use crate::catalog::{read_commit, read_manifests};
 use crate::local_digest::ensure_manifest;
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::{read_commit, read_manifests};
+use crate::tier::run_remote::RunRemote;
 
 /// A tier that holds the step consistently.
 #[derive(Debug, Clone)]

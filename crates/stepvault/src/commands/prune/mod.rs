@@ -10,11 +10,11 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{KeepRules, RetentionPlan};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::pins;
 use stepvault_engine::prune::{
     LocalPrune, PruneReport, RemotePrune, plan_local, plan_remote, prune_local, prune_remote,
 };
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::tier::catalog::pins;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
 use super::keep::KeepArguments;

@@ -10,9 +10,9 @@ use stepvault_core::ids::{Attempt, Revision, Step, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{is_outage, outage};
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::visible_steps;
+use stepvault_engine::outage::{is_outage, outage};
+use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::tier::step_state::visible_steps;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
 
 use crate::arguments::values::{TierChoice, checked, sample};

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::Instant;
 
-use crate::step_state::RECENT_REMOVAL_CHECK;
+/// For so long a look for the removal of a step, or at the records of retired steps, is recent: another one may be spared
+/// that only saves work. What a step's durability rests on is looked for again.
+pub(crate) const RECENT_REMOVAL_CHECK: Duration = Duration::from_mins(1);
 
 /// The records of retired steps of a remote that this process has read. Cheap to clone.
 #[derive(Debug, Clone, Default)]

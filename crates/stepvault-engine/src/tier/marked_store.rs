@@ -21,8 +21,7 @@ use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 use tokio::time::Instant;
 
-use crate::remote_memory::seen_identity;
-use crate::run_remote::place;
+use super::archives::{place, seen_identity};
 
 /// Maximum length of a marker that is read.
 const MAX_MARKER_BYTES: usize = 4096;

@@ -9,22 +9,25 @@ use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::records::VaultMarker;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_local::vault::Vault;
 
+use super::notes::{ARCHIVE_PREFIX, Note, RemoteNotes};
 use crate::blocking::blocking;
-use crate::commit_cache::forget_commits;
-use crate::level_memory;
-use crate::notes::encode;
-use crate::run_remote::RunRemote;
-use crate::upload::guarantees::note_key;
 
-const NOTE_PREFIX: &str = "remote-";
+/// Returns where a store is, as [`RunRemote::place`](super::run_remote::RunRemote::place).
+pub(crate) fn place(url: &str, settings: &RemoteSettings) -> String {
+    match &settings.endpoint {
+        Some(endpoint) => format!("{url}?endpoint={endpoint}"),
+        None => url.to_owned(),
+    }
+}
 
 /// The record that is kept for a remote of a run.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SeenRemote {
-    /// Its [place](RunRemote::place).
+    /// Its [place](super::run_remote::RunRemote::place).
     url: String,
     vault: String,
 }
@@ -33,7 +36,7 @@ struct SeenRemote {
 fn notes(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
     let mut notes = Vec::new();
     for key in vault.note_keys(run)? {
-        if key.starts_with(NOTE_PREFIX)
+        if key.starts_with(ARCHIVE_PREFIX)
             && let Some(bytes) = vault.read_note(run, &key)?
             && let Ok(seen) = serde_json::from_slice(&bytes)
         {
@@ -72,16 +75,13 @@ pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, place: &str) -> 
     .await
 }
 
-/// Records the vault that a remote holds.
-pub(crate) async fn remember(remote: &RunRemote, vault: &Vault, marker: &VaultMarker) -> Result<()> {
+/// Records the vault that a remote at `place` holds.
+pub(super) async fn remember(notes: &RemoteNotes, place: String, marker: &VaultMarker) -> Result<()> {
     let seen = SeenRemote {
-        url: remote.place(),
+        url: place,
         vault: marker.vault.clone(),
     };
-    let bytes = encode(&seen)?;
-    let (vault, run) = (vault.clone(), remote.keys.run().clone());
-    let key = format!("{NOTE_PREFIX}{}", remote.name());
-    blocking(move || vault.write_note(&run, &key, &bytes)).await
+    notes.write(Note::Archive, &seen).await
 }
 
 /// What was forgotten of a run on a remote.
@@ -105,12 +105,12 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
     let (vault, run, remote) = (vault.clone(), run.clone(), remote.clone());
     blocking(move || {
         let mut steps = 0;
-        // The records are deleted last: after an interruption before that, the remote is still unreachable.
+        // The notes are deleted last: after an interruption before that, the remote is still unreachable.
         for step in &vault.steps(&run)?.steps {
             steps += u64::from(step.forget_remote(&remote)?);
             vault.forget_uploads(&run, step.id(), &remote)?;
         }
-        let own = format!("{NOTE_PREFIX}{remote}");
+        let own = Note::Archive.key(&remote);
         let notes = notes(&vault, &run)?;
         let place = notes
             .iter()
@@ -123,10 +123,7 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
         {
             vault.remove_note(&run, key)?;
         }
-        vault.remove_note(&run, &note_key(&remote))?;
-        vault.remove_note(&run, &level_memory::note_key(&remote))?;
-        forget_commits(&vault, &run, &remote)?;
-        let archive = vault.remove_note(&run, &own)?;
+        let archive = RemoteNotes::new(&vault, &run, &remote).forget()?;
         Ok(Forgotten { run, archive, steps })
     })
     .await

@@ -5,7 +5,7 @@
 use futures::TryStreamExt as _;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::run_remote::RunRemote;
+use crate::tier::run_remote::RunRemote;
 
 /// Returns what is known of an object that should exist, after a read of it failed with `error`: the error itself if the
 /// listing confirms it, otherwise an outage. `read_bytes` is the length of a record that cannot be used.

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::commit::Commit;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::ids::StepId;
 use stepvault_local::notes::MAX_NOTE_BYTES;
-use stepvault_local::vault::Vault;
 use stepvault_remote::store::ObjectInfo;
 
+use super::catalog::FoundCommit;
+use super::notes::{Note, RemoteNotes};
+use super::run_remote::RunRemote;
 use crate::blocking::blocking;
-use crate::catalog::FoundCommit;
-use crate::notes;
-use crate::run_remote::RunRemote;
+use crate::notes::encode as encode_note;
 
 /// Maximum number of notes of a remote. Commits that find no room are read each time.
 const MAX_SEGMENTS: usize = 64;
@@ -70,21 +70,18 @@ fn entry_bytes(label: &str, commit: &CachedCommit) -> usize {
 /// The cached commits of a run on one remote.
 #[derive(Debug)]
 pub(crate) struct CommitCache {
-    vault: Vault,
+    notes: RemoteNotes,
     segments: Vec<Segment>,
 }
 
 impl CommitCache {
     /// Reads the cache of the vault that remembers this remote; `None` if no vault does.
     pub(crate) async fn load(remote: &RunRemote) -> Option<Self> {
-        let vault = remote.vault()?.clone();
-        let read = {
-            let (vault, run, name) = (vault.clone(), remote.keys.run().clone(), remote.name().clone());
-            let place = remote.place();
-            blocking(move || Ok(read_segments(&vault, &run, &name, &place))).await
-        };
+        let (notes, place) = (remote.notes(remote.vault()?), remote.place());
+        let reader = notes.clone();
+        let read = blocking(move || Ok(read_segments(&reader, &place))).await;
         let segments = read.unwrap_or_default();
-        Some(Self { vault, segments })
+        Some(Self { notes, segments })
     }
 
     /// Returns the commit in this version of its object, if it is known.
@@ -133,8 +130,7 @@ impl CommitCache {
             }
         }
         if self.segments.iter().any(|segment| segment.is_changed) {
-            let (run, name) = (remote.keys.run().clone(), remote.name().clone());
-            let written = blocking(move || write_segments(&self.vault, &run, &name, &self.segments)).await;
+            let written = blocking(move || write_segments(&self.notes, &self.segments)).await;
             if let Err(error) = written {
                 tracing::debug!(%error, "cannot keep the commits that were read");
             }
@@ -152,14 +148,10 @@ fn entry(found: &FoundCommit) -> Option<CachedCommit> {
     })
 }
 
-fn note_key(remote: &RemoteName, number: usize) -> String {
-    format!("commits-{remote}-{number}")
-}
-
-fn read_segments(vault: &Vault, run: &RunName, remote: &RemoteName, place: &str) -> Vec<Segment> {
+fn read_segments(notes: &RemoteNotes, place: &str) -> Vec<Segment> {
     let mut segments = Vec::new();
     for number in 0..MAX_SEGMENTS {
-        let bytes = match vault.read_note(run, &note_key(remote, number)) {
+        let bytes = match notes.bytes(Note::Commits(number)) {
             Ok(None) => break,
             Ok(Some(bytes)) => bytes,
             Err(error) => {
@@ -179,33 +171,16 @@ fn read_segments(vault: &Vault, run: &RunName, remote: &RemoteName, place: &str)
 }
 
 /// Writes the segments that changed, without empty ones.
-fn write_segments(vault: &Vault, run: &RunName, remote: &RemoteName, segments: &[Segment]) -> Result<()> {
+fn write_segments(notes: &RemoteNotes, segments: &[Segment]) -> Result<()> {
     let mut number = 0;
     for (index, segment) in segments.iter().enumerate() {
         if segment.commits.is_empty() {
             continue;
         }
         if segment.is_changed || number != index {
-            vault.write_note(run, &note_key(remote, number), &notes::encode(segment)?)?;
+            notes.put(Note::Commits(number), &encode_note(segment)?)?;
         }
         number += 1;
     }
-    forget_from(vault, run, remote, number)
-}
-
-/// Forgets the commits that were read from a remote.
-///
-/// # Errors
-/// When the vault cannot be written.
-pub(crate) fn forget_commits(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result<()> {
-    forget_from(vault, run, remote, 0)
-}
-
-fn forget_from(vault: &Vault, run: &RunName, remote: &RemoteName, first: usize) -> Result<()> {
-    for number in first..MAX_SEGMENTS {
-        if !vault.remove_note(run, &note_key(remote, number))? {
-            break;
-        }
-    }
-    Ok(())
+    notes.remove_commits(number)
 }

@@ -21,24 +21,17 @@ use stepvault_local::vault::Vault;
 use stepvault_remote::random;
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 
+use super::archives::{other_runs_at, place, remember};
+use super::marked_store::{MarkedStore, gone, same_archive};
+use super::notes::RemoteNotes;
+use super::retired::RetiredMemory;
+use super::written_record::WrittenRecord;
 use crate::broken_body::Breaks;
-use crate::catalog::is_outage;
-use crate::marked_store::{MarkedStore, gone, same_archive};
-use crate::remote_memory::{other_runs_at, remember};
-use crate::retired_memory::RetiredMemory;
-use crate::written_record::WrittenRecord;
+use crate::outage::is_outage;
 
 /// How long work that can do without the answer of a remote waits for it: sealing, which then gives a provisional attempt,
 /// and a restore that another remote has answered.
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
-
-/// See [`RunRemote::place`].
-pub(crate) fn place(url: &str, settings: &RemoteSettings) -> String {
-    match &settings.endpoint {
-        Some(endpoint) => format!("{url}?endpoint={endpoint}"),
-        None => url.to_owned(),
-    }
-}
 
 /// A run on a remote. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -258,6 +251,11 @@ impl RunRemote {
         self
     }
 
+    /// Returns what a vault remembers of this remote.
+    pub(crate) fn notes(&self, vault: &Vault) -> RemoteNotes {
+        RemoteNotes::new(vault, self.keys.run(), self.name())
+    }
+
     /// Returns the vault that remembers this remote, if there is one.
     pub(crate) fn vault(&self) -> Option<&Vault> {
         self.marked.vault()
@@ -272,7 +270,7 @@ impl RunRemote {
         if self.marked.expected().await?.is_none()
             && let Some(marker) = self.marker().await?
         {
-            remember(self, vault, &marker).await?;
+            remember(&self.notes(vault), self.place(), &marker).await?;
             self.marked.expect(&marker.vault);
         }
         Ok(())
@@ -341,7 +339,7 @@ impl RunRemote {
         if let Some(expected) = expected {
             same_archive(&marker, &expected, &self.describe(&key), &self.settings)?;
         } else {
-            remember(self, vault, &marker).await?;
+            remember(&self.notes(vault), self.place(), &marker).await?;
             self.marked.expect(&marker.vault);
         }
         Ok(marker)

@@ -18,9 +18,10 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::Instant;
 
-use crate::commit_cache::CommitCache;
-use crate::listed::confirmed;
-use crate::run_remote::RunRemote;
+use super::commit_cache::CommitCache;
+use super::listed::confirmed;
+use super::run_remote::RunRemote;
+use crate::outage::is_outage;
 
 /// Number of small records that are read concurrently.
 pub(crate) const PARALLEL_READS: usize = 32;
@@ -44,7 +45,7 @@ pub struct FoundCommit {
 
 /// Lists the steps committed on a remote without reading the commits: one LIST.
 ///
-/// Steps that are being removed are among them; [`visible_steps`](crate::step_state::visible_steps) leaves them out.
+/// Steps that are being removed are among them; [`visible_steps`](crate::tier::step_state::visible_steps) leaves them out.
 pub async fn committed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
     list_ids(remote, &remote.keys.commits_prefix()).await
 }
@@ -130,24 +131,6 @@ impl FoundCommit {
             is_cached,
         }
     }
-}
-
-/// Whether an error concerns access to a tier, or this process, rather than the tier's content.
-pub fn is_outage(error: &Error) -> bool {
-    error.is_inconclusive()
-        || matches!(
-            error.kind(),
-            ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted
-        )
-}
-
-/// Returns the error as an outage, if it is one: the tier could not be read.
-#[must_use]
-pub fn outage(error: Error) -> Error {
-    if error.is_inconclusive() {
-        return error.with_kind(ErrorKind::Unreachable);
-    }
-    error
 }
 
 /// Reads one commit and checks that its content matches its key.
@@ -447,7 +430,7 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
                 // Deleted since the listing.
                 Ok(None) => 0,
                 Err(error) if is_outage(&error) => return Err(error),
-                Err(_) => crate::leases::TIME_TO_LIVE_SECONDS,
+                Err(_) => super::leases::TIME_TO_LIVE_SECONDS,
             };
             Ok(FoundLease {
                 key: object.key,

@@ -8,7 +8,6 @@
 //! for. When in doubt a step counts as not durable, and its local copy stays.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::given_up::GivenUpRecord;
@@ -18,15 +17,11 @@ use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{
+use crate::tier::catalog::{
     FoundCommit, RemovedSteps, committed_ids, known_commits, likely_removal_record, read_tombstone,
     removal_record, removed_steps,
 };
-use crate::run_remote::RunRemote;
-
-/// For so long a look for the removal of a step, or at the records of retired steps, is recent: another one may be spared
-/// that only saves work. What a step's durability rests on is looked for again.
-pub(crate) const RECENT_REMOVAL_CHECK: Duration = Duration::from_mins(1);
+use crate::tier::run_remote::RunRemote;
 
 /// Lists the steps that readers of a remote see: committed, and not removed or being removed.
 ///

@@ -10,8 +10,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::random;
 use tokio::task::JoinHandle;
 
-use crate::catalog::leases;
-use crate::run_remote::RunRemote;
+use crate::tier::catalog::leases;
+use crate::tier::run_remote::RunRemote;
 
 /// A lease that is not renewed for this long is no longer valid; no lease ever has to be removed by hand.
 pub const TIME_TO_LIVE_SECONDS: u64 = 900;

@@ -7,7 +7,7 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::Created;
 
-use crate::run_remote::RunRemote;
+use crate::tier::run_remote::RunRemote;
 
 /// A record that [`RunRemote::write_record`] has written, or whose key was taken.
 #[derive(Debug)]

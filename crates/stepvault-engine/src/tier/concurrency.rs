@@ -2,13 +2,11 @@
 //! starts there and need not find it again.
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::ids::RemoteName;
 use stepvault_local::vault::Vault;
 use stepvault_remote::store::RequestLevel;
 
-use crate::blocking::blocking;
-use crate::notes::encode;
-use crate::run_remote::RunRemote;
+use super::notes::Note;
+use super::run_remote::RunRemote;
 
 /// The note of a remote.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,11 +15,6 @@ struct Measured {
     /// The place that it was measured at: a remote may be moved under its name.
     place: String,
     concurrent_requests: usize,
-}
-
-/// Returns the key of the note of a remote.
-pub(crate) fn note_key(remote: &RemoteName) -> String {
-    format!("level-{remote}")
 }
 
 /// Starts a remote at the level that was last measured. Without a note it finds its level by itself.
@@ -33,8 +26,7 @@ pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
     }
 }
 
-/// Stores the level of a remote if it was measured and differs from the stored one. That it cannot be stored costs
-/// nothing but time.
+/// Stores the level of a remote if it was measured and differs from the stored one.
 pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
     let level = remote.store.request_level();
     let Some(concurrent_requests) = level.and_then(RequestLevel::measured) else {
@@ -44,20 +36,13 @@ pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
         place: remote.place(),
         concurrent_requests,
     };
-    if read(remote, vault).await.as_ref() == Some(&measured) {
-        return;
-    }
-    let Ok(bytes) = encode(&measured) else { return };
-    let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote.name()));
-    if let Err(error) = blocking(move || vault.write_note(&run, &key, &bytes)).await {
-        tracing::debug!(%error, "cannot store how many requests the remote is worth");
+    if read(remote, vault).await.as_ref() != Some(&measured) {
+        remote.notes(vault).keep(Note::Concurrency, &measured).await;
     }
 }
 
 async fn read(remote: &RunRemote, vault: &Vault) -> Option<Measured> {
-    let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote.name()));
-    let bytes = blocking(move || vault.read_note(&run, &key)).await.ok()??;
-    let measured: Measured = serde_json::from_slice(&bytes).ok()?;
+    let measured: Measured = remote.notes(vault).read(Note::Concurrency).await.ok()??;
     (measured.place == remote.place()).then_some(measured)
 }
 
@@ -150,7 +135,7 @@ mod tests {
             Vec::<usize>::new(),
             "of another server nothing is known"
         );
-        let (run, key) = (unmeasured.keys.run(), note_key(unmeasured.name()));
+        let (run, key) = (unmeasured.keys.run(), Note::Concurrency.key(unmeasured.name()));
         vault.write_note(run, &key, b"{\"place\":7}").unwrap();
         let (again, store) = at(None, None);
         recall(&again, &vault).await;

@@ -7,9 +7,9 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
-use crate::catalog::{committed_ids, removed_steps};
-use crate::run_remote::RunRemote;
-use crate::step_state::is_durable_on;
+use crate::tier::catalog::{committed_ids, removed_steps};
+use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::is_durable_on;
 
 /// Compares the steps that the vault takes for durable on a remote with what the remote lists, and forgets that those are
 /// durable which it lacks: they are uploaded again. Returns them, the oldest first.

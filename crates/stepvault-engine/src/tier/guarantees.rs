@@ -5,15 +5,13 @@ use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
-use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::{StoreGuarantees, probe};
 
-use crate::blocking::blocking;
-use crate::notes::encode;
-use crate::run_remote::RunRemote;
+use super::notes::Note;
+use super::run_remote::RunRemote;
 
 /// How long an answer counts.
 const VALID_SECONDS: u64 = 24 * 60 * 60;
@@ -29,11 +27,6 @@ struct Probed {
     guarantees: StoreGuarantees,
 }
 
-/// Returns the key of the note that holds a remote's record.
-pub(crate) fn note_key(remote: &RemoteName) -> String {
-    format!("guarantees-{remote}")
-}
-
 fn identity(remote: &RunRemote, archive: &str) -> String {
     let text = format!("{} {archive} {:?}", env!("CARGO_PKG_VERSION"), remote.settings);
     Sha256Digest::of(text.as_bytes()).to_string()
@@ -41,7 +34,7 @@ fn identity(remote: &RunRemote, archive: &str) -> String {
 
 /// Returns what the store behind `remote` enforces for digests by `algorithm`: as it was found within the last day, or by
 /// asking it.
-pub(super) async fn guarantees(
+pub(crate) async fn guarantees(
     remote: &RunRemote,
     vault: &Vault,
     archive: &str,
@@ -50,7 +43,7 @@ pub(super) async fn guarantees(
     let identity = identity(remote, archive);
     let now = SystemClock.now();
     // An unreadable record is none.
-    if let Ok(Some(probed)) = read(remote, vault).await
+    if let Ok(Some(probed)) = remote.notes(vault).read::<Probed>(Note::Guarantees).await
         && probed.identity == identity
         && probed.guarantees.algorithm == algorithm
         && probed.at <= now
@@ -66,23 +59,9 @@ pub(super) async fn guarantees(
             at: now,
             guarantees: guarantees.clone(),
         };
-        let bytes = encode(&probed)?;
-        let (vault, run) = (vault.clone(), remote.keys.run().clone());
-        let key = note_key(remote.name());
-        // A full disk needs its steps uploaded all the more.
-        if let Err(error) = blocking(move || vault.write_note(&run, &key, &bytes)).await {
-            tracing::debug!(%error, "cannot store what the remote enforces");
-        }
+        remote.notes(vault).keep(Note::Guarantees, &probed).await;
     }
     Ok(guarantees)
-}
-
-/// Returns what is recorded of a remote.
-async fn read(remote: &RunRemote, vault: &Vault) -> Result<Option<Probed>> {
-    let (vault, run) = (vault.clone(), remote.keys.run().clone());
-    let key = note_key(remote.name());
-    let bytes = blocking(move || vault.read_note(&run, &key)).await?;
-    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
 /// Returns whether this vault last found that the store does not refuse to overwrite an object, so that two writers of
@@ -91,7 +70,7 @@ async fn read(remote: &RunRemote, vault: &Vault) -> Result<Option<Probed>> {
 /// # Errors
 /// When the vault cannot be read.
 pub async fn lets_writers_collide(remote: &RunRemote, vault: &Vault) -> Result<Option<bool>> {
-    let probed = read(remote, vault).await?;
+    let probed = remote.notes(vault).read::<Probed>(Note::Guarantees).await?;
     Ok(probed.map(|probed| {
         let StoreGuarantees {
             honours_create_only,

@@ -1,0 +1,21 @@
+//! Tells what could not be read from what was read and is bad.
+
+use stepvault_core::{Error, ErrorKind};
+
+/// Whether an error concerns access to a tier, or this process, rather than the tier's content.
+pub fn is_outage(error: &Error) -> bool {
+    error.is_inconclusive()
+        || matches!(
+            error.kind(),
+            ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted
+        )
+}
+
+/// Returns the error as an outage, if it is one: the tier could not be read.
+#[must_use]
+pub fn outage(error: Error) -> Error {
+    if error.is_inconclusive() {
+        return error.with_kind(ErrorKind::Unreachable);
+    }
+    error
+}
