@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Event;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;

@@ -216,7 +216,7 @@ pub struct Found {
     pub ignored: Vec<String>,
     /// Symbolic links to steps that are no pointers of the profile.
     pub links: Vec<LinkFound>,
-    /// Paths without a number that hold a copy of a step with one, and what [`copied_files`] returned.
+    /// Paths without a number that hold a copy of a step with one, and what [`copied_files`](super::copied_files) returned.
     pub copies: Vec<String>,
     /// For each complete directory that nothing but its files proves whole, by its path: the files that all earlier
     /// complete steps of its series have and it lacks, with `*` in place of a step's number; `None` where there is no

@@ -1,7 +1,5 @@
 //! The command line: the commands, and the options of all.
 
-#![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
-
 pub(crate) mod global;
 pub(crate) mod values;
 
