@@ -40,7 +40,7 @@ const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum interval between tries of a step that found the disk full.
 const LONGEST_FULL_DISK_PAUSE: Duration = Duration::from_secs(5);
 /// After this many poll intervals, an entry that is not sealed yet is worth a line in the log.
-const UNFINISHED_TOLD_AFTER_POLLS: u32 = 30;
+const LOG_UNFINISHED_AFTER_POLLS: u32 = 30;
 /// Many events may happen at once in a directory; they are handled together.
 const GATHER: Duration = Duration::from_millis(100);
 /// Minimum interval between scans.
@@ -263,7 +263,7 @@ impl Sealer {
                 let mut discovery = discovery;
                 // With an unreadable vault everything seems new; sealing then reports the vault's fault.
                 let sealed = || vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
-                let look = discovery.look(SystemClock.now(), sealed);
+                let look = discovery.scan(SystemClock.now(), sealed);
                 Ok((discovery, look))
             })
             .await?;
@@ -359,16 +359,16 @@ impl Sealer {
     /// separately.
     fn report_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
         let run = &self.runs[index].run;
-        let told_after = if self.once {
+        let logged_after = if self.once {
             Duration::ZERO
         } else {
-            self.poll_interval * UNFINISHED_TOLD_AFTER_POLLS
+            self.poll_interval * LOG_UNFINISHED_AFTER_POLLS
         };
         let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
         for (path, why) in self
             .reporter
             .status
-            .unfinished(run, discovery.unfinished(), told_after)
+            .unfinished(run, discovery.unfinished(), logged_after)
         {
             if !tried.contains(&path) {
                 let path = path.display();

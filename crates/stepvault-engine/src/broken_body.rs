@@ -12,11 +12,11 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// The breaks of one object's body.
 #[derive(Debug, Default)]
-pub(crate) struct Breaks {
+pub(crate) struct BodyRetries {
     in_a_row: u32,
 }
 
-impl Breaks {
+impl BodyRetries {
     /// Waits until the rest may be requested. Drop the broken response first, so that its place among the concurrent
     /// requests is free. `moved` says whether it delivered a byte.
     ///
@@ -42,7 +42,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn breaks_without_a_byte_more_are_bounded() {
         let broken = || Error::new(ErrorKind::Unreachable, "cut off");
-        let mut breaks = Breaks::default();
+        let mut breaks = BodyRetries::default();
         for _ in 0..100 {
             breaks.wait(broken(), true).await.unwrap();
         }
@@ -57,7 +57,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_break_is_waited_for() {
         let damaged = Error::new(ErrorKind::Damaged, "too short");
-        let error = Breaks::default().wait(damaged, true).await.unwrap_err();
+        let error = BodyRetries::default().wait(damaged, true).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged);
     }
 }

@@ -93,7 +93,7 @@ async fn gc_leased(
     observer: &Arc<dyn Observer>,
 ) -> Result<GcReport> {
     if !dry_run {
-        pardon_spared(remote).await?;
+        remove_tombstones_of_kept(remote).await?;
     }
     let objects = remote.list(&remote.keys.prefix()).await?;
     let known = Known::read(remote, &objects).await?;
@@ -189,7 +189,7 @@ async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<(
 ///
 /// # Errors
 /// When the remote is unreachable.
-pub(crate) async fn pardon_spared(remote: &RunRemote) -> Result<()> {
+pub(crate) async fn remove_tombstones_of_kept(remote: &RunRemote) -> Result<()> {
     let committed = committed_ids(remote).await?;
     for id in tombstones(remote).await? {
         let Some(commit) = committed.get(&id) else {

@@ -239,7 +239,7 @@ async fn what_gc_left_is_taken_away_only_where_the_commit_came_strictly_before()
         .unwrap();
     std::fs::write(at(&remote.keys.commit(id(1, 600))), "{}").unwrap();
     std::fs::write(at(&remote.keys.tombstone(id(1, 600))), "{").unwrap();
-    pardon_spared(&remote).await.unwrap();
+    remove_tombstones_of_kept(&remote).await.unwrap();
     assert_eq!(
         tombstones(&remote).await.unwrap(),
         [200, 300, 400, 500, 600].map(|step| id(1, step)).into()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stepvault_core::clock::Clock;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::sizes::{HeaderKind, Told, told, told_by};
+use stepvault_formats::sizes::{HeaderKind, HeaderSizes, told, told_by};
 use stepvault_formats::soundness::Fault;
 use stepvault_formats::tree::{EntryKind, Tree};
 use stepvault_local::errors;
@@ -33,7 +33,7 @@ pub struct Measured {
     /// Evidence that it is not complete and sound, so that a complete one may be larger.
     pub doubts: Vec<String>,
     /// Sizes according to its headers.
-    pub told: Vec<Told>,
+    pub told: Vec<HeaderSizes>,
     /// Headers that could not be read, with the reason.
     pub unread: Vec<(String, String)>,
 }

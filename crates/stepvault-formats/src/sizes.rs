@@ -52,7 +52,7 @@ impl HeaderKind {
 
 /// A file whose size a header states.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldFile {
+pub struct HeaderFile {
     /// Its path in the tree.
     pub path: String,
     /// Its length when it is whole; `None` if no existing header states it.
@@ -65,7 +65,7 @@ pub struct ToldFile {
 
 /// A header or a table of contents, and what it states.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct HeaderSizes {
     /// Its path in the tree.
     pub path: String,
     /// Its kind.
@@ -75,19 +75,19 @@ pub struct Told {
     /// The bytes of tensors that it states itself, whether or not the files exist.
     pub payload_bytes: Option<u64>,
     /// The files whose sizes it states.
-    pub files: Vec<ToldFile>,
+    pub files: Vec<HeaderFile>,
 }
 
 /// Returns what all headers in a tree state. Files that an index names are listed there and not a second time. Files
 /// that cannot be read as their names require are left out, with the reason.
-pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<Told>, Vec<(String, Fault)>) {
+pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<HeaderSizes>, Vec<(String, Fault)>) {
     let mut headers: Vec<(HeaderKind, &str)> = tree
         .files()
         .filter_map(|(path, _)| Some((HeaderKind::of_name(path)?, path)))
         .collect();
     // Tables come before the files that they name.
     headers.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut found, mut unread): (Vec<Told>, Vec<_>) = (Vec::new(), Vec::new());
+    let (mut found, mut unread): (Vec<HeaderSizes>, Vec<_>) = (Vec::new(), Vec::new());
     let mut named: BTreeSet<String> = BTreeSet::new();
     for (kind, path) in headers {
         if named.contains(path) {
@@ -109,9 +109,14 @@ pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<Told>, Vec<(String, Fault
 ///
 /// # Errors
 /// If the file does not have the format of its name, or cannot be read.
-pub fn told_by(tree: &Tree, kind: HeaderKind, path: &str, files: &dyn OpenFile) -> Result<Told, Fault> {
+pub fn told_by(
+    tree: &Tree,
+    kind: HeaderKind,
+    path: &str,
+    files: &dyn OpenFile,
+) -> Result<HeaderSizes, Fault> {
     let source = files.open(path)?;
-    let mut told = Told {
+    let mut told = HeaderSizes {
         path: path.to_owned(),
         kind,
         entries: 0,
@@ -164,12 +169,12 @@ fn claimed_of_shard(tree: &Tree, path: &str, files: &dyn OpenFile) -> Result<Opt
     }
 }
 
-fn file(tree: &Tree, path: String, expected_bytes: Option<u64>) -> ToldFile {
+fn file(tree: &Tree, path: String, expected_bytes: Option<u64>) -> HeaderFile {
     let real_bytes = match tree.get(&path).map(|entry| &entry.kind) {
         Some(EntryKind::File { size_bytes, .. }) => Some(*size_bytes),
         _ => None,
     };
-    ToldFile {
+    HeaderFile {
         path,
         expected_bytes,
         payload_bytes: None,
@@ -177,8 +182,8 @@ fn file(tree: &Tree, path: String, expected_bytes: Option<u64>) -> ToldFile {
     }
 }
 
-fn claimed_file(tree: &Tree, path: String, claimed: ClaimedSize) -> ToldFile {
-    ToldFile {
+fn claimed_file(tree: &Tree, path: String, claimed: ClaimedSize) -> HeaderFile {
+    HeaderFile {
         payload_bytes: Some(claimed.data_bytes),
         ..file(tree, path, claimed.file_bytes())
     }
@@ -206,7 +211,7 @@ mod tests {
         bytes
     }
 
-    fn told_of(files: &[(&str, Vec<u8>)]) -> (Vec<Told>, Vec<(String, String)>) {
+    fn told_of(files: &[(&str, Vec<u8>)]) -> (Vec<HeaderSizes>, Vec<(String, String)>) {
         let files = Files(
             files
                 .iter()
@@ -228,7 +233,7 @@ mod tests {
             assert_eq!(found[0].payload_bytes, Some(100));
             assert_eq!(
                 found[0].files,
-                [ToldFile {
+                [HeaderFile {
                     path: "step/model.safetensors".to_owned(),
                     expected_bytes: expected,
                     payload_bytes: Some(100),

@@ -22,7 +22,7 @@ pub struct Condition {
 }
 
 /// Measures a directory. Blocks for as long as the filesystem does not answer.
-pub fn look(role: DirectoryRole, path: &Path) -> Condition {
+pub fn directory_condition(role: DirectoryRole, path: &Path) -> Condition {
     let stat = rustix::fs::stat(path);
     let mount = rustix::fs::statvfs(path).ok();
     let room = space::free(path).ok().filter(|_| stat.is_ok());
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_directory_is_looked_at_and_left_alone() {
         let place = tempfile::tempdir().unwrap();
-        let found = look(DirectoryRole::Checkpoints, place.path());
+        let found = directory_condition(DirectoryRole::Checkpoints, place.path());
         assert_eq!(found.facts.access, DirectoryAccess::Writable);
         assert!(found.facts.room.unwrap().total_bytes > 0);
         assert_eq!(found.facts.owner, Some(found.facts.user));
@@ -107,11 +107,11 @@ mod tests {
         // A filesystem in memory has no block device, and device number 0 is never used.
         assert!(block_devices(0).is_empty());
         assert!(found.device.map(block_devices).unwrap().len() <= 2);
-        let missing = look(DirectoryRole::Checkpoints, &place.path().join("nothing"));
+        let missing = directory_condition(DirectoryRole::Checkpoints, &place.path().join("nothing"));
         assert_eq!(missing.facts.access, DirectoryAccess::Missing);
         assert!(missing.facts.room.is_none() && missing.device.is_none());
         assert_eq!(
-            look(DirectoryRole::Vault, Path::new("/proc"))
+            directory_condition(DirectoryRole::Vault, Path::new("/proc"))
                 .facts
                 .room
                 .unwrap()

@@ -12,8 +12,8 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 
 use crate::payload::Payload;
 use crate::store::{
-    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, RequestLevel,
-    StoreCapabilities,
+    ConcurrencyLimit, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload,
+    RemoteStore, StoreCapabilities,
 };
 
 /// What a decorator knows of a request before it is sent.
@@ -83,9 +83,9 @@ pub trait StoreDecorator: Send + Sync + Debug {
         T: Answer + 'a,
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
 
-    /// [`RemoteStore::request_level`].
-    fn request_level_decorated(&self) -> Option<&dyn RequestLevel> {
-        self.inner().request_level()
+    /// [`RemoteStore::concurrency_limit`].
+    fn concurrency_limit_decorated(&self) -> Option<&dyn ConcurrencyLimit> {
+        self.inner().concurrency_limit()
     }
 
     /// [`RemoteStore::begin`].
@@ -133,8 +133,8 @@ impl<D: StoreDecorator> RemoteStore for D {
         self.inner().capabilities()
     }
 
-    fn request_level(&self) -> Option<&dyn RequestLevel> {
-        self.request_level_decorated()
+    fn concurrency_limit(&self) -> Option<&dyn ConcurrencyLimit> {
+        self.concurrency_limit_decorated()
     }
 
     async fn begin(&self) -> Result<()> {

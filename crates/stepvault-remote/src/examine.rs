@@ -57,8 +57,8 @@ impl Examined {
     }
 
     /// Lists at most one object under `prefix`, with one request.
-    pub async fn look(&self, prefix: &str) -> Look {
-        if let Some(look) = self.examiner.look(prefix).await {
+    pub async fn list_one(&self, prefix: &str) -> Look {
+        if let Some(look) = self.examiner.list_one(prefix).await {
             return look;
         }
         let first = self.store.list(prefix).next().await.transpose();

@@ -45,7 +45,7 @@ pub(crate) trait Examiner: fmt::Debug + Send + Sync {
     }
 
     /// Lists at most one object under `prefix`; `None` to list with the store's own requests.
-    async fn look(&self, _prefix: &str) -> Option<Look> {
+    async fn list_one(&self, _prefix: &str) -> Option<Look> {
         None
     }
 

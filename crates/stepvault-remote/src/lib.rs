@@ -43,6 +43,7 @@
 
 mod arrival_rate;
 mod authorities;
+mod connection_obstacle;
 pub mod decorator;
 mod endpoint;
 pub mod examine;
@@ -57,7 +58,6 @@ mod listed;
 pub mod open;
 pub mod payload;
 pub mod pending;
-mod prevented;
 pub mod probe;
 pub mod random;
 pub mod retry;

@@ -196,16 +196,16 @@ impl Created {
     }
 }
 
-/// How many concurrent requests a store is worth.
-pub trait RequestLevel {
+/// The measured limit of concurrent requests to a store.
+pub trait ConcurrencyLimit {
     /// Returns how many are permitted now.
-    fn now(&self) -> usize;
+    fn current(&self) -> usize;
 
     /// Returns how many are permitted now if that was measured.
     fn measured(&self) -> Option<usize>;
 
     /// Starts with as many as an earlier process measured, unless this one has measured it since.
-    fn start_at(&self, level: usize);
+    fn start_at(&self, limit: usize);
 }
 
 /// One object store under one URL. Deliberately narrow: only what implementations must provide.
@@ -231,7 +231,7 @@ pub trait RemoteStore: Send + Sync + Debug {
     fn capabilities(&self) -> StoreCapabilities;
 
     /// Returns how many concurrent requests the store is worth; `None` where their number is not limited.
-    fn request_level(&self) -> Option<&dyn RequestLevel> {
+    fn concurrency_limit(&self) -> Option<&dyn ConcurrencyLimit> {
         None
     }
 

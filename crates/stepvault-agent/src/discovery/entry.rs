@@ -33,7 +33,7 @@ const CHANGING_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum EntryOutcome {
     /// Nothing to do.
-    Nothing,
+    NoAction,
     /// Not finished; the latest time of the next check, if known.
     Later(Option<Instant>),
     /// It is skipped, with the cause.
@@ -151,13 +151,13 @@ impl Entry {
         self.is_waiting = false;
         self.lacks = None;
         if self.pause.until().is_some() {
-            return EntryOutcome::Nothing;
+            return EntryOutcome::NoAction;
         }
         // Any other file at a path that is rewritten is another step, whatever its time is.
         let is_rewritten = step.rewritten && step.files == step.members.len() as u64;
         let handled = self.handled.as_ref();
         if handled.is_some_and(|handled| handled.content == Some(step.content)) {
-            return EntryOutcome::Nothing;
+            return EntryOutcome::NoAction;
         }
         if !step.is_complete() {
             self.handled = None;
@@ -190,11 +190,11 @@ impl Entry {
             return sight;
         }
         if self.is_handled(&tree, step.content) {
-            return EntryOutcome::Nothing;
+            return EntryOutcome::NoAction;
         }
         let sighting = self.sighted(tree.fingerprint());
         if self.broken == Some(sighting.fingerprint) {
-            return EntryOutcome::Nothing;
+            return EntryOutcome::NoAction;
         }
         let quiet_time = match step.quiet_rule {
             QuietRule::Briefly
@@ -344,7 +344,7 @@ impl Entry {
                 EntryOutcome::Later(Some(Instant::now() + CHANGING_PAUSE))
             }
             ErrorKind::Usage if news => EntryOutcome::Skipped(text),
-            ErrorKind::Usage => EntryOutcome::Nothing,
+            ErrorKind::Usage => EntryOutcome::NoAction,
             _ => {
                 self.pause.failed(LONGEST, None);
                 EntryOutcome::Later(self.pause.until())
@@ -373,7 +373,7 @@ impl Entry {
                     return None;
                 }
                 self.handled(tree.fingerprint(), FileStates::of(tree));
-                return Some(EntryOutcome::Nothing);
+                return Some(EntryOutcome::NoAction);
             }
             let sealed = step.record().files.iter();
             let sealed = sealed.map(|file| FileStates::hash(file.path.as_str(), file.size_bytes, file.mtime));
@@ -427,7 +427,7 @@ impl Entry {
     }
 
     /// Whether the content that was sealed last stated its number, and this one does not.
-    pub(super) fn ends_to_state_a_number(&self, number: Option<Step>) -> bool {
+    pub(super) fn has_lost_its_number(&self, number: Option<Step>) -> bool {
         self.last_number.is_some() && number.is_none()
     }
 

@@ -34,7 +34,7 @@ const VANISHED_TOLD_AFTER: u32 = 2;
 impl Discovery {
     /// Scans the directory. `sealed` returns the steps in the vault, and is called when there is a new entry, which may
     /// be one of them. Blocks.
-    pub(crate) fn look(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> ScanReport {
+    pub(crate) fn scan(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> ScanReport {
         let mut report = ScanReport::default();
         if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
             report.again_by(Some(time));
@@ -143,7 +143,7 @@ impl Discovery {
             let entry = entry.or_insert_with(Entry::just_surveyed);
             if let Some(ready) = facts.check(step, entry, now, &sealed, report) {
                 self.ranks = step.ranks.or(self.ranks);
-                if entry.ends_to_state_a_number(ready.step) {
+                if entry.has_lost_its_number(ready.step) {
                     report.news = Some(format!(
                         "{} states no step number any more, as after the end of a training: it becomes the next step, and \
                          the one before it stays",
@@ -341,7 +341,7 @@ impl ScanFacts<'_> {
         let warning = warning(entry, &outcome, &path, self.patience);
         report.warnings.extend(warning);
         match outcome {
-            EntryOutcome::Nothing => None,
+            EntryOutcome::NoAction => None,
             EntryOutcome::Skipped(reason) => {
                 if entry.unsealed().is_some() {
                     let text = format!("{} is not sealed: {reason}", path.display());

@@ -54,7 +54,7 @@ pub enum Cause {
 }
 
 /// The texts of a cause.
-struct Words {
+struct CauseText {
     name: &'static str,
     explanation: &'static str,
     remedy: &'static str,
@@ -104,7 +104,7 @@ impl Cause {
     }
 
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn words(self) -> Words {
+    fn words(self) -> CauseText {
         let (name, explanation, remedy) = match self {
             Self::DiskFull => (
                 "disk-full",
@@ -252,7 +252,7 @@ impl Cause {
                  its final name.",
             ),
         };
-        Words {
+        CauseText {
             name,
             explanation,
             remedy,

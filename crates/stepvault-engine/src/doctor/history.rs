@@ -17,9 +17,9 @@ use stepvault_local::vault::Vault;
 
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
 
-/// Where to look for one run's steps.
+/// HistoryScope to look for one run's steps.
 #[derive(Debug, Clone)]
-pub(super) struct Where<'a> {
+pub(super) struct HistoryScope<'a> {
     pub(super) run: Option<&'a RunName>,
     pub(super) watch: Option<&'a Path>,
     pub(super) vault: Option<&'a Path>,
@@ -58,7 +58,7 @@ pub(super) fn kept(vault: &Path) -> Taken {
 }
 
 /// Reads the vault first, because sealed steps are complete, otherwise the trainer's directory. Blocks.
-pub(super) fn look(place: &Where<'_>, now: Timestamp) -> History {
+pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History {
     let sealed = sealed(place);
     let mut history = History {
         forecast: Forecast::of(&sealed, "in the vault"),
@@ -95,7 +95,7 @@ impl stepvault_core::clock::Clock for At {
     }
 }
 
-fn sealed(place: &Where<'_>) -> Vec<PastStep> {
+fn sealed(place: &HistoryScope<'_>) -> Vec<PastStep> {
     let (Some(run), Some(directory)) = (place.run, place.vault) else {
         return Vec::new();
     };

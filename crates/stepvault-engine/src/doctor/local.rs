@@ -22,7 +22,7 @@ use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::vault::Vault;
 
 use super::bounded::{ONE_LOOK, bounded};
-use super::history::{self, History, Where};
+use super::history::{self, History, HistoryScope};
 pub use super::model::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToCheck};
 use super::places::{LookedAt, look_at};
 use super::rooms::{Use, Used, rooms};
@@ -181,7 +181,7 @@ async fn examine<'a>(
     let (profiles, own, now) = (Arc::clone(&check.profiles), run.clone(), check.now);
     let (from, into) = (watch_path.clone(), vault_path.clone());
     let history = bounded(HISTORY, move || {
-        let place = Where {
+        let place = HistoryScope {
             run: own.run.as_ref(),
             watch: from.as_deref(),
             vault: into.as_deref(),
@@ -189,7 +189,7 @@ async fn examine<'a>(
             quiet_seconds: own.quiet_seconds,
             profiles: &profiles,
         };
-        history::look(&place, now)
+        history::read_history(&place, now)
     })
     .await;
     // A given forecast counts even if the directories did not answer.

@@ -15,7 +15,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::Finding;
-use stepvault_diagnose::doctor::remote::{self as judge, MeasuredRates, Promise, Subject};
+use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates, Subject};
 use stepvault_remote::examine::{Examined, Hindered, Look, open};
 use stepvault_remote::open::OpenOptions;
 use stepvault_remote::probe::Probe;
@@ -182,9 +182,9 @@ impl Examination<'_> {
         }
         self.uploads(report).await;
         if writes {
-            self.keep(report, Promise::Delete, &self.probe.deletes().await);
+            self.keep(report, Guarantee::Delete, &self.probe.deletes().await);
             if let Some(together) = self.probe.deletes_together().await.transpose() {
-                self.keep(report, Promise::DeleteTogether, &together);
+                self.keep(report, Guarantee::DeleteTogether, &together);
             }
         }
         let facts = self.examined.bucket().await;
@@ -197,7 +197,7 @@ impl Examination<'_> {
         Wrote::Objects
     }
 
-    fn keep(&self, report: &mut RemoteReport, promise: Promise, outcome: &Result<bool>) {
+    fn keep(&self, report: &mut RemoteReport, promise: Guarantee, outcome: &Result<bool>) {
         report
             .findings
             .push(judge::promise(self.subject, promise, outcome));
@@ -234,7 +234,7 @@ impl Examination<'_> {
     async fn reach(&self, report: &mut RemoteReport) -> Option<Timestamp> {
         let began = Instant::now();
         let mut before = self.clock.now();
-        let mut look = self.examined.look(&self.keys.prefix()).await;
+        let mut look = self.examined.list_one(&self.keys.prefix()).await;
         for _ in 1..LOOKS {
             let passing = matches!(&look.outcome, Err(hindered) if hindered.error.is_transient());
             // A silent store was waited for long enough; a refused connection or an overloaded store may recover in a
@@ -244,7 +244,7 @@ impl Examination<'_> {
             }
             sleep(BETWEEN_LOOKS).await;
             before = self.clock.now();
-            look = self.examined.look(&self.keys.prefix()).await;
+            look = self.examined.list_one(&self.keys.prefix()).await;
         }
         let Look {
             outcome,
@@ -306,7 +306,7 @@ impl Examination<'_> {
             Err(error) => Err(error),
         };
         let there = matches!(outcome, Ok(true));
-        self.keep(report, Promise::Put, &outcome);
+        self.keep(report, Guarantee::Put, &outcome);
         there
     }
 
@@ -315,13 +315,13 @@ impl Examination<'_> {
         // A store without multipart uploads is reported in their own finding.
         let completes_once = async || self.probe.completion_is_exclusive().await.unwrap_or(true);
         if matches!(once, Ok(true)) && !completes_once().await {
-            self.keep(report, Promise::CompleteOnce, &Ok(false));
+            self.keep(report, Guarantee::CompleteOnce, &Ok(false));
         } else {
-            self.keep(report, Promise::CreateOnce, &once);
+            self.keep(report, Guarantee::CreateOnce, &once);
         }
-        self.keep(report, Promise::Get, &self.probe.reads_back().await);
-        self.keep(report, Promise::List, &self.probe.lists().await);
-        self.keep(report, Promise::KeepNames, &self.probe.keeps_names().await);
+        self.keep(report, Guarantee::Get, &self.probe.reads_back().await);
+        self.keep(report, Guarantee::List, &self.probe.lists().await);
+        self.keep(report, Guarantee::KeepNames, &self.probe.keeps_names().await);
     }
 
     async fn uploads(&self, report: &mut RemoteReport) {
@@ -330,14 +330,14 @@ impl Examination<'_> {
         if self.examined.store().capabilities().checks_checksums {
             let wrong_part = parts.as_ref().map_or(true, |(refused, _)| *refused);
             let refused = wrong_object.map(|refused| refused && wrong_part);
-            self.keep(report, Promise::RefuseWrongBytes, &refused);
+            self.keep(report, Guarantee::RefuseWrongBytes, &refused);
         } else {
             report.findings.push(judge::takes_no_checksums(self.subject));
         }
         let possible = parts.is_ok();
         let unknown = matches!(&parts, Err(error) if error.kind() == ErrorKind::Failed);
         self.takes_parts.store(!unknown, Ordering::Relaxed);
-        self.keep(report, Promise::Multipart, &parts.map(|_| true));
+        self.keep(report, Guarantee::Multipart, &parts.map(|_| true));
         if possible {
             let ignored = self.probe.ignored_attributes().await;
             let ignored = ignored.map(|ignored| ignored.iter().map(ToString::to_string).collect());
@@ -345,11 +345,11 @@ impl Examination<'_> {
             match self.probe.lists_and_aborts().await {
                 Ok((listed, aborted)) => {
                     if self.examined.store().capabilities().lists_pending_uploads {
-                        self.keep(report, Promise::ListUploads, &Ok(listed));
+                        self.keep(report, Guarantee::ListUploads, &Ok(listed));
                     }
-                    self.keep(report, Promise::Abort, &Ok(aborted));
+                    self.keep(report, Guarantee::Abort, &Ok(aborted));
                 }
-                Err(error) => self.keep(report, Promise::Abort, &Err(error)),
+                Err(error) => self.keep(report, Guarantee::Abort, &Err(error)),
             }
         }
     }

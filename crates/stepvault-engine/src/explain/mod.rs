@@ -33,7 +33,7 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
             profile: request.profile.clone(),
             clock: Arc::clone(&request.clock),
         };
-        match within(STEPS_DEADLINE, move || look.look()).await {
+        match within(STEPS_DEADLINE, move || look.find()).await {
             Looked::At(found) => {
                 needs.bytes = needs.bytes.max(found.needs.bytes);
                 needs.files = needs.files.max(found.needs.files);

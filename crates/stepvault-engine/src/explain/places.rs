@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use stepvault_core::disk_facts::{DirectoryCondition, DirectoryRole};
 use stepvault_core::forecast::Taken;
 use stepvault_diagnose::explain::{Cause, Evidence, from_place};
-use stepvault_local::condition::{Condition, block_devices, look, silent};
+use stepvault_local::condition::{Condition, block_devices, directory_condition, silent};
 use stepvault_local::oom::oom_kills;
 
 use super::gathered::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
@@ -25,7 +25,7 @@ pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mu
     for (role, path) in places {
         let condition = match within(PLACE_DEADLINE, {
             let path = path.clone();
-            move || Ok(look(role, &path))
+            move || Ok(directory_condition(role, &path))
         })
         .await
         {

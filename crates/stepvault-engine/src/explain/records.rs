@@ -28,7 +28,7 @@ pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gat
             now: request.clock.now(),
             scanner: Arc::clone(scanner),
         };
-        match within(RECORDS_DEADLINE, move || Ok(look.look())).await {
+        match within(RECORDS_DEADLINE, move || Ok(look.read())).await {
             Looked::At((evidence, faults)) => {
                 gathered.evidence.extend(evidence);
                 for fault in faults {
@@ -51,7 +51,7 @@ struct Look {
 
 impl Look {
     /// Returns the evidence, and the records that could not be read.
-    fn look(&self) -> (Vec<Evidence>, Vec<String>) {
+    fn read(&self) -> (Vec<Evidence>, Vec<String>) {
         let (mut evidence, mut faults) = (Vec::new(), Vec::new());
         match self.vault.starts(&self.run) {
             Ok(history) => evidence.extend(from_starts(

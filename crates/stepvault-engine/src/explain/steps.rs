@@ -39,7 +39,7 @@ pub(super) struct FoundSteps {
 }
 
 impl Look {
-    pub(super) fn look(&self) -> Result<FoundSteps> {
+    pub(super) fn find(&self) -> Result<FoundSteps> {
         let request = InspectRequest {
             profiles: &self.profiles,
             profile: self.profile.as_deref(),

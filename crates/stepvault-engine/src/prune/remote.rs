@@ -17,7 +17,7 @@ use stepvault_core::{Error, Result};
 
 use super::erasure::{Erasure, StepToRemove, Tombstones};
 use super::{PruneReport, local_now};
-use crate::gc::pardon_spared;
+use crate::gc::remove_tombstones_of_kept;
 use crate::outage::is_outage;
 use crate::tier::catalog::{
     PARALLEL_READS, committed_ids, leases, manifests_at_once, pins, read_commit, read_tombstone,
@@ -77,7 +77,7 @@ pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
 
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
     lease.ensure_alone().await?;
-    pardon_spared(&prune.remote).await?;
+    remove_tombstones_of_kept(&prune.remote).await?;
     let found = remote_view(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
     let known_parts = commits.iter().map(|commit| commit.parts.len()).sum();

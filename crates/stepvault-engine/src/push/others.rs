@@ -54,7 +54,7 @@ pub(super) async fn steps_of_others(
         while steps.len() > KEPT_STEPS {
             steps.pop_first();
         }
-        let (name, url) = (remote.name(), remote.place());
+        let (name, url) = (remote.name(), remote.identity_url());
         let before = list
             .iter()
             .position(|known| known.remote == *name && known.url == url);

@@ -115,7 +115,7 @@ impl FoundBest {
     }
 }
 
-/// Returns the steps that a step names as the best, besides its own name. One that no tier has is warned of, unless
+/// Returns the steps that a step names as the best, besides its own name. A warning names one that no tier has, unless
 /// something has its name in the directory.
 async fn best_steps(
     context: &RestoreContext,

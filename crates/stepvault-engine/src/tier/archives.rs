@@ -15,8 +15,8 @@ use stepvault_local::vault::Vault;
 use super::notes::{ARCHIVE_PREFIX, Note, RemoteNotes};
 use crate::blocking::blocking;
 
-/// Returns where a store is, as [`RunRemote::place`](super::run_remote::RunRemote::place).
-pub(crate) fn place(url: &str, settings: &RemoteSettings) -> String {
+/// Returns where a store is, as [`RunRemote::identity_url`](super::run_remote::RunRemote::identity_url).
+pub(crate) fn identity_url(url: &str, settings: &RemoteSettings) -> String {
     match &settings.endpoint {
         Some(endpoint) => format!("{url}?endpoint={endpoint}"),
         None => url.to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn place(url: &str, settings: &RemoteSettings) -> String {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SeenRemote {
-    /// Its [place](super::run_remote::RunRemote::place).
+    /// Its [place](super::run_remote::RunRemote::identity_url).
     url: String,
     vault: String,
 }

@@ -40,7 +40,7 @@ struct CachedCommit {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Segment {
-    /// The remote's [place](RunRemote::place): a remote of the same name may be another one by now.
+    /// The remote's [identity URL](RunRemote::identity_url): a remote of the same name may be another one by now.
     url: String,
     /// The commits, by the label of their step.
     commits: BTreeMap<String, CachedCommit>,
@@ -77,7 +77,7 @@ pub(crate) struct CommitCache {
 impl CommitCache {
     /// Reads the cache of the vault that remembers this remote; `None` if no vault does.
     pub(crate) async fn load(remote: &RunRemote) -> Option<Self> {
-        let (notes, place) = (remote.notes(remote.vault()?), remote.place());
+        let (notes, place) = (remote.notes(remote.vault()?), remote.identity_url());
         let reader = notes.clone();
         let read = blocking(move || Ok(read_segments(&reader, &place))).await;
         let segments = read.unwrap_or_default();
@@ -105,7 +105,7 @@ impl CommitCache {
                 .retain(|label, _| used.get(label).is_some_and(|found| found.is_cached));
             segment.is_changed |= segment.commits.len() != before;
         }
-        let place = remote.place();
+        let place = remote.identity_url();
         let mut room_bytes = match self.segments.last() {
             Some(last) => SEGMENT_BYTES.saturating_sub(last.bytes()),
             None => 0,

@@ -1,9 +1,8 @@
-//! Remembers in the vault how many concurrent requests each remote was measured to be worth, so that the next process
-//! starts there and need not find it again.
+//! Caches the measured concurrency limit of each remote in the vault, so that the next process starts there.
 
 use serde::{Deserialize, Serialize};
 use stepvault_local::vault::Vault;
-use stepvault_remote::store::RequestLevel;
+use stepvault_remote::store::ConcurrencyLimit;
 
 use super::notes::Note;
 use super::run_remote::RunRemote;
@@ -20,7 +19,7 @@ struct Measured {
 /// Starts a remote at the level that was last measured. Without a note it finds its level by itself.
 pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
     if let Some(measured) = read(remote, vault).await
-        && let Some(level) = remote.store.request_level()
+        && let Some(level) = remote.store.concurrency_limit()
     {
         level.start_at(measured.concurrent_requests);
     }
@@ -28,12 +27,12 @@ pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
 
 /// Stores the level of a remote if it was measured and differs from the stored one.
 pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
-    let level = remote.store.request_level();
-    let Some(concurrent_requests) = level.and_then(RequestLevel::measured) else {
+    let level = remote.store.concurrency_limit();
+    let Some(concurrent_requests) = level.and_then(ConcurrencyLimit::measured) else {
         return;
     };
     let measured = Measured {
-        place: remote.place(),
+        place: remote.identity_url(),
         concurrent_requests,
     };
     if read(remote, vault).await.as_ref() != Some(&measured) {
@@ -43,7 +42,7 @@ pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
 
 async fn read(remote: &RunRemote, vault: &Vault) -> Option<Measured> {
     let measured: Measured = remote.notes(vault).read(Note::Concurrency).await.ok()??;
-    (measured.place == remote.place()).then_some(measured)
+    (measured.place == remote.identity_url()).then_some(measured)
 }
 
 #[cfg(test)]
@@ -81,13 +80,13 @@ mod tests {
             call().await
         }
 
-        fn request_level_decorated(&self) -> Option<&dyn RequestLevel> {
+        fn concurrency_limit_decorated(&self) -> Option<&dyn ConcurrencyLimit> {
             Some(self)
         }
     }
 
-    impl RequestLevel for MeasuredStore {
-        fn now(&self) -> usize {
+    impl ConcurrencyLimit for MeasuredStore {
+        fn current(&self) -> usize {
             self.level.unwrap_or(1)
         }
 

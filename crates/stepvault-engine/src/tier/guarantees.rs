@@ -1,5 +1,4 @@
-//! What a store was found to enforce, remembered by the vault for a day, so that not every push asks some fifteen
-//! questions first.
+//! Caches what a store was found to enforce for 24 h; the probe costs about 15 requests.
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;

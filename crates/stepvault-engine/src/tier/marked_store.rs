@@ -21,7 +21,7 @@ use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 use tokio::time::Instant;
 
-use super::archives::{place, seen_identity};
+use super::archives::{identity_url, seen_identity};
 
 /// Maximum length of a marker that is read.
 const MAX_MARKER_BYTES: usize = 4096;
@@ -90,7 +90,7 @@ impl MarkedStore {
             expected.clone()
         };
         if let (None, Some(vault)) = (expected(), self.vault.get())
-            && let place = place(self.inner.url(), &self.settings)
+            && let place = identity_url(self.inner.url(), &self.settings)
             && let Some(identity) = seen_identity(vault, self.keys.run(), &place).await?
         {
             self.expect(&identity);

@@ -21,12 +21,12 @@ use stepvault_local::vault::Vault;
 use stepvault_remote::random;
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 
-use super::archives::{other_runs_at, place, remember};
+use super::archives::{identity_url, other_runs_at, remember};
 use super::marked_store::{MarkedStore, gone, same_archive};
 use super::notes::RemoteNotes;
 use super::retired::RetiredMemory;
 use super::written_record::WrittenRecord;
-use crate::broken_body::Breaks;
+use crate::broken_body::BodyRetries;
 use crate::outage::is_outage;
 
 /// How long work that can do without the answer of a remote waits for it: sealing, which then gives a provisional attempt,
@@ -94,8 +94,8 @@ impl RunRemote {
 
     /// Returns where the remote is, for records: its URL, and its endpoint if it has one of its own. Buckets of the same
     /// name on two servers are two places.
-    pub fn place(&self) -> String {
-        place(self.store.url(), &self.settings)
+    pub fn identity_url(&self) -> String {
+        identity_url(self.store.url(), &self.settings)
     }
 
     /// Returns a key prefixed with the remote's URL, for messages.
@@ -111,7 +111,7 @@ impl RunRemote {
 
     /// Returns the bytes of an object of at most [`MAX_RECORD_BYTES`]; `None` when it does not exist.
     pub async fn read_small(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let mut breaks = Breaks::default();
+        let mut breaks = BodyRetries::default();
         loop {
             let stream = match self.store.read(key, None).await {
                 Ok(stream) => stream,
@@ -270,7 +270,7 @@ impl RunRemote {
         if self.marked.expected().await?.is_none()
             && let Some(marker) = self.marker().await?
         {
-            remember(&self.notes(vault), self.place(), &marker).await?;
+            remember(&self.notes(vault), self.identity_url(), &marker).await?;
             self.marked.expect(&marker.vault);
         }
         Ok(())
@@ -291,7 +291,7 @@ impl RunRemote {
 
     /// Returns the markers of other runs that this vault saw at this URL.
     async fn other_archives(&self, vault: &Vault) -> Result<Vec<String>> {
-        let others = other_runs_at(vault, self.keys.run(), &self.place()).await?;
+        let others = other_runs_at(vault, self.keys.run(), &self.identity_url()).await?;
         Ok(others.into_iter().map(|run| RunKeys::new(run).marker()).collect())
     }
 
@@ -339,7 +339,7 @@ impl RunRemote {
         if let Some(expected) = expected {
             same_archive(&marker, &expected, &self.describe(&key), &self.settings)?;
         } else {
-            remember(&self.notes(vault), self.place(), &marker).await?;
+            remember(&self.notes(vault), self.identity_url(), &marker).await?;
             self.marked.expect(&marker.vault);
         }
         Ok(marker)
@@ -367,7 +367,7 @@ impl RunRemote {
         }
         let mut hasher = PartHasher::new(algorithm);
         let mut stream = self.store.read(key, None).await?;
-        let (mut total, mut moved, mut breaks) = (0_u64, false, Breaks::default());
+        let (mut total, mut moved, mut breaks) = (0_u64, false, BodyRetries::default());
         while let Some(piece) = stream.next().await {
             let mut piece = match piece {
                 Ok(piece) => piece,

@@ -95,7 +95,7 @@ pub fn recorded_state(step: &SealedStep, remote: &RunRemote) -> Result<Option<Re
 }
 
 fn is_at(state: &RemoteState, remote: &RunRemote) -> bool {
-    state.url == remote.place()
+    state.url == remote.identity_url()
 }
 
 /// Returns the digest of the commit that was read back on a remote; `None` when the step is not durable on it.

@@ -22,7 +22,7 @@ use crate::content::record_matches_manifest;
 use crate::outage::is_outage;
 use crate::tier::catalog::{present_parts, read_found_parts, read_part_manifest};
 use crate::tier::retired::RECENT_REMOVAL_CHECK;
-use crate::tier::step_state::{ensure_likely_not_removed, ensure_not_removed};
+use crate::tier::step_state::{ensure_likely_not_removed, ensure_not_removed, is_durable_on};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
 
 /// The parts of a step that were found.
@@ -132,6 +132,7 @@ impl UploadSession {
                     .unwrap_or(error));
             }
         }
+        self.warn_if_lost(sealed).await?;
         let written = match written {
             Some(written) => written?,
             None => self.remote.write_record(&key, &claim).await?,
@@ -140,6 +141,20 @@ impl UploadSession {
             Ok(_) => Ok(Begun::Claimed),
             Err(error) => self.check_claim(sealed, &key, &claim, error).await,
         }
+    }
+
+    /// Warns of a step that the vault has recorded as durable here and that the remote does not have any more.
+    async fn warn_if_lost(&self, sealed: &SealedStep) -> Result<()> {
+        let (step, remote) = (sealed.clone(), self.remote.clone());
+        if blocking(move || is_durable_on(&step, &remote)).await? {
+            let (id, name) = (sealed.id(), self.remote.name());
+            self.observer.on_event(&Event::Warning {
+                message: &format!(
+                    "{id} was durable on {name} and is gone from it; was it restored from an older copy? It is uploaded again"
+                ),
+            });
+        }
+        Ok(())
     }
 
     /// Compares a step's claim on the remote, which is not the one of this node's step, as `error` says.
@@ -428,7 +443,7 @@ impl UploadSession {
             format: FORMAT,
             id: sealed.id(),
             remote: self.remote.name().clone(),
-            url: self.remote.place(),
+            url: self.remote.identity_url(),
             vault: self.marker.vault.clone(),
             state,
             commit_sha256,

@@ -80,7 +80,7 @@ impl FileUpload {
     /// objects only.
     pub(super) fn may_be_copied_whole(&self) -> bool {
         let capabilities = self.session.remote.store.capabilities();
-        let is_begun = self.others == OtherWriters::Sent || self.upload.get().is_some();
+        let is_begun = self.others == OtherWriters::Sent || self.progress.upload.get().is_some();
         capabilities.copies
             && !capabilities.copies_parts
             && self.layout.count() > 1
@@ -95,7 +95,7 @@ impl FileUpload {
             return Ok(());
         };
         if self.copy_whole(&FileDigest::from_parts(&parts), &parts).await? {
-            self.finished.store(true, Ordering::Relaxed);
+            self.progress.finished.store(true, Ordering::Relaxed);
             self.record_done(&parts)?;
         }
         Ok(())

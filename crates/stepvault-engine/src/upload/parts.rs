@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
@@ -29,8 +29,8 @@ use crate::blocking::blocking;
 use crate::local_digest::digest_parts;
 use crate::workers::run_bounded;
 
-/// A part that is acknowledged within this time is worth more of them at once.
-const QUICK: Duration = Duration::from_secs(2);
+/// While parts are acknowledged within this time, more of them at once pay off.
+const FAST_ACK: Duration = Duration::from_secs(2);
 /// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
 pub(super) const MAX_ROUNDS: usize = 3;
 
@@ -100,21 +100,107 @@ pub(super) struct FileUpload {
     pub(super) key: String,
     pub(super) layout: FileParts,
     pub(super) algorithm: DigestAlgorithm,
+    /// The digests that all remotes of the step share; `None` to hash the file for this upload.
+    pub(super) digests: Option<StepDigests>,
+    /// Whether another node may have sent this file.
+    pub(super) others: OtherWriters,
+    pub(super) progress: SendProgress,
+}
+
+/// How far a file is. Its parts are sent by several tasks.
+#[derive(Debug)]
+pub(super) struct SendProgress {
     /// Open from the first part to the last, so that hashing and sending use the same descriptor.
     pub(super) source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
-    /// The digests that all remotes of the step share; `None` to hash the file for this upload.
-    pub(super) digests: Option<StepDigests>,
     remaining: AtomicU32,
     /// Whether the store has lost the upload that the journal names, so that the file has to start again.
     lost: AtomicBool,
-    /// Whether another node may have sent this file.
-    pub(super) others: OtherWriters,
     /// Whether some of it was copied inside the store.
-    pub(super) was_copied: AtomicBool,
+    was_copied: AtomicBool,
     /// Whether nothing is left to do for it.
     pub(super) finished: AtomicBool,
+}
+
+impl SendProgress {
+    /// Continues from what the journal has of a file in parts.
+    fn new(count: u32, journaled: Option<FileProgress>) -> Self {
+        let mut receipts = vec![None; count as usize];
+        let mut upload = OnceCell::new();
+        if let Some(FileProgress {
+            upload: Some(begun),
+            parts,
+            ..
+        }) = journaled.filter(|_| count > 1)
+        {
+            upload = OnceCell::new_with(Some(begun));
+            for (index, part) in parts {
+                if let Some(slot) = receipts.get_mut(index as usize) {
+                    *slot = Some(PartReceipt {
+                        index,
+                        tag: part.tag,
+                        digest: part.digest,
+                    });
+                }
+            }
+        }
+        let remaining = receipts.iter().filter(|slot| slot.is_none()).count();
+        Self {
+            source: Arc::default(),
+            upload,
+            receipts: Mutex::new(receipts),
+            remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
+            lost: AtomicBool::new(false),
+            was_copied: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the parts still to send or copy. If all parts were sent but the file was never completed, the last part
+    /// is sent again: that is cheaper than a separate code path.
+    fn missing_parts(&self) -> Vec<u32> {
+        let receipts = self.receipts();
+        let missing: Vec<u32> = (0_u32..)
+            .zip(receipts.iter())
+            .filter(|(_, receipt)| receipt.is_none())
+            .map(|(index, _)| index)
+            .collect();
+        if !missing.is_empty() {
+            return missing;
+        }
+        self.remaining.store(1, Ordering::Relaxed);
+        u32::try_from(receipts.len())
+            .ok()
+            .and_then(|count| count.checked_sub(1))
+            .into_iter()
+            .collect()
+    }
+
+    /// Records a part that was sent; returns whether it was the last one.
+    fn part_sent(&self, index: u32, receipt: PartReceipt) -> bool {
+        if let Some(slot) = self.receipts().get_mut(index as usize) {
+            *slot = Some(receipt);
+        }
+        self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Closes the file: a step may have more files than a process may open.
+    fn close(&self) {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn receipts(&self) -> MutexGuard<'_, Vec<Option<PartReceipt>>> {
+        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    fn was_copied(&self) -> bool {
+        self.was_copied.load(Ordering::Relaxed)
+    }
 }
 
 /// Whether other nodes may have uploaded a file under the same path.
@@ -134,30 +220,10 @@ impl FileUpload {
         file: SealedFile,
         local_path: std::path::PathBuf,
         key: String,
-        progress: Option<FileProgress>,
+        journaled: Option<FileProgress>,
         others: OtherWriters,
     ) -> Result<Self> {
         let layout = FileParts::of(file.size_bytes)?;
-        let mut receipts = vec![None; layout.count() as usize];
-        let mut upload = OnceCell::new();
-        if let Some(FileProgress {
-            upload: Some(begun),
-            parts,
-            ..
-        }) = progress.filter(|_| layout.count() > 1)
-        {
-            upload = OnceCell::new_with(Some(begun));
-            for (index, part) in parts {
-                if let Some(slot) = receipts.get_mut(index as usize) {
-                    *slot = Some(PartReceipt {
-                        index,
-                        tag: part.tag,
-                        digest: part.digest,
-                    });
-                }
-            }
-        }
-        let remaining = receipts.iter().filter(|slot| slot.is_none()).count();
         Ok(Self {
             session: plan.session.clone(),
             journal: Arc::clone(&plan.journal),
@@ -167,15 +233,9 @@ impl FileUpload {
             key,
             layout,
             algorithm: plan.sealed.record().digest,
-            source: Arc::default(),
-            upload,
-            receipts: Mutex::new(receipts),
             digests: None,
-            remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
-            lost: AtomicBool::new(false),
             others,
-            was_copied: AtomicBool::new(false),
-            finished: AtomicBool::new(false),
+            progress: SendProgress::new(layout.count(), journaled),
         })
     }
 
@@ -189,27 +249,18 @@ impl FileUpload {
     }
 
     pub(super) fn was_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.progress.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns the parts still to send or copy. If all parts were sent but the file was never completed, the last part
-    /// is sent again: that is cheaper than a separate code path.
+    /// Returns the parts still to send or copy.
     pub(super) fn missing_parts(&self) -> Vec<u32> {
-        if self.finished.load(Ordering::Relaxed) {
+        if self.progress.finished.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        if self.others == OtherWriters::Sent {
-            return vec![0];
+        match self.others {
+            OtherWriters::Sent => vec![0],
+            OtherWriters::None | OtherWriters::Possible => self.progress.missing_parts(),
         }
-        let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing: Vec<u32> = (0..self.layout.count())
-            .filter(|index| receipts[*index as usize].is_none())
-            .collect();
-        if !missing.is_empty() {
-            return missing;
-        }
-        self.remaining.store(1, Ordering::Relaxed);
-        vec![self.layout.count() - 1]
     }
 
     /// Returns the bytes of the parts that the journal lists as sent.
@@ -247,6 +298,7 @@ impl FileUpload {
             return self.send_whole().await;
         }
         let upload = self
+            .progress
             .upload
             .get_or_try_init(|| async {
                 let upload = self
@@ -274,7 +326,7 @@ impl FileUpload {
             let body = body.reporting_to(&in_flight.sending);
             let begun = Instant::now();
             let receipt = self.send_bytes(upload, index, body, &digest).await?;
-            self.session.is_quick.send_replace(begun.elapsed() <= QUICK);
+            self.session.acks_fast.send_replace(begun.elapsed() <= FAST_ACK);
             receipt
         };
         drop(room);
@@ -286,11 +338,7 @@ impl FileUpload {
         })?;
         in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, is_copy);
-        {
-            let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-            receipts[index as usize] = Some(receipt);
-        }
-        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.progress.part_sent(index, receipt) {
             self.complete(upload).await?;
         }
         Ok(())
@@ -315,7 +363,7 @@ impl FileUpload {
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::NotFound)
         {
-            self.lost.store(true, Ordering::Relaxed);
+            self.progress.set_lost();
         }
         sent
     }
@@ -394,12 +442,8 @@ impl FileUpload {
     async fn complete(&self, upload: &str) -> Result<()> {
         let source = self.source().await?;
         blocking(move || source.check_unchanged()).await?;
-        // Close it now: a step may have more files than a process may open.
-        self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let receipts: Vec<PartReceipt> = {
-            let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-            receipts.iter().flatten().cloned().collect()
-        };
+        self.progress.close();
+        let receipts: Vec<PartReceipt> = self.progress.receipts().iter().flatten().cloned().collect();
         let parts: Vec<PartDigest> = receipts.iter().map(|receipt| receipt.digest).collect();
         let digest = FileDigest::from_parts(&parts);
         let store = &self.session.remote.store;
@@ -424,16 +468,16 @@ impl FileUpload {
                     .as_ref()
                     .is_err_and(|missing| missing.kind() == ErrorKind::NotFound)
                 {
-                    self.lost.store(true, Ordering::Relaxed);
+                    self.progress.set_lost();
                     return Err(error);
                 }
                 proved
             }
             // A store that did not say what it copied has found out now.
-            Err(error) if error.kind() == ErrorKind::Damaged && self.was_copied.load(Ordering::Relaxed) => {
+            Err(error) if error.kind() == ErrorKind::Damaged && self.progress.was_copied() => {
                 self.copies.stop();
                 let _ = store.abort_upload(&self.key, upload).await;
-                self.lost.store(true, Ordering::Relaxed);
+                self.progress.set_lost();
                 return Err(error);
             }
             Err(error) => return Err(error),
@@ -443,11 +487,11 @@ impl FileUpload {
             Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
             Err(error) if !self.is_own_object(written).await? => return Err(self.key_taken(&error)),
             Err(error) => {
-                if self.was_copied.load(Ordering::Relaxed) {
+                if self.progress.was_copied() {
                     self.copies.stop();
                 }
                 self.session.remote.delete(vec![self.key.clone()]).await?;
-                self.lost.store(true, Ordering::Relaxed);
+                self.progress.set_lost();
                 return Err(error);
             }
         }
@@ -468,7 +512,7 @@ impl FileUpload {
             Err(error) if error.kind() == ErrorKind::Damaged => Err(self.key_taken(&error)),
             Err(error) => {
                 if error.kind() == ErrorKind::NotFound {
-                    self.lost.store(true, Ordering::Relaxed);
+                    self.progress.set_lost();
                 }
                 Err(error)
             }
@@ -479,7 +523,7 @@ impl FileUpload {
     pub(super) fn report_bytes(&self, bytes: u64, is_copy: bool) {
         let tier = &self.session.remote.tier;
         if is_copy {
-            self.was_copied.store(true, Ordering::Relaxed);
+            self.progress.was_copied.store(true, Ordering::Relaxed);
             self.session.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.session
                 .observer

@@ -24,7 +24,7 @@ const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
 impl FileUpload {
     pub(super) async fn source(&self) -> Result<Arc<SourceFile>> {
         let (slot, path, file) = (
-            Arc::clone(&self.source),
+            Arc::clone(&self.progress.source),
             self.local_path.clone(),
             self.file.clone(),
         );
@@ -139,22 +139,22 @@ impl FileUpload {
         let budget = &self.session.budget;
         let store = &self.session.remote.store;
         let streams = store.capabilities().streams_bodies && size > STREAMED_BYTES;
-        // As many bodies as the store is worth requests fit into memory, also when their number grows next: reading them
+        // The bodies of all concurrent requests fit into memory, also after the next step up in concurrency: reading them
         // twice would gain nothing.
         let suffices = store
-            .request_level()
-            .is_some_and(|level| budget.holds(2 * level.now(), size));
+            .concurrency_limit()
+            .is_some_and(|limit| budget.holds(2 * limit.current(), size));
         if !streams || suffices {
             return budget.take(size).await.map(Some);
         }
         if let Some(buffer) = budget.take_if_plenty(size) {
             return Ok(Some(buffer));
         }
-        let mut is_quick = self.session.is_quick.subscribe();
+        let mut acks_fast = self.session.acks_fast.subscribe();
         tokio::select! {
             // The fixed order lets a simulation be repeated.
             biased;
-            Ok(_) = is_quick.wait_for(|is_quick| *is_quick) => Ok(None),
+            Ok(_) = acks_fast.wait_for(|acks_fast| *acks_fast) => Ok(None),
             buffer = budget.take(size) => buffer.map(Some),
         }
     }

@@ -42,7 +42,7 @@ pub struct UploadSession {
     /// Limits the parts that are hashed at once: more than the cores would only hold threads.
     pub(super) hashing: Arc<Semaphore>,
     /// Whether the last part that was acknowledged took little time.
-    pub(super) is_quick: watch::Sender<bool>,
+    pub(super) acks_fast: watch::Sender<bool>,
     pub(super) observer: Arc<dyn Observer>,
     /// Bytes that the store has copied in this session and that were not sent.
     pub(super) copied_bytes: Arc<AtomicU64>,
@@ -88,7 +88,7 @@ impl UploadSession {
             budget,
             digests: SharedDigests::default(),
             cpu_share: CpuShare::unlimited(),
-            is_quick: watch::Sender::new(false),
+            acks_fast: watch::Sender::new(false),
             hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
             copied_bytes: Arc::default(),

@@ -6,8 +6,8 @@ use object_store::client::{HttpError, HttpErrorKind};
 use stepvault_core::{Error, ErrorKind};
 
 use super::transport::Refusal;
+use crate::connection_obstacle::ConnectionObstacle;
 use crate::gcs::NoCredentials;
-use crate::prevented::Prevented;
 
 /// Returns the error for operation `what` on `subject` (a URL with the key).
 pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
@@ -54,7 +54,7 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         return refused(what, subject, refusal);
     }
     let why = deepest(error);
-    let prevented = Prevented::of(&why);
+    let connection_obstacle = ConnectionObstacle::of(&why);
     let by_kind = || {
         let hint = match error.kind() {
             HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
@@ -62,11 +62,13 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         };
         hint.to_owned()
     };
-    let is_lasting = prevented.as_ref().is_some_and(|prevented| prevented.is_lasting);
+    let is_lasting = connection_obstacle
+        .as_ref()
+        .is_some_and(|connection_obstacle| connection_obstacle.is_lasting);
     let error = Error::new(ErrorKind::Unreachable, what)
         .on(subject)
         .because(why)
-        .hint(prevented.map_or_else(by_kind, |prevented| prevented.hint));
+        .hint(connection_obstacle.map_or_else(by_kind, |connection_obstacle| connection_obstacle.hint));
     if is_lasting {
         error.for_operator().lasting()
     } else {

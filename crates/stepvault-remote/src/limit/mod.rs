@@ -1,7 +1,7 @@
 //! Limits a remote's concurrent requests, bytes per second and stall times, as configured.
 
 mod bytes;
-mod level;
+mod concurrency;
 mod requests;
 
 pub use self::bytes::FlowStore;

@@ -11,9 +11,9 @@ use futures::stream::{BoxStream, unfold};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use super::level::{Level, Turn};
+use super::concurrency::{AdaptiveLimit, ConcurrencyPermit};
 use crate::decorator::{Answer, Request, StoreDecorator};
-use crate::store::{ObjectInfo, RemoteStore, RequestLevel};
+use crate::store::{ConcurrencyLimit, ObjectInfo, RemoteStore};
 
 /// The answer to a request that sends no more than this takes as long as the way to the store and back, and so does the
 /// beginning of any read.
@@ -27,21 +27,21 @@ const SMALL_BYTES: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct RequestLimitStore {
     inner: Arc<dyn RemoteStore>,
-    level: Arc<Level>,
+    limit: Arc<AdaptiveLimit>,
 }
 
 impl RequestLimitStore {
-    /// Permits at most `most` concurrent requests, and at least one.
-    pub fn new(inner: Arc<dyn RemoteStore>, most: usize) -> Self {
+    /// Permits at most `maximum` concurrent requests, and at least one.
+    pub fn new(inner: Arc<dyn RemoteStore>, maximum: usize) -> Self {
         Self {
             inner,
-            level: Level::new(most),
+            limit: AdaptiveLimit::new(maximum),
         }
     }
 
-    async fn turn(&self) -> Result<Turn> {
+    async fn permit(&self) -> Result<ConcurrencyPermit> {
         // The semaphore is never closed.
-        self.level.turn().await.map_err(|error| {
+        self.limit.acquire().await.map_err(|error| {
             Error::new(ErrorKind::Failed, "cannot send a request")
                 .on(self.url())
                 .caused_by(error)
@@ -55,8 +55,8 @@ impl StoreDecorator for RequestLimitStore {
         &*self.inner
     }
 
-    fn request_level_decorated(&self) -> Option<&dyn RequestLevel> {
-        Some(&*self.level)
+    fn concurrency_limit_decorated(&self) -> Option<&dyn ConcurrencyLimit> {
+        Some(&*self.limit)
     }
 
     async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
@@ -64,15 +64,15 @@ impl StoreDecorator for RequestLimitStore {
         T: Answer + 'a,
         C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
     {
-        let _turn = self.turn().await?;
+        let _permit = self.permit().await?;
         let begun = Instant::now();
         let answer = call().await;
         if answer.is_ok() {
             // What sends nothing may be no request: not every store has something to begin or to sync.
             if (1..=SMALL_BYTES).contains(&request.sent_bytes) {
-                self.level.heard(begun.elapsed());
+                self.limit.record_latency(begun.elapsed());
             }
-            self.level.answered(request.sent_bytes);
+            self.limit.record_success(request.sent_bytes);
         }
         answer
     }
@@ -82,20 +82,20 @@ impl StoreDecorator for RequestLimitStore {
         key: &str,
         range: Option<Range<u64>>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let turn = self.turn().await?;
+        let permit = self.permit().await?;
         let begun = Instant::now();
         let body = self.inner.read(key, range).await?;
-        self.level.heard(begun.elapsed());
-        let level = Arc::clone(&self.level);
-        let held = unfold((body, turn, 0), move |(mut body, turn, bytes)| {
-            let level = Arc::clone(&level);
+        self.limit.record_latency(begun.elapsed());
+        let limit = Arc::clone(&self.limit);
+        let held = unfold((body, permit, 0), move |(mut body, permit, bytes)| {
+            let limit = Arc::clone(&limit);
             async move {
                 let Some(next) = body.next().await else {
-                    level.answered(bytes);
+                    limit.record_success(bytes);
                     return None;
                 };
                 let bytes = bytes + next.as_ref().map_or(0, |piece| piece.len() as u64);
-                Some((next, (body, turn, bytes)))
+                Some((next, (body, permit, bytes)))
             }
         });
         Ok(held.boxed())
@@ -105,8 +105,8 @@ impl StoreDecorator for RequestLimitStore {
     fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
         let entries = self.inner.list(prefix);
         unfold(entries, move |mut entries| async move {
-            let next = match self.turn().await {
-                Ok(_turn) => entries.next().await?,
+            let next = match self.permit().await {
+                Ok(_permit) => entries.next().await?,
                 Err(error) => Err(error),
             };
             Some((next, entries))

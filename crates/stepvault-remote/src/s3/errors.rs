@@ -11,9 +11,9 @@ use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
 use super::verdicts::{FULL, NOT_THE_STORE, TOO_MANY_PARTS, Verdict, by_code, by_status};
+use crate::connection_obstacle::ConnectionObstacle;
 use crate::generic::errors::{causes, find};
 use crate::generic::transport::one_line;
-use crate::prevented::Prevented;
 
 /// Maximum number of bytes of an answer that are logged.
 const LOGGED_BYTES: usize = 1000;
@@ -237,12 +237,15 @@ impl Fault {
         if !why.is_empty() {
             error = error.because(why);
         }
-        let prevented = match self.transport {
-            Some(Transport::Connection) => Prevented::of(&self.message),
+        let connection_obstacle = match self.transport {
+            Some(Transport::Connection) => ConnectionObstacle::of(&self.message),
             _ => None,
         };
-        let is_lasting = prevented.as_ref().is_some_and(|prevented| prevented.is_lasting);
-        let hint = prevented.map_or_else(|| hint.to_owned(), |prevented| prevented.hint);
+        let is_lasting = connection_obstacle
+            .as_ref()
+            .is_some_and(|connection_obstacle| connection_obstacle.is_lasting);
+        let hint = connection_obstacle
+            .map_or_else(|| hint.to_owned(), |connection_obstacle| connection_obstacle.hint);
         if let Some(region) = &self.bucket_region
             && kind == ErrorKind::Usage
         {

@@ -33,7 +33,7 @@ impl Examiner for S3Store {
         }))
     }
 
-    async fn look(&self, prefix: &str) -> Option<Look> {
+    async fn list_one(&self, prefix: &str) -> Option<Look> {
         let (date, server) = (AnswerDate::default(), AnswerServer::default());
         let client = match self.client().await {
             Ok(client) => client,

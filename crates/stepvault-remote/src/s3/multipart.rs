@@ -183,7 +183,7 @@ impl S3Store {
                 return Ok(Created::Exists);
             }
             if condition == Condition::Sent && fault.is_not_implemented() {
-                condition = self.look(key).await?;
+                condition = self.condition_of(key).await?;
                 continue;
             }
             let is_final =

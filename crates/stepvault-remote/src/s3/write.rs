@@ -68,7 +68,7 @@ impl S3Store {
             if condition != Condition::Sent || !fault.is_not_implemented() {
                 return Err(fault.into_error(what, &self.name(key)));
             }
-            condition = self.look(key).await?;
+            condition = self.condition_of(key).await?;
         };
         self.was_done(condition);
         let checksum = self.check_answer(
@@ -93,11 +93,11 @@ impl S3Store {
         if self.sends_conditions.load(Ordering::Relaxed) {
             return Ok(Condition::Sent);
         }
-        self.look(key).await
+        self.condition_of(key).await
     }
 
     /// Looks whether a key is taken, for a store that refuses conditions.
-    pub(super) async fn look(&self, key: &str) -> Result<Condition> {
+    pub(super) async fn condition_of(&self, key: &str) -> Result<Condition> {
         Ok(match self.head_object(key).await? {
             Some(_) => Condition::Taken,
             None => Condition::Unused,

@@ -117,7 +117,7 @@ async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
     let examined = examined(&strict).await;
     let ahead = |look: &Look| look.store_time.unwrap().duration_since(now()).unwrap().as_secs();
     // Refused once, and signed again by the clock that the refusal told.
-    let look = examined.look("").await;
+    let look = examined.list_one("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");
     look.outcome.unwrap();
     strict.inject(
@@ -126,7 +126,7 @@ async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
         1,
         FaultAction::refuse(403, "RequestTimeTooSkewed"),
     );
-    let look = examined.look("").await;
+    let look = examined.list_one("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");
     assert_eq!(look.outcome.unwrap_err().obstacle, Obstacle::Clock);
 }
@@ -145,7 +145,7 @@ async fn another_region_is_named_by_the_refusal() {
         only_region: Some("eu-central-1".to_owned()),
         ..StrictS3Options::default()
     });
-    let hindered = examined(&strict).await.look("").await.outcome.unwrap_err();
+    let hindered = examined(&strict).await.list_one("").await.outcome.unwrap_err();
     assert_eq!(
         hindered.obstacle,
         Obstacle::Region(Some("eu-central-1".to_owned()))
@@ -166,7 +166,7 @@ async fn stores_without_credentials_or_rules_say_so() {
             .unwrap();
         assert_eq!(examined.credentials().await.unwrap(), None);
         assert!(examined.bucket().await.is_none());
-        let look = examined.look("").await;
+        let look = examined.list_one("").await;
         assert!(look.outcome.is_ok() && look.store_time.is_none(), "{look:?}");
     }
 }

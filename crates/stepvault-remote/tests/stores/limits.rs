@@ -44,9 +44,9 @@ async fn a_store_is_near_by_its_answers_and_not_by_calls_that_ask_it_nothing() {
         let store = RequestLimitStore::new(steady(takes), 256);
         store.sync(&["key".to_owned()]).await.unwrap();
         store.begin().await.unwrap();
-        assert_eq!(store.request_level().unwrap().now(), 32, "{takes:?}");
+        assert_eq!(store.concurrency_limit().unwrap().current(), 32, "{takes:?}");
         drop(store.read("key", None).await.unwrap());
-        assert_eq!(store.request_level().unwrap().now(), level, "{takes:?}");
+        assert_eq!(store.concurrency_limit().unwrap().current(), level, "{takes:?}");
     }
 }
 

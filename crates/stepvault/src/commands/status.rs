@@ -180,9 +180,9 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         let configured = settings.config.runs.iter().map(|run| run.name.clone());
         let known: Vec<RunName> = configured.chain([run.clone()]).collect();
         let (document, fault) = blocking(move || {
-            let mut document = look(&vault, &run, &remotes, agent, &limits)?;
+            let mut document = collect(&vault, &run, &remotes, agent, &limits)?;
             document.unserved = unserved(&vault, &known, &remotes)?;
-            let starts = StartsStatus::look(&vault, &run, &node, rules);
+            let starts = StartsStatus::read(&vault, &run, &node, rules);
             let fault = starts.map(|starts| document.starts = starts).err();
             Ok((document, fault))
         })
@@ -243,7 +243,7 @@ async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> 
     })
 }
 
-fn look(
+fn collect(
     vault: &Vault,
     run: &RunName,
     remotes: &[RunRemote],
@@ -262,7 +262,7 @@ fn look(
     let (notes, rates) = agent
         .as_ref()
         .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.rates));
-    let newest_steps = steps::look(vault, &scan.steps, remotes, notes, rates)?;
+    let newest_steps = steps::newest(vault, &scan.steps, remotes, notes, rates)?;
     let own = scan.steps.iter().map(SealedStep::record);
     let own = own.filter(|record| !record.origin.amends);
     let warnings = time_warnings(

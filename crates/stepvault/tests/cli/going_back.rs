@@ -84,7 +84,9 @@ fn a_push_sends_what_the_remote_has_lost() {
     for lost in [".stepvault/commits", ".stepvault/parts", "000000000001.a1"] {
         place.remove(&format!("remote/demo/a/{lost}"));
     }
-    push().expect_code(0);
+    push()
+        .expect_code(0)
+        .expect_stderr(&["step 1 (attempt 1) was durable on", "and is gone from it"]);
     assert!(place.commit(1, 1).exists());
 }
 

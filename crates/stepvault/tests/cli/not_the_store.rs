@@ -7,7 +7,7 @@ use stepvault_testkit::faults::{FaultAction, FaultRule, Faults, RequestRecord};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::support::{Place, TestCommand};
+use crate::support::{Outcome, Place, TestCommand};
 
 const PAGE: &str = "<html><body>default backend - 404</body></html>";
 /// The newest step of the store, as its objects' names have it.
@@ -201,6 +201,30 @@ fn a_listing_that_lags_behind_hides_no_newer_step() {
     assert!(s3.place.path("out/step_2").exists());
 }
 
+/// Runs a command, with one answer replaced if that is given, and returns its number of requests. Where something else has
+/// answered the release of a lease, waits until the lease has expired.
+fn run_alone(scene: &Scene, arguments: &[&str], replaced: Option<(usize, &FaultAction)>) -> (Outcome, usize) {
+    let begun = Instant::now();
+    loop {
+        if let Some((index, action)) = replaced {
+            scene.faults.add(FaultRule {
+                method: None,
+                path_contains: String::new(),
+                skip: index as u64,
+                times: 1,
+                action: action.clone(),
+            });
+        }
+        let before = scene.faults.requests().len();
+        let ended = scene.command_of(arguments).run();
+        if ended.code != 13 || begun.elapsed() > LEASES_RUN_OUT {
+            return (ended, scene.faults.requests().len() - before);
+        }
+        scene.forget();
+        std::thread::sleep(Duration::from_secs(5));
+    }
+}
+
 /// Answers one request of each command with a page that is not the store's, one request after the other, and checks
 /// that the command ends as without it or with an error, and that the newest step is there afterwards.
 fn sweep(scene: &Scene, every: usize) {
@@ -214,29 +238,13 @@ fn sweep(scene: &Scene, every: usize) {
     let (pages, mut struck) = (foreign(), 0_usize);
     for (arguments, resumes) in commands {
         scene.forget();
-        let mut before = scene.faults.requests().len();
-        let mut ended = scene.command_of(arguments).run();
-        // The release of a lease was answered by something else: the lease expires.
-        let begun = Instant::now();
-        while ended.code == 13 && begun.elapsed() < LEASES_RUN_OUT {
-            std::thread::sleep(Duration::from_secs(5));
-            before = scene.faults.requests().len();
-            ended = scene.command_of(arguments).run();
-        }
+        let (ended, requests) = run_alone(scene, arguments, None);
         ended.expect_code(0);
-        let requests = scene.faults.requests().len() - before;
         for index in (struck % every..requests).step_by(every) {
             scene.forget();
             let (action, _) = &pages[struck % pages.len()];
             struck += 1;
-            scene.faults.add(FaultRule {
-                method: None,
-                path_contains: String::new(),
-                skip: index as u64,
-                times: 1,
-                action: action.clone(),
-            });
-            let ended = scene.command_of(arguments).run();
+            let (ended, _) = run_alone(scene, arguments, Some((index, action)));
             let beside = format!("{arguments:?}, request {index}, {action:?}: {ended:?}");
             assert!([0, 1, 3, 12].contains(&ended.code), "{beside}");
             let out = |name: &str| scene.place.path("out").join(name).exists();

@@ -150,7 +150,7 @@ impl World {
         let now = Timestamp::from(self.now());
         let vault = self.vault.clone();
         let sealed = || vault.steps(&run_name()).unwrap().steps;
-        let look = self.discovery.look(now, sealed);
+        let look = self.discovery.scan(now, sealed);
         assert!(look.fault.is_none(), "{:?}", look.fault);
         let said = look.skipped.into_iter();
         self.skipped

@@ -17,7 +17,7 @@ pub use self::bucket::bucket;
 pub use self::clock::{clock, gap_seconds};
 pub use self::device::device;
 pub use self::product::product;
-pub use self::promise::{Promise, attributes, left_behind, out_of_time, promise, takes_no_checksums};
+pub use self::promise::{Guarantee, attributes, left_behind, out_of_time, promise, takes_no_checksums};
 pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
 pub use self::uploads::{
     GC_UPLOADS_AFTER_SECONDS, LeftUpload, LeftUploads, left_uploads, uploads_not_listed, uploads_unread,

@@ -8,7 +8,7 @@ use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, RemoteSettings, S
 
 /// One guarantee of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Promise {
+pub enum Guarantee {
     /// An object that was written exists.
     Put,
     /// A second create of the same key is refused.
@@ -35,7 +35,7 @@ pub enum Promise {
     DeleteTogether,
 }
 
-struct Words {
+struct GuaranteeText {
     check: &'static str,
     kept: &'static str,
     broken: &'static str,
@@ -45,9 +45,9 @@ struct Words {
     needed: bool,
 }
 
-impl Promise {
-    fn words(self) -> Words {
-        let words = |check, kept, broken, advice, needed| Words {
+impl Guarantee {
+    fn words(self) -> GuaranteeText {
+        let words = |check, kept, broken, advice, needed| GuaranteeText {
             check,
             kept,
             broken,
@@ -151,7 +151,7 @@ impl Promise {
 }
 
 /// Returns the finding on one guarantee: it holds, it does not, or the request failed.
-pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error>) -> Finding {
+pub fn promise(subject: &Subject, promise: Guarantee, outcome: &Result<bool, Error>) -> Finding {
     let words = promise.words();
     match outcome {
         Ok(true) => Finding::pass(words.check, &subject.name, words.kept),
@@ -163,7 +163,7 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
             // Uploads work without these two.
             if matches!(
                 promise,
-                Promise::Delete | Promise::DeleteTogether | Promise::ListUploads | Promise::Abort
+                Guarantee::Delete | Guarantee::DeleteTogether | Guarantee::ListUploads | Guarantee::Abort
             ) {
                 Finding::warn(words.check, &subject.name, measured, advice)
             } else {
@@ -172,11 +172,11 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
         }
         Err(error) => {
             let otherwise = match promise {
-                Promise::Multipart if subject.scheme == Scheme::Gcs => {
+                Guarantee::Multipart if subject.scheme == Scheme::Gcs => {
                     "use a store that supports multipart uploads, or set transport = \"json\" for this remote: files \
                      over 8 MiB need one of them"
                 }
-                Promise::Multipart => {
+                Guarantee::Multipart => {
                     "use a store that supports multipart uploads: files over 8 MiB need them"
                 }
                 _ => "repeat the check; if it fails again, ask the operator of the store",
@@ -187,10 +187,10 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
     }
 }
 
-/// Replaces the finding on [`Promise::RefuseWrongBytes`] for a kind of store that accepts no checksums.
+/// Replaces the finding on [`Guarantee::RefuseWrongBytes`] for a kind of store that accepts no checksums.
 pub fn takes_no_checksums(subject: &Subject) -> Finding {
     Finding::pass(
-        Promise::RefuseWrongBytes.words().check,
+        Guarantee::RefuseWrongBytes.words().check,
         &subject.name,
         "this kind of store accepts no checksum: stepvault reads back and hashes every upload before it counts",
     )
@@ -270,17 +270,17 @@ mod tests {
     use super::*;
     use crate::doctor::Outcome;
 
-    const ALL: [Promise; 10] = [
-        Promise::Put,
-        Promise::CreateOnce,
-        Promise::RefuseWrongBytes,
-        Promise::Get,
-        Promise::List,
-        Promise::Multipart,
-        Promise::ListUploads,
-        Promise::Abort,
-        Promise::Delete,
-        Promise::DeleteTogether,
+    const ALL: [Guarantee; 10] = [
+        Guarantee::Put,
+        Guarantee::CreateOnce,
+        Guarantee::RefuseWrongBytes,
+        Guarantee::Get,
+        Guarantee::List,
+        Guarantee::Multipart,
+        Guarantee::ListUploads,
+        Guarantee::Abort,
+        Guarantee::Delete,
+        Guarantee::DeleteTogether,
     ];
 
     fn denied() -> Error {
@@ -295,12 +295,12 @@ mod tests {
         for one in ALL {
             assert_eq!(promise(&subject, one, &Ok(true)).outcome, Outcome::Pass);
             let wanted = match one {
-                Promise::CreateOnce
-                | Promise::RefuseWrongBytes
-                | Promise::ListUploads
-                | Promise::Abort
-                | Promise::Delete
-                | Promise::DeleteTogether => Outcome::Warn,
+                Guarantee::CreateOnce
+                | Guarantee::RefuseWrongBytes
+                | Guarantee::ListUploads
+                | Guarantee::Abort
+                | Guarantee::Delete
+                | Guarantee::DeleteTogether => Outcome::Warn,
                 _ => Outcome::Fail,
             };
             let broken = promise(&subject, one, &Ok(false));
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_store_that_takes_any_checksum_is_named_in_plain_words() {
-        let finding = promise(&subject("s3://b/p"), Promise::RefuseWrongBytes, &Ok(false));
+        let finding = promise(&subject("s3://b/p"), Guarantee::RefuseWrongBytes, &Ok(false));
         assert_eq!(finding.check, "checksum rejection");
         assert_eq!(
             finding.measured,
@@ -323,26 +323,31 @@ mod tests {
     #[test]
     fn a_right_that_is_missing_is_named_by_the_providers_name() {
         for (url, one, outcome, right) in [
-            ("s3://b", Promise::Put, Outcome::Fail, "s3:PutObject"),
-            ("s3://b", Promise::Get, Outcome::Fail, "s3:GetObject"),
-            ("s3://b", Promise::Delete, Outcome::Warn, "s3:DeleteObject"),
-            ("s3://b", Promise::Abort, Outcome::Warn, "s3:AbortMultipartUpload"),
-            ("gs://b", Promise::List, Outcome::Fail, "storage.objects.list"),
+            ("s3://b", Guarantee::Put, Outcome::Fail, "s3:PutObject"),
+            ("s3://b", Guarantee::Get, Outcome::Fail, "s3:GetObject"),
+            ("s3://b", Guarantee::Delete, Outcome::Warn, "s3:DeleteObject"),
+            (
+                "s3://b",
+                Guarantee::Abort,
+                Outcome::Warn,
+                "s3:AbortMultipartUpload",
+            ),
+            ("gs://b", Guarantee::List, Outcome::Fail, "storage.objects.list"),
             (
                 "gs://b",
-                Promise::Multipart,
+                Guarantee::Multipart,
                 Outcome::Fail,
                 "storage.multipartUploads.create",
             ),
             (
                 "az://b",
-                Promise::Put,
+                Guarantee::Put,
                 Outcome::Fail,
                 "Storage Blob Data Contributor",
             ),
             (
                 "file:///b",
-                Promise::Put,
+                Guarantee::Put,
                 Outcome::Fail,
                 "the user that runs stepvault",
             ),
@@ -356,7 +361,7 @@ mod tests {
     #[test]
     fn any_other_error_fails_with_its_own_words() {
         let error = Error::new(ErrorKind::NoSpace, "cannot write the object").hint("free some space");
-        let finding = promise(&subject("s3://b"), Promise::Delete, &Err(error));
+        let finding = promise(&subject("s3://b"), Guarantee::Delete, &Err(error));
         assert_eq!(finding.outcome, Outcome::Fail);
         assert_eq!(finding.measured, "cannot write the object");
         assert_eq!(finding.remedy.as_deref(), Some("free some space"));

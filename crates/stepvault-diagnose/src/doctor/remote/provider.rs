@@ -1,7 +1,7 @@
 //! What differs between the kinds of store: the rights to grant, the rules to set, the meaning of the clock.
 
 use super::Subject;
-use super::promise::Promise;
+use super::promise::Guarantee;
 use stepvault_core::remote_settings::Scheme;
 
 /// Number of days in the suggested rules.
@@ -10,26 +10,26 @@ const AZURE_ROLE: &str = "grant the role Storage Blob Data Contributor on the co
 const LOCAL_RIGHT: &str = "allow the user that runs stepvault to read and write there";
 
 /// Returns the permission that a guarantee requires.
-pub(super) fn right(scheme: Scheme, promise: Promise) -> &'static str {
+pub(super) fn right(scheme: Scheme, promise: Guarantee) -> &'static str {
     match (scheme, promise) {
-        (Scheme::S3, Promise::Get) => "allow s3:GetObject",
-        (Scheme::S3, Promise::List | Promise::KeepNames) => "allow s3:ListBucket",
-        (Scheme::S3, Promise::Delete | Promise::DeleteTogether) => {
+        (Scheme::S3, Guarantee::Get) => "allow s3:GetObject",
+        (Scheme::S3, Guarantee::List | Guarantee::KeepNames) => "allow s3:ListBucket",
+        (Scheme::S3, Guarantee::Delete | Guarantee::DeleteTogether) => {
             "allow s3:DeleteObject to the identity that runs prune and gc; uploads do not need it"
         }
-        (Scheme::S3, Promise::Abort | Promise::ListUploads) => {
+        (Scheme::S3, Guarantee::Abort | Guarantee::ListUploads) => {
             "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads"
         }
         (Scheme::S3, _) => "allow s3:PutObject (and kms:GenerateDataKey and kms:Decrypt for a kms-key)",
-        (Scheme::Gcs, Promise::Get) => "grant storage.objects.get",
-        (Scheme::Gcs, Promise::List | Promise::KeepNames) => "grant storage.objects.list",
-        (Scheme::Gcs, Promise::Delete | Promise::DeleteTogether) => {
+        (Scheme::Gcs, Guarantee::Get) => "grant storage.objects.get",
+        (Scheme::Gcs, Guarantee::List | Guarantee::KeepNames) => "grant storage.objects.list",
+        (Scheme::Gcs, Guarantee::Delete | Guarantee::DeleteTogether) => {
             "grant storage.objects.delete to the identity that runs prune and gc; uploads do not need it"
         }
-        (Scheme::Gcs, Promise::Abort | Promise::ListUploads) => {
+        (Scheme::Gcs, Guarantee::Abort | Guarantee::ListUploads) => {
             "grant storage.multipartUploads.abort and storage.multipartUploads.list"
         }
-        (Scheme::Gcs, Promise::Multipart) => {
+        (Scheme::Gcs, Guarantee::Multipart) => {
             "grant storage.multipartUploads.create and storage.objects.create"
         }
         (Scheme::Gcs, _) => "grant storage.objects.create",

@@ -13,7 +13,7 @@ use stepvault_local::source::SourceFile;
 use super::file::FileRestore;
 use super::part_writer::{PartOutcome, PartWriter};
 use crate::blocking::blocking;
-use crate::broken_body::Breaks;
+use crate::broken_body::BodyRetries;
 use crate::restore::candidates::Faults;
 use crate::restore::request::RestoreContext;
 use crate::restore::resolve::{ResolvedStep, Source};
@@ -123,7 +123,7 @@ async fn read_remote(
     {
         return Ok(PartOutcome::Unreadable(error));
     }
-    let mut breaks = Breaks::default();
+    let mut breaks = BodyRetries::default();
     while !writer.missing().is_empty() {
         let before = writer.missing();
         let stream = match remote.store.read(&key, Some(before.clone())).await {

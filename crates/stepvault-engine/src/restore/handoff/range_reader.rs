@@ -15,7 +15,7 @@ use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::OpenFile;
 use tokio::runtime::Handle;
 
-use crate::broken_body::Breaks;
+use crate::broken_body::BodyRetries;
 use crate::restore::resolve::{ResolvedStep, Source};
 use crate::tier::run_remote::RunRemote;
 
@@ -92,7 +92,7 @@ struct RemoteFile {
 impl RemoteFile {
     async fn read(&self, offset: u64, buffer: &mut [u8]) -> stepvault_core::Result<usize> {
         let until = offset.saturating_add(buffer.len() as u64);
-        let (mut filled, mut breaks) = (0, Breaks::default());
+        let (mut filled, mut breaks) = (0, BodyRetries::default());
         loop {
             let before = filled;
             match self

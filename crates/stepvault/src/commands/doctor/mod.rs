@@ -34,7 +34,7 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
         upload_rate: arguments.upload_rate,
     };
     let commands = gc_commands::gc_commands(session, &settings, &runs)?;
-    let looking = remotes::look(&settings, &runs, wanted, &commands);
+    let looking = remotes::check(&settings, &runs, wanted, &commands);
     let (local, remote) = tokio::join!(check_local(&check), looking);
     let remote = remote?;
     let devices = if arguments.no_remotes {

@@ -52,7 +52,7 @@ pub(super) struct Wanted {
 }
 
 /// Checks every remote of the runs concurrently.
-pub(super) async fn look(
+pub(super) async fn check(
     settings: &Settings,
     runs: &[ChosenRun],
     wanted: Wanted,

@@ -10,7 +10,7 @@ use stepvault_engine::inspect::InspectRequest;
 use stepvault_engine::size::{Measured, measure};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::Profile;
-use stepvault_formats::sizes::{HeaderKind, Told};
+use stepvault_formats::sizes::{HeaderKind, HeaderSizes};
 use stepvault_local::clock::SystemClock;
 
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
@@ -84,7 +84,7 @@ fn unread(measured: &Measured) -> Vec<UnreadDocument> {
         .collect()
 }
 
-fn header(told: &Told) -> HeaderDocument {
+fn header(told: &HeaderSizes) -> HeaderDocument {
     HeaderDocument {
         path: told.path.clone(),
         kind: told.kind.name(),
@@ -111,7 +111,7 @@ struct Lacking {
 }
 
 impl Lacking {
-    fn of(told: &[Told]) -> Self {
+    fn of(told: &[HeaderSizes]) -> Self {
         let mut lacking = Self::default();
         for told in told {
             lacking.add(told);
@@ -119,7 +119,7 @@ impl Lacking {
         lacking
     }
 
-    fn add(&mut self, told: &Told) {
+    fn add(&mut self, told: &HeaderSizes) {
         let mut without_header = 0_u64;
         let mut there_bytes = 0_u64;
         for file in &told.files {

@@ -54,7 +54,7 @@ struct DemotedStep {
 
 impl StartsStatus {
     /// Reads the vault's history.
-    pub(in crate::commands) fn look(
+    pub(in crate::commands) fn read(
         vault: &Vault,
         run: &RunName,
         node: &NodeName,

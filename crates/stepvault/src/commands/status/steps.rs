@@ -70,7 +70,7 @@ enum State {
 }
 
 /// Returns the newest steps on all remotes, the newest first. Blocks.
-pub(super) fn look(
+pub(super) fn newest(
     vault: &Vault,
     steps: &[SealedStep],
     remotes: &[RunRemote],

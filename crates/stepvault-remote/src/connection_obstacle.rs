@@ -6,15 +6,15 @@ use url::Url;
 const VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 
 /// What is known of a connection that failed because of a certificate or a proxy.
-pub(crate) struct Prevented {
+pub(crate) struct ConnectionObstacle {
     /// What to do.
     pub(crate) hint: String,
     /// Whether only the operator can mend it, so that no retry helps.
     pub(crate) is_lasting: bool,
 }
 
-impl Prevented {
-    /// Returns what prevented a connection that failed for this cause; `None` for any other failure.
+impl ConnectionObstacle {
+    /// Returns what connection_obstacle a connection that failed for this cause; `None` for any other failure.
     pub(crate) fn of(why: &str) -> Option<Self> {
         let by_certificate = certificate_hint(why).map(|hint| Self {
             hint: hint.to_owned(),
