@@ -14,7 +14,7 @@ pub(crate) struct ConnectionObstacle {
 }
 
 impl ConnectionObstacle {
-    /// Returns what connection_obstacle a connection that failed for this cause; `None` for any other failure.
+    /// Returns what prevented a connection that failed for this cause; `None` for any other failure.
     pub(crate) fn of(why: &str) -> Option<Self> {
         let by_certificate = certificate_hint(why).map(|hint| Self {
             hint: hint.to_owned(),

@@ -17,7 +17,7 @@ use stepvault_local::vault::Vault;
 
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
 
-/// HistoryScope to look for one run's steps.
+/// Where one run's steps are.
 #[derive(Debug, Clone)]
 pub(super) struct HistoryScope<'a> {
     pub(super) run: Option<&'a RunName>,

@@ -54,7 +54,7 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         return refused(what, subject, refusal);
     }
     let why = deepest(error);
-    let connection_obstacle = ConnectionObstacle::of(&why);
+    let obstacle = ConnectionObstacle::of(&why);
     let by_kind = || {
         let hint = match error.kind() {
             HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
@@ -62,13 +62,11 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         };
         hint.to_owned()
     };
-    let is_lasting = connection_obstacle
-        .as_ref()
-        .is_some_and(|connection_obstacle| connection_obstacle.is_lasting);
+    let is_lasting = obstacle.as_ref().is_some_and(|obstacle| obstacle.is_lasting);
     let error = Error::new(ErrorKind::Unreachable, what)
         .on(subject)
         .because(why)
-        .hint(connection_obstacle.map_or_else(by_kind, |connection_obstacle| connection_obstacle.hint));
+        .hint(obstacle.map_or_else(by_kind, |obstacle| obstacle.hint));
     if is_lasting {
         error.for_operator().lasting()
     } else {

@@ -237,15 +237,12 @@ impl Fault {
         if !why.is_empty() {
             error = error.because(why);
         }
-        let connection_obstacle = match self.transport {
+        let obstacle = match self.transport {
             Some(Transport::Connection) => ConnectionObstacle::of(&self.message),
             _ => None,
         };
-        let is_lasting = connection_obstacle
-            .as_ref()
-            .is_some_and(|connection_obstacle| connection_obstacle.is_lasting);
-        let hint = connection_obstacle
-            .map_or_else(|| hint.to_owned(), |connection_obstacle| connection_obstacle.hint);
+        let is_lasting = obstacle.as_ref().is_some_and(|obstacle| obstacle.is_lasting);
+        let hint = obstacle.map_or_else(|| hint.to_owned(), |obstacle| obstacle.hint);
         if let Some(region) = &self.bucket_region
             && kind == ErrorKind::Usage
         {
