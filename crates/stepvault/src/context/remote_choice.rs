@@ -35,9 +35,14 @@ pub(crate) fn choose_remotes(given: &[String], configured: &[RemoteSettings]) ->
 fn choose(text: &str, configured: &[RemoteSettings], chosen: &[ChosenRemote]) -> Result<ChosenRemote> {
     let named = text.split_once('=').filter(|(name, _)| !name.contains("://"));
     if let Some((name, url)) = named {
-        RemoteUrl::parse(url)?;
+        let (place, options) = RemoteUrl::parse(url)?;
+        let name = RemoteName::new(name)?;
+        let is_new = configured.iter().all(|remote| remote.name != name);
+        // A bucket of the same name at another endpoint is another place.
+        let same = configured.iter().find(|remote| remote.url == place);
+        let same = same.filter(|_| is_new && !options.iter().any(|(key, _)| key == "endpoint"));
         return Ok(ChosenRemote {
-            name: RemoteName::new(name)?,
+            name: same.map_or(name, |remote| remote.name.clone()),
             url: Some(url.to_owned()),
         });
     }
@@ -157,6 +162,17 @@ mod tests {
                 "copy".to_owned(),
                 Some("gs://other?endpoint=http://127.0.0.1:1".to_owned())
             )]
+        );
+        // The same place under another name.
+        let again = "s3://bucket/prefix?region=x".to_owned();
+        assert_eq!(
+            chosen(&[&format!("copy={again}")]),
+            [("main".to_owned(), Some(again))]
+        );
+        let elsewhere = "s3://bucket/prefix?endpoint=http://127.0.0.1:1".to_owned();
+        assert_eq!(
+            chosen(&[&format!("copy={elsewhere}")]),
+            [("copy".to_owned(), Some(elsewhere))]
         );
         let names = |given: &[&str]| {
             chosen(given)
