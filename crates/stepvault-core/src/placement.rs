@@ -87,7 +87,13 @@ pub enum Line<'a> {
     /// The user, or the environment of this process.
     Given(Attempt),
     /// The restore after which it was written.
-    Restored(ResumedFrom),
+    Restored {
+        /// The restore.
+        resumed: ResumedFrom,
+        /// The attempt of the first launch that this node knows, where the checkpoint is older than that: it stays below,
+        /// since the launch may have gone back to an earlier step.
+        below: Option<Attempt>,
+    },
     /// The launches of the job, the latest last; never empty.
     Launches {
         /// The attempts that this node has taken part in.
@@ -237,7 +243,7 @@ pub fn decide(facts: &Facts<'_>) -> Result<Decision> {
         });
     }
     match facts.line {
-        Line::Restored(resumed) => after_restore(facts, &resumed),
+        Line::Restored { resumed, below } => after_restore(facts, &resumed, below),
         Line::Launches { spans, in_latest } => in_launch(facts, spans, in_latest),
         Line::Ended(attempt) => in_ended(facts, attempt),
         Line::Steps | Line::Given(_) => by_number(facts, attempt_at(facts)),
@@ -312,7 +318,19 @@ fn attempt_at(facts: &Facts<'_>) -> Attempt {
 }
 
 /// A restore of a step that had later ones is evidence: everything saved after it continues that step.
-fn after_restore(facts: &Facts<'_>, resumed: &ResumedFrom) -> Result<Decision> {
+fn after_restore(facts: &Facts<'_>, resumed: &ResumedFrom, below: Option<Attempt>) -> Result<Decision> {
+    let decision = continue_restored(facts, resumed)?;
+    match (decision.placement, below) {
+        (Placement::New(id), Some(below)) if !decision.amends && id.attempt >= below => {
+            let attempts = facts.known.iter().map(|known| known.id.attempt);
+            let before = attempts.filter(|attempt| *attempt < below).max();
+            in_ended(facts, before.unwrap_or(resumed.id.attempt))
+        }
+        _ => Ok(decision),
+    }
+}
+
+fn continue_restored(facts: &Facts<'_>, resumed: &ResumedFrom) -> Result<Decision> {
     if let Some(attempt) = resumed.attempt {
         return by_number(facts, attempt);
     }

@@ -72,7 +72,9 @@ impl Run {
             known: &known,
             step: number,
             written_at: Timestamp::from_seconds(written),
-            line: self.resumed.map_or(Line::Steps, Line::Restored),
+            line: self
+                .resumed
+                .map_or(Line::Steps, |resumed| Line::Restored { resumed, below: None }),
             live,
             is_one_of_several: false,
             is_overwritten: false,

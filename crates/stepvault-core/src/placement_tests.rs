@@ -61,11 +61,25 @@ fn placed(facts: &Facts<'_>) -> Placement {
 }
 
 fn restored(attempt: u32, step: u64, since: i64, joined: Option<u32>) -> Line<'static> {
-    Line::Restored(ResumedFrom {
-        id: id(attempt, step),
-        since: Timestamp::from_seconds(since),
-        attempt: joined.map(|attempt| Attempt::new(attempt).unwrap()),
-    })
+    restored_below(None, attempt, step, since, joined)
+}
+
+fn restored_below(
+    below: Option<u32>,
+    attempt: u32,
+    step: u64,
+    since: i64,
+    joined: Option<u32>,
+) -> Line<'static> {
+    let attempt_of = |attempt| Attempt::new(attempt).unwrap();
+    Line::Restored {
+        resumed: ResumedFrom {
+            id: id(attempt, step),
+            since: Timestamp::from_seconds(since),
+            attempt: joined.map(attempt_of),
+        },
+        below: below.map(attempt_of),
+    }
 }
 
 fn span(attempt: u32, since: i64) -> LaunchSpan {
@@ -395,5 +409,35 @@ fn numbers_that_nothing_told_are_compared_with_no_others() {
     assert!(
         !decide(&later(&beside)).unwrap().amends,
         "a step is never dropped for it"
+    );
+}
+
+#[test]
+fn what_is_older_than_the_launches_stays_below_the_first_of_them() {
+    let before_and_since = [
+        known(1, 100, 1000),
+        known(1, 200, 1000),
+        known(2, 300, 5010),
+        known(3, 200, 5110),
+    ];
+    let place = |known: &[KnownStep], below, joined| {
+        placed(&Facts {
+            line: restored_below(below, 1, 100, 5000, joined),
+            ..facts(known, 400, 5020)
+        })
+    };
+    assert_eq!(place(&before_and_since, None, None), Placement::New(id(4, 400)));
+    assert_eq!(
+        place(&before_and_since, Some(3), None),
+        Placement::New(id(2, 400))
+    );
+    assert_eq!(
+        place(&before_and_since, Some(3), Some(2)),
+        Placement::New(id(2, 400))
+    );
+    // The launch began the first attempt after the restored step.
+    assert_eq!(
+        place(&before_and_since[..2], Some(2), None),
+        Placement::New(id(1, 400))
     );
 }

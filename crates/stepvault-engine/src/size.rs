@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stepvault_core::clock::Clock;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::sizes::{HeaderKind, HeaderSizes, told, told_by};
+use stepvault_formats::sizes::{HeaderKind, HeaderSizes, header_sizes, header_sizes_of};
 use stepvault_formats::soundness::Fault;
 use stepvault_formats::tree::{EntryKind, Tree};
 use stepvault_local::errors;
@@ -119,7 +119,7 @@ fn measure_file(path: &Path) -> Result<Measured> {
         let alone = beside.get(name).map(|entry| (name.to_owned(), entry.clone()));
         return Ok(measured(&Tree::new(alone.into_iter().collect()), &files));
     };
-    let told = told_by(&beside, kind, name, &files).map_err(|fault| match fault {
+    let told = header_sizes_of(&beside, kind, name, &files).map_err(|fault| match fault {
         Fault::Read(error) => errors::io(WHAT, path, error),
         Fault::Broken { why, .. } | Fault::Unknown(why) => Error::new(ErrorKind::Damaged, WHAT)
             .on(path.display())
@@ -166,7 +166,7 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
             EntryKind::Symlink { .. } | EntryKind::Other => sizes.files += 1,
         }
     }
-    let (told, unread) = told(tree, files);
+    let (told, unread) = header_sizes(tree, files);
     sizes.told = told;
     sizes.unread = unread
         .into_iter()

@@ -80,7 +80,7 @@ pub struct HeaderSizes {
 
 /// Returns what all headers in a tree state. Files that an index names are listed there and not a second time. Files
 /// that cannot be read as their names require are left out, with the reason.
-pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<HeaderSizes>, Vec<(String, Fault)>) {
+pub fn header_sizes(tree: &Tree, files: &dyn OpenFile) -> (Vec<HeaderSizes>, Vec<(String, Fault)>) {
     let mut headers: Vec<(HeaderKind, &str)> = tree
         .files()
         .filter_map(|(path, _)| Some((HeaderKind::of_name(path)?, path)))
@@ -93,7 +93,7 @@ pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<HeaderSizes>, Vec<(String
         if named.contains(path) {
             continue;
         }
-        match told_by(tree, kind, path, files) {
+        match header_sizes_of(tree, kind, path, files) {
             Ok(told) => {
                 named.extend(told.files.iter().map(|file| file.path.clone()));
                 found.push(told);
@@ -109,7 +109,7 @@ pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<HeaderSizes>, Vec<(String
 ///
 /// # Errors
 /// If the file does not have the format of its name, or cannot be read.
-pub fn told_by(
+pub fn header_sizes_of(
     tree: &Tree,
     kind: HeaderKind,
     path: &str,
@@ -218,7 +218,7 @@ mod tests {
                 .map(|(path, bytes)| ((*path).to_owned(), bytes.clone()))
                 .collect(),
         );
-        let (found, unread) = told(&files.tree(), &files);
+        let (found, unread) = header_sizes(&files.tree(), &files);
         let unread = unread.into_iter().map(|(path, fault)| (path, fault.to_string()));
         (found, unread.collect())
     }

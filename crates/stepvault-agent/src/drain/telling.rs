@@ -46,19 +46,19 @@ impl Telling {
                 .steps
                 .iter()
                 .filter(|planned| planned.step.run == *remote.keys.run());
-            // The first one is being sent.
-            let mut in_flight_bytes = planner.throughput.in_flight_bytes(remote.name());
-            let left: Vec<LeftStep> = its
+            let mut left: Vec<LeftStep> = its
                 .map(|planned| LeftStep {
                     id: planned.step.id,
                     remote: remote.name().clone(),
                     required: remote.settings.required,
-                    missing_bytes: planned
-                        .step
-                        .missing_bytes
-                        .saturating_sub(std::mem::take(&mut in_flight_bytes)),
+                    missing_bytes: planned.step.missing_bytes,
                 })
                 .collect();
+            // The first one is being sent.
+            if let Some(first) = left.first_mut() {
+                let in_flight_bytes = planner.throughput.in_flight_bytes(remote.name());
+                first.missing_bytes = first.missing_bytes.saturating_sub(in_flight_bytes);
+            }
             let bytes = left
                 .iter()
                 .fold(0_u64, |sum, step| sum.saturating_add(step.missing_bytes));

@@ -2,7 +2,6 @@
 //! resume from an older step.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use super::record::{DrainRecord, LeftStep};
@@ -41,17 +40,17 @@ pub struct ObservedProgress {
 }
 
 impl ObservedProgress {
-    /// Whether a node has fewer bytes of this step left than at any observation before. A record that was only rewritten,
-    /// and a part that is sent again and again, are no progress.
-    pub fn is_made(&mut self, step: &UnderWay) -> bool {
+    /// Records an observation; returns whether a node has fewer bytes of this step left than at any before. A record that
+    /// was only rewritten, and a part that is sent again and again, are no progress.
+    pub fn observe(&mut self, step: &UnderWay) -> bool {
         let mut is_made = false;
         for (node, bytes) in &step.nodes {
             let key = (step.id, step.remote.clone(), node.clone());
-            let least = self.least_missing_bytes.entry(key);
-            let is_new = matches!(least, Entry::Vacant(_));
-            let least = least.or_insert(*bytes);
-            is_made |= is_new || *bytes < *least;
-            *least = (*least).min(*bytes);
+            let least = self.least_missing_bytes.entry(key).or_insert(u64::MAX);
+            if bytes < least {
+                *least = *bytes;
+                is_made = true;
+            }
         }
         is_made
     }
@@ -177,7 +176,7 @@ mod tests {
                 record("b", 990, Some(10), &[(40, "m", missing[1])]),
             ];
             let steps = uploads_under_way(&records, None, Timestamp::from_seconds(1000));
-            progress.is_made(&steps[0])
+            progress.observe(&steps[0])
         };
         for (missing, expected) in [
             ([300, 90], true),

@@ -197,10 +197,10 @@ impl Examination<'_> {
         Wrote::Objects
     }
 
-    fn keep(&self, report: &mut RemoteReport, promise: Guarantee, outcome: &Result<bool>) {
+    fn keep(&self, report: &mut RemoteReport, guarantee: Guarantee, outcome: &Result<bool>) {
         report
             .findings
-            .push(judge::promise(self.subject, promise, outcome));
+            .push(judge::guarantee(self.subject, guarantee, outcome));
     }
 
     /// Returns false if there are none: every other check would fail for that reason.

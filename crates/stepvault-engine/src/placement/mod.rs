@@ -142,13 +142,12 @@ impl PlacementQuery<'_> {
         self.decide_in(&same, Line::Ended(highest))
     }
 
-    /// Decides by the restores of this node, or by the steps alone. A checkpoint that is older than the launches which this
-    /// node knows stays below the first of them, `first`: that may have gone back to an earlier step.
+    /// Decides by the restores of this node, or by the steps alone; `below` as in [`Line::Restored`].
     async fn by_restores(
         &self,
         known: &[KnownStep],
         is_final: bool,
-        first: Option<Attempt>,
+        below: Option<Attempt>,
     ) -> Result<Decision> {
         let mut resumptions = Resumptions::open(self.vault, self.run).await?;
         let Some(mut resumed) = resumptions.before(self.time()) else {
@@ -158,14 +157,7 @@ impl PlacementQuery<'_> {
             let since = self.provisional.iter().filter(|(time, _)| *time >= resumed.since);
             resumed.attempt = resumed.attempt.or(since.map(|(_, attempt)| *attempt).max());
         }
-        let mut decision = self.decide_in(known, Line::Restored(resumed))?;
-        if let (Placement::New(id), Some(first), false) = (decision.placement, first, decision.amends)
-            && id.attempt >= first
-        {
-            let attempts = known.iter().map(|known| known.id.attempt);
-            let before = attempts.filter(|attempt| *attempt < first).max();
-            decision = self.decide_in(known, Line::Ended(before.unwrap_or(resumed.id.attempt)))?;
-        }
+        let decision = self.decide_in(known, Line::Restored { resumed, below })?;
         if let (Placement::New(id), false, true) = (decision.placement, decision.amends, is_final) {
             resumptions.joined(&resumed, id.attempt).await?;
         }
@@ -192,8 +184,8 @@ impl PlacementQuery<'_> {
         let in_latest = is_current && self.in_launch;
         let is_older = !in_latest && spans.iter().all(|span| span.since > self.written_at());
         if is_older && !self.is_one_of_several() {
-            let first = spans.first().map(|span| span.attempt);
-            return self.by_restores(known, true, first).await;
+            let below = spans.first().map(|span| span.attempt);
+            return self.by_restores(known, true, below).await;
         }
         let line = Line::Launches {
             spans: &spans,

@@ -27,7 +27,7 @@ pub(crate) fn identity_url(url: &str, settings: &RemoteSettings) -> String {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SeenRemote {
-    /// Its [place](super::run_remote::RunRemote::identity_url).
+    /// Its [identity URL](super::run_remote::RunRemote::identity_url).
     url: String,
     vault: String,
 }

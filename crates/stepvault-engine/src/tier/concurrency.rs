@@ -16,19 +16,19 @@ struct Measured {
     concurrent_requests: usize,
 }
 
-/// Starts a remote at the level that was last measured. Without a note it finds its level by itself.
+/// Starts a remote at the limit that was last measured. Without a note it finds its limit by itself.
 pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
     if let Some(measured) = read(remote, vault).await
-        && let Some(level) = remote.store.concurrency_limit()
+        && let Some(limit) = remote.store.concurrency_limit()
     {
-        level.start_at(measured.concurrent_requests);
+        limit.start_at(measured.concurrent_requests);
     }
 }
 
-/// Stores the level of a remote if it was measured and differs from the stored one.
+/// Stores the limit of a remote if it was measured and differs from the stored one.
 pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
-    let level = remote.store.concurrency_limit();
-    let Some(concurrent_requests) = level.and_then(ConcurrencyLimit::measured) else {
+    let limit = remote.store.concurrency_limit();
+    let Some(concurrent_requests) = limit.and_then(ConcurrencyLimit::measured) else {
         return;
     };
     let measured = Measured {

@@ -6,7 +6,7 @@ pub mod archives;
 pub mod catalog;
 mod commit_cache;
 pub(crate) mod concurrency;
-pub(crate) mod guarantees;
+pub mod guarantees;
 pub mod leases;
 pub(crate) mod listed;
 pub mod lost_steps;

@@ -11,7 +11,6 @@ mod prove;
 mod read;
 mod session;
 
-pub use crate::tier::guarantees::lets_writers_collide;
 pub use digests::SharedDigests;
 pub use progress::missing_bytes;
 pub use session::{UploadSession, Uploaded};

@@ -161,20 +161,14 @@ impl SendProgress {
     /// is sent again: that is cheaper than a separate code path.
     fn missing_parts(&self) -> Vec<u32> {
         let receipts = self.receipts();
-        let missing: Vec<u32> = (0_u32..)
-            .zip(receipts.iter())
-            .filter(|(_, receipt)| receipt.is_none())
-            .map(|(index, _)| index)
-            .collect();
-        if !missing.is_empty() {
-            return missing;
+        let indexes = || (0_u32..).zip(receipts.iter());
+        let unsent = indexes().filter(|(_, receipt)| receipt.is_none());
+        let mut missing: Vec<u32> = unsent.map(|(index, _)| index).collect();
+        if missing.is_empty() {
+            self.remaining.store(1, Ordering::Relaxed);
+            missing.extend(indexes().last().map(|(index, _)| index));
         }
-        self.remaining.store(1, Ordering::Relaxed);
-        u32::try_from(receipts.len())
-            .ok()
-            .and_then(|count| count.checked_sub(1))
-            .into_iter()
-            .collect()
+        missing
     }
 
     /// Records a part that was sent; returns whether it was the last one.

@@ -11,7 +11,7 @@ use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::catalog::{read_commit, read_manifests};
-use stepvault_engine::upload::lets_writers_collide;
+use stepvault_engine::tier::guarantees::lets_writers_collide;
 
 use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
 use crate::context::Tiers;

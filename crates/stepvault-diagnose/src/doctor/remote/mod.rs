@@ -6,8 +6,8 @@ mod access;
 mod bucket;
 mod clock;
 mod device;
+mod guarantee;
 mod product;
-mod promise;
 mod provider;
 mod speed;
 mod uploads;
@@ -16,8 +16,8 @@ pub use self::access::{credentials, obstacle, unchecked_credentials};
 pub use self::bucket::bucket;
 pub use self::clock::{clock, gap_seconds};
 pub use self::device::device;
+pub use self::guarantee::{Guarantee, attributes, guarantee, left_behind, out_of_time, takes_no_checksums};
 pub use self::product::product;
-pub use self::promise::{Guarantee, attributes, left_behind, out_of_time, promise, takes_no_checksums};
 pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
 pub use self::uploads::{
     GC_UPLOADS_AFTER_SECONDS, LeftUpload, LeftUploads, left_uploads, uploads_not_listed, uploads_unread,

@@ -1,7 +1,7 @@
 //! What differs between the kinds of store: the rights to grant, the rules to set, the meaning of the clock.
 
 use super::Subject;
-use super::promise::Guarantee;
+use super::guarantee::Guarantee;
 use stepvault_core::remote_settings::Scheme;
 
 /// Number of days in the suggested rules.
@@ -10,8 +10,8 @@ const AZURE_ROLE: &str = "grant the role Storage Blob Data Contributor on the co
 const LOCAL_RIGHT: &str = "allow the user that runs stepvault to read and write there";
 
 /// Returns the permission that a guarantee requires.
-pub(super) fn right(scheme: Scheme, promise: Guarantee) -> &'static str {
-    match (scheme, promise) {
+pub(super) fn right(scheme: Scheme, guarantee: Guarantee) -> &'static str {
+    match (scheme, guarantee) {
         (Scheme::S3, Guarantee::Get) => "allow s3:GetObject",
         (Scheme::S3, Guarantee::List | Guarantee::KeepNames) => "allow s3:ListBucket",
         (Scheme::S3, Guarantee::Delete | Guarantee::DeleteTogether) => {

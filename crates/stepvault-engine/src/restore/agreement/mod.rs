@@ -95,7 +95,7 @@ enum MissingNodes {
 struct Joined {
     attempt: Attempt,
     /// Whether the others had decided in it before.
-    is_late: bool,
+    was_decided: bool,
     missing: MissingNodes,
 }
 
@@ -144,7 +144,7 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
         agreement.report(attempt, &held, 0).await?;
         let joined = Joined {
             attempt,
-            is_late: decided.is_some(),
+            was_decided: decided.is_some(),
             missing: match outdated {
                 None => MissingNodes::AreLeftBehind,
                 Some(_) => MissingNodes::AreNeeded,
@@ -330,7 +330,7 @@ impl<'a> Agreement<'a> {
             let started = starting_nodes(self.remote, attempt).await?;
             let following = following_nodes(self.remote, attempt).await?;
             let silent: Vec<NodeName> = started.difference(&following).cloned().collect();
-            if silent.is_empty() && !joined.is_late {
+            if silent.is_empty() && !joined.was_decided {
                 return Ok(true);
             }
             if launches.has_begun_after(self.launch, attempt).await? {

@@ -59,7 +59,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
             }
             return;
         };
-        if progress.is_made(step) {
+        if progress.observe(step) {
             moved_at = Instant::now();
         } else if moved_at.elapsed() > LONGEST_STANDSTILL {
             session.output.warn(&format!(

@@ -151,18 +151,18 @@ impl Guarantee {
 }
 
 /// Returns the finding on one guarantee: it holds, it does not, or the request failed.
-pub fn promise(subject: &Subject, promise: Guarantee, outcome: &Result<bool, Error>) -> Finding {
-    let words = promise.words();
+pub fn guarantee(subject: &Subject, guarantee: Guarantee, outcome: &Result<bool, Error>) -> Finding {
+    let words = guarantee.words();
     match outcome {
         Ok(true) => Finding::pass(words.check, &subject.name, words.kept),
         Ok(false) if words.needed => Finding::fail(words.check, &subject.name, words.broken, words.advice),
         Ok(false) => Finding::warn(words.check, &subject.name, words.broken, words.advice),
         Err(error) if error.kind() == ErrorKind::Denied => {
-            let advice = provider::right(subject.scheme, promise);
+            let advice = provider::right(subject.scheme, guarantee);
             let measured = error.to_string();
             // Uploads work without these two.
             if matches!(
-                promise,
+                guarantee,
                 Guarantee::Delete | Guarantee::DeleteTogether | Guarantee::ListUploads | Guarantee::Abort
             ) {
                 Finding::warn(words.check, &subject.name, measured, advice)
@@ -171,7 +171,7 @@ pub fn promise(subject: &Subject, promise: Guarantee, outcome: &Result<bool, Err
             }
         }
         Err(error) => {
-            let otherwise = match promise {
+            let otherwise = match guarantee {
                 Guarantee::Multipart if subject.scheme == Scheme::Gcs => {
                     "use a store that supports multipart uploads, or set transport = \"json\" for this remote: files \
                      over 8 MiB need one of them"
@@ -293,7 +293,7 @@ mod tests {
     fn what_is_kept_passes_and_what_the_service_cannot_do_without_fails() {
         let subject = subject("s3://b/p");
         for one in ALL {
-            assert_eq!(promise(&subject, one, &Ok(true)).outcome, Outcome::Pass);
+            assert_eq!(guarantee(&subject, one, &Ok(true)).outcome, Outcome::Pass);
             let wanted = match one {
                 Guarantee::CreateOnce
                 | Guarantee::RefuseWrongBytes
@@ -303,7 +303,7 @@ mod tests {
                 | Guarantee::DeleteTogether => Outcome::Warn,
                 _ => Outcome::Fail,
             };
-            let broken = promise(&subject, one, &Ok(false));
+            let broken = guarantee(&subject, one, &Ok(false));
             assert_eq!(broken.outcome, wanted, "{one:?}");
             assert!(broken.remedy.is_some());
         }
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_store_that_takes_any_checksum_is_named_in_plain_words() {
-        let finding = promise(&subject("s3://b/p"), Guarantee::RefuseWrongBytes, &Ok(false));
+        let finding = guarantee(&subject("s3://b/p"), Guarantee::RefuseWrongBytes, &Ok(false));
         assert_eq!(finding.check, "checksum rejection");
         assert_eq!(
             finding.measured,
@@ -352,7 +352,7 @@ mod tests {
                 "the user that runs stepvault",
             ),
         ] {
-            let finding = promise(&subject(url), one, &Err(denied()));
+            let finding = guarantee(&subject(url), one, &Err(denied()));
             assert_eq!(finding.outcome, outcome, "{url} {one:?}");
             assert!(finding.remedy.unwrap().contains(right), "{url} {one:?}");
         }
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn any_other_error_fails_with_its_own_words() {
         let error = Error::new(ErrorKind::NoSpace, "cannot write the object").hint("free some space");
-        let finding = promise(&subject("s3://b"), Guarantee::Delete, &Err(error));
+        let finding = guarantee(&subject("s3://b"), Guarantee::Delete, &Err(error));
         assert_eq!(finding.outcome, Outcome::Fail);
         assert_eq!(finding.measured, "cannot write the object");
         assert_eq!(finding.remedy.as_deref(), Some("free some space"));
