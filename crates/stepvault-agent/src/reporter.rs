@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 
 use crate::agent_status::AgentStatus;
 
@@ -16,12 +16,12 @@ pub(crate) struct Reporter {
 impl Reporter {
     /// Reports information that is worth a log line.
     pub(crate) fn info(&self, message: &str) {
-        self.observer.on_event(&Event::Info { message });
+        self.observer.info(message);
     }
 
     /// Warns.
     pub(crate) fn warn(&self, message: &str) {
-        self.observer.on_event(&Event::Warning { message });
+        self.observer.warn(message);
     }
 
     /// Warns, unless the same was said about the subject lately.

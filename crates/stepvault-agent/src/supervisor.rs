@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -85,9 +85,7 @@ fn lowered(options: &AgentOptions, observer: &dyn Observer) -> Option<Priority> 
     }
     let lowered = Priority::lower(i32::from(options.nice));
     let warn = |error: &Error| {
-        observer.on_event(&Event::Warning {
-            message: &error.text_with_hint(),
-        });
+        observer.warn(error.text_with_hint());
     };
     lowered.inspect_err(warn).ok()
 }
@@ -122,13 +120,13 @@ async fn serve(
             return Err(Error::new(ErrorKind::Failed, what)
                 .hint("run it again: it seals the steps that the trainer still has"));
         }
-        observer.on_event(&Event::Warning { message: &what });
+        observer.warn(&what);
         watch.may_begin_anew().await?;
         let text = format!(
             "creating a new vault in {}; the steps that the trainer still has are sealed again",
             options.vault_directory.display()
         );
-        observer.on_event(&Event::Warning { message: &text });
+        observer.warn(&text);
     }
 }
 
@@ -414,9 +412,7 @@ async fn warn_of_unserved_runs(
     let (options, vault) = (options.clone(), vault.clone());
     let left = blocking(move || UndurableContents::scan(&vault, &options)).await?;
     for run in left.unserved {
-        observer.on_event(&Event::Warning {
-            message: &run.to_string(),
-        });
+        observer.warn(run.to_string());
     }
     Ok(())
 }

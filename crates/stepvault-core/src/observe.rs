@@ -1,7 +1,5 @@
 //! Events that the library reports while it works. It draws nothing itself: a terminal, a log or a test observes them.
 
-use std::path::Path;
-
 use crate::error::Error;
 use crate::ids::{RemoteName, StepId};
 use crate::path::RelativePath;
@@ -24,57 +22,57 @@ impl std::fmt::Display for Tier {
     }
 }
 
+/// What is done with a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperationKind {
+    /// It is sealed into the vault.
+    Seal,
+    /// It is uploaded to a remote, or restored from a tier.
+    Transfer,
+    /// It is removed from a tier.
+    Removal,
+}
+
+/// An operation on a step, from its start to its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation<'a> {
+    /// What is done.
+    pub kind: OperationKind,
+    /// The tier that the step is moved to or from.
+    pub tier: &'a Tier,
+    /// The step.
+    pub id: StepId,
+    /// The trainer's path of a sealed step, the target of a transfer, or where a removed step is.
+    pub location: &'a str,
+    /// Number of its files; 0 if that is not known.
+    pub files: u64,
+    /// Bytes of its files; `None` if an interrupted removal is resumed.
+    pub bytes: Option<u64>,
+}
+
 /// One event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A step is about to be sealed into the vault.
-    SealStarted {
-        /// The step.
-        id: StepId,
-        /// The trainer's path of it.
-        source: &'a Path,
-        /// Files in it.
-        files: u64,
-        /// Bytes in it.
-        bytes: u64,
-    },
-    /// A step was sealed into the vault.
-    Sealed {
-        /// The step.
-        id: StepId,
-        /// The trainer's path of it.
-        source: &'a Path,
-        /// Files in it.
-        files: u64,
-        /// Bytes in it.
-        bytes: u64,
-        /// How long it took, in seconds.
+    /// An operation on a step starts. `Finished`, `Failed`, or `Skipped` for a step that is kept, follows.
+    Started(Operation<'a>),
+    /// An operation succeeded.
+    Finished {
+        /// The operation.
+        operation: Operation<'a>,
+        /// Those of its bytes that the store copied from an earlier step.
+        copied_bytes: u64,
+        /// How long it took.
         seconds: f64,
     },
-    /// A step could not be sealed.
-    SealFailed {
-        /// The step.
-        id: StepId,
-        /// The trainer's path of it.
-        source: &'a Path,
-        /// How long it was tried, in seconds.
+    /// An operation failed.
+    Failed {
+        /// The operation.
+        operation: Operation<'a>,
+        /// How long it was tried.
         seconds: f64,
         /// Why.
         error: &'a Error,
-    },
-    /// A transfer of a step starts on a tier.
-    TransferStarted {
-        /// The tier.
-        tier: &'a Tier,
-        /// The step.
-        id: StepId,
-        /// The target.
-        place: &'a str,
-        /// Files to move.
-        files: u64,
-        /// Bytes to move.
-        bytes: u64,
     },
     /// Bytes were moved; sent often, from many threads.
     BytesMoved {
@@ -131,36 +129,6 @@ pub enum Event<'a> {
         /// The file.
         path: &'a RelativePath,
     },
-    /// A transfer succeeded.
-    TransferFinished {
-        /// The tier.
-        tier: &'a Tier,
-        /// The step.
-        id: StepId,
-        /// The target.
-        place: &'a str,
-        /// Bytes that were to move.
-        bytes: u64,
-        /// Those of them that the store copied from an earlier step.
-        copied_bytes: u64,
-        /// How long it took.
-        seconds: f64,
-    },
-    /// A transfer failed.
-    TransferFailed {
-        /// The tier.
-        tier: &'a Tier,
-        /// The step.
-        id: StepId,
-        /// The target.
-        place: &'a str,
-        /// Bytes that were to move.
-        bytes: u64,
-        /// How long it was tried.
-        seconds: f64,
-        /// Why.
-        error: &'a Error,
-    },
     /// A step is durable on a remote.
     Durable {
         /// The tier.
@@ -186,43 +154,6 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
-    /// A step is about to be removed from a tier. `Removed`, `RemovalFailed`, or `Skipped` if it is kept, follows.
-    RemovalStarted {
-        /// The tier.
-        tier: &'a Tier,
-        /// The step.
-        id: StepId,
-        /// Its location.
-        place: &'a str,
-        /// Bytes of its files; `None` if an interrupted removal is resumed.
-        bytes: Option<u64>,
-    },
-    /// A step was removed from a tier.
-    Removed {
-        /// The tier.
-        tier: &'a Tier,
-        /// The step.
-        id: StepId,
-        /// Its location.
-        place: &'a str,
-        /// Bytes of its files; `None` if an interrupted removal was resumed.
-        bytes: Option<u64>,
-        /// How long it took.
-        seconds: f64,
-    },
-    /// A step could not be removed from a tier.
-    RemovalFailed {
-        /// The tier.
-        tier: &'a Tier,
-        /// The step.
-        id: StepId,
-        /// Its location.
-        place: &'a str,
-        /// How long it was tried.
-        seconds: f64,
-        /// Why.
-        error: &'a Error,
-    },
     /// Information for a log that requires no action.
     Info {
         /// The text.
@@ -239,6 +170,20 @@ pub enum Event<'a> {
 pub trait Observer: Send + Sync + std::fmt::Debug {
     /// Receives one event.
     fn on_event(&self, event: &Event<'_>);
+}
+
+impl dyn Observer + '_ {
+    /// Reports a problem that stopped nothing.
+    pub fn warn(&self, message: impl AsRef<str>) {
+        let message = message.as_ref();
+        self.on_event(&Event::Warning { message });
+    }
+
+    /// Reports information that requires no action.
+    pub fn info(&self, message: impl AsRef<str>) {
+        let message = message.as_ref();
+        self.on_event(&Event::Info { message });
+    }
 }
 
 /// Ignores all events.

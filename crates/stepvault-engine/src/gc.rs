@@ -9,7 +9,7 @@ use serde::Serialize;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, ResumePoint};
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::records::{GcRecord, Tombstone};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
@@ -159,13 +159,11 @@ async fn gc_leased(
     remote.replace_record(&remote.keys.gc_record(), &next).await?;
     report.retired_steps = known.retire(remote, &objects, now, grace).await?;
     if report.removed_bytes > 0 {
-        observer.on_event(&Event::Warning {
-            message: &format!(
-                "{}: removed {} orphaned objects",
-                remote.name(),
-                report.removed.len()
-            ),
-        });
+        observer.warn(format!(
+            "{}: removed {} orphaned objects",
+            remote.name(),
+            report.removed.len()
+        ));
     }
     Ok(report)
 }

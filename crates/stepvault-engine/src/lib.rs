@@ -50,6 +50,7 @@ pub mod local_digest;
 pub mod memory;
 pub mod metrics;
 mod notes;
+mod observed;
 pub mod outage;
 pub mod placement;
 mod profiles;

@@ -23,12 +23,10 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         return Ok(manifest);
     }
     let record = step.record();
-    observer.on_event(&Event::Warning {
-        message: &format!(
-            "{} was sealed here and never uploaded: computing its digests now",
-            record.id
-        ),
-    });
+    observer.warn(format!(
+        "{} was sealed here and never uploaded: computing its digests now",
+        record.id
+    ));
     let files: Result<Vec<FileEntry>> = record
         .own_files()
         .into_iter()

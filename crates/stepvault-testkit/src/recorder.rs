@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::{Event, Observer, Operation, OperationKind};
 
 /// Remembers events as lines, and counts bytes.
 #[derive(Debug, Default)]
@@ -40,8 +40,14 @@ impl Observer for Recorder {
             }
             Event::Durable { tier, id } => format!("durable on {tier}: {id}"),
             Event::Skipped { tier, id, reason } => format!("skipped on {tier}: {id}: {reason}"),
-            Event::Sealed { id, .. } => format!("sealed: {id}"),
-            Event::Removed { tier, id, .. } => format!("removed from {tier}: {id}"),
+            Event::Finished { operation, .. } => {
+                let Operation { tier, id, .. } = operation;
+                match operation.kind {
+                    OperationKind::Seal => format!("sealed: {id}"),
+                    OperationKind::Removal => format!("removed from {tier}: {id}"),
+                    OperationKind::Transfer => return,
+                }
+            }
             Event::BytesReused { tier, bytes } => format!("reused on {tier}: {bytes}"),
             Event::BytesMoved { bytes, .. } => return *self.moved.lock().unwrap() += bytes,
             Event::BytesCopied { bytes, .. } => return *self.copied.lock().unwrap() += bytes,

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use tokio::time::Instant;
 
 use super::{Metrics, OnRemote, OnTier};
@@ -28,9 +28,7 @@ impl Metrics {
     fn count(&self, event: &Event<'_>) {
         self.uploads.count(event);
         match event {
-            Event::Sealed { .. } => {
-                self.sealed_steps.inc();
-            }
+            Event::Finished { operation, .. } => self.count_finished(operation),
             Event::Warning { .. } => {
                 self.warnings.inc();
             }
@@ -48,14 +46,20 @@ impl Metrics {
             } => {
                 self.durable_steps.get_or_create(&OnRemote::new(remote)).inc();
             }
-            Event::Removed { tier, .. } => {
-                self.removed_steps
-                    .get_or_create(&OnTier {
-                        tier: tier.to_string(),
-                    })
-                    .inc();
-            }
             _ => {}
+        }
+    }
+
+    fn count_finished(&self, operation: &Operation<'_>) {
+        match operation.kind {
+            OperationKind::Seal => {
+                self.sealed_steps.inc();
+            }
+            OperationKind::Removal => {
+                let tier = operation.tier.to_string();
+                self.removed_steps.get_or_create(&OnTier { tier }).inc();
+            }
+            OperationKind::Transfer => {}
         }
     }
 

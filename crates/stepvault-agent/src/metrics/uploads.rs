@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stepvault_core::ids::{RemoteName, StepId};
-use stepvault_core::observe::{Event, Tier};
+use stepvault_core::ids::RemoteName;
+use stepvault_core::observe::{Event, Operation, OperationKind, Tier};
 
 use crate::messages::UploadProgress;
 
@@ -27,20 +27,24 @@ impl Uploads {
             Event::BytesMoved { tier, bytes }
             | Event::BytesCopied { tier, bytes }
             | Event::BytesReused { tier, bytes } => self.progressed(tier, *bytes),
-            Event::TransferStarted { tier, id, bytes, .. } => self.started(tier, *id, *bytes),
-            Event::TransferFinished { tier, id, .. } | Event::TransferFailed { tier, id, .. } => {
-                self.ended(tier, *id);
+            Event::Started(operation) if operation.kind == OperationKind::Transfer => {
+                self.started(operation);
+            }
+            Event::Finished { operation, .. } | Event::Failed { operation, .. }
+                if operation.kind == OperationKind::Transfer =>
+            {
+                self.ended(operation);
             }
             _ => {}
         }
     }
 
-    fn started(&self, tier: &Tier, id: StepId, bytes: u64) {
-        if let Tier::Remote(remote) = tier {
+    fn started(&self, transfer: &Operation<'_>) {
+        if let Tier::Remote(remote) = transfer.tier {
             let started = UploadProgress {
                 remote: remote.clone(),
-                id,
-                bytes,
+                id: transfer.id,
+                bytes: transfer.bytes.unwrap_or_default(),
                 done_bytes: 0,
             };
             self.lock().insert(remote.clone(), started);
@@ -55,9 +59,10 @@ impl Uploads {
         }
     }
 
-    fn ended(&self, tier: &Tier, id: StepId) {
-        if let Tier::Remote(remote) = tier {
-            self.lock().retain(|of, upload| of != remote || upload.id != id);
+    fn ended(&self, transfer: &Operation<'_>) {
+        if let Tier::Remote(remote) = transfer.tier {
+            self.lock()
+                .retain(|of, upload| of != remote || upload.id != transfer.id);
         }
     }
 }
@@ -69,28 +74,27 @@ mod tests {
     #[test]
     fn an_upload_counts_until_it_ends() {
         let remote: RemoteName = "main".parse().unwrap();
-        let id = StepId::from_label("000000000007.a1").unwrap();
+        let id = stepvault_core::ids::StepId::from_label("000000000007.a1").unwrap();
         let tier = &Tier::Remote(remote);
         let uploads = Uploads::default();
         uploads.count(&Event::BytesMoved { tier, bytes: 1 });
         assert_eq!(uploads.all(), []);
-        uploads.count(&Event::TransferStarted {
+        let operation = Operation {
+            kind: OperationKind::Transfer,
             tier,
             id,
-            place: "",
+            location: "",
             files: 1,
-            bytes: 10,
-        });
+            bytes: Some(10),
+        };
+        uploads.count(&Event::Started(operation));
         uploads.count(&Event::BytesMoved { tier, bytes: 2 });
         uploads.count(&Event::BytesCopied { tier, bytes: 3 });
         uploads.count(&Event::BytesReused { tier, bytes: 4 });
         let [upload] = uploads.all().try_into().unwrap();
         assert_eq!((upload.id, upload.bytes, upload.done_bytes), (id, 10, 9));
-        uploads.count(&Event::TransferFinished {
-            tier,
-            id,
-            place: "",
-            bytes: 10,
+        uploads.count(&Event::Finished {
+            operation,
             copied_bytes: 3,
             seconds: 1.0,
         });

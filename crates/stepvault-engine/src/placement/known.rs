@@ -9,7 +9,7 @@ use stepvault_core::commit::Commit;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::placement::{Content, KnownStep};
 use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
@@ -157,9 +157,7 @@ pub(crate) async fn ask_remotes(
             }
             Err(error) => {
                 known.missing_somewhere = true;
-                observer.on_event(&Event::Warning {
-                    message: &format!("cannot list the steps on {}: {error}", remote.name()),
-                });
+                observer.warn(format!("cannot list the steps on {}: {error}", remote.name()));
                 known.unanswered.push(error);
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::nodes::{NodePlace, Writer};
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::placement::{Decision, LeftAlone, Placement};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -135,19 +135,13 @@ async fn free_identity(
 
 fn report(before: StepId, outcome: &Outcome, remarks: &[String], observer: &Arc<dyn Observer>) {
     for message in remarks {
-        observer.on_event(&Event::Warning { message });
+        observer.warn(message);
     }
     match outcome {
         Outcome::Placed(step) if step.id() == before => {}
-        Outcome::Placed(step) => observer.on_event(&Event::Info {
-            message: &format!("{before} was provisional and is now {}", step.id()),
-        }),
-        Outcome::Duplicate(id) => observer.on_event(&Event::Info {
-            message: &format!("{before} was provisional and equals {id}"),
-        }),
-        Outcome::NoPlace(error) => observer.on_event(&Event::Warning {
-            message: &error.to_string(),
-        }),
+        Outcome::Placed(step) => observer.info(format!("{before} was provisional and is now {}", step.id())),
+        Outcome::Duplicate(id) => observer.info(format!("{before} was provisional and equals {id}")),
+        Outcome::NoPlace(error) => observer.warn(error.to_string()),
     }
 }
 

@@ -21,15 +21,14 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::observe::Event;
+use stepvault_core::observe::{Operation, OperationKind};
 use stepvault_core::records::Tombstone;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::{Created, ObjectInfo};
-use tokio::time::Instant;
 
 use super::PruneReport;
 use super::remote::RemotePrune;
-use super::removal::Removal;
+use crate::observed::ObservedOperation;
 use crate::tier::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, live_leases, manifests_at_once, pins};
 use crate::tier::run_remote::RunRemote;
 use crate::verify::{Depth, check_remote};
@@ -106,40 +105,39 @@ impl<'a> Erasure<'a> {
 
     /// Removes a group of steps, and reports each to the observer.
     async fn remove_group(&self, group: &[StepToRemove], report: &mut PruneReport) -> Result<()> {
-        let removals: Vec<(Removal<'_>, Instant)> = group
-            .iter()
-            .map(|step| {
-                let removal = self.removal(step);
-                let begun = removal.start();
-                (removal, begun)
-            })
-            .collect();
+        let remote = self.remote;
+        let locations = group.iter().map(|step| remote.step_location(&step.name, step.id));
+        let locations: Vec<String> = locations.collect();
+        let mut removals = Vec::with_capacity(group.len());
+        for (step, location) in group.iter().zip(&locations) {
+            let operation = Operation {
+                kind: OperationKind::Removal,
+                tier: &remote.tier,
+                id: step.id,
+                location,
+                files: 0,
+                bytes: step.bytes,
+            };
+            removals.push(ObservedOperation::start(self.prune.observer.as_ref(), operation));
+        }
         let mut outcomes = Outcomes::new();
         let result = Box::pin(self.erase_group(group, &mut outcomes)).await;
-        for (removal, begun) in removals {
-            match (outcomes.remove(&removal.id), &result) {
-                (Some(outcome), _) => {
-                    removal.finish(begun, Ok(outcome.as_deref()));
-                    match outcome {
-                        None => report.removed.push(removal.id),
-                        Some(reason) => report.spared.push((removal.id, reason)),
-                    }
+        for removal in removals {
+            let id = removal.operation.id;
+            match (outcomes.remove(&id), &result) {
+                (Some(None), _) => {
+                    removal.finished(0);
+                    report.removed.push(id);
                 }
-                (None, Err(error)) => removal.finish(begun, Err(error)),
+                (Some(Some(reason)), _) => {
+                    removal.skipped(&reason);
+                    report.spared.push((id, reason));
+                }
+                (None, Err(error)) => removal.failed(error),
                 (None, Ok(())) => {}
             }
         }
         result
-    }
-
-    fn removal(&self, step: &StepToRemove) -> Removal<'a> {
-        Removal {
-            observer: &self.prune.observer,
-            tier: &self.remote.tier,
-            id: step.id,
-            location: self.remote.step_location(&step.name, step.id),
-            bytes: step.bytes,
-        }
     }
 
     /// Removes a group of steps, except those that someone pinned or began to read before their tombstones were
@@ -312,12 +310,10 @@ impl<'a> Erasure<'a> {
             .map(|(id, key, _)| async move {
                 let manifest: Option<PartManifest> = remote.read_usable_record(key).await?;
                 let Some(manifest) = manifest.filter(|manifest| manifest.id == *id) else {
-                    self.prune.observer.on_event(&Event::Warning {
-                        message: &format!(
-                            "{}: the record is unreadable; its files stay until gc deletes them",
-                            remote.describe(key)
-                        ),
-                    });
+                    self.prune.observer.warn(format!(
+                        "{}: the record is unreadable; its files stay until gc deletes them",
+                        remote.describe(key)
+                    ));
                     return Ok(Vec::new());
                 };
                 let files = manifest.files.iter();

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::observe::{Event, Tier};
+use stepvault_core::observe::{Operation, OperationKind, Tier};
 use stepvault_core::retention::{
     Decision, LocalLimits, RetentionPlan, StepFacts, TierView, Unproven, Verdict, make_room, plan,
 };
@@ -15,9 +15,9 @@ use stepvault_local::space;
 use super::PruneReport;
 use super::local::{LocalPrune, local_view};
 use super::proof::{Unanswered, prove_elsewhere};
-use super::removal::Removal;
 use crate::blocking::blocking;
 use crate::given_up::record_given_up;
+use crate::observed::ObservedOperation;
 
 /// Applies retention to one run's local tier. The caller holds the vault's lock. Gives no step up.
 ///
@@ -276,9 +276,7 @@ impl<'a> LocalTier<'a> {
             self.prune.run,
             words::bytes(step.record().data_bytes())
         );
-        self.prune
-            .observer
-            .on_event(&Event::Warning { message: &message });
+        self.prune.observer.warn(&message);
         if removed {
             self.given_up.push(id);
         }
@@ -292,9 +290,7 @@ impl<'a> LocalTier<'a> {
                  blocks; no further step is given up for now",
                 self.prune.run
             );
-            self.prune
-                .observer
-                .on_event(&Event::Warning { message: &message });
+            self.prune.observer.warn(&message);
         }
         Ok(GivenUp::Gone { frees_nothing })
     }
@@ -324,18 +320,25 @@ impl<'a> LocalTier<'a> {
     /// Removes the copy; returns false when it no longer existed.
     async fn remove(&self, step: &SealedStep) -> Result<bool> {
         let (vault, run, id) = (self.prune.vault.clone(), self.prune.run.clone(), step.id());
-        let removal = Removal {
-            observer: &self.prune.observer,
-            tier: &Tier::Local,
-            id,
-            location: step.directory().display().to_string(),
-            bytes: Some(step.record().data_bytes()),
-        };
-        let evicted = removal.by(async {
-            let was_there = blocking(move || vault.evict(&run, id)).await?;
-            Ok((!was_there).then(|| "it no longer exists".to_owned()))
-        });
-        Ok(evicted.await?.is_none())
+        let location = step.directory().display().to_string();
+        let removal = ObservedOperation::start(
+            self.prune.observer.as_ref(),
+            Operation {
+                kind: OperationKind::Removal,
+                tier: &Tier::Local,
+                id,
+                location: &location,
+                files: 0,
+                bytes: Some(step.record().data_bytes()),
+            },
+        );
+        let evicted = blocking(move || vault.evict(&run, id)).await;
+        match &evicted {
+            Ok(true) => removal.finished(0),
+            Ok(false) => removal.skipped("it no longer exists"),
+            Err(error) => removal.failed(error),
+        }
+        evicted
     }
 
     fn is_gone(&mut self, decision: &Decision) {

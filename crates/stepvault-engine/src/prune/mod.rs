@@ -5,7 +5,6 @@ mod local;
 mod local_runs;
 mod proof;
 mod remote;
-mod removal;
 
 pub use local::{LocalPrune, plan_local};
 pub use local_runs::{prune_local, prune_local_runs};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::ids::{RemoteName, StepId};
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::{Error, Result};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
@@ -112,7 +112,7 @@ pub async fn push(
     match steps_of_others(vault, remotes, &placer.writer).await {
         Ok(warnings) => {
             for message in &warnings {
-                observer.on_event(&Event::Warning { message });
+                observer.warn(message);
             }
         }
         // What keeps this push from a remote is reported with it.
@@ -164,9 +164,8 @@ impl Uploading<'_> {
             if !make_provisional_again(vault, step, taken).await? {
                 return Ok(outcomes);
             }
-            self.observer.on_event(&Event::Warning {
-                message: &format!("{} is sealed under another identity: {taken}", step.id()),
-            });
+            self.observer
+                .warn(format!("{} is sealed under another identity: {taken}", step.id()));
             let (reader, run, id) = (vault.clone(), step.run().clone(), step.id());
             if let Some(reopened) = blocking(move || reader.step(&run, id)).await? {
                 *step = reopened;

@@ -8,7 +8,7 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::{Observer, Operation, OperationKind, Tier};
 use stepvault_core::path::RelativePath;
 use stepvault_core::placement::{Content, Decision, KnownStep, LeftAlone, LiveSave, Placement};
 use stepvault_core::step_origin::StepOrigin;
@@ -21,12 +21,12 @@ use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
-use tokio::time::Instant;
 
 use super::rewritten::{StepNumber, Tiers, copied_step, number_of};
 use crate::blocking::blocking;
 use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
+use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
 use crate::placement::{
     KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, is_overwritten,
@@ -398,9 +398,7 @@ async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn 
     for remote in remotes {
         // The same fault would also fail queries and uploads, so it is reported here.
         if let Err(error) = remote.begin(vault).await {
-            observer.on_event(&Event::Warning {
-                message: &format!("{}: cannot prepare the remote: {error}", remote.name()),
-            });
+            observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
         }
     }
 }
@@ -453,9 +451,9 @@ async fn record_sealed(
     observer: &Arc<dyn Observer>,
 ) {
     if let Err(error) = record_checkpoint(vault, run, id, identity).await {
-        observer.on_event(&Event::Warning {
-            message: &format!("cannot record in the vault that {id} was sealed: {error}"),
-        });
+        observer.warn(format!(
+            "cannot record in the vault that {id} was sealed: {error}"
+        ));
     }
 }
 
@@ -498,14 +496,19 @@ async fn seal_as(
     tree: &Tree,
     observer: &Arc<dyn Observer>,
 ) -> Result<SealedStep> {
-    let begun = Instant::now();
-    observer.on_event(&Event::SealStarted {
-        id,
-        source: &source,
-        files: tree.files.len() as u64,
-        bytes: tree.data_bytes(),
-    });
-    let (vault, from) = (vault.clone(), source.clone());
+    let location = source.display().to_string();
+    let mut sealing = ObservedOperation::start(
+        observer.as_ref(),
+        Operation {
+            kind: OperationKind::Seal,
+            tier: &Tier::Local,
+            id,
+            location: &location,
+            files: tree.files.len() as u64,
+            bytes: Some(tree.data_bytes()),
+        },
+    );
+    let (vault, from) = (vault.clone(), source);
     // The seal has to match the tree that was placed.
     let expected = request.expected.clone().or_else(|| Some(tree.clone()));
     let sealed = blocking(move || {
@@ -529,22 +532,14 @@ async fn seal_as(
         seal(&vault, &request)
     })
     .await;
-    let seconds = begun.elapsed().as_secs_f64();
-    observer.on_event(&match &sealed {
-        Ok(step) => Event::Sealed {
-            id,
-            source: &source,
-            files: step.record().files.len() as u64,
-            bytes: step.record().data_bytes(),
-            seconds,
-        },
-        Err(error) => Event::SealFailed {
-            id,
-            source: &source,
-            seconds,
-            error,
-        },
-    });
+    match &sealed {
+        Ok(step) => {
+            sealing.operation.files = step.record().files.len() as u64;
+            sealing.operation.bytes = Some(step.record().data_bytes());
+            sealing.finished(0);
+        }
+        Err(error) => sealing.failed(error),
+    }
     sealed
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::Result;
-use stepvault_core::observe::Event;
 use stepvault_local::tree::scan_members;
 use stepvault_local::vault::Vault;
 
@@ -31,9 +30,9 @@ pub(super) async fn determine_provisional_attempts(context: &RestoreContext, req
         return;
     }
     if let Err(error) = determine(context, request, vault, together).await {
-        context.observer.on_event(&Event::Warning {
-            message: &format!("the attempts of steps sealed during an outage are still provisional: {error}"),
-        });
+        context.observer.warn(format!(
+            "the attempts of steps sealed during an outage are still provisional: {error}"
+        ));
     }
 }
 
@@ -46,13 +45,11 @@ pub(super) async fn warn_of_provisional_attempts(context: &RestoreContext, reque
     let provisional = provisional_steps(vault, &request.run).await.unwrap_or_default();
     if !provisional.is_empty() {
         let ids: Vec<String> = provisional.iter().map(|step| step.id().to_string()).collect();
-        context.observer.on_event(&Event::Warning {
-            message: &format!(
+        context.observer.warn(format!(
                 "the attempts of steps sealed during an outage are still provisional: {}; a restore determines them \
                  first, and may choose another step then",
                 ids.join(", ")
-            ),
-        });
+            ));
     }
 }
 
@@ -107,9 +104,9 @@ pub(super) async fn record_launch(context: &RestoreContext, request: &RestoreReq
         return;
     };
     if let Err(error) = record_beginning(vault, &request.run, launch, together.since).await {
-        context.observer.on_event(&Event::Warning {
-            message: &format!("cannot record in the vault that the launch '{launch}' began: {error}"),
-        });
+        context.observer.warn(format!(
+            "cannot record in the vault that the launch '{launch}' began: {error}"
+        ));
     }
 }
 
@@ -123,12 +120,10 @@ pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest,
         remember_resumption(vault, request, plan).await
     };
     if let Err(error) = remembered.await {
-        context.observer.on_event(&Event::Warning {
-            message: &format!(
-                "cannot record in the vault that {} was restored: {error}",
-                plan.id
-            ),
-        });
+        context.observer.warn(format!(
+            "cannot record in the vault that {} was restored: {error}",
+            plan.id
+        ));
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, SilentObserver};
+use stepvault_core::observe::SilentObserver;
 use stepvault_core::retention::best_step;
 use stepvault_core::step_origin::BestName;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -153,12 +153,10 @@ async fn best_steps(
                 target,
             });
         } else if std::fs::symlink_metadata(place).is_err() {
-            context.observer.on_event(&Event::Warning {
-                message: &format!(
-                    "{} names {} as the best step, and no tier has it",
-                    plan.id, best.name
-                ),
-            });
+            context.observer.warn(format!(
+                "{} names {} as the best step, and no tier has it",
+                plan.id, best.name
+            ));
         }
     }
     Ok(found)
@@ -216,12 +214,10 @@ fn warn(context: &RestoreContext, name: &str, error: Error) -> Result<()> {
     if error.kind() == ErrorKind::Interrupted {
         return Err(error);
     }
-    context.observer.on_event(&Event::Warning {
-        message: &format!(
-            "the best step {name} is not restored beside the step that names it: {}",
-            error.text_with_hint()
-        ),
-    });
+    context.observer.warn(format!(
+        "the best step {name} is not restored beside the step that names it: {}",
+        error.text_with_hint()
+    ));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Tier};
+use stepvault_core::observe::Tier;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 use stepvault_remote::store::ObjectInfo;
@@ -170,9 +170,9 @@ impl Candidates {
     }
 
     fn add_unreachable(&mut self, context: &RestoreContext, tier: Tier, error: Error) {
-        context.observer.on_event(&Event::Warning {
-            message: &format!("{tier} is unreachable and may hold newer steps: {error}"),
-        });
+        context
+            .observer
+            .warn(format!("{tier} is unreachable and may hold newer steps: {error}"));
         self.unreachable.push((tier, error));
     }
 

@@ -30,12 +30,12 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::Event;
+use stepvault_core::observe::{Operation, OperationKind};
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::vault::Vault;
-use tokio::time::Instant;
 
 use crate::blocking::blocking;
+use crate::observed::ObservedOperation;
 use crate::tier::run_remote::RunRemote;
 
 use agreement::Agreed;
@@ -213,16 +213,18 @@ async fn fetch_and_publish(
     let step = Arc::clone(&missing.step);
     let staging = fetch::open_staging(context, &step, &plan.path).await?;
     fetch::check_space(&staging, &step).await?;
-    let tier = &step.first_tier();
-    let place = &plan.path.to_string_lossy().into_owned();
-    let (id, bytes, begun) = (step.id, step.data_bytes(), Instant::now());
-    context.observer.on_event(&Event::TransferStarted {
-        tier,
-        id,
-        place,
-        files: step.files.len() as u64,
-        bytes,
-    });
+    let (tier, location) = (step.first_tier(), plan.path.to_string_lossy().into_owned());
+    let observed = ObservedOperation::start(
+        context.observer.as_ref(),
+        Operation {
+            kind: OperationKind::Transfer,
+            tier: &tier,
+            id: step.id,
+            location: &location,
+            files: step.files.len() as u64,
+            bytes: Some(step.data_bytes()),
+        },
+    );
     let transfer = async {
         match fetch::fetch(context, &step, staging).await? {
             FetchOutcome::Staged(staging, fetched) => {
@@ -235,26 +237,11 @@ async fn fetch_and_publish(
         }
     };
     let outcome = transfer.await;
-    let seconds = begun.elapsed().as_secs_f64();
     match &outcome {
-        Ok(Execution::Restored(_)) => context.observer.on_event(&Event::TransferFinished {
-            tier,
-            id,
-            place,
-            bytes,
-            copied_bytes: 0,
-            seconds,
-        }),
+        Ok(Execution::Restored(_)) => observed.finished(0),
         // The step is skipped, and the reasons are reported with that.
         Ok(Execution::NoneValid(_)) => {}
-        Err(error) => context.observer.on_event(&Event::TransferFailed {
-            tier,
-            id,
-            place,
-            bytes,
-            seconds,
-            error,
-        }),
+        Err(error) => observed.failed(error),
     }
     outcome
 }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Tier};
+use stepvault_core::observe::Tier;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::HandoffPlan;
@@ -254,9 +254,10 @@ impl<'a> Search<'a> {
             }
         }
         let candidate = self.demoted.pop_front()?;
-        self.context.observer.on_event(&Event::Warning {
-            message: &format!("{} is restored despite this: no other step is left", candidate.id),
-        });
+        self.context.observer.warn(format!(
+            "{} is restored despite this: no other step is left",
+            candidate.id
+        ));
         self.skipped.retain(|other| !other.is(candidate.id));
         Some(candidate)
     }
@@ -280,9 +281,9 @@ impl<'a> Search<'a> {
     }
 
     fn add_skipped(&mut self, id: StepId, step: SkippedStep) {
-        self.context.observer.on_event(&Event::Warning {
-            message: &format!("{id} is skipped: {}", step.reasons.join("; ")),
-        });
+        self.context
+            .observer
+            .warn(format!("{id} is skipped: {}", step.reasons.join("; ")));
         self.skipped.push(step);
     }
 

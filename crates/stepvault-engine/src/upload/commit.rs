@@ -148,11 +148,9 @@ impl UploadSession {
         let (step, remote) = (sealed.clone(), self.remote.clone());
         if blocking(move || is_durable_on(&step, &remote)).await? {
             let (id, name) = (sealed.id(), self.remote.name());
-            self.observer.on_event(&Event::Warning {
-                message: &format!(
+            self.observer.warn(format!(
                     "{id} was durable on {name} and is gone from it; was it restored from an older copy? It is uploaded again"
-                ),
-            });
+                ));
         }
         Ok(())
     }

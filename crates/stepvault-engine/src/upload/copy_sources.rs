@@ -10,7 +10,6 @@ use stepvault_core::commit::{Commit, CommittedPart};
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::observe::Event;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::seal_record::SealRecord;
 
@@ -136,13 +135,11 @@ impl CopySources {
                     .unwrap_or_else(PoisonError::into_inner)
                     .insert(source.to_owned());
                 if is_new && error.kind() == ErrorKind::Damaged {
-                    session.observer.on_event(&Event::Warning {
-                        message: &format!(
+                    session.observer.warn(format!(
                             "{} no longer holds what was uploaded and is not used as a copy source: {error} (check \
                              its step with `stepvault verify --deep`)",
                             session.remote.describe(source)
-                        ),
-                    });
+                        ));
                 } else {
                     tracing::debug!(%remote, source, %error, "sent instead of copied");
                 }

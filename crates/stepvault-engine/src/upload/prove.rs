@@ -1,7 +1,6 @@
 //! Proves what was sent: each object when it is complete, and that the remote lists all of them.
 
 use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
-use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
 use stepvault_core::remote_settings::ReadBack;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -177,7 +176,7 @@ impl UploadSession {
             self.remote.name(),
             record.id
         );
-        self.observer.on_event(&Event::Warning { message: &message });
+        self.observer.warn(&message);
         for path in vanished {
             journal.append(&JournalRecord::FileForgotten { path: path.clone() })?;
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::NodeName;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::{Observer, Operation, OperationKind};
 use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::IGNORED_ATTRIBUTES_HINT;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -25,6 +25,7 @@ use super::commit::Begun;
 use super::digests::SharedDigests;
 use crate::cpu_share::CpuShare;
 use crate::memory::MemoryBudget;
+use crate::observed::ObservedOperation;
 use crate::tier::concurrency;
 use crate::tier::guarantees::guarantees;
 use crate::tier::run_remote::RunRemote;
@@ -69,13 +70,11 @@ impl UploadSession {
             (false, _) => Some("an object"),
         };
         if let Some(what) = overwrites {
-            observer.on_event(&Event::Warning {
-                message: &format!(
+            observer.warn(format!(
                     "{}: this store does not refuse to overwrite {what}; two concurrent writers of one step may not \
                      detect each other",
                     remote.store.url()
-                ),
-            });
+                ));
         }
         report_ignored(&remote, &guarantees.ignored_attributes, observer.as_ref())?;
         concurrency::recall(&remote, &vault).await;
@@ -162,39 +161,25 @@ impl UploadSession {
         if self.begin(sealed).await? == Begun::AlreadyDurable {
             return Ok(Uploaded::AlreadyDurable);
         }
-        let bytes = record.own_bytes();
-        let tier = &self.remote.tier;
-        let place = &self.remote.step_location(&record.name, id);
         let copied_before = self.copied_bytes();
-        self.observer.on_event(&Event::TransferStarted {
-            tier,
-            id,
-            place,
-            files: record.own_files().len() as u64,
-            bytes,
-        });
-        let started = Instant::now();
+        let location = self.remote.step_location(&record.name, id);
+        let transfer = ObservedOperation::start(
+            self.observer.as_ref(),
+            Operation {
+                kind: OperationKind::Transfer,
+                tier: &self.remote.tier,
+                id,
+                location: &location,
+                files: record.own_files().len() as u64,
+                bytes: Some(record.own_bytes()),
+            },
+        );
         let sent = self.send(sealed, begun).await;
-        let seconds = started.elapsed().as_secs_f64();
         concurrency::remember(&self.remote, &self.vault).await;
-        self.observer.on_event(&match &sent {
-            Ok(_) => Event::TransferFinished {
-                tier,
-                id,
-                place,
-                bytes,
-                copied_bytes: self.copied_bytes().saturating_sub(copied_before),
-                seconds,
-            },
-            Err(error) => Event::TransferFailed {
-                tier,
-                id,
-                place,
-                bytes,
-                seconds,
-                error,
-            },
-        });
+        match &sent {
+            Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
+            Err(error) => transfer.failed(error),
+        }
         sent
     }
 
@@ -227,9 +212,7 @@ fn report_ignored(remote: &RunRemote, ignored: &[IgnoredAttribute], observer: &d
             .because(why)
             .hint(IGNORED_ATTRIBUTES_HINT));
     }
-    observer.on_event(&Event::Warning {
-        message: &format!("{}: {why}", remote.store.url()),
-    });
+    observer.warn(format!("{}: {why}", remote.store.url()));
     Ok(())
 }
 

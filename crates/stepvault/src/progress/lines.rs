@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use stepvault_core::ids::StepId;
-use stepvault_core::observe::Event;
+use stepvault_core::Error;
+use stepvault_core::observe::{Event, Operation, OperationKind};
 
 use super::counters::TierCounters;
 use crate::output::human;
@@ -109,59 +109,13 @@ fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String 
 /// Describes an event in one line; `None` for events that are too frequent.
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
-        Event::SealStarted {
-            id,
-            source,
-            files,
-            bytes,
-        } => format!(
-            "local: sealing {id}: {}, {}, from {}",
-            human::count(*files, "file"),
-            human::bytes(*bytes),
-            source.display()
-        ),
-        Event::Sealed {
-            id,
-            source,
-            files,
-            bytes,
-            seconds,
-        } => format!(
-            "local: sealed {id}: {}, {}, from {}",
-            human::count(*files, "file"),
-            taken(*bytes, *seconds),
-            source.display()
-        ),
-        Event::SealFailed {
-            id, seconds, error, ..
-        } => {
-            // The error names the path.
-            format!("local: {id} failed after {}: {error}", human::seconds(*seconds))
-        }
-        Event::TransferStarted {
-            tier,
-            id,
-            place,
-            files,
-            bytes,
-        } => format!(
-            "{tier}: {id} started: {}, {}, to {place}",
-            human::count(*files, "file"),
-            human::bytes(*bytes)
-        ),
-        Event::TransferFinished { .. } => return of_transfer(event, false),
-        Event::TransferFailed {
-            tier,
-            id,
-            place,
-            bytes,
+        Event::Started(operation) => of_start(operation),
+        Event::Finished { .. } => return of_end(event, false),
+        Event::Failed {
+            operation,
             seconds,
             error,
-        } => format!(
-            "{tier}: {id} failed after {}: {} to {place}: {error}",
-            human::seconds(*seconds),
-            human::bytes(*bytes)
-        ),
+        } => of_failure(operation, *seconds, error),
         Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
         Event::Retrying {
             tier,
@@ -171,72 +125,74 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             format!("{tier}: {error}; retrying in {}", human::seconds(*wait_seconds))
         }
         Event::Skipped { tier, id, reason } => format!("{tier}: {id} skipped: {reason}"),
-        Event::RemovalStarted { .. } | Event::Removed { .. } | Event::RemovalFailed { .. } => {
-            return of_removal(event);
-        }
         Event::Info { message } => (*message).to_owned(),
         Event::Warning { message } => format!("warning: {message}"),
         _ => return None,
     })
 }
 
-/// Describes the end of a transfer, after which the step is durable if `is_durable`.
-pub(super) fn of_transfer(event: &Event<'_>, is_durable: bool) -> Option<String> {
-    let Event::TransferFinished {
-        tier,
-        id,
-        place,
-        bytes,
+fn of_start(operation: &Operation<'_>) -> String {
+    let (tier, id, location) = (operation.tier, operation.id, operation.location);
+    let size = || {
+        let bytes = human::bytes(operation.bytes.unwrap_or_default());
+        format!("{}, {bytes}", human::count(operation.files, "file"))
+    };
+    match operation.kind {
+        OperationKind::Seal => format!("{tier}: sealing {id}: {}, from {location}", size()),
+        OperationKind::Transfer => format!("{tier}: {id} started: {}, to {location}", size()),
+        OperationKind::Removal => format!("{tier}: removing {}, from {location}", sized(operation)),
+    }
+}
+
+/// Describes the end of an operation; after that of a transfer, the step is durable if `is_durable`.
+pub(super) fn of_end(event: &Event<'_>, is_durable: bool) -> Option<String> {
+    let Event::Finished {
+        operation,
         copied_bytes,
         seconds,
     } = event
     else {
         return None;
     };
-    Some(format!(
-        "{tier}: {id} {}: {}{}, to {place}",
-        if is_durable { "is durable" } else { "done" },
-        taken(*bytes, *seconds),
-        human::copied(*copied_bytes)
-    ))
-}
-
-fn of_removal(event: &Event<'_>) -> Option<String> {
-    Some(match event {
-        Event::RemovalStarted {
-            tier,
-            id,
-            place,
-            bytes,
-        } => format!("{tier}: removing {}, from {place}", sized(*id, *bytes)),
-        Event::Removed {
-            tier,
-            id,
-            place,
-            bytes,
-            seconds,
-        } => format!(
-            "{tier}: removed {} in {}, from {place}",
-            sized(*id, *bytes),
-            human::seconds(*seconds)
-        ),
-        Event::RemovalFailed {
-            tier,
-            id,
-            place,
-            seconds,
-            error,
-        } => format!(
-            "{tier}: cannot remove {id} from {place}: {error} (after {})",
-            human::seconds(*seconds)
-        ),
-        _ => return None,
+    let (tier, id, location) = (operation.tier, operation.id, operation.location);
+    let taken = || taken(operation.bytes.unwrap_or_default(), *seconds);
+    Some(match operation.kind {
+        OperationKind::Seal => {
+            let files = human::count(operation.files, "file");
+            format!("{tier}: sealed {id}: {files}, {}, from {location}", taken())
+        }
+        OperationKind::Transfer => {
+            let done = if is_durable { "is durable" } else { "done" };
+            let copied = human::copied(*copied_bytes);
+            format!("{tier}: {id} {done}: {}{copied}, to {location}", taken())
+        }
+        OperationKind::Removal => {
+            let (step, seconds) = (sized(operation), human::seconds(*seconds));
+            format!("{tier}: removed {step} in {seconds}, from {location}")
+        }
     })
 }
 
+fn of_failure(operation: &Operation<'_>, seconds: f64, error: &Error) -> String {
+    let (tier, id, location) = (operation.tier, operation.id, operation.location);
+    let seconds = human::seconds(seconds);
+    match operation.kind {
+        // The error names the path.
+        OperationKind::Seal => format!("{tier}: {id} failed after {seconds}: {error}"),
+        OperationKind::Transfer => {
+            let bytes = human::bytes(operation.bytes.unwrap_or_default());
+            format!("{tier}: {id} failed after {seconds}: {bytes} to {location}: {error}")
+        }
+        OperationKind::Removal => {
+            format!("{tier}: cannot remove {id} from {location}: {error} (after {seconds})")
+        }
+    }
+}
+
 /// Formats a step with its size: `step 100 (attempt 1): 2.0 GiB`.
-fn sized(id: StepId, bytes: Option<u64>) -> String {
-    bytes.map_or_else(
+fn sized(operation: &Operation<'_>) -> String {
+    let id = operation.id;
+    operation.bytes.map_or_else(
         || format!("the remainder of {id}"),
         |bytes| format!("{id}: {}", human::bytes(bytes)),
     )
@@ -254,8 +210,9 @@ fn taken(bytes: u64, seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::ErrorKind;
+    use stepvault_core::ids::StepId;
     use stepvault_core::observe::Tier;
-    use stepvault_core::{Error, ErrorKind};
 
     use super::*;
 
@@ -320,26 +277,27 @@ mod tests {
     }
 
     fn removal_lines(tier: &Tier, id: StepId) -> Vec<String> {
-        let place = "s3://b/demo/000000000100.a1/step_100";
+        let operation = Operation {
+            kind: OperationKind::Removal,
+            tier,
+            id,
+            location: "s3://b/demo/000000000100.a1/step_100",
+            files: 0,
+            bytes: Some(2048),
+        };
         let error = &Error::new(ErrorKind::Denied, "cannot delete").because("refused");
         let events = [
-            Event::RemovalStarted {
-                tier,
-                id,
-                place,
-                bytes: Some(2048),
-            },
-            Event::Removed {
-                tier,
-                id,
-                place,
-                bytes: None,
+            Event::Started(operation),
+            Event::Finished {
+                operation: Operation {
+                    bytes: None,
+                    ..operation
+                },
+                copied_bytes: 0,
                 seconds: 0.5,
             },
-            Event::RemovalFailed {
-                tier,
-                id,
-                place,
+            Event::Failed {
+                operation,
                 seconds: 1.0,
                 error,
             },
@@ -351,22 +309,20 @@ mod tests {
     fn events_read_as_sentences() {
         let id = StepId::from_label("000000000100.a1").unwrap();
         let tier = Tier::Remote("main".parse().unwrap());
-        let started = Event::TransferStarted {
+        let transfer = Operation {
+            kind: OperationKind::Transfer,
             tier: &tier,
             id,
-            place: "s3://b/demo/000000000100.a1/step_100",
+            location: "s3://b/demo/000000000100.a1/step_100",
             files: 1,
-            bytes: 2048,
+            bytes: Some(2048),
         };
         assert_eq!(
-            of_event(&started).unwrap(),
+            of_event(&Event::Started(transfer)).unwrap(),
             "main: step 100 (attempt 1) started: 1 file, 2.0 KiB, to s3://b/demo/000000000100.a1/step_100"
         );
-        let finished = Event::TransferFinished {
-            tier: &tier,
-            id,
-            place: "s3://b/demo/000000000100.a1/step_100",
-            bytes: 2048,
+        let finished = Event::Finished {
+            operation: transfer,
             copied_bytes: 0,
             seconds: 2.0,
         };
@@ -375,15 +331,12 @@ mod tests {
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
         );
         assert!(
-            of_transfer(&finished, true)
+            of_end(&finished, true)
                 .unwrap()
                 .starts_with("main: step 100 (attempt 1) is durable: 2.0 KiB in 2s")
         );
-        let copied = Event::TransferFinished {
-            tier: &tier,
-            id,
-            place: "s3://b/demo/000000000100.a1/step_100",
-            bytes: 2048,
+        let copied = Event::Finished {
+            operation: transfer,
             copied_bytes: 1536,
             seconds: 2.0,
         };
@@ -392,11 +345,17 @@ mod tests {
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
              s3://b/demo/000000000100.a1/step_100"
         );
-        let sealed = Event::Sealed {
+        let operation = Operation {
+            kind: OperationKind::Seal,
+            tier: &Tier::Local,
             id,
-            source: std::path::Path::new("/out/step_100"),
+            location: "/out/step_100",
             files: 3,
-            bytes: 0,
+            bytes: Some(0),
+        };
+        let sealed = Event::Finished {
+            operation,
+            copied_bytes: 0,
             seconds: 0.0,
         };
         assert_eq!(
@@ -406,9 +365,8 @@ mod tests {
         let error = Error::new(ErrorKind::NoSpace, "cannot seal")
             .on("/out/step_100")
             .because("no space is left");
-        let failed = Event::SealFailed {
-            id,
-            source: std::path::Path::new("/out/step_100"),
+        let failed = Event::Failed {
+            operation,
             seconds: 0.012,
             error: &error,
         };

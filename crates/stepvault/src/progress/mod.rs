@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use stepvault_core::Error;
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
 
 use crate::output::{self, Output, Priority};
@@ -197,6 +197,18 @@ impl Watcher {
         self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends a transfer that is counted; returns whether its step became durable.
+    fn end_transfer(&self, operation: &Operation<'_>) -> bool {
+        if operation.kind != OperationKind::Transfer {
+            return false;
+        }
+        if let Some(counters) = self.counters(operation.tier) {
+            counters.end();
+        }
+        let ended = self.transfers().remove(&(operation.tier.clone(), operation.id));
+        ended.unwrap_or(false)
+    }
+
     fn print_start(&self, tier: &Tier, id: StepId, event: &Event<'_>) {
         if !self.repeats().tells_of_start(tier, id, Instant::now()) {
             return;
@@ -249,51 +261,36 @@ impl Observer for Watcher {
                     counters.end();
                 }
             }
-            Event::TransferStarted {
-                tier,
-                id,
-                files,
-                bytes,
-                ..
-            } => {
-                let was_interrupted = self.transfers().insert((Tier::clone(tier), *id), false).is_some();
-                if let Some(counters) = self.counters(tier) {
-                    if was_interrupted {
-                        counters.take_back(*files, *bytes);
+            Event::Started(operation) => {
+                let Operation { tier, id, .. } = *operation;
+                if operation.kind == OperationKind::Transfer {
+                    let was_interrupted = self.transfers().insert((tier.clone(), id), false).is_some();
+                    if let Some(counters) = self.counters(tier) {
+                        let (files, bytes) = (operation.files, operation.bytes.unwrap_or_default());
+                        if was_interrupted {
+                            counters.take_back(files, bytes);
+                        }
+                        counters.begin(files, bytes);
                     }
-                    counters.begin(*files, *bytes);
                 }
-                self.print_start(tier, *id, event);
+                self.print_start(tier, id, event);
             }
-            Event::TransferFinished { tier, id, .. } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.end();
+            Event::Finished { operation, .. } => {
+                let Operation { tier, id, .. } = *operation;
+                if operation.kind != OperationKind::Removal {
+                    self.repeats().succeeded(tier, id);
                 }
-                self.repeats().succeeded(tier, *id);
-                let is_durable = self.transfers().remove(&(Tier::clone(tier), *id));
+                let is_durable = self.end_transfer(operation);
                 self.print(Priority::Info, || {
-                    lines::of_transfer(event, is_durable.unwrap_or(false)).unwrap_or_default()
+                    lines::of_end(event, is_durable).unwrap_or_default()
                 });
             }
-            Event::TransferFailed { tier, id, error, .. } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.end();
-                }
-                self.transfers().remove(&(Tier::clone(tier), *id));
-                self.print_failure(tier, *id, error, event);
+            Event::Failed { operation, error, .. } => {
+                self.end_transfer(operation);
+                self.print_failure(operation.tier, operation.id, error, event);
             }
             // One line tells of both.
             Event::Durable { tier, id } if self.is_transferring(tier, *id) => {}
-            Event::RemovalStarted { tier, id, .. } => self.print_start(tier, *id, event),
-            Event::RemovalFailed { tier, id, error, .. } => self.print_failure(tier, *id, error, event),
-            Event::SealStarted { id, .. } => self.print_start(&Tier::Local, *id, event),
-            Event::SealFailed { id, error, .. } => {
-                self.print_failure(&Tier::Local, *id, error, event);
-            }
-            Event::Sealed { id, .. } => {
-                self.repeats().succeeded(&Tier::Local, *id);
-                self.print(Priority::Info, || lines::of_event(event).unwrap_or_default());
-            }
             Event::Retrying { tier, .. } => {
                 // While a remote is down, every request is retried; one line per interval is enough.
                 if self.counters(tier).is_none_or(TierCounters::may_tell_of_retry)

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::ResumePoint;
-use stepvault_core::observe::Event;
 use stepvault_core::records::Availability;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
@@ -35,19 +34,17 @@ impl Agreement<'_> {
         held: &HeldParts,
         damaged: &BTreeSet<StepId>,
     ) -> Result<()> {
-        self.context.observer.on_event(&Event::Warning {
-            message: &format!(
-                "{id} is sealed on the nodes and not durable: uploading it before the trainer resumes from it"
-            ),
-        });
+        self.context.observer.warn(format!(
+            "{id} is sealed on the nodes and not durable: uploading it before the trainer resumes from it"
+        ));
         let own = held.of(id);
         let upload = async {
             if let Some(step) = own
                 && let Err(error) = self.upload(step).await
             {
-                self.context.observer.on_event(&Event::Warning {
-                    message: &format!("cannot upload this node's part of {id}: {error}"),
-                });
+                self.context
+                    .observer
+                    .warn(format!("cannot upload this node's part of {id}: {error}"));
             }
             std::future::pending::<()>().await;
         };
@@ -113,12 +110,10 @@ impl Agreement<'_> {
                 }
             }
             if Instant::now() >= deadline {
-                self.context.observer.on_event(&Event::Warning {
-                    message: &format!(
+                self.context.observer.warn(format!(
                         "{id} did not become durable: no node made progress for {} s; resuming from an older step",
                         self.together.patience.as_secs()
-                    ),
-                });
+                    ));
                 let durable = self.newest_durable(damaged).await?;
                 self.record(next, &durable).await?;
                 return Ok(());

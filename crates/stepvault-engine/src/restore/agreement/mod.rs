@@ -17,7 +17,6 @@ use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::keys::{KeyKind, ResumePoint};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::listed;
-use stepvault_core::observe::Event;
 use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Duration, Instant};
@@ -167,11 +166,9 @@ pub(super) async fn predict(context: &RestoreContext, request: &RestoreRequest) 
     let durable = agreement.newest_durable(&damaged).await?;
     let held = agreement.held_parts().await?;
     if let Some(id) = held.newest(durable.step, &damaged) {
-        context.observer.on_event(&Event::Warning {
-            message: &format!(
-                "{id} is sealed on this node and not durable: the nodes restore it if they hold all of its parts"
-            ),
-        });
+        context.observer.warn(format!(
+            "{id} is sealed on this node and not durable: the nodes restore it if they hold all of its parts"
+        ));
     }
     Ok(Some(durable))
 }
@@ -195,9 +192,9 @@ pub(super) async fn record_damaged(
     };
     let key = agreement.remote.keys.damaged(id);
     if let Err(error) = agreement.remote.replace_record(&key, &record).await {
-        context.observer.on_event(&Event::Warning {
-            message: &format!("cannot tell the other nodes that {id} is damaged: {error}"),
-        });
+        context.observer.warn(format!(
+            "cannot tell the other nodes that {id} is damaged: {error}"
+        ));
     }
 }
 

@@ -6,7 +6,6 @@ use stepvault_core::Result;
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::nodes::{NodeSet, listed};
-use stepvault_core::observe::Event;
 use stepvault_core::records::{Availability, StagedPart, StagedParts};
 use stepvault_local::sealed::SealedStep;
 
@@ -108,13 +107,11 @@ impl Agreement<'_> {
     }
 
     pub(super) fn warn_of_silent(&self, silent: &[NodeName]) {
-        self.context.observer.on_event(&Event::Warning {
-            message: &format!(
-                "{} did not start within {} s: going on without the steps that only they may hold",
-                listed(silent),
-                self.together.patience.as_secs()
-            ),
-        });
+        self.context.observer.warn(format!(
+            "{} did not start within {} s: going on without the steps that only they may hold",
+            listed(silent),
+            self.together.patience.as_secs()
+        ));
     }
 
     /// Decides between the newest durable step and a newer one of which the nodes hold all parts.

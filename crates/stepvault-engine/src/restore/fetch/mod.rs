@@ -58,9 +58,9 @@ pub(super) async fn take_leases(context: &RestoreContext, resolved: &ResolvedSte
         let Source::Remote(remote) = source else { continue };
         match HeldLease::on_step(remote, resolved.id).await {
             Ok(lease) => leases.push(lease),
-            Err(error) => context.observer.on_event(&Event::Warning {
-                message: &format!("{}: restoring without a lease: {error}", remote.name()),
-            }),
+            Err(error) => context
+                .observer
+                .warn(format!("{}: restoring without a lease: {error}", remote.name())),
         }
     }
     leases

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::manifest::Shape;
-use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::{
@@ -347,7 +346,7 @@ pub(super) async fn clear_first_start(
     }
     let (options, directory, vault) = (options.clone(), directory.clone(), context.vault.clone());
     let moved = blocking(move || move_what_is_in_the_way(&options, &directory, vault.as_ref(), from_scratch));
-    let warn = |message: &str| context.observer.on_event(&Event::Warning { message });
+    let warn = |message: &str| context.observer.warn(message);
     match moved.await {
         Ok(moved) => {
             let why = if from_scratch {

@@ -10,7 +10,7 @@ use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
 use stepvault_core::members::MemberSet;
-use stepvault_core::observe::{Event, Tier};
+use stepvault_core::observe::Tier;
 use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::{BestName, StepOrigin};
 use stepvault_local::sealed::SealedStep;
@@ -159,9 +159,9 @@ pub(super) async fn resolve(
     }
     if !versions.is_empty() {
         for tier in &faults.unread {
-            context.observer.on_event(&Event::Warning {
-                message: &format!("{id} is not restored from a tier that cannot be read: {tier}"),
-            });
+            context.observer.warn(format!(
+                "{id} is not restored from a tier that cannot be read: {tier}"
+            ));
         }
     }
     let mut resolved = VecDeque::new();
