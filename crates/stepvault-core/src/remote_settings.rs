@@ -53,50 +53,32 @@ impl Scheme {
         matches!(self, Self::File)
     }
 
-    /// Returns whether a setting that not every store has applies to this kind. A setting that has no effect without a
-    /// warning (an encryption, an owner check) would be worse than an error.
+    /// The settings that not every store has, and the kinds of store that have them. A setting that has no effect
+    /// without a warning (an encryption, an owner check) would be worse than an error.
+    pub(crate) const SETTINGS_OF_SOME: [(&'static str, &'static [Self]); 17] = [
+        ("endpoint", &[Self::S3, Self::Gcs, Self::Azure]),
+        ("region", &[Self::S3]),
+        ("profile", &[Self::S3]),
+        ("path-style", &[Self::S3]),
+        ("allow-http", &[Self::S3, Self::Gcs, Self::Azure]),
+        ("ca-file", &[Self::S3, Self::Gcs, Self::Azure]),
+        ("client-certificate", &[Self::S3, Self::Gcs, Self::Azure]),
+        ("client-key", &[Self::S3, Self::Gcs, Self::Azure]),
+        ("send-token", &[Self::Gcs, Self::Azure]),
+        ("transport", &[Self::Gcs]),
+        ("storage-class", &[Self::S3, Self::Gcs]),
+        ("server-side-encryption", &[Self::S3]),
+        ("kms-key", &[Self::S3, Self::Gcs]),
+        ("tags", &[Self::S3]),
+        ("expected-bucket-owner", &[Self::S3]),
+        ("attributes", &[Self::S3, Self::Gcs]),
+        ("requester-pays", &[Self::S3]),
+    ];
+
+    /// Returns whether a setting that not every store has applies to this kind.
     pub fn takes(self, setting: &str) -> bool {
-        let settings: &[&str] = match self {
-            Self::S3 => &[
-                "endpoint",
-                "region",
-                "profile",
-                "path-style",
-                "allow-http",
-                "ca-file",
-                "client-certificate",
-                "client-key",
-                "storage-class",
-                "server-side-encryption",
-                "kms-key",
-                "tags",
-                "expected-bucket-owner",
-                "attributes",
-                "requester-pays",
-            ],
-            Self::Gcs => &[
-                "endpoint",
-                "allow-http",
-                "ca-file",
-                "client-certificate",
-                "client-key",
-                "send-token",
-                "transport",
-                "storage-class",
-                "kms-key",
-                "attributes",
-            ],
-            Self::Azure => &[
-                "endpoint",
-                "allow-http",
-                "ca-file",
-                "client-certificate",
-                "client-key",
-                "send-token",
-            ],
-            Self::File | Self::Memory => &[],
-        };
-        settings.contains(&setting)
+        let mut settings = Self::SETTINGS_OF_SOME.iter();
+        settings.any(|(name, schemes)| *name == setting && schemes.contains(&self))
     }
 }
 
@@ -343,40 +325,6 @@ pub struct RemoteSettings {
     pub read_back: ReadBack,
     /// Whether the store copies data that it has from an earlier step, so that it is not sent again.
     pub copy_unchanged: bool,
-}
-
-impl RemoteSettings {
-    /// Returns the defaults for a remote called `name` at `url`.
-    pub fn new(name: RemoteName, url: RemoteUrl) -> Self {
-        Self {
-            name,
-            url,
-            required: true,
-            endpoint: None,
-            region: None,
-            profile: None,
-            path_style: None,
-            allow_http: false,
-            ca_file: None,
-            client_certificate: None,
-            client_key: None,
-            send_token: false,
-            transport: Transport::default(),
-            storage_class: None,
-            server_side_encryption: None,
-            kms_key: None,
-            tags: BTreeMap::new(),
-            expected_bucket_owner: None,
-            attributes_required: true,
-            requester_pays: false,
-            max_concurrent_requests: 256,
-            bandwidth_limit_bytes_per_second: None,
-            stall_timeout_seconds: 30,
-            retry_deadline_seconds: 120,
-            read_back: ReadBack::Auto,
-            copy_unchanged: true,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use stepvault_agent::{
 use stepvault_core::Result;
 use stepvault_core::config::Completion;
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::config::RestartSettings;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
-use stepvault_core::starts::RestartLoopRule;
 use stepvault_engine::cpu_share::CpuShare;
 use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
@@ -213,7 +213,7 @@ impl Node {
             metrics_listen: None,
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,
-            restart_loop: Some(RestartLoopRule::default()),
+            restart_loop: Some(RestartSettings::default().restart_loop),
             once: false,
             trainer_ended: false,
             followed_process: None,

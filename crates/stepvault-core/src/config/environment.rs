@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::finding::{Fault, Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
+use super::schema::Schema;
 use super::suggest::nearest;
 
 const PREFIX: &str = "STEPVAULT_";
@@ -42,13 +43,11 @@ pub fn variable_name(key: &str) -> String {
 
 /// Reads the environment into `merged`. Remotes and runs must be known before: a variable can set a key of one, but
 /// cannot create one, because the spelling of its name is lost.
-pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
+pub(super) fn read(environment: &[(String, String)], schema: &Schema, merged: &mut Merged) {
     let mut known: BTreeMap<String, Vec<KeyPath>> = BTreeMap::new();
-    for (path, ..) in merged.keys() {
-        known
-            .entry(variable_name(&path.to_string()))
-            .or_default()
-            .push(path);
+    for key in schema.keys(|table| merged.names(table)) {
+        let variable = variable_name(&key.path.to_string());
+        known.entry(variable).or_default().push(key.path);
     }
     for (variable, text) in environment
         .iter()
@@ -59,11 +58,8 @@ pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
         };
         match known.get(variable).map(Vec::as_slice) {
             Some([path]) if text.is_empty() => {
-                merged.fault(
-                    path,
-                    source,
-                    &Fault::new("it is empty", "unset it, or give it a value"),
-                );
+                let fault = Fault::new("it is empty", "unset it, or give it a value");
+                merged.fault_at(path, source, fault);
             }
             Some([path]) => merged.set_text(path.clone(), text, source),
             Some(several) => {

@@ -8,18 +8,15 @@ const MASK: &str = "****";
 
 /// Returns every value that is set, in the order of the schema.
 pub(super) fn explain(merged: &Merged) -> Vec<Explained> {
-    let mut explained = Vec::new();
-    for (path, ..) in merged.keys() {
-        if let Some(entry) = merged.get(&path) {
-            let value = mask(entry.value.clone()).to_string();
-            explained.push(Explained {
-                key: path.to_string(),
-                value,
-                source: entry.source.clone(),
-            });
-        }
-    }
-    explained
+    let explained = merged.read.iter().filter_map(|key| {
+        let entry = merged.get(&key.path)?;
+        Some(Explained {
+            key: key.path.to_string(),
+            value: mask(entry.value.clone()).to_string(),
+            source: entry.source.clone(),
+        })
+    });
+    explained.collect()
 }
 
 /// Masks secrets. No key is meant for a secret; this covers one that was pasted by mistake.

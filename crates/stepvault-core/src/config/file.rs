@@ -2,177 +2,128 @@
 
 use std::ops::Range;
 
-use toml::Value;
-use toml::de::{DeTable, DeValue};
+use serde::Deserialize as _;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::{Spanned, Value};
 
-use super::finding::{Finding, Source};
+use super::finding::{Fault, Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
-use super::schema::{self, Member, Shape};
+use super::schema::{PROFILE, Schema};
 use super::sources::FileText;
 use super::suggest::nearest;
 
 /// Reads the file into `merged`.
-pub(super) fn read(file: &FileText, merged: &mut Merged) {
-    // The same document is parsed twice: into a table of values, and into a table with positions.
-    let parsed =
-        DeTable::parse(&file.text).and_then(|places| Ok((places, file.text.parse::<toml::Table>()?)));
-    let (places, values) = match parsed {
-        Ok(parsed) => parsed,
-        Err(error) => {
-            let source = place(file, error.span());
-            merged.faults.push(Finding::new(
-                "",
-                source,
-                error.message().trim().replace('\n', ", "),
-            ));
-            return;
-        }
-    };
-    let reader = Reader { file };
-    reader.table(&KeyPath::of(&[]), schema::ROOT, places.get_ref(), &values, merged);
+pub(super) fn read(file: &FileText, schema: &Schema, merged: &mut Merged) {
+    let mut reader = Reader { file, schema, merged };
+    match DeTable::parse(&file.text) {
+        Ok(document) => reader.table(&KeyPath::of(&[]), document.into_inner()),
+        Err(error) => reader.unreadable(&error),
+    }
 }
 
 struct Reader<'a> {
     file: &'a FileText,
-}
-
-fn place(file: &FileText, span: Option<Range<usize>>) -> Source {
-    let line = span.and_then(|span| {
-        let before = file.text.as_bytes().get(..span.start)?;
-        Some(before.split(|byte| *byte == b'\n').count())
-    });
-    Source::File {
-        path: file.path.clone(),
-        line,
-    }
+    schema: &'a Schema,
+    merged: &'a mut Merged,
 }
 
 impl Reader<'_> {
-    fn table(
-        &self,
-        above: &KeyPath,
-        members: &'static [Member],
-        places: &DeTable<'_>,
-        values: &toml::Table,
-        merged: &mut Merged,
-    ) {
-        for (key, inner_place, inner_value) in in_order(places, values) {
-            let (name, span) = key;
-            let path = above.join(name);
-            let source = place(self.file, Some(span));
-            match members
-                .iter()
-                .find(|member| member.name == name)
-                .map(|member| &member.shape)
-            {
-                Some(Shape::Value(..)) => merged.set(path, inner_value.clone(), source),
-                Some(Shape::Foreign) => foreign(&path, inner_value, source, merged),
-                Some(shape) => self.inner(&path, shape, inner_place, inner_value, source, merged),
-                None => merged.faults.push(unknown(above, &path, name, members, source)),
-            }
-        }
-    }
-
-    fn inner(
-        &self,
-        path: &KeyPath,
-        shape: &'static Shape,
-        places: &DeValue<'_>,
-        value: &Value,
-        source: Source,
-        merged: &mut Merged,
-    ) {
-        let (Some(places), Some(values)) = (places.as_table(), value.as_table()) else {
-            let finding = Finding::new(path, source, "it must be a table, not a value");
-            merged
-                .faults
-                .push(finding.hint(format!("write it as a table: [{path}]")));
-            return;
-        };
-        match shape {
-            Shape::Table(members) => self.table(path, members, places, values, merged),
-            Shape::Named(members) => {
-                for ((name, span), inner_place, inner_value) in in_order(places, values) {
-                    let named = path.join(name);
-                    let source = place(self.file, Some(span));
-                    let (Some(places), Some(values)) = (inner_place.as_table(), inner_value.as_table())
-                    else {
-                        let table = path.to_string();
-                        let finding =
-                            Finding::new(&named, source, format!("'{table}' must contain named tables"));
-                        merged
-                            .faults
-                            .push(finding.hint(format!("write [{table}.NAME] and put the key below it")));
-                        continue;
-                    };
-                    merged.add_table(&named, source);
-                    self.table(&named, members, places, values, merged);
+    /// Reads a table in the order of the file.
+    fn table(&mut self, above: &KeyPath, table: DeTable<'_>) {
+        let mut members: Vec<_> = table.into_iter().collect();
+        members.sort_by_key(|(name, _)| name.span().start);
+        for (name, value) in members {
+            let path = above.join(name.get_ref());
+            let source = self.source(Some(name.span()));
+            if self.schema.find(&path).is_some() {
+                match Value::deserialize(ValueDeserializer::from(value)) {
+                    Ok(value) => self.merged.set(path, value, source),
+                    Err(error) => self.unreadable(&error),
                 }
+            } else if above.segments().is_empty() && name.get_ref() == PROFILE {
+                self.profiles(&path, value.get_ref(), source);
+            } else if self.schema.members(&path).is_empty() {
+                let hint = self.nearest_key(above, name.get_ref());
+                self.merged
+                    .fault_at(&path, source, Fault::new("there is no such key", hint));
+            } else {
+                self.inner(above, &path, value, source);
             }
-            Shape::Value(..) | Shape::Foreign => {}
         }
     }
-}
 
-/// Accepts tables that another crate reads; only checks that they are tables.
-fn foreign(path: &KeyPath, value: &Value, source: Source, merged: &mut Merged) {
-    let tables = value
-        .as_array()
-        .is_some_and(|items| items.iter().all(Value::is_table));
-    if tables {
-        merged.has_profiles = true;
-        return;
-    }
-    let finding = Finding::new(path, source, "it is not a list of tables");
-    merged
-        .faults
-        .push(finding.hint(format!("begin each table with a line [[{path}]]")));
-}
-
-type Keyed<'a> = ((&'a str, Range<usize>), &'a DeValue<'a>, &'a Value);
-
-/// Returns the members of a table in the order of the file.
-fn in_order<'a>(places: &'a DeTable<'a>, values: &'a toml::Table) -> Vec<Keyed<'a>> {
-    let mut found: Vec<Keyed<'a>> = Vec::new();
-    for (key, place) in places {
-        let name: &str = key.get_ref();
-        if let Some(value) = values.get(name) {
-            found.push(((name, key.span()), place.get_ref(), value));
+    /// Reads a table of the schema.
+    fn inner(&mut self, above: &KeyPath, path: &KeyPath, value: Spanned<DeValue<'_>>, source: Source) {
+        let is_named = path.user_name().is_some() && above.segments().len() == 1;
+        match value.into_inner() {
+            DeValue::Table(table) => {
+                if is_named {
+                    self.merged.add_table(path, source);
+                }
+                self.table(path, table);
+            }
+            _ if is_named => {
+                let fault = Fault::new(
+                    format!("'{above}' must contain named tables"),
+                    format!("write [{above}.NAME] and put the key below it"),
+                );
+                self.merged.fault_at(path, source, fault);
+            }
+            _ => {
+                let hint = format!("write it as a table: [{path}]");
+                self.merged
+                    .fault_at(path, source, Fault::new("it must be a table, not a value", hint));
+            }
         }
     }
-    found.sort_by_key(|((_, span), ..)| span.start);
-    found
-}
 
-/// Returns the fault for an unknown key, with the nearest key that exists.
-fn unknown(
-    above: &KeyPath,
-    path: &KeyPath,
-    name: &str,
-    members: &'static [Member],
-    source: Source,
-) -> Finding {
-    let finding = Finding::new(path, source, "there is no such key");
-    let spelled = name.replace('_', "-");
-    if let Some(near) = nearest(&spelled, members.iter().map(|member| member.name)) {
-        return finding.hint(format!("did you mean '{}'?", above.join(near)));
+    /// Accepts tables that another crate reads; only checks that they are tables.
+    fn profiles(&mut self, path: &KeyPath, value: &DeValue<'_>, source: Source) {
+        let is_list = |items: &toml::de::DeArray<'_>| items.iter().all(|item| item.get_ref().is_table());
+        self.merged.has_profiles = value.as_array().is_some_and(is_list);
+        if !self.merged.has_profiles {
+            let hint = format!("begin each table with a line [[{path}]]");
+            self.merged
+                .fault_at(path, source, Fault::new("it is not a list of tables", hint));
+        }
     }
-    let secret = ["secret", "token", "password", "credential", "access-key"];
-    if secret.iter().any(|word| spelled.contains(word)) {
-        return finding.hint(
-            "do not write credentials here: provide them through the provider's own mechanism (environment, profile, \
-             instance identity)",
-        );
+
+    /// Returns what to do about an unknown key: the nearest one that exists.
+    fn nearest_key(&self, above: &KeyPath, name: &str) -> String {
+        let members = self.schema.members(above);
+        let spelled = name.replace('_', "-");
+        if let Some(near) = nearest(&spelled, members.iter().copied()) {
+            return format!("did you mean '{}'?", above.join(near));
+        }
+        let secret = ["secret", "token", "password", "credential", "access-key"];
+        if secret.iter().any(|word| spelled.contains(word)) {
+            return "do not write credentials here: provide them through the provider's own mechanism (environment, \
+                    profile, instance identity)"
+                .to_owned();
+        }
+        // The key may exist in another table.
+        let mut keys = self.schema.0.iter().map(|key| &key.path);
+        match keys.find(|path| path.segments().last() == Some(&spelled)) {
+            Some(elsewhere) => format!("did you mean '{elsewhere}'?"),
+            None => format!("the keys of this table are {}", members.join(", ")),
+        }
     }
-    // The key may exist in another table.
-    let elsewhere = schema::keys(&|_| vec!["NAME".to_owned()]);
-    let elsewhere = elsewhere
-        .iter()
-        .find(|(other, ..)| other.segments().last().is_some_and(|last| *last == spelled));
-    if let Some((other, ..)) = elsewhere {
-        return finding.hint(format!("did you mean '{other}'?"));
+
+    fn unreadable(&mut self, error: &toml::de::Error) {
+        let source = self.source(error.span());
+        let why = error.message().trim().replace('\n', ", ");
+        self.merged.faults.push(Finding::new("", source, why));
     }
-    let known: Vec<&str> = members.iter().map(|member| member.name).collect();
-    finding.hint(format!("the keys of this table are {}", known.join(", ")))
+
+    fn source(&self, span: Option<Range<usize>>) -> Source {
+        let line = span.and_then(|span| {
+            let before = self.file.text.as_bytes().get(..span.start)?;
+            Some(before.split(|byte| *byte == b'\n').count())
+        });
+        Source::File {
+            path: self.file.path.clone(),
+            line,
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 
 /// The source of a value, weakest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -87,6 +87,12 @@ impl Fault {
     }
 }
 
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::new(error.to_string(), error.hint_text().unwrap_or_default())
+    }
+}
+
 /// A fault or a warning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
@@ -118,7 +124,7 @@ impl Finding {
     /// Adds what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(hint.into()).filter(|hint: &String| !hint.is_empty());
         self
     }
 }

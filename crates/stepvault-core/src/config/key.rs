@@ -4,6 +4,9 @@ use std::fmt;
 
 use toml::de::{DeTable, DeValue};
 
+/// The tables of tables, each under a name of the user's choice.
+const NAMED_TABLES: [&str; 2] = ["remote", "run"];
+
 /// A key as its segments; the name of a run or remote is one segment, whatever it contains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct KeyPath(Vec<String>);
@@ -43,11 +46,22 @@ impl KeyPath {
     pub(super) fn segments(&self) -> &[String] {
         &self.0
     }
-}
 
-impl From<&[String]> for KeyPath {
-    fn from(segments: &[String]) -> Self {
-        Self(segments.to_vec())
+    /// Returns the table and the user's name, if the key is that of a remote or a run, or below it.
+    pub(super) fn user_name(&self) -> Option<(&str, &str)> {
+        match self.0.as_slice() {
+            [table, name, ..] if NAMED_TABLES.contains(&table.as_str()) => Some((table, name)),
+            _ => None,
+        }
+    }
+
+    /// Returns the key with another name in place of the user's.
+    pub(super) fn with_user_name(&self, name: &str) -> Self {
+        let mut path = self.clone();
+        if path.user_name().is_some() {
+            name.clone_into(&mut path.0[1]);
+        }
+        path
     }
 }
 

@@ -1,6 +1,5 @@
 //! Loads the sources and returns a checked configuration.
 
-use super::build::build;
 use super::explain::explain;
 use super::finding::{Finding, Source};
 use super::key::KeyPath;
@@ -8,6 +7,7 @@ use super::merge::Merged;
 use super::model::Config;
 use super::run_names::name_runs;
 use super::sources::{FlagOverride, Sources};
+use super::tables::{self, SCHEMA};
 use super::{environment, file, options, validate};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,9 +24,10 @@ pub struct Report {
 
 /// Merges and checks everything, and reports every fault and warning (`config check`).
 pub fn check(sources: &Sources) -> Report {
-    let mut merged = Merged::default();
+    let schema = &*SCHEMA;
+    let mut merged = Merged::new(schema);
     if let Some(file) = &sources.file {
-        file::read(file, &mut merged);
+        file::read(file, schema, &mut merged);
         name_runs(&mut merged, sources);
     }
     let overrides: Vec<(KeyPath, &FlagOverride)> = sources
@@ -36,22 +37,14 @@ pub fn check(sources: &Sources) -> Report {
         .collect();
     // The overrides come before the environment, which may set their keys.
     for (path, _) in &overrides {
-        merged.note_name(path);
+        merged.add_name(path);
     }
-    environment::read(&sources.environment, &mut merged);
+    environment::read(&sources.environment, schema, &mut merged);
     for (path, flag) in overrides {
-        merged.set(
-            path,
-            flag.value.clone(),
-            Source::Flag {
-                flag: flag.flag.clone(),
-            },
-        );
+        merged.set(path, flag.value.clone(), flag.source());
     }
-    options::unfold(&mut merged);
-    merged.fill_defaults();
-    merged.settle_rules();
-    let mut config = build(&mut merged);
+    options::unfold(schema, &mut merged);
+    let mut config = tables::config(&mut merged);
     validate::check_all(&config, sources.run.as_ref(), &mut merged);
     config.explained = explain(&merged);
     config.profiles = sources.file.clone().filter(|_| merged.has_profiles);
@@ -75,15 +68,10 @@ pub fn check(sources: &Sources) -> Report {
 fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
     let path = KeyPath::parse(&flag.key);
     if path.is_none() {
-        let source = Source::Flag {
-            flag: flag.flag.clone(),
-        };
-        merged.faults.push(
-            Finding::new(&flag.key, source, "it is not a valid dotted key").hint(
-                "write it as in the configuration \
-             file",
-            ),
-        );
+        let finding = Finding::new(&flag.key, flag.source(), "it is not a valid dotted key");
+        merged
+            .faults
+            .push(finding.hint("write it as in the configuration file"));
     }
     path
 }
@@ -110,24 +98,16 @@ pub fn faults_error(what: &str, faults: &[Finding]) -> Error {
         ErrorKind::Usage
     };
     let error = Error::new(kind, what);
+    let hint = |fault: &Finding| fault.hint.clone().unwrap_or_default();
     match faults {
-        [only] => {
-            let error = error.on(only);
-            match &only.hint {
-                Some(hint) if !hint.is_empty() => error.hint(hint),
-                _ => error,
-            }
-        }
+        [only] => error.on(only).hint(hint(only)),
         several => {
             let line = |fault: &Finding| match &fault.hint {
-                Some(hint) if !hint.is_empty() => format!("\n  {fault} ({hint})"),
-                _ => format!("\n  {fault}"),
+                Some(hint) => format!("\n  {fault} ({hint})"),
+                None => format!("\n  {fault}"),
             };
-            error.because(format!(
-                "{} problems:{}",
-                several.len(),
-                several.iter().map(line).collect::<String>()
-            ))
+            let lines: String = several.iter().map(line).collect();
+            error.because(format!("{} problems:{lines}", several.len()))
         }
     }
 }

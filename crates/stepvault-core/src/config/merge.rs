@@ -6,9 +6,8 @@ use toml::Value;
 
 use super::finding::{Fault, Finding, Source};
 use super::key::KeyPath;
-use super::model::RunSettings;
-use super::schema;
-use super::value::{check, from_text};
+use super::schema::{Key, Schema};
+use super::value::{Kind, check, from_text};
 
 /// A value and its source.
 #[derive(Debug, Clone)]
@@ -20,11 +19,15 @@ pub(super) struct Entry {
 /// The merged values. Every value fits its key.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
+    /// The keys that may be set.
+    schema: Option<&'static Schema>,
     entries: BTreeMap<KeyPath, Entry>,
-    /// The users' names under `remote` and `run`, in order.
-    names: BTreeMap<&'static str, Vec<String>>,
+    /// The users' names of remotes and runs, in order.
+    names: BTreeMap<String, Vec<String>>,
     /// The positions of the tables of those names.
     tables: BTreeMap<KeyPath, Source>,
+    /// The keys that were read, in order.
+    pub(super) read: Vec<Key>,
     /// Whether the file contains profiles.
     pub(super) has_profiles: bool,
     pub(super) faults: Vec<Finding>,
@@ -32,46 +35,95 @@ pub(super) struct Merged {
 }
 
 impl Merged {
+    /// Returns no values, of which those of this schema may be set.
+    pub(super) fn new(schema: &'static Schema) -> Self {
+        Self {
+            schema: Some(schema),
+            ..Self::default()
+        }
+    }
+
     /// Sets the value of a key; an unknown key or an unsuitable value becomes a fault.
     pub(super) fn set(&mut self, path: KeyPath, value: Value, source: Source) {
-        let checked = kind_of(&path).and_then(|kind| check(kind, &value));
-        if let Err(fault) = checked {
-            return self.fault(&path, source, &fault);
-        }
-        self.note_name(&path);
-        self.entries.insert(path, Entry { value, source });
+        self.set_checked(path, source, |kind| check(kind, &value).map(|()| value));
     }
 
     /// Sets a value from text, converted to the type of the key.
     pub(super) fn set_text(&mut self, path: KeyPath, text: &str, source: Source) {
-        match kind_of(&path).and_then(|kind| from_text(kind, text)) {
-            Ok(value) => self.set(path, value, source),
-            Err(fault) => self.fault(&path, source, &fault),
+        self.set_checked(path, source, |kind| from_text(kind, text));
+    }
+
+    fn set_checked(
+        &mut self,
+        path: KeyPath,
+        source: Source,
+        value: impl FnOnce(&Kind) -> Result<Value, Fault>,
+    ) {
+        let key = self.schema.and_then(|schema| schema.find(&path));
+        let unknown = || {
+            Fault::new(
+                "there is no such key",
+                "see the configuration reference for all keys",
+            )
+        };
+        match key.ok_or_else(unknown).and_then(|key| value(&key.kind)) {
+            Ok(value) => self.insert(path, value, source),
+            Err(fault) => self.fault_at(&path, source, fault),
         }
     }
 
-    pub(super) fn fault(&mut self, path: &KeyPath, source: Source, fault: &Fault) {
+    /// Sets a value that fits its key.
+    pub(super) fn insert(&mut self, path: KeyPath, value: Value, source: Source) {
+        self.add_name(&path);
+        self.entries.insert(path, Entry { value, source });
+    }
+
+    /// Records a fault of what this source gives for a key.
+    pub(super) fn fault_at(&mut self, path: &KeyPath, source: Source, fault: Fault) {
         self.faults
-            .push(Finding::new(path, source, fault.why.as_str()).hint(fault.hint.as_str()));
+            .push(Finding::new(path, source, fault.why).hint(fault.hint));
     }
 
-    pub(super) fn note_name(&mut self, path: &KeyPath) {
-        if let [table, name, ..] = path.segments() {
-            self.add_name(table, name);
-        }
+    /// Records a fault of a key, at its value or at the table that lacks it.
+    pub(super) fn fault(&mut self, path: &KeyPath, why: impl Into<String>, hint: impl Into<String>) {
+        let table = || {
+            let table = |(table, _): &(&KeyPath, _)| path.segments().starts_with(table.segments());
+            self.tables.iter().find(table).map(|(_, source)| source.clone())
+        };
+        let source = match self.source(path) {
+            Source::Default => table().unwrap_or(Source::Default),
+            given => given,
+        };
+        self.fault_at(path, source, Fault::new(why, hint));
+    }
+
+    /// Records a warning about the value of a key.
+    pub(super) fn warn(&mut self, path: &KeyPath, why: impl Into<String>, hint: impl Into<String>) {
+        let finding = Finding::new(path, self.source(path), why).hint(hint);
+        self.warnings.push(finding);
     }
 
     /// Registers a remote or run, even if nothing is set below it, and the position of its table.
     pub(super) fn add_table(&mut self, path: &KeyPath, source: Source) {
-        self.note_name(path);
+        self.add_name(path);
         self.tables.entry(path.clone()).or_insert(source);
+    }
+
+    /// Registers the remote or run to which a key belongs.
+    pub(super) fn add_name(&mut self, path: &KeyPath) {
+        if let Some((table, name)) = path.user_name() {
+            let names = self.names.entry(table.to_owned()).or_default();
+            if !names.iter().any(|other| other == name) {
+                names.push(name.to_owned());
+            }
+        }
     }
 
     /// Gives a run another name, or forgets it.
     pub(super) fn rename_run(&mut self, from: &str, to: Option<&str>) {
         move_run(&mut self.entries, from, to);
         move_run(&mut self.tables, from, to);
-        let names = self.names.entry("run").or_default();
+        let names = self.names.entry("run".to_owned()).or_default();
         match (names.iter().position(|name| name == from), to) {
             (Some(index), Some(to)) => to.clone_into(&mut names[index]),
             (Some(index), None) => drop(names.remove(index)),
@@ -79,22 +131,25 @@ impl Merged {
         }
     }
 
-    /// Registers a remote or run.
-    fn add_name(&mut self, table: &str, name: &str) {
-        for known in ["remote", "run"] {
-            let names = self.names.entry(known).or_default();
-            if known == table && !names.iter().any(|other| other == name) {
-                names.push(name.to_owned());
-            }
-        }
-    }
-
-    pub(super) fn names(&self, table: &str) -> Vec<String> {
-        self.names.get(table).cloned().unwrap_or_default()
+    pub(super) fn names(&self, table: &str) -> &[String] {
+        self.names.get(table).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn get(&self, path: &KeyPath) -> Option<&Entry> {
         self.entries.get(path)
+    }
+
+    /// Returns the value of a key; its default, which is then in force, if no source gave one.
+    pub(super) fn read(&mut self, key: Key) -> Option<&Value> {
+        let given = self.entries.contains_key(&key.path);
+        if !given
+            && let Some(default) = key.default
+            && let Ok(value) = from_text(&key.kind, default)
+        {
+            self.insert(key.path.clone(), value, Source::Default);
+        }
+        self.read.push(key);
+        Some(&self.entries.get(&self.read.last()?.path)?.value)
     }
 
     /// Returns the source of a key's value; the default if it has none.
@@ -103,96 +158,19 @@ impl Merged {
             .map_or(Source::Default, |entry| entry.source.clone())
     }
 
-    /// Returns the position to report for a key: that of its value, or that of the table that lacks it.
-    pub(super) fn place(&self, path: &KeyPath) -> Source {
-        let table = || {
-            path.segments()
-                .get(..2)
-                .and_then(|segments| self.tables.get(&KeyPath::from(segments)))
-        };
-        match self.source(path) {
-            Source::Default => table().cloned().unwrap_or(Source::Default),
-            given => given,
-        }
-    }
-
     /// Returns whether any source gave the key a value.
     pub(super) fn is_given(&self, path: &KeyPath) -> bool {
         self.source(path) != Source::Default
-    }
-
-    /// Returns every key of the schema for the known names, in order.
-    pub(super) fn keys(&self) -> Vec<(KeyPath, schema::Kind, Option<&'static str>)> {
-        schema::keys(&|table| self.names(table))
-    }
-
-    /// Sets each key without a value to its default.
-    pub(super) fn fill_defaults(&mut self) {
-        for (path, _, default) in self.keys() {
-            if let Some(text) = default
-                && self.get(&path).is_none()
-            {
-                self.set_text(path, text, Source::Default);
-            }
-        }
-    }
-
-    /// Sets the defaults that depend on other keys of a run: a pattern without other rules means `quiet`, as before
-    /// profiles existed, and without a profile there must be a pattern.
-    pub(super) fn settle_rules(&mut self) {
-        for run in self.names("run") {
-            let key = |key| KeyPath::of(&["run", &run, key]);
-            let given = |name| self.is_given(&key(name));
-            let pattern_alone = given("pattern") && !["complete", "profile", "series"].into_iter().any(given);
-            if pattern_alone {
-                self.set_text(key("complete"), "quiet", Source::Default);
-            }
-            let asks_profile = self
-                .get(&key("complete"))
-                .is_some_and(|entry| entry.value.as_str() == Some("auto"));
-            if !asks_profile && !self.is_given(&key("pattern")) {
-                self.set_text(key("pattern"), RunSettings::DEFAULT_PATTERN, Source::Default);
-            }
-        }
     }
 }
 
 /// Moves what stands below a run to another name, or removes it.
 fn move_run<T>(values: &mut BTreeMap<KeyPath, T>, from: &str, to: Option<&str>) {
-    let is_its = |path: &KeyPath, _: &mut T| matches!(path.segments(), [table, name, ..] if table == "run" && name == from);
+    let is_its = |path: &KeyPath, _: &mut T| path.user_name() == Some(("run", from));
     let its: Vec<(KeyPath, T)> = values.extract_if(.., is_its).collect();
     let Some(to) = to else { return };
-    values.extend(its.into_iter().map(|(path, value)| {
-        let mut segments = path.segments().to_vec();
-        to.clone_into(&mut segments[1]);
-        (KeyPath::from(segments.as_slice()), value)
-    }));
-}
-
-/// Returns the type of a key's value.
-fn kind_of(path: &KeyPath) -> Result<schema::Kind, Fault> {
-    match schema::find(path) {
-        Some(schema::Member {
-            shape: schema::Shape::Value(kind, _),
-            ..
-        }) => Ok(*kind),
-        _ => Err(Fault::new(
-            "there is no such key",
-            "see the configuration reference for all keys",
-        )),
-    }
-}
-
-/// Records a fault of a key.
-pub(super) fn fault(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
-    let path = KeyPath::of(key);
-    let source = merged.place(&path);
-    merged.faults.push(Finding::new(path, source, why).hint(hint));
-}
-
-/// Records a warning about a key.
-pub(super) fn warn(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
-    let path = KeyPath::of(key);
-    let source = merged.source(&path);
-    merged.warnings.push(Finding::new(path, source, why).hint(hint));
+    values.extend(
+        its.into_iter()
+            .map(|(path, value)| (path.with_user_name(to), value)),
+    );
 }

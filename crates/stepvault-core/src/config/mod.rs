@@ -4,7 +4,6 @@
 //! This module does no I/O: the caller reads the file and the environment and passes them as [`Sources`]. All faults
 //! are reported together, each with its key, its position and a hint.
 
-mod build;
 mod environment;
 mod explain;
 mod file;
@@ -16,15 +15,15 @@ mod model;
 mod options;
 mod paths;
 mod remote;
+mod run;
 mod run_names;
 mod schema;
 mod section;
 mod sources;
 mod suggest;
+mod tables;
 mod units;
 mod validate;
-mod validate_remote;
-mod validate_run;
 mod value;
 
 pub use environment::variable_name;

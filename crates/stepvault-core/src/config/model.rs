@@ -217,7 +217,7 @@ impl NoticeSource {
 }
 
 /// `[restart]`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartSettings {
     /// When repeated starts count as a restart loop.
     pub restart_loop: RestartLoopRule,
@@ -295,68 +295,4 @@ impl RunSettings {
     pub const DEFAULT_PATTERN: &str = "{step,global_step,checkpoint,iter,epoch}*";
     /// How long a step must be unchanged if nothing else proves that its save is over.
     pub const DEFAULT_QUIET_TIME: Duration = Duration::from_mins(1);
-
-    /// Returns a run with the default of every key and no keep rules.
-    pub fn new(name: RunName) -> Self {
-        Self {
-            name,
-            watch: None,
-            pattern: None,
-            ignore: Vec::new(),
-            complete: Completion::Auto(Self::DEFAULT_QUIET_TIME),
-            profile: None,
-            series: None,
-            clean_source: false,
-            shared: false,
-            exclusive: false,
-            announced: false,
-            digest: DigestAlgorithm::Sha256,
-            metrics_file: None,
-            metrics: BTreeMap::new(),
-            remotes: None,
-            keep_local: KeepRules::default(),
-            keep_remote: KeepRules::default(),
-        }
-    }
-}
-
-impl Default for LocalSettings {
-    fn default() -> Self {
-        Self {
-            directory: None,
-            limits: LocalLimits {
-                give_up_undurable: true,
-                ..LocalLimits::default()
-            },
-            links: LinkPolicy::Auto,
-            allow_shared_parents: false,
-        }
-    }
-}
-
-impl Default for UploadSettings {
-    fn default() -> Self {
-        Self {
-            memory_budget_bytes: 128 << 20,
-            maximum_backlog_steps: 16,
-            incomplete_after: Duration::from_mins(30),
-        }
-    }
-}
-
-impl Default for AgentSettings {
-    fn default() -> Self {
-        Self {
-            poll_interval: Duration::from_secs(5),
-            retention_interval: Duration::from_mins(10),
-            drain_deadline: Duration::from_secs(90),
-            nice: 10,
-            cpu_share_percent: None,
-            notices: Notices::Auto,
-            drains_on_rebalance: false,
-            drain_file: None,
-            control_socket: ControlSocket::InVault,
-            metrics_listen: None,
-        }
-    }
 }

@@ -2,10 +2,10 @@
 
 use toml::Value;
 
-use super::finding::{Fault, Finding};
+use super::finding::{Fault, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
-use super::schema;
+use super::schema::Schema;
 use super::suggest::nearest;
 use crate::remote_settings::RemoteUrl;
 
@@ -14,8 +14,8 @@ const LONGEST_NAME_BYTES: usize = 40;
 
 /// Moves the options of each remote's URL to the keys of the same name. An option has the precedence of the URL: it
 /// overrides the key in a weaker layer, is overridden by a stronger layer, and conflicts with a key of its own layer.
-pub(super) fn unfold(merged: &mut Merged) {
-    for name in merged.names("remote") {
+pub(super) fn unfold(schema: &Schema, merged: &mut Merged) {
+    for name in merged.names("remote").to_vec() {
         let above = KeyPath::of(&["remote", &name]);
         let url_path = above.join("url");
         let Some(entry) = merged.get(&url_path).cloned() else {
@@ -27,60 +27,47 @@ pub(super) fn unfold(merged: &mut Merged) {
         match RemoteUrl::parse(text) {
             Ok((url, options)) => {
                 merged.set(url_path, Value::String(url.to_string()), entry.source.clone());
-                let mut seen: Vec<&str> = Vec::new();
-                for (option, value) in &options {
-                    let twice = seen.contains(&option.as_str());
-                    seen.push(option);
-                    unfold_one(merged, &above, option, value, twice, &entry.source);
+                for (index, (option, value)) in options.iter().enumerate() {
+                    let twice = options[..index].iter().any(|(other, _)| other == option);
+                    unfold_one(schema, merged, &above, (option, value, twice), &entry.source);
                 }
             }
-            Err(error) => {
-                let hint = error.hint_text().unwrap_or_default().to_owned();
-                merged.fault(&url_path, entry.source, &Fault::new(error.to_string(), hint));
-            }
+            Err(error) => merged.fault_at(&url_path, entry.source, error.into()),
         }
     }
 }
 
 fn unfold_one(
+    schema: &Schema,
     merged: &mut Merged,
     above: &KeyPath,
-    option: &str,
-    text: &str,
-    twice: bool,
-    source: &super::finding::Source,
+    (option, text, twice): (&str, &str, bool),
+    source: &Source,
 ) {
-    let options = || {
-        schema::REMOTE
-            .iter()
-            .map(|member| member.name)
-            .filter(|name| *name != "url")
-    };
     let path = above.join(option);
-    if !options().any(|known| known == option) {
-        let url_path = above.join("url");
+    let options: Vec<&str> = schema
+        .members(above)
+        .into_iter()
+        .filter(|name| *name != "url")
+        .collect();
+    if !options.contains(&option) {
         let why = if is_name(option) {
             format!("there is no option '{option}'")
         } else {
             "the text after a '?' or '&' is not the name of an option".to_owned()
         };
-        let finding = Finding::new(url_path, source.clone(), why);
-        let hint = match nearest(&option.replace('_', "-"), options()) {
+        let hint = match nearest(&option.replace('_', "-"), options.iter().copied()) {
             Some(near) => format!("did you mean '{near}'?"),
-            None => format!("the options are {}", options().collect::<Vec<_>>().join(", ")),
+            None => format!("the options are {}", options.join(", ")),
         };
-        merged.faults.push(finding.hint(hint));
-        return;
+        return merged.fault_at(&above.join("url"), source.clone(), Fault::new(why, hint));
     }
-    let given = merged.get(&path).map(|entry| entry.source.clone());
-    if twice || given.as_ref().is_some_and(|given| given.rank() == source.rank()) {
-        let fault = Fault::new(
-            "it is given twice",
-            "give it in the URL or as a key of the table, once",
-        );
-        return merged.fault(&path, source.clone(), &fault);
+    let given = merged.get(&path).map(|entry| entry.source.rank());
+    if twice || given == Some(source.rank()) {
+        let hint = "give it in the URL or as a key of the table, once";
+        return merged.fault_at(&path, source.clone(), Fault::new("it is given twice", hint));
     }
-    if given.is_none_or(|given| given.rank() < source.rank()) {
+    if given.is_none_or(|rank| rank < source.rank()) {
         merged.set_text(path, text, source.clone());
     }
 }

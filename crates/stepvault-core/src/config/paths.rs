@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::key::KeyPath;
 use super::model::Config;
 
 /// Returns the path without `.` and `..` components, as far as the text allows. Only for comparison: if a component is
@@ -30,7 +31,7 @@ pub(super) fn normalize(path: &Path) -> PathBuf {
 
 /// A directory that the configuration names, and the key that names it.
 pub(super) struct Place {
-    pub(super) key: Vec<String>,
+    pub(super) key: KeyPath,
     pub(super) path: PathBuf,
     /// A description of the directory.
     pub(super) what: String,
@@ -40,45 +41,29 @@ pub(super) struct Place {
 
 /// Returns every local directory that the configuration names.
 pub(super) fn places(config: &Config) -> Vec<Place> {
-    let key = |segments: &[&str]| {
-        segments
-            .iter()
-            .map(|segment| (*segment).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let mut places = Vec::new();
-    if let Some(path) = &config.local.directory {
-        let what = "the local vault".to_owned();
-        places.push(Place {
-            key: key(&["local", "directory"]),
-            path: normalize(path),
-            what,
-            watched: false,
-        });
-    }
-    for remote in config
-        .remotes
-        .iter()
-        .filter(|remote| remote.url.scheme.is_directory())
-    {
-        places.push(Place {
-            key: key(&["remote", remote.name.as_str(), "url"]),
-            path: normalize(Path::new(&remote.url.prefix)),
-            what: format!("the remote '{}'", remote.name),
-            watched: false,
-        });
-    }
-    for run in &config.runs {
-        if let Some(path) = &run.watch {
-            places.push(Place {
-                key: key(&["run", run.name.as_str(), "watch"]),
-                path: normalize(path),
-                what: format!("the watched directory of run '{}'", run.name),
-                watched: true,
-            });
-        }
-    }
-    places
+    let vault = config.local.directory.iter().map(|path| Place {
+        key: KeyPath::of(&["local", "directory"]),
+        path: normalize(path),
+        what: "the local vault".to_owned(),
+        watched: false,
+    });
+    let remotes = config.remotes.iter();
+    let directories = remotes.filter(|remote| remote.url.scheme.is_directory());
+    let remotes = directories.map(|remote| Place {
+        key: KeyPath::of(&["remote", remote.name.as_str(), "url"]),
+        path: normalize(Path::new(&remote.url.prefix)),
+        what: format!("the remote '{}'", remote.name),
+        watched: false,
+    });
+    let runs = config.runs.iter().filter_map(|run| {
+        Some(Place {
+            key: KeyPath::of(&["run", run.name.as_str(), "watch"]),
+            path: normalize(run.watch.as_ref()?),
+            what: format!("the watched directory of run '{}'", run.name),
+            watched: true,
+        })
+    });
+    vault.chain(remotes).chain(runs).collect()
 }
 
 #[cfg(test)]

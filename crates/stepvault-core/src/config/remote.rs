@@ -1,84 +1,181 @@
-//! One remote's settings, from its table.
+//! The keys of a remote, and what they must not be together.
 
 use super::merge::Merged;
-use super::section::Section;
+use super::section::{Section, defaults};
 use crate::ids::RemoteName;
-use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl, Transport};
+use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl, Scheme, Transport};
 
-/// Builds the remote called `name`; returns `None` if its name or its URL is missing or invalid.
-pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSettings> {
-    let mut section = Section::new(merged, &["remote", name]);
-    let remote_name = section.take("", RemoteName::new(name));
-    let Some(text) = section.text("url") else {
-        let url = section.above.join("url");
-        if !section
-            .merged
-            .faults
-            .iter()
-            .any(|fault| fault.key == url.to_string())
-        {
-            section.fault(
-                "url",
-                "the remote has no URL",
-                "write url = \"s3://bucket/prefix\"",
-            );
+impl RemoteSettings {
+    /// Returns the defaults for a remote called `name` at `url`.
+    pub fn new(name: RemoteName, url: RemoteUrl) -> Self {
+        defaults(|table| settings(table, name, url))
+    }
+}
+
+/// Reads the remote called `name`; returns `None` if its name or its URL is missing or invalid.
+pub(super) fn named_remote(merged: &mut Merged, name: &str) -> Option<RemoteSettings> {
+    let mut table = Section::new(merged, &["remote", name]);
+    let remote_name = table.take("", RemoteName::new(name));
+    let Some(text) = table.text("url", None) else {
+        if !table.has_fault("url") {
+            let hint = "write url = \"s3://bucket/prefix\"";
+            table.fault("url", "the remote has no URL", hint);
         }
         return None;
     };
     // A URL that does not parse has already become a fault.
     let (url, _) = RemoteUrl::parse(&text).ok()?;
-    let fallback = RemoteSettings::new(remote_name?, url);
-    let seconds = |section: &mut Section<'_>, key: &str, fallback: u64| {
-        let Some(duration) = section.duration(key) else {
-            return fallback;
+    let settings = settings(&mut table, remote_name?, url);
+    check(&mut table, &settings);
+    Some(settings)
+}
+
+/// Reads every key but the URL; each of them is also an option of the URL's query.
+fn settings(table: &mut Section<'_>, name: RemoteName, url: RemoteUrl) -> RemoteSettings {
+    let encryptions = ["AES256", "aws:kms", "aws:kms:dsse"].map(|word| (word, word));
+    RemoteSettings {
+        name,
+        url,
+        required: table.boolean("required", true),
+        endpoint: table.text("endpoint", None),
+        region: table.text("region", None),
+        profile: table.text("profile", None),
+        path_style: table.optional_boolean("path-style"),
+        allow_http: table.boolean("allow-http", false),
+        ca_file: table.path("ca-file"),
+        client_certificate: table.path("client-certificate"),
+        client_key: table.path("client-key"),
+        send_token: table.boolean("send-token", false),
+        transport: table
+            .choice(
+                "transport",
+                Some("xml"),
+                &[("xml", Transport::Xml), ("json", Transport::Json)],
+            )
+            .unwrap_or_default(),
+        storage_class: table.text("storage-class", None),
+        server_side_encryption: table
+            .choice("server-side-encryption", None, &encryptions)
+            .map(str::to_owned),
+        kms_key: table.text("kms-key", None),
+        tags: table.text_map("tags"),
+        expected_bucket_owner: table.text("expected-bucket-owner", None),
+        attributes_required: table
+            .choice(
+                "attributes",
+                Some("required"),
+                &[("required", true), ("if-supported", false)],
+            )
+            .unwrap_or(true),
+        requester_pays: table.boolean("requester-pays", false),
+        max_concurrent_requests: table.number("max-concurrent-requests", 1, "256"),
+        bandwidth_limit_bytes_per_second: table.size("bandwidth-limit", None),
+        stall_timeout_seconds: seconds(table, "stall-timeout", "30s"),
+        retry_deadline_seconds: seconds(table, "retry-deadline", "2m"),
+        read_back: table
+            .choice(
+                "read-back",
+                Some("auto"),
+                &[("auto", ReadBack::Auto), ("always", ReadBack::Always)],
+            )
+            .unwrap_or_default(),
+        copy_unchanged: table.boolean("copy-unchanged", true),
+    }
+}
+
+fn seconds(table: &mut Section<'_>, key: &str, default: &'static str) -> u64 {
+    let duration = table.duration(key, default);
+    if duration.as_secs() == 0 || duration.subsec_nanos() != 0 {
+        let why = "it must be a whole number of seconds, at least one";
+        table.fault(key, why, "write \"30s\"");
+    }
+    duration.as_secs()
+}
+
+/// Checks for settings that this kind of store does not support, for ones that need each other, and for an endpoint that
+/// would receive data unencrypted.
+fn check(table: &mut Section<'_>, remote: &RemoteSettings) {
+    let scheme = remote.url.scheme;
+    for (key, schemes) in Scheme::SETTINGS_OF_SOME {
+        let is_asked_for = match key {
+            // Not sending a token is the default of every store.
+            "send-token" => remote.send_token,
+            "transport" => remote.transport != Transport::default(),
+            _ => true,
         };
-        if duration.as_secs() == 0 || duration.subsec_nanos() != 0 {
-            section.fault(
+        if table.is_given(key) && is_asked_for && !schemes.contains(&scheme) {
+            let why = format!("it does not apply to a {}:// remote", scheme.as_str());
+            let known: Vec<String> = schemes
+                .iter()
+                .map(|scheme| format!("{}://", scheme.as_str()))
+                .collect();
+            table.fault(
                 key,
-                "it must be a whole number of seconds, at least one",
-                "write \"30s\"",
+                why,
+                format!("remove it; it applies only to {}", known.join(", ")),
             );
         }
-        duration.as_secs()
+    }
+    if let Some(endpoint) = &remote.endpoint
+        && let Err((why, hint)) = check_endpoint(endpoint, remote.allow_http)
+    {
+        table.fault("endpoint", why, hint);
+    }
+    for (given, missing) in [
+        ("client-certificate", "client-key"),
+        ("client-key", "client-certificate"),
+    ] {
+        if table.is_given(given) && !table.is_given(missing) {
+            let hint = "set both: the certificate and its private key, each a PEM file";
+            table.fault(given, format!("it has no effect without {missing}"), hint);
+        }
+    }
+    if scheme == Scheme::Gcs && remote.transport == Transport::Xml {
+        for key in ["ca-file", "client-certificate"] {
+            if table.is_given(key) {
+                let why = "Google's own client, which writes the objects, takes none";
+                let hint = "set transport = \"json\", or add the authority to the system's store";
+                table.fault(key, why, hint);
+            }
+        }
+    }
+    let aws_kms = |kind: &String| kind.starts_with("aws:kms");
+    let has_aws_kms = remote.server_side_encryption.as_ref().is_some_and(aws_kms);
+    if scheme == Scheme::S3 && remote.kms_key.is_some() && !has_aws_kms {
+        let why = "it has no effect without aws:kms encryption";
+        table.fault("kms-key", why, "set server-side-encryption = \"aws:kms\"");
+    }
+}
+
+fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'static str)> {
+    const EXAMPLE: &str = "write \"https://host\" or \"http://127.0.0.1:9000\"";
+    let url = url::Url::parse(endpoint).map_err(|error| (format!("it is not a URL: {error}"), EXAMPLE))?;
+    if !url.username().is_empty()
+        || url.password().is_some()
+        || url.query().is_some()
+        || url.fragment().is_some()
+    {
+        return Err((
+            "it contains more than scheme, host, port and path".to_owned(),
+            EXAMPLE,
+        ));
+    }
+    let loopback = match url.host() {
+        Some(url::Host::Domain(domain)) => domain == "localhost" || domain.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => return Err(("it has no host".to_owned(), EXAMPLE)),
     };
-    Some(RemoteSettings {
-        required: section.boolean("required").unwrap_or(fallback.required),
-        endpoint: section.text("endpoint"),
-        region: section.text("region"),
-        profile: section.text("profile"),
-        path_style: section.boolean("path-style"),
-        allow_http: section.boolean("allow-http").unwrap_or(fallback.allow_http),
-        ca_file: section.path("ca-file"),
-        client_certificate: section.path("client-certificate"),
-        client_key: section.path("client-key"),
-        send_token: section.boolean("send-token").unwrap_or(fallback.send_token),
-        transport: match section.text("transport").as_deref() {
-            Some("json") => Transport::Json,
-            _ => Transport::Xml,
-        },
-        storage_class: section.text("storage-class"),
-        server_side_encryption: section.text("server-side-encryption"),
-        kms_key: section.text("kms-key"),
-        tags: section.text_map("tags"),
-        expected_bucket_owner: section.text("expected-bucket-owner"),
-        attributes_required: section.text("attributes").as_deref() != Some("if-supported"),
-        requester_pays: section
-            .boolean("requester-pays")
-            .unwrap_or(fallback.requester_pays),
-        max_concurrent_requests: section
-            .number("max-concurrent-requests")
-            .unwrap_or(fallback.max_concurrent_requests),
-        bandwidth_limit_bytes_per_second: section.size("bandwidth-limit"),
-        stall_timeout_seconds: seconds(&mut section, "stall-timeout", fallback.stall_timeout_seconds),
-        retry_deadline_seconds: seconds(&mut section, "retry-deadline", fallback.retry_deadline_seconds),
-        read_back: match section.text("read-back").as_deref() {
-            Some("always") => ReadBack::Always,
-            _ => ReadBack::Auto,
-        },
-        copy_unchanged: section
-            .boolean("copy-unchanged")
-            .unwrap_or(fallback.copy_unchanged),
-        name: fallback.name,
-        url: fallback.url,
-    })
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if loopback || allow_http => Ok(()),
+        "http" => {
+            let why = "plain http to another machine would expose every byte on the network".to_owned();
+            Err((
+                why,
+                "use https, or set allow-http = true if that network is trusted",
+            ))
+        }
+        other => Err((format!("its scheme is '{other}'"), EXAMPLE)),
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::finding::{Fault, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::sources::Sources;
@@ -114,11 +113,10 @@ impl Sources {
 pub(super) fn name_runs(merged: &mut Merged, sources: &Sources) {
     let top = KeyPath::of(&[KEY]);
     if let Some(template) = sources.variable(VARIABLE).or_else(|| text_of(merged, &top)) {
-        match merged.names("run").as_slice() {
+        match merged.names("run").to_vec().as_slice() {
             [] => name_run(merged, sources, &top, None, &template),
             [only] => name_run(merged, sources, &top, Some(only), &template),
-            _ => fault(
-                merged,
+            _ => merged.fault(
                 &top,
                 "the file has several runs",
                 "write it into the table of each",
@@ -126,7 +124,7 @@ pub(super) fn name_runs(merged: &mut Merged, sources: &Sources) {
         }
         return;
     }
-    for run in merged.names("run") {
+    for run in merged.names("run").to_vec() {
         let key = KeyPath::of(&["run", &run, KEY]);
         if let Some(template) = text_of(merged, &key) {
             name_run(merged, sources, &key, Some(&run), &template);
@@ -141,7 +139,7 @@ fn text_of(merged: &Merged, key: &KeyPath) -> Option<String> {
 fn name_run(merged: &mut Merged, sources: &Sources, key: &KeyPath, table: Option<&str>, text: &str) {
     let Some(template) = Template::parse(text) else {
         let hint = "write variables as in \"sweep-{SLURM_ARRAY_TASK_ID}\"";
-        return fault(merged, key, "its braces do not enclose names of variables", hint);
+        return merged.fault(key, "its braces do not enclose names of variables", hint);
     };
     let selected = sources.run.as_ref().map(RunName::as_str);
     let name = match (
@@ -158,22 +156,17 @@ fn name_run(merged: &mut Merged, sources: &Sources, key: &KeyPath, table: Option
         }
         (None, Err(variable)) => {
             let why = format!("the variable {variable} is not set");
-            return fault(merged, key, &why, "set it, or select the run: --run NAME");
+            return merged.fault(key, why, "set it, or select the run: --run NAME");
         }
     };
     if table != Some(name.as_str()) && merged.names("run").contains(&name) {
         let why = format!("another run has the name '{name}'");
-        return fault(merged, key, &why, "give each run its own name");
+        return merged.fault(key, why, "give each run its own name");
     }
     match table {
         Some(table) => merged.rename_run(table, Some(&name)),
-        None => merged.note_name(&KeyPath::of(&["run", &name])),
+        None => merged.add_name(&KeyPath::of(&["run", &name])),
     }
-}
-
-fn fault(merged: &mut Merged, key: &KeyPath, why: &str, hint: &str) {
-    let source: Source = merged.place(key);
-    merged.fault(key, source, &Fault::new(why, hint));
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reads the merged values of one table in the types of their settings.
+//! Names the keys of one table, and reads their values in the types of their settings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,23 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::finding::{Finding, Source};
+use super::finding::Source;
 use super::key::KeyPath;
 use super::merge::Merged;
+use super::schema::Key;
 use super::units;
-use crate::error::{Error, Result};
+use super::value::{Kind, best, nodes_text};
+use crate::error::{Error, ErrorKind, Result};
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;
+use crate::retention::BestRule;
 
-/// Reads the keys of one table with their types. The values already fit their keys; the conversions that can still
-/// fail become faults.
+/// One table. Each method that reads a key adds it to the [schema](super::schema::Schema) with its kind and its default.
+/// A value fits its key already; what a conversion can still refuse becomes a fault, and the type's own default stands
+/// in for it.
 pub(super) struct Section<'a> {
     pub(super) merged: &'a mut Merged,
-    pub(super) above: KeyPath,
+    above: KeyPath,
 }
 
 impl<'a> Section<'a> {
@@ -29,38 +33,88 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns the full key; an empty one denotes the section itself.
-    fn key(&self, key: &str) -> KeyPath {
-        if key.is_empty() {
-            self.above.clone()
-        } else {
-            self.above.join(key)
+    /// Returns a table in this one.
+    pub(super) fn table(&mut self, name: &str) -> Section<'_> {
+        Section {
+            above: self.above.join(name),
+            merged: self.merged,
         }
     }
 
-    pub(super) fn value(&self, key: &str) -> Option<&Value> {
-        Some(&self.merged.get(&self.above.join(key))?.value)
+    fn read<T>(
+        &mut self,
+        key: &str,
+        kind: Kind,
+        default: Option<&'static str>,
+        convert: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
+        let path = self.above.join(key);
+        convert(self.merged.read(Key { path, kind, default })?)
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<String> {
-        self.value(key)?.as_str().map(str::to_owned)
+    pub(super) fn text(&mut self, key: &str, default: Option<&'static str>) -> Option<String> {
+        self.read(key, Kind::Text, default, |value| {
+            value.as_str().map(str::to_owned)
+        })
     }
 
-    pub(super) fn boolean(&self, key: &str) -> Option<bool> {
-        self.value(key)?.as_bool()
+    pub(super) fn boolean(&mut self, key: &str, default: bool) -> bool {
+        let text = if default { "true" } else { "false" };
+        self.read(key, Kind::Boolean, Some(text), Value::as_bool)
+            .unwrap_or(default)
     }
 
-    pub(super) fn size(&self, key: &str) -> Option<u64> {
-        units::size(self.value(key)?.as_str()?).ok()
+    pub(super) fn optional_boolean(&mut self, key: &str) -> Option<bool> {
+        self.read(key, Kind::Boolean, None, Value::as_bool)
     }
 
-    pub(super) fn duration(&self, key: &str) -> Option<Duration> {
-        units::duration(self.value(key)?.as_str()?).ok()
+    pub(super) fn size(&mut self, key: &str, default: Option<&'static str>) -> Option<u64> {
+        self.read(key, Kind::Size, default, |value| {
+            units::size(value.as_str()?).ok()
+        })
     }
 
-    /// Reads a number in the type of its setting; a number that is too large becomes a fault.
-    pub(super) fn number<N: TryFrom<i64>>(&mut self, key: &str) -> Option<N> {
-        let number = self.value(key)?.as_integer()?;
+    pub(super) fn duration(&mut self, key: &str, default: &'static str) -> Duration {
+        self.duration_or(key, Some(default)).unwrap_or_default()
+    }
+
+    pub(super) fn optional_duration(&mut self, key: &str) -> Option<Duration> {
+        self.duration_or(key, None)
+    }
+
+    fn duration_or(&mut self, key: &str, default: Option<&'static str>) -> Option<Duration> {
+        let convert = |value: &Value| units::duration(value.as_str()?).ok();
+        self.read(key, Kind::Duration, default, convert)
+    }
+
+    /// Reads a duration in seconds, rounded up, so that a fraction of a second does not become a rule about no time at all.
+    pub(super) fn whole_seconds(&mut self, key: &str, default: Option<&'static str>) -> Option<u64> {
+        let length = self.duration_or(key, default)?;
+        Some(length.as_secs() + u64::from(length.subsec_nanos() > 0))
+    }
+
+    /// Reads a number that has a default.
+    pub(super) fn number<N: TryFrom<i64> + Default>(
+        &mut self,
+        key: &str,
+        minimum: i64,
+        default: &'static str,
+    ) -> N {
+        self.number_or(key, minimum, Some(default)).unwrap_or_default()
+    }
+
+    pub(super) fn optional_number<N: TryFrom<i64>>(&mut self, key: &str, minimum: i64) -> Option<N> {
+        self.number_or(key, minimum, None)
+    }
+
+    /// Reads a number in the type of its setting; a number that is too large for it becomes a fault.
+    pub(super) fn number_or<N: TryFrom<i64>>(
+        &mut self,
+        key: &str,
+        minimum: i64,
+        default: Option<&'static str>,
+    ) -> Option<N> {
+        let number = self.read(key, Kind::Integer(minimum), default, Value::as_integer)?;
         let converted = N::try_from(number).ok();
         if converted.is_none() {
             self.fault(key, format!("{number} is too large"), "write a smaller number");
@@ -68,47 +122,47 @@ impl<'a> Section<'a> {
         converted
     }
 
-    pub(super) fn text_map(&self, key: &str) -> BTreeMap<String, String> {
-        let table = self.value(key).and_then(Value::as_table);
-        let pairs = table.into_iter().flatten();
-        pairs
-            .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
-            .collect()
+    /// Reads one of some words, each with its meaning.
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        key: &str,
+        default: Option<&'static str>,
+        words: &[(&'static str, T)],
+    ) -> Option<T> {
+        let kind = Kind::Choice(words.iter().map(|(word, _)| *word).collect());
+        let chosen = |value: &Value| words.iter().find(|(word, _)| value.as_str() == Some(*word));
+        self.read(key, kind, default, |value| {
+            chosen(value).map(|(_, meaning)| *meaning)
+        })
     }
 
-    /// Reads a number of nodes, or their names in a string or a list.
+    pub(super) fn text_map(&mut self, key: &str) -> BTreeMap<String, String> {
+        let convert = |value: &Value| value.clone().try_into().ok();
+        self.read(key, Kind::TextMap, None, convert).unwrap_or_default()
+    }
+
     pub(super) fn nodes(&mut self, key: &str) -> Option<NodeSet> {
-        let text = match self.value(key)? {
-            Value::Array(items) => items
-                .iter()
-                .filter_map(Value::as_str)
-                .collect::<Vec<_>>()
-                .join(","),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        self.take(key, text.parse())
+        let convert = |value: &Value| nodes_text(value)?.parse().ok();
+        self.read(key, Kind::Nodes, None, convert)
     }
 
-    pub(super) fn texts(&self, key: &str) -> Option<Vec<String>> {
-        let items = self.value(key)?.as_array()?;
-        Some(
-            items
-                .iter()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect(),
-        )
+    pub(super) fn texts(&mut self, key: &str, default: Option<&'static str>) -> Option<Vec<String>> {
+        self.read(key, Kind::Texts, default, |value| value.clone().try_into().ok())
     }
 
-    pub(super) fn inner_path(&self, key: &str) -> Option<RelativePath> {
-        RelativePath::new(self.text(key)?).ok()
+    pub(super) fn inner_path(&mut self, key: &str) -> Option<RelativePath> {
+        let convert = |value: &Value| RelativePath::new(value.as_str()?).ok();
+        self.read(key, Kind::InnerPath, None, convert)
+    }
+
+    pub(super) fn best(&mut self, key: &str) -> Option<Vec<BestRule>> {
+        self.read(key, Kind::Best, None, |value| best(value).ok())
     }
 
     /// Reads a local path. A relative path in the file starts at the file's directory, any other at the working
     /// directory.
-    pub(super) fn path(&self, key: &str) -> Option<PathBuf> {
-        let path = PathBuf::from(self.text(key)?);
+    pub(super) fn path(&mut self, key: &str) -> Option<PathBuf> {
+        let path = self.read(key, Kind::Path, None, |value| value.as_str().map(PathBuf::from))?;
         match self.merged.source(&self.above.join(key)) {
             Source::File { path: file, .. } => {
                 let directory = file.parent().unwrap_or(Path::new(""));
@@ -118,21 +172,63 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Returns whether any source gave the key a value.
+    pub(super) fn is_given(&self, key: &str) -> bool {
+        self.merged.is_given(&self.above.join(key))
+    }
+
+    /// Returns whether this is the text that the key has.
+    pub(super) fn is(&self, key: &str, text: &str) -> bool {
+        let entry = self.merged.get(&self.above.join(key));
+        entry.is_some_and(|entry| entry.value.as_str() == Some(text))
+    }
+
+    /// Returns the source of the strongest value in this table, if one is given.
+    pub(super) fn strongest_source(&self) -> Option<Source> {
+        let keys = self.merged.read.iter().map(|key| &key.path);
+        keys.filter(|path| path.segments().starts_with(self.above.segments()))
+            .map(|path| self.merged.source(path))
+            .filter(|source| *source != Source::Default)
+            .max_by_key(Source::rank)
+    }
+
+    /// Returns whether the key has a fault.
+    pub(super) fn has_fault(&self, key: &str) -> bool {
+        let key = self.above.join(key).to_string();
+        self.merged.faults.iter().any(|fault| fault.key == key)
+    }
+
+    /// Records a fault of a key; of the table itself if the key is empty.
     pub(super) fn fault(&mut self, key: &str, why: impl Into<String>, hint: impl Into<String>) {
-        let path = self.key(key);
-        let source = self.merged.place(&path);
-        self.merged
-            .faults
-            .push(Finding::new(path, source, why).hint(hint));
+        let path = if key.is_empty() {
+            self.above.clone()
+        } else {
+            self.above.join(key)
+        };
+        self.merged.fault(&path, why, hint);
+    }
+
+    /// Records that this source asks in this table for what is refused.
+    pub(super) fn refuse(&mut self, source: Source, error: Error) {
+        self.merged.fault_at(&self.above, source, error.into());
+        if let Some(fault) = self.merged.faults.last_mut() {
+            fault.kind = ErrorKind::Refused;
+        }
+    }
+
+    pub(super) fn warn(&mut self, key: &str, why: impl Into<String>, hint: impl Into<String>) {
+        self.merged.warn(&self.above.join(key), why, hint);
     }
 
     /// Returns the value, or records the error as a fault.
     pub(super) fn take<T>(&mut self, key: &str, result: Result<T>) -> Option<T> {
         result
-            .map_err(|error: Error| {
-                let hint = error.hint_text().unwrap_or_default().to_owned();
-                self.fault(key, error.to_string(), hint);
-            })
+            .map_err(|error| self.fault(key, error.to_string(), error.hint_text().unwrap_or_default()))
             .ok()
     }
+}
+
+/// Returns the settings of a table in which nothing is given.
+pub(super) fn defaults<T>(read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+    read(&mut Section::new(&mut Merged::default(), &[]))
 }

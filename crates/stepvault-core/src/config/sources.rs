@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::finding::Source;
 use crate::ids::RunName;
 
 /// The text of a configuration file and the path it came from.
@@ -35,6 +36,12 @@ impl FlagOverride {
             key: key.into(),
             value: toml::Value::String(text.into()),
             flag: flag.into(),
+        }
+    }
+
+    pub(super) fn source(&self) -> Source {
+        Source::Flag {
+            flag: self.flag.clone(),
         }
     }
 }

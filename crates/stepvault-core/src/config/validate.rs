@@ -1,28 +1,19 @@
-//! Checks that span several settings, which may contradict each other.
+//! Checks that span several tables, which may contradict each other.
 
-use super::merge::{Merged, fault};
-use super::model::Config;
-use super::paths::places;
-use super::validate_remote::check_remote;
-use super::validate_run::{check_keep, check_run, check_twins};
-use crate::ids::RunName;
+use super::key::KeyPath;
+use super::merge::Merged;
+use super::model::{Completion, Config, RunSettings};
+use super::paths::{normalize, places};
+use super::suggest::nearest;
+use crate::ids::{RemoteName, RunName};
 
-/// Two buffers of the smallest part: with less, no part can be sent while the next is read.
-const MINIMUM_MEMORY_BUDGET_BYTES: u64 = 2 * crate::file_parts::MINIMUM_PART_SIZE_BYTES;
-
-/// Checks everything that involves several keys.
+/// Checks everything that involves several tables.
 pub(super) fn check_all(config: &Config, selected: Option<&RunName>, merged: &mut Merged) {
-    check_local(config, merged);
-    for remote in &config.remotes {
-        check_remote(remote, merged);
-    }
     check_distinct_remotes(config, merged);
     check_places(config, merged);
-    for (tier, rules) in [("local", &config.keep_local), ("remote", &config.keep_remote)] {
-        check_keep(merged, &["keep", tier], rules);
-    }
     for run in &config.runs {
-        check_run(config, run, merged);
+        check_clean_source(config, run, merged);
+        check_run_remotes(config, run, merged);
         // A selected run is served alone.
         if selected.is_none() {
             check_twins(config, run, merged);
@@ -30,63 +21,14 @@ pub(super) fn check_all(config: &Config, selected: Option<&RunName>, merged: &mu
     }
 }
 
-fn check_local(config: &Config, merged: &mut Merged) {
-    let limits = config.local.limits;
-    match (limits.free_space_low_bytes, limits.free_space_high_bytes) {
-        (None, Some(_)) => {
-            let hint = "set local.free-space-low too: eviction begins below it and ends at the high mark";
-            fault(
-                merged,
-                &["local", "free-space-high"],
-                "the low mark is not set",
-                hint,
-            );
-        }
-        (Some(low), Some(high)) if high < low => {
-            let why = "it is lower than local.free-space-low";
-            fault(
-                merged,
-                &["local", "free-space-high"],
-                why,
-                "set it to at least the low mark",
-            );
-        }
-        _ => {}
-    }
-    if config.upload.memory_budget_bytes < MINIMUM_MEMORY_BUDGET_BYTES {
-        let why = "it is smaller than two parts of the smallest size";
-        fault(
-            merged,
-            &["upload", "memory-budget"],
-            why,
-            "set it to at least \"16 MiB\"",
-        );
-    }
-    let agent = [
-        ("poll-interval", config.agent.poll_interval),
-        ("retention-interval", config.agent.retention_interval),
-    ];
-    for (key, interval) in agent {
-        if interval.is_zero() {
-            fault(
-                merged,
-                &["agent", key],
-                "it is zero",
-                "write how long to wait between two rounds: \"5s\"",
-            );
-        }
-    }
-}
-
 fn check_distinct_remotes(config: &Config, merged: &mut Merged) {
     for (index, remote) in config.remotes.iter().enumerate() {
-        let same = |other: &&crate::remote_settings::RemoteSettings| {
-            other.url == remote.url && other.endpoint == remote.endpoint
-        };
-        if let Some(other) = config.remotes[..index].iter().find(same) {
+        let mut before = config.remotes[..index].iter();
+        let same = before.find(|other| other.url == remote.url && other.endpoint == remote.endpoint);
+        if let Some(other) = same {
             let why = format!("the remote '{}' has this URL already", other.name);
             let hint = "remove one of them: two names for one location would count one copy twice";
-            fault(merged, &["remote", remote.name.as_str(), "url"], why, hint);
+            merged.fault(&KeyPath::of(&["remote", remote.name.as_str(), "url"]), why, hint);
         }
     }
 }
@@ -108,9 +50,84 @@ fn check_places(config: &Config, merged: &mut Merged) {
             } else {
                 continue;
             };
-            let key: Vec<&str> = place.key.iter().map(String::as_str).collect();
             let hint = "use separate directories, none inside another, and keep the vault on the trainer's filesystem";
-            fault(merged, &key, why, hint);
+            merged.fault(&place.key, why, hint);
         }
+    }
+}
+
+/// Checks that the trainer's steps are removed only if a profile defines what the trainer needs, a required remote has
+/// them, and the local tier's rules limit how long they stay.
+fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
+    if !run.clean_source {
+        return;
+    }
+    let mut fault = |why, hint| {
+        merged.fault(
+            &KeyPath::of(&["run", run.name.as_str(), "clean-source"]),
+            why,
+            hint,
+        );
+    };
+    if !matches!(run.complete, Completion::Auto(_)) {
+        let why = "it requires a profile, which defines what the trainer can do without";
+        fault(why, "set complete = \"auto\", or remove it");
+    }
+    if run.keep_local.is_unset() && config.local.limits.is_unset() {
+        let why = "the local tier keeps every step, so none of the trainer's own steps would ever be removed";
+        let hint =
+            "set a rule in [keep.local], such as last = 2, or set local.maximum-size or local.free-space-low";
+        fault(why, hint);
+    }
+    if config.required_remotes_of(run).is_empty() {
+        let why = "no remote of the run is required: no step would ever be removed";
+        fault(why, "set required = true for a remote of the run, or remove it");
+    }
+}
+
+fn check_run_remotes(config: &Config, run: &RunSettings, merged: &mut Merged) {
+    let Some(remotes) = &run.remotes else { return };
+    let key = KeyPath::of(&["run", run.name.as_str(), "remotes"]);
+    if remotes.is_empty() {
+        let why = "it is empty: no step of the run would ever become durable";
+        merged.fault(&key, why, "remove it to use all remotes");
+    }
+    for (index, remote) in remotes.iter().enumerate() {
+        if remotes[..index].contains(remote) {
+            let why = format!("'{remote}' is listed twice");
+            merged.fault(&key, why, "list each remote once");
+        }
+        // An existing but faulty remote has its own fault.
+        if !merged.names("remote").iter().any(|name| name == remote.as_str()) {
+            let hint = unknown_remote_hint(remote, config);
+            merged.fault(&key, format!("there is no remote '{remote}'"), hint);
+        }
+    }
+}
+
+fn unknown_remote_hint(remote: &RemoteName, config: &Config) -> String {
+    let configured: Vec<&str> = config.remotes.iter().map(|remote| remote.name.as_str()).collect();
+    match nearest(remote.as_str(), configured.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None if configured.is_empty() => format!("add a table [remote.{remote}]"),
+        None => format!("the remotes are {}", configured.join(", ")),
+    }
+}
+
+/// Checks that no other run of the configuration takes the same steps.
+fn check_twins(config: &Config, run: &RunSettings, merged: &mut Merged) {
+    let twin = |other: &&RunSettings| {
+        other.watch.is_some()
+            && other.watch.as_deref().map(normalize) == run.watch.as_deref().map(normalize)
+            && (&other.pattern, &other.profile, &other.series) == (&run.pattern, &run.profile, &run.series)
+    };
+    let mut before = config.runs.iter().take_while(|other| other.name != run.name);
+    if let Some(other) = before.find(twin) {
+        let why = format!(
+            "run '{}' already watches this directory with the same pattern",
+            other.name
+        );
+        let hint = "give the runs patterns or series that do not overlap, or remove one of them";
+        merged.fault(&KeyPath::of(&["run", run.name.as_str(), "watch"]), why, hint);
     }
 }

@@ -3,7 +3,6 @@
 use toml::Value;
 
 use super::finding::Fault;
-use super::schema::Kind;
 use super::suggest::nearest;
 use super::units::{duration, size};
 use crate::nodes::NodeSet;
@@ -12,10 +11,39 @@ use crate::retention::BestRule;
 
 type Checked<T> = Result<T, Fault>;
 
+/// The type of a key's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A whole number from this minimum to `i64::MAX`.
+    Integer(i64),
+    /// `true` or `false`.
+    Boolean,
+    /// Any non-empty string.
+    Text,
+    /// A local path. A relative path in the file starts at the file's directory.
+    Path,
+    /// A path inside a checkpoint.
+    InnerPath,
+    /// A number of nodes, or their names.
+    Nodes,
+    /// A number of bytes with a unit.
+    Size,
+    /// A duration with a unit.
+    Duration,
+    /// One of these words.
+    Choice(Vec<&'static str>),
+    /// A list of strings.
+    Texts,
+    /// A table of strings under names of the user's choice.
+    TextMap,
+    /// A list of rules for keeping the best.
+    Best,
+}
+
 /// Checks that `value` is valid for `kind`.
-pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
+pub(super) fn check(kind: &Kind, value: &Value) -> Checked<()> {
     match (kind, value) {
-        (Kind::Integer(minimum), Value::Integer(number)) if *number >= minimum => Ok(()),
+        (Kind::Integer(minimum), Value::Integer(number)) if number >= minimum => Ok(()),
         (Kind::Integer(minimum), Value::Integer(number)) => Err(Fault::new(
             format!("{number} is too small"),
             format!("the smallest value is {minimum}"),
@@ -23,20 +51,17 @@ pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
         (Kind::Boolean, Value::Boolean(_)) => Ok(()),
         (Kind::Text, Value::String(text)) => not_empty(text),
         (Kind::Path, Value::String(text)) => not_empty(text).and_then(|()| check_path(text)),
-        (Kind::InnerPath, Value::String(text)) => match RelativePath::new(text.as_str()) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Fault::new(
-                error.to_string(),
-                "write a path relative to the checkpoint's directory",
-            )),
-        },
-        (Kind::Nodes, Value::Integer(number)) => nodes(&number.to_string()),
-        (Kind::Nodes, Value::String(text)) => nodes(text),
-        (Kind::Nodes, Value::Array(items)) => {
-            match items.iter().map(Value::as_str).collect::<Option<Vec<_>>>() {
-                Some(names) => nodes(&names.join(",")),
-                None => Err(wrong_type(kind, value)),
-            }
+        (Kind::InnerPath, Value::String(text)) => {
+            RelativePath::new(text.as_str()).map(drop).map_err(|error| {
+                Fault::new(
+                    error.to_string(),
+                    "write a path relative to the checkpoint's directory",
+                )
+            })
+        }
+        (Kind::Nodes, Value::Integer(_) | Value::String(_) | Value::Array(_)) => {
+            let text = nodes_text(value).ok_or_else(|| wrong_type(kind, value))?;
+            Ok(text.parse::<NodeSet>().map(drop)?)
         }
         (Kind::Size, Value::String(text)) => size(text).map(drop),
         (Kind::Duration, Value::String(text)) => duration(text).map(drop),
@@ -44,41 +69,26 @@ pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
         (Kind::Size, Value::Integer(number)) => size(&number.to_string()).map(drop),
         (Kind::Duration, Value::Integer(number)) => duration(&number.to_string()).map(drop),
         (Kind::Choice(words), Value::String(text)) => check_choice(words, text),
-        (Kind::Texts, Value::Array(items)) => {
-            let all_texts = items
+        (Kind::Texts, Value::Array(items))
+            if items
                 .iter()
-                .all(|item| item.as_str().is_some_and(|text| !text.is_empty()));
-            if all_texts {
-                Ok(())
-            } else {
-                Err(wrong_type(kind, value))
-            }
+                .all(|item| item.as_str().is_some_and(|text| !text.is_empty())) =>
+        {
+            Ok(())
         }
-        (Kind::TextMap, Value::Table(table)) => {
-            if table.values().all(Value::is_str) {
-                Ok(())
-            } else {
-                Err(wrong_type(kind, value))
-            }
-        }
+        (Kind::TextMap, Value::Table(table)) if table.values().all(Value::is_str) => Ok(()),
         (Kind::Best, Value::Array(_)) => best(value).map(drop),
         _ => Err(wrong_type(kind, value)),
     }
 }
 
 /// Converts text from the environment, a URL's query or a default to a value.
-pub(super) fn from_text(kind: Kind, text: &str) -> Checked<Value> {
+pub(super) fn from_text(kind: &Kind, text: &str) -> Checked<Value> {
     let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let wrong = || wrong_type(kind, &Value::String(text.to_owned()));
     let value = match kind {
-        Kind::Integer(_) => match text.parse::<i64>() {
-            Ok(number) => Value::Integer(number),
-            Err(_) => return Err(wrong_type(kind, &Value::String(text.to_owned()))),
-        },
-        Kind::Boolean => match text {
-            "true" => Value::Boolean(true),
-            "false" => Value::Boolean(false),
-            _ => return Err(wrong_type(kind, &Value::String(text.to_owned()))),
-        },
+        Kind::Integer(_) => Value::Integer(text.parse().map_err(|_| wrong())?),
+        Kind::Boolean => Value::Boolean(text.parse().map_err(|_| wrong())?),
         Kind::Texts => Value::Array(items().map(|item| Value::String(item.to_owned())).collect()),
         Kind::TextMap => {
             let pairs = items().map(|item| {
@@ -130,13 +140,18 @@ fn best_from_text(text: &str) -> Checked<Value> {
     Ok(Value::Table(table))
 }
 
-fn nodes(text: &str) -> Checked<()> {
-    match text.parse::<NodeSet>() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Fault::new(
-            error.to_string(),
-            error.hint_text().unwrap_or_default(),
-        )),
+/// Returns a number of nodes, or their names in a string or a list, as a [`NodeSet`] is written.
+pub(super) fn nodes_text(value: &Value) -> Option<String> {
+    match value {
+        Value::Array(items) => Some(
+            items
+                .iter()
+                .map(Value::as_str)
+                .collect::<Option<Vec<_>>>()?
+                .join(","),
+        ),
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
     }
 }
 
@@ -160,7 +175,7 @@ fn check_path(text: &str) -> Checked<()> {
     Ok(())
 }
 
-fn check_choice(words: &'static [&'static str], text: &str) -> Checked<()> {
+fn check_choice(words: &[&str], text: &str) -> Checked<()> {
     if words.contains(&text) {
         return Ok(());
     }
@@ -179,7 +194,7 @@ fn listed(words: &[&str]) -> String {
         .join(", ")
 }
 
-fn wrong_type(kind: Kind, value: &Value) -> Fault {
+fn wrong_type(kind: &Kind, value: &Value) -> Fault {
     let wanted = match kind {
         Kind::Integer(_) => "a whole number",
         Kind::Boolean => "true or false",

@@ -17,15 +17,6 @@ pub struct DemotionRule {
     pub within_seconds: u64,
 }
 
-impl Default for DemotionRule {
-    fn default() -> Self {
-        Self {
-            crashes: 3,
-            within_seconds: 300,
-        }
-    }
-}
-
 /// What a start says about the step from which it resumed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {

@@ -21,15 +21,6 @@ pub struct RestartLoopRule {
     pub within_seconds: u64,
 }
 
-impl Default for RestartLoopRule {
-    fn default() -> Self {
-        Self {
-            starts: 5,
-            within_seconds: 600,
-        }
-    }
-}
-
 /// A restart loop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RestartLoop {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::super::key::KeyPath;
-use super::super::schema::{self, Shape};
+use super::super::schema::Key;
+use super::super::tables::SCHEMA;
 use super::super::value::from_text;
 use super::super::{AgentSettings, LocalSettings, RestartSettings, RunSettings, UploadSettings};
 use super::{loaded, report};
@@ -24,15 +25,10 @@ fn uncommented() -> String {
     REFERENCE.lines().map(|line| in_use(line) + "\n").collect()
 }
 
-fn names(table: &str) -> Vec<String> {
-    vec![
-        if table == "remote" {
-            "s3-main"
-        } else {
-            "my-run/checkpoints"
-        }
-        .to_owned(),
-    ]
+/// Returns every key with the names of the reference file.
+fn keys() -> Vec<Key> {
+    let (remotes, runs) = (["s3-main".to_owned()], ["my-run/checkpoints".to_owned()]);
+    SCHEMA.keys(|table| if table == "remote" { &remotes } else { &runs })
 }
 
 #[test]
@@ -64,13 +60,13 @@ fn every_key_stands_in_the_reference_file_with_its_default() {
         .map(|entry| entry.key.as_str())
         .collect();
     let document: toml::Table = uncommented().parse().unwrap();
-    for (path, kind, default) in schema::keys(&|table| names(table)) {
+    for Key { path, kind, default } in keys() {
         let key = path.to_string();
         assert!(shown.contains(key.as_str()), "{key} is missing");
         if let Some(default) = default {
             assert_eq!(
                 written(&document, &path),
-                from_text(kind, default).unwrap(),
+                from_text(&kind, default).unwrap(),
                 "{key}"
             );
         }
@@ -107,12 +103,9 @@ fn the_schema_and_the_types_have_the_same_defaults() {
 
 #[test]
 fn every_default_of_the_schema_fits_its_key() {
-    for (path, kind, default) in schema::keys(&|table| names(table)) {
-        default.map(|text| from_text(kind, text).unwrap_or_else(|fault| panic!("{path}: {fault:?}")));
-        assert!(
-            matches!(schema::find(&path).unwrap().shape, Shape::Value(..)),
-            "{path}"
-        );
+    for Key { path, kind, default } in keys() {
+        default.map(|text| from_text(&kind, text).unwrap_or_else(|fault| panic!("{path}: {fault:?}")));
+        assert_eq!(SCHEMA.find(&path).unwrap().kind, kind, "{path}");
     }
 }
 
