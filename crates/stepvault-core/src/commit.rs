@@ -73,56 +73,59 @@ pub struct Commit {
 /// What a commit needs from a part manifest on a remote. The list of files is not needed, and may be long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundPart {
-    /// The part's summary, without its files.
-    summary: PartSummary,
-    /// SHA-256 of the manifest's bytes.
-    sha256: Sha256Digest,
-    /// Length of the manifest in bytes.
-    bytes: u64,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct PartSummary {
-    run: RunName,
-    id: StepId,
+    /// The node that wrote the part.
     node: NodeName,
-    name: String,
-    shape: Shape,
-    written_at: Timestamp,
-    metrics: BTreeMap<String, f64>,
-    amends: bool,
-    began: Option<Evidence>,
-    best: Vec<BestName>,
+    /// The commit of this part alone.
+    commit: Commit,
+    /// Identifies the tree, where the nodes share the directory.
     shared_tree_sha256: Option<Sha256Digest>,
-    data_bytes: u64,
-    digest: DigestAlgorithm,
-    file_count: u64,
-    unnumbered: bool,
 }
 
 impl FoundPart {
     /// Summarizes a manifest of `bytes` bytes that has this digest.
     pub fn of(manifest: &PartManifest, sha256: Sha256Digest, bytes: u64) -> Self {
+        let part = CommittedPart {
+            node: manifest.node.clone(),
+            manifest_sha256: sha256,
+            manifest_bytes: bytes,
+            data_bytes: manifest.data_bytes(),
+            digest: manifest.digest,
+            file_count: manifest.files.len() as u64,
+        };
+        let commit = Commit {
+            amends: manifest.origin.amends,
+            began: manifest.origin.began,
+            best: manifest.origin.best.clone(),
+            format: FORMAT,
+            run: manifest.run.clone(),
+            id: manifest.id,
+            name: manifest.name.clone(),
+            shape: manifest.shape,
+            parts: vec![part],
+            written_at: manifest.written_at,
+            metrics: manifest.metrics.clone(),
+            unnumbered: manifest.origin.unnumbered,
+        };
         Self {
-            summary: PartSummary {
-                run: manifest.run.clone(),
-                id: manifest.id,
-                node: manifest.node.clone(),
-                name: manifest.name.clone(),
-                shape: manifest.shape,
-                written_at: manifest.written_at,
-                metrics: manifest.metrics.clone(),
-                amends: manifest.origin.amends,
-                began: manifest.origin.began,
-                best: manifest.origin.best.clone(),
-                shared_tree_sha256: manifest.shared_tree_sha256,
-                data_bytes: manifest.data_bytes(),
-                digest: manifest.digest,
-                file_count: manifest.files.len() as u64,
-                unnumbered: manifest.origin.unnumbered,
-            },
-            sha256,
-            bytes,
+            node: manifest.node.clone(),
+            commit,
+            shared_tree_sha256: manifest.shared_tree_sha256,
+        }
+    }
+
+    /// Returns in what two parts differ that must be the same in all parts of a step.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        let (one, two) = (&self.commit, &other.commit);
+        if (&one.run, one.id) != (&two.run, two.id) {
+            Some("the step they belong to")
+        } else if one.name != two.name {
+            Some("the name of the step's directory")
+        } else if one.shape != two.shape {
+            Some("whether the step is a directory or a file")
+        } else if self.shared_tree_sha256 != other.shared_tree_sha256 {
+            Some("the content of the shared directory")
+        } else {
+            None
         }
     }
 }
@@ -134,67 +137,46 @@ impl Commit {
     /// # Errors
     /// [`ErrorKind::Conflict`] when they are not parts of one step; the error names the node that differs.
     pub fn of(mut parts: Vec<FoundPart>) -> Result<Self> {
-        parts.sort_by(|left, right| left.summary.node.cmp(&right.summary.node));
-        let Some(first) = parts.first().map(|part| part.summary.clone()) else {
+        parts.sort_by(|left, right| left.node.cmp(&right.node));
+        let mut parts = parts.into_iter();
+        let Some(first) = parts.next() else {
             return Err(Error::new(
                 ErrorKind::Failed,
                 "cannot commit a step without parts",
             ));
         };
-        let mut written_at = first.written_at;
-        let mut metrics = BTreeMap::new();
-        let mut best = BTreeMap::new();
-        let (mut amends, mut began, mut unnumbered) = (true, None, false);
-        let mut committed = Vec::with_capacity(parts.len());
-        for FoundPart {
-            summary,
-            sha256,
-            bytes,
-        } in parts
-        {
-            if let Some(what) = difference(&first, &summary) {
+        let mut commit = first.commit.clone();
+        for part in parts {
+            if let Some(what) = first.difference(&part) {
                 return Err(Error::new(
                     ErrorKind::Conflict,
-                    format!("the parts of {} do not match", first.id),
+                    format!("the parts of {} do not match", commit.id),
                 )
-                .on(format!("{} and {}", first.node, summary.node))
+                .on(format!("{} and {}", first.node, part.node))
                 .because(format!("they differ in {what}"))
                 .hint("the nodes saved different data under one step: save it again under a new attempt"));
             }
-            written_at = written_at.max(summary.written_at);
-            amends &= summary.amends;
-            began = began.or(summary.began);
-            unnumbered |= summary.unnumbered;
-            committed.push(CommittedPart {
-                node: summary.node,
-                manifest_sha256: sha256,
-                manifest_bytes: bytes,
-                data_bytes: summary.data_bytes,
-                digest: summary.digest,
-                file_count: summary.file_count,
-            });
-            for named in summary.best {
-                best.entry(named.name.clone()).or_insert(named);
-            }
-            // If several nodes give a metric, the first node's value counts.
-            for (name, value) in summary.metrics {
-                metrics.entry(name).or_insert(value);
-            }
+            commit.add(part.commit);
         }
-        Ok(Self {
-            amends,
-            began,
-            best: best.into_values().take(MAX_BEST).collect(),
-            format: FORMAT,
-            run: first.run,
-            id: first.id,
-            name: first.name,
-            shape: first.shape,
-            parts: committed,
-            written_at,
-            metrics,
-            unnumbered,
-        })
+        // The first node that names one counts.
+        commit.best.sort_by(|one, other| one.name.cmp(&other.name));
+        commit.best.dedup_by(|later, earlier| later.name == earlier.name);
+        commit.best.truncate(MAX_BEST);
+        Ok(commit)
+    }
+
+    /// Adds what a part says of the same step.
+    fn add(&mut self, part: Self) {
+        self.written_at = self.written_at.max(part.written_at);
+        self.amends &= part.amends;
+        self.began = self.began.or(part.began);
+        self.unnumbered |= part.unnumbered;
+        self.parts.extend(part.parts);
+        self.best.extend(part.best);
+        // If several nodes give a metric, the first node's value counts.
+        for (name, value) in part.metrics {
+            self.metrics.entry(name).or_insert(value);
+        }
     }
 
     /// Returns the number of bytes of all parts.
@@ -234,21 +216,6 @@ impl Record for Commit {
             return Err(fault("a metric is not a finite number"));
         }
         best_fault(&self.best).map_or(Ok(()), |why| Err(fault(&why)))
-    }
-}
-
-/// Returns the property in which two parts of one step differ.
-fn difference(one: &PartSummary, other: &PartSummary) -> Option<&'static str> {
-    if (&one.run, one.id) != (&other.run, other.id) {
-        Some("the step they belong to")
-    } else if one.name != other.name {
-        Some("the name of the step's directory")
-    } else if one.shape != other.shape {
-        Some("whether the step is a directory or a file")
-    } else if one.shared_tree_sha256 != other.shared_tree_sha256 {
-        Some("the content of the shared directory")
-    } else {
-        None
     }
 }
 

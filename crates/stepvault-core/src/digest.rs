@@ -108,15 +108,6 @@ impl Sha256Digest {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
-    /// Returns the digest of the concatenation of these blocks.
-    pub fn of_blocks<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut hasher = Sha256Hasher::default();
-        for block in blocks {
-            hasher.update(block);
-        }
-        hasher.finish()
-    }
-
     /// Returns base64 with padding, as in S3's `x-amz-checksum-sha256`.
     pub fn to_base64(self) -> String {
         BASE64.encode(self.0)
@@ -156,7 +147,7 @@ fn hex_value(digit: u8) -> Option<u8> {
 }
 
 /// Returns whether `text` is this many lower-case hexadecimal digits.
-fn is_hex(text: &str, digits: usize) -> bool {
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| hex_value(byte).is_some())
 }
 
@@ -236,34 +227,6 @@ impl Crc32c {
     fn from_wide(wide: u64) -> Self {
         Self(u32::try_from(wide & u64::from(u32::MAX)).unwrap_or_default())
     }
-
-    /// Returns base64 as in GCS's `x-goog-hash` and object metadata.
-    pub fn to_base64(self) -> String {
-        BASE64.encode(self.0.to_be_bytes())
-    }
-}
-
-impl fmt::Display for Crc32c {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:08x}", self.0)
-    }
-}
-
-impl TryFrom<String> for Crc32c {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        match u32::from_str_radix(&text, 16) {
-            Ok(value) if is_hex(&text, 8) => Ok(Self(value)),
-            _ => Err(not_hex("CRC-32C", 8, &text)),
-        }
-    }
-}
-
-impl From<Crc32c> for String {
-    fn from(checksum: Crc32c) -> Self {
-        checksum.to_string()
-    }
 }
 
 /// A CRC-64/NVME; 16 lower-case hexadecimal digits in records, base64 of eight big-endian bytes on S3.
@@ -283,11 +246,6 @@ impl Crc64Nvme {
         ))
     }
 
-    /// Returns base64 as in S3's `x-amz-checksum-crc64nvme`.
-    pub fn to_base64(self) -> String {
-        BASE64.encode(self.0.to_be_bytes())
-    }
-
     /// Reads base64; returns `None` unless it is 8 bytes of it.
     pub fn from_base64(text: &str) -> Option<Self> {
         Some(Self(u64::from_be_bytes(
@@ -296,28 +254,43 @@ impl Crc64Nvme {
     }
 }
 
-impl fmt::Display for Crc64Nvme {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:016x}", self.0)
-    }
-}
-
-impl TryFrom<String> for Crc64Nvme {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        match u64::from_str_radix(&text, 16) {
-            Ok(value) if is_hex(&text, 16) => Ok(Self(value)),
-            _ => Err(not_hex("CRC-64/NVME", 16, &text)),
+/// Implements the texts of a CRC: lower-case hexadecimal digits in records, base64 of its big-endian bytes on stores.
+macro_rules! crc_texts {
+    ($name:ident($integer:ty), $digits:literal, $what:literal) => {
+        impl $name {
+            /// Returns base64 with padding, as stores state it in headers and metadata.
+            pub fn to_base64(self) -> String {
+                BASE64.encode(self.0.to_be_bytes())
+            }
         }
-    }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(out, "{:0digits$x}", self.0, digits = $digits)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                match <$integer>::from_str_radix(&text, 16) {
+                    Ok(value) if is_hex(&text, $digits) => Ok(Self(value)),
+                    _ => Err(not_hex($what, $digits, &text)),
+                }
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(checksum: $name) -> Self {
+                checksum.to_string()
+            }
+        }
+    };
 }
 
-impl From<Crc64Nvme> for String {
-    fn from(checksum: Crc64Nvme) -> Self {
-        checksum.to_string()
-    }
-}
+crc_texts!(Crc32c(u32), 8, "CRC-32C");
+crc_texts!(Crc64Nvme(u64), 16, "CRC-64/NVME");
 
 /// The result of one pass over a part's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

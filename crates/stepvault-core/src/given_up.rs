@@ -79,35 +79,20 @@ impl GivenUpRecord {
     /// Returns a summary: "node-0 gave up step 300 (attempt 1) of 1.2 GiB for lack of disk space (most recently at
     /// 2026-11-22T10:16:00Z)".
     pub fn summary(&self) -> String {
-        let named: Vec<String> = self
-            .steps
-            .iter()
-            .take(MAX_NAMED)
-            .map(|step| {
-                let elsewhere: Vec<&str> = step.durable_on.iter().map(RemoteName::as_str).collect();
-                let elsewhere = match elsewhere.as_slice() {
-                    [] => String::new(),
-                    remotes => format!(", durable on {}", remotes.join(" and ")),
-                };
-                format!("{} of {}{elsewhere}", step.id, words::bytes(step.bytes))
-            })
-            .collect();
-        let unnamed = self.steps.len().saturating_sub(MAX_NAMED) as u64;
-        // The record may come from another node and may contain any number.
-        let more = match self.more.saturating_add(unnamed) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let latest = self
-            .steps
-            .first()
-            .map(|step| step.given_up_at)
-            .unwrap_or_default();
+        let steps = self.steps.iter().map(|step| {
+            let elsewhere: Vec<&str> = step.durable_on.iter().map(RemoteName::as_str).collect();
+            let elsewhere = match elsewhere.as_slice() {
+                [] => String::new(),
+                remotes => format!(", durable on {}", remotes.join(" and ")),
+            };
+            format!("{} of {}{elsewhere}", step.id, words::bytes(step.bytes))
+        });
+        let latest = self.steps.first().map_or(0, |step| step.given_up_at.seconds);
         format!(
-            "{} gave up {}{more} for lack of disk space (most recently at {})",
+            "{} gave up {} for lack of disk space (most recently at {})",
             self.node,
-            named.join(", "),
-            Timestamp::from_seconds(latest.seconds).to_rfc3339()
+            words::first_of(steps, MAX_NAMED, self.more),
+            Timestamp::from_seconds(latest).to_rfc3339()
         )
     }
 }
@@ -116,14 +101,11 @@ impl Record for GivenUpRecord {
     const WHAT: &'static str = "record of given-up steps";
 
     fn check(&self) -> Result<()> {
-        let damaged = |why: &str| Err(Error::new(ErrorKind::Damaged, why));
-        if self.format != FORMAT {
-            return damaged("its format is not known");
+        if self.steps.len() <= MAX_GIVEN_UP_STEPS {
+            return Ok(());
         }
-        if self.steps.len() > MAX_GIVEN_UP_STEPS {
-            return damaged("it names more steps than a record may contain");
-        }
-        Ok(())
+        let what = "it names more steps than a record may contain";
+        Err(Error::new(ErrorKind::Damaged, what))
     }
 }
 

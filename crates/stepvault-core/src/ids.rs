@@ -311,6 +311,7 @@ impl fmt::Display for StepId {
     }
 }
 
+/// Implements the conversions of a name that is a text with rules.
 macro_rules! text_name {
     ($name:ident) => {
         impl fmt::Display for $name {
@@ -342,6 +343,8 @@ macro_rules! text_name {
         }
     };
 }
+
+pub(crate) use text_name;
 
 macro_rules! number {
     ($name:ident, $integer:ty) => {

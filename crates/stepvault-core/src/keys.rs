@@ -1,5 +1,6 @@
 //! The key layout of a remote, relative to the remote's prefix.
 
+use crate::digest::is_hex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, NodeName, RECORDS_DIRECTORY, RunName, StepId};
 use crate::path::RelativePath;
@@ -362,8 +363,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "drains" => NodeName::new(stem).ok().map(KeyKind::Drain),
         "given-up" => NodeName::new(stem).ok().map(KeyKind::GivenUp),
         "starts" => NodeName::new(stem).ok().map(KeyKind::Starts),
-        "writers" => (stem.len() == 32 && stem.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
-            .then(|| KeyKind::WriterLease(stem.to_owned())),
+        "writers" => is_hex(stem, 32).then(|| KeyKind::WriterLease(stem.to_owned())),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{FORMAT, Record};
+use crate::codec::Record;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Attempt, RunName, StepId};
+use crate::ids::{Attempt, RunName, StepId, text_name};
 use crate::nodes::NodeSet;
 
 /// Longest launch name in bytes.
@@ -43,33 +43,7 @@ impl LaunchName {
     }
 }
 
-impl fmt::Display for LaunchName {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
-impl FromStr for LaunchName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::new(text)
-    }
-}
-
-impl TryFrom<String> for LaunchName {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        Self::new(text)
-    }
-}
-
-impl From<LaunchName> for String {
-    fn from(name: LaunchName) -> Self {
-        name.0
-    }
-}
+text_name!(LaunchName);
 
 /// Assigns an attempt to a launch. The first node to come creates it once, under the attempt's number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,15 +69,13 @@ impl Record for LaunchRecord {
     const WHAT: &'static str = "launch record";
 
     fn check(&self) -> Result<()> {
-        let fault =
-            |why: &str| Error::new(ErrorKind::Damaged, "the launch record is inconsistent").because(why);
-        if self.format != FORMAT {
-            return Err(fault("its format is not known"));
+        if self.went_back_over.is_none_or(|id| id.attempt < self.attempt) {
+            return Ok(());
         }
-        if self.went_back_over.is_some_and(|id| id.attempt >= self.attempt) {
-            return Err(fault("it goes back past a step of a later attempt"));
-        }
-        Ok(())
+        Err(
+            Error::new(ErrorKind::Damaged, "the launch record is inconsistent")
+                .because("it goes back past a step of a later attempt"),
+        )
     }
 }
 
@@ -119,6 +91,7 @@ pub fn attempt_of(records: &[LaunchRecord], launch: &LaunchName, after: Option<A
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::FORMAT;
 
     fn record(attempt: u32, launch: &str) -> LaunchRecord {
         LaunchRecord {

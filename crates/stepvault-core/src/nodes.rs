@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::NodeName;
 use crate::launch::LaunchName;
+use crate::words::first_of;
 
 /// Maximum number of nodes in one step.
 pub const MAX_NODES: usize = 65_536;
@@ -84,16 +85,7 @@ pub fn ranked(rank: usize) -> Result<NodeName> {
 
 /// Formats names for a message: the first few, and the number of the others.
 pub fn listed(nodes: &[impl fmt::Display]) -> String {
-    first_of(nodes, LISTED)
-}
-
-/// Formats the first `most` names, and the number of the others.
-pub fn first_of(names: &[impl fmt::Display], most: usize) -> String {
-    let first: Vec<String> = names.iter().take(most).map(ToString::to_string).collect();
-    match names.len().saturating_sub(most) {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
+    first_of(nodes, LISTED, 0)
 }
 
 impl fmt::Display for NodeSet {

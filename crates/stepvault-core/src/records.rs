@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
+use crate::digest::is_hex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, NodeName, RunName, StepId};
 use crate::keys::check_step_name;
@@ -230,13 +231,6 @@ pub struct GcRecord {
     pub orphans: BTreeMap<String, String>,
 }
 
-pub(crate) fn check_format(format: u32) -> Result<()> {
-    if format == FORMAT {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Damaged, "its format is not known").on(format))
-}
-
 impl VaultMarker {
     /// Returns a marker with this identity.
     pub fn new(vault: String) -> Self {
@@ -251,19 +245,11 @@ impl Record for VaultMarker {
     const WHAT: &'static str = "vault marker";
 
     fn check(&self) -> Result<()> {
-        check_format(self.format)?;
-        if self.vault.len() == 32
-            && self
-                .vault
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        {
+        if is_hex(&self.vault, 32) {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Damaged,
-            "its identity is not 32 hexadecimal digits",
-        ))
+        let what = "its identity is not 32 hexadecimal digits";
+        Err(Error::new(ErrorKind::Damaged, what))
     }
 }
 
@@ -274,7 +260,6 @@ macro_rules! named_record {
 
             // The name is part of the keys that are listed, and deleted, as the step's.
             fn check(&self) -> Result<()> {
-                check_format(self.format)?;
                 check_step_name(&self.name)
             }
         }
@@ -288,10 +273,6 @@ macro_rules! plain_record {
     ($record:ident, $what:literal) => {
         impl Record for $record {
             const WHAT: &'static str = $what;
-
-            fn check(&self) -> Result<()> {
-                check_format(self.format)
-            }
         }
     };
 }

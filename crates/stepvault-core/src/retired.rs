@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, Revision, RunName, Step, StepId};
-use crate::records::check_format;
 
 /// Steps of one attempt at equal intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -91,7 +90,6 @@ impl Record for RetiredRecord {
     const WHAT: &'static str = "record of retired steps";
 
     fn check(&self) -> Result<()> {
-        check_format(self.format)?;
         let fault = |why: &str| Err(Error::new(ErrorKind::Damaged, why));
         for range in &self.ranges {
             let length = range.last.number().checked_sub(range.first.number());

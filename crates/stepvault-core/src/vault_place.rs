@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
 use crate::digest::Sha256Digest;
-use crate::error::Result;
-use crate::records::check_format;
 
 /// Where a vault was when a process opened it to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,10 +41,6 @@ pub struct Machine {
 
 impl Record for VaultPlace {
     const WHAT: &'static str = "place of a vault";
-
-    fn check(&self) -> Result<()> {
-        check_format(self.format)
-    }
 }
 
 impl VaultPlace {

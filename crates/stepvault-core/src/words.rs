@@ -61,6 +61,16 @@ pub fn count(number: u64, word: &str) -> String {
     }
 }
 
+/// Formats the first `most` names, and the number of the others; `unnamed` more may not be among the names.
+pub fn first_of(names: impl IntoIterator<Item: ToString>, most: usize, unnamed: u64) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<String> = names.by_ref().take(most).map(|name| name.to_string()).collect();
+    match unnamed.saturating_add(names.count() as u64) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

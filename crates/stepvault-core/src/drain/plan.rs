@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::ids::{RemoteName, RunName, StepId};
-use crate::words::{bytes, rate};
+use crate::words::{bytes, first_of, rate};
 
 /// A step that is not durable on a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,26 +208,14 @@ impl RemotePlan {
             (Chance::Misses, "will not finish"),
         ] {
             let its: Vec<&PlannedStep> = self.steps.iter().filter(|step| step.chance == chance).collect();
-            let named: Vec<String> = its
-                .iter()
-                .take(MAX_NAMED)
-                .map(|planned| {
-                    let step = &planned.step;
-                    format!(
-                        "{} of {} ({} missing)",
-                        step.id,
-                        step.run,
-                        bytes(step.missing_bytes)
-                    )
-                })
-                .collect();
-            let more = match its.len().saturating_sub(MAX_NAMED) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            if !named.is_empty() {
-                parts.push(format!("{}{more} {word}", named.join(", ")));
+            if its.is_empty() {
+                continue;
             }
+            let named = its.iter().map(|PlannedStep { step, .. }| {
+                let missing = bytes(step.missing_bytes);
+                format!("{} of {} ({missing} missing)", step.id, step.run)
+            });
+            parts.push(format!("{} {word}", first_of(named, MAX_NAMED, 0)));
         }
         if parts.is_empty() {
             parts.push("no step waits".to_owned());

@@ -82,31 +82,21 @@ impl DrainRecord {
         if left.is_empty() {
             return None;
         }
-        let named: Vec<String> = left
-            .iter()
-            .take(MAX_NAMED)
-            .map(|step| {
-                let missing = match step.missing_bytes {
-                    0 => "only its records".to_owned(),
-                    bytes => words::bytes(bytes),
-                };
-                format!("{} with {missing} missing on {}", step.id, step.remote)
-            })
-            .collect();
-        let unnamed = left.len().saturating_sub(MAX_NAMED) as u64;
-        // The record comes from another node and may contain any number.
-        let more = match self.more.saturating_add(unnamed) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let (node, steps) = (&self.node, named.join(", "));
+        let steps = left.iter().map(|step| {
+            let missing = match step.missing_bytes {
+                0 => "only its records".to_owned(),
+                bytes => words::bytes(bytes),
+            };
+            format!("{} with {missing} missing on {}", step.id, step.remote)
+        });
+        let (node, steps) = (&self.node, words::first_of(steps, MAX_NAMED, self.more));
         let written = Timestamp::from_seconds(self.ended_at.seconds).to_rfc3339();
         Some(if let Some(rate) = self.bytes_per_second {
             let rate = words::rate(rate);
-            format!("{node} was uploading {steps}{more} at {rate} ({written})")
+            format!("{node} was uploading {steps} at {rate} ({written})")
         } else {
             let reason = &self.reason;
-            format!("the drain of {node} after {reason} ({written}) left {steps}{more}")
+            format!("the drain of {node} after {reason} ({written}) left {steps}")
         })
     }
 }
@@ -118,14 +108,11 @@ impl Record for DrainRecord {
     const WHAT: &'static str = "drain record";
 
     fn check(&self) -> Result<()> {
-        let damaged = |why: &str| Err(Error::new(ErrorKind::Damaged, why));
-        if self.format != FORMAT {
-            return damaged("its format is not known");
+        if self.left.len() <= MAX_LEFT_STEPS {
+            return Ok(());
         }
-        if self.left.len() > MAX_LEFT_STEPS {
-            return damaged("it names more steps than a record may contain");
-        }
-        Ok(())
+        let what = "it names more steps than a record may contain";
+        Err(Error::new(ErrorKind::Damaged, what))
     }
 }
 

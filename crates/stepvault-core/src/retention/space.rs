@@ -38,36 +38,18 @@ pub fn make_room(
 type Measure = fn(&Decision) -> u64;
 
 fn evict_within_limits(plans: &mut [RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>) {
-    let mut order: Vec<(usize, usize)> = Vec::new();
-    for (which, plan) in on_local_tier(plans) {
-        let evictable = |decision: &Decision| {
-            decision.verdict == Verdict::Keep && !decision.guarded && decision.bytes > 0
-        };
-        let places = (0..plan.decisions.len()).filter(|place| evictable(&plan.decisions[*place]));
-        order.extend(places.map(|place| (which, place)));
-    }
-    order.sort_by_key(|(which, place)| {
-        let decision = &plans[*which].decisions[*place];
-        (!decision.abandoned, decision.created, decision.id, *which)
+    let evictable = |decision: &Decision| !decision.guarded && decision.bytes > 0;
+    let mut order = kept_locally(plans, evictable, |decision| {
+        (!decision.abandoned, decision.created, decision.id)
     });
     let wanted_bytes = over_budget_bytes(plans, limits);
-    evict(
-        plans,
-        &mut order,
-        wanted_bytes,
-        |decision| decision.bytes,
-        "over local.maximum-size",
-    );
+    let bytes: Measure = |decision| decision.bytes;
+    evict(plans, &mut order, wanted_bytes, bytes, "over local.maximum-size");
     // The mark is compared with the current free space: while the disk is low, retention's own deletions may suffice.
-    let wanted_bytes = short_bytes(plans, limits, free_bytes, high_mark);
+    let wanted_bytes = short_bytes(plans, limits, free_bytes, high_mark(limits));
     let reclaimable: Measure = |decision| decision.reclaimable_bytes;
-    evict(
-        plans,
-        &mut order,
-        wanted_bytes,
-        reclaimable,
-        "free space is below local.free-space-low",
-    );
+    let reason = "free space is below local.free-space-low";
+    evict(plans, &mut order, wanted_bytes, reclaimable, reason);
 }
 
 /// Drops steps in `order` for which `measure` is not 0 until `wanted_bytes` are freed, and removes them from `order`.
@@ -99,21 +81,12 @@ fn give_up(
     free_bytes: Option<u64>,
     uploads_below_bytes: u64,
 ) {
-    let mut order: Vec<(usize, usize)> = Vec::new();
-    for (which, plan) in on_local_tier(plans) {
-        let may_go = |decision: &Decision| {
-            decision.verdict == Verdict::Keep && decision.loss.is_some() && decision.reclaimable_bytes > 0
-        };
-        let places = (0..plan.decisions.len()).filter(|place| may_go(&plan.decisions[*place]));
-        order.extend(places.map(|place| (which, place)));
-    }
-    order.sort_by_key(|(which, place)| {
-        let decision = &plans[*which].decisions[*place];
-        (decision.loss, decision.created, decision.id, *which)
+    let may_go = |decision: &Decision| decision.loss.is_some() && decision.reclaimable_bytes > 0;
+    let order = kept_locally(plans, may_go, |decision| {
+        (decision.loss, decision.created, decision.id)
     });
     for (which, place) in order {
-        let mark: Mark = low_mark;
-        let mut short = short_bytes(plans, limits, free_bytes, mark);
+        let mut short = short_bytes(plans, limits, free_bytes, limits.free_space_low_bytes);
         if plans[which].decisions[place].loss == Some(Loss::Uploading) {
             let free = free_bytes
                 .unwrap_or(u64::MAX)
@@ -130,9 +103,23 @@ fn give_up(
     }
 }
 
-fn on_local_tier(plans: &[RetentionPlan]) -> impl Iterator<Item = (usize, &RetentionPlan)> {
-    let local = |plan: &RetentionPlan| plan.tier == Tier::Local && plan.refusal.is_none();
-    plans.iter().enumerate().filter(move |(_, plan)| local(plan))
+/// Returns the kept steps of the local tier that `may_go`, in order: for each the positions of its plan and decision.
+fn kept_locally<K: Ord>(
+    plans: &[RetentionPlan],
+    may_go: impl Fn(&Decision) -> bool,
+    order: impl Fn(&Decision) -> K,
+) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for (which, plan) in plans.iter().enumerate() {
+        if plan.tier == Tier::Local && plan.refusal.is_none() {
+            let decisions = plan.decisions.iter().enumerate();
+            let kept =
+                decisions.filter(|(_, decision)| decision.verdict == Verdict::Keep && may_go(decision));
+            found.extend(kept.map(|(place, _)| (which, place)));
+        }
+    }
+    found.sort_by_key(|(which, place)| (order(&plans[*which].decisions[*place]), *which));
+    found
 }
 
 fn over_budget_bytes(plans: &[RetentionPlan], limits: &LocalLimits) -> u64 {
@@ -144,27 +131,25 @@ fn over_budget_bytes(plans: &[RetentionPlan], limits: &LocalLimits) -> u64 {
         .map_or(0, |most| kept_bytes.saturating_sub(most))
 }
 
-/// The mark that has to be reached.
-type Mark = fn(&LocalLimits, u64) -> u64;
-
-fn low_mark(_: &LocalLimits, low: u64) -> u64 {
-    low
-}
-
-fn high_mark(limits: &LocalLimits, low: u64) -> u64 {
-    limits.free_space_high_bytes.unwrap_or(low).max(low)
+/// Returns the mark at which eviction ends.
+fn high_mark(limits: &LocalLimits) -> Option<u64> {
+    limits.free_space_high_bytes.max(limits.free_space_low_bytes)
 }
 
 /// Returns the bytes that will be missing at the mark after the plans are carried out; 0 if the low mark is met
 /// already.
-fn short_bytes(plans: &[RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>, mark: Mark) -> u64 {
-    let (Some(low), Some(free)) = (limits.free_space_low_bytes, free_bytes) else {
-        return 0;
-    };
-    if free >= low {
-        return 0;
+fn short_bytes(
+    plans: &[RetentionPlan],
+    limits: &LocalLimits,
+    free_bytes: Option<u64>,
+    mark: Option<u64>,
+) -> u64 {
+    match (limits.free_space_low_bytes, free_bytes, mark) {
+        (Some(low), Some(free), Some(mark)) if free < low => {
+            mark.saturating_sub(free.saturating_add(reclaimed_bytes(plans)))
+        }
+        _ => 0,
     }
-    mark(limits, low).saturating_sub(free.saturating_add(reclaimed_bytes(plans)))
 }
 
 /// Returns the bytes that the plans return to the filesystem.
@@ -184,7 +169,7 @@ fn warn_of_shortage(plans: &mut [RetentionPlan], limits: &LocalLimits, free_byte
             "the local tier stays {missing} over local.maximum-size: the remaining steps must be kept"
         ));
     }
-    let short = short_bytes(plans, limits, free_bytes, high_mark);
+    let short = short_bytes(plans, limits, free_bytes, high_mark(limits));
     if short > 0 {
         let missing = bytesize::ByteSize::b(short);
         let mut text =

@@ -44,9 +44,6 @@ impl Record for StartHistory {
 
     fn check(&self) -> Result<()> {
         let fault = |why: &str| Err(Error::new(ErrorKind::Damaged, why));
-        if self.format != FORMAT {
-            return fault("its format is not known");
-        }
         if self.starts.len() > 2 * MAXIMUM_STARTS {
             return fault("it has too many starts");
         }

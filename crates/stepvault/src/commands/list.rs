@@ -6,8 +6,8 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
-use stepvault_core::nodes::first_of;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::words::first_of;
 use stepvault_engine::drains::Drains;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, still_given_up};
@@ -201,7 +201,7 @@ fn incomplete(on: &IncompleteOn) -> String {
     if on.missing_nodes.is_empty() {
         return format!("{} (not committed yet)", on.remote);
     }
-    format!("{} (missing {})", on.remote, first_of(&on.missing_nodes, TOLD))
+    format!("{} (missing {})", on.remote, first_of(&on.missing_nodes, TOLD, 0))
 }
 
 /// Formats the tiers that hold a step, and the nodes that gave it up: `main, given up by node-0`.

@@ -145,7 +145,7 @@ impl Lacking {
         }
         let missing = told.files.iter().filter(|file| file.real_bytes.is_none());
         let names: Vec<&str> = missing.map(|file| file.path.as_str()).collect();
-        let names = stepvault_core::nodes::first_of(&names, 4);
+        let names = stepvault_core::words::first_of(&names, 4, 0);
         let rest = match (told.kind, told.payload_bytes) {
             (HeaderKind::Index, Some(payload)) => {
                 let rest = payload.saturating_sub(there_bytes);
