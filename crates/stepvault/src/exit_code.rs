@@ -64,12 +64,12 @@ impl ExitCode {
     /// Returns the code for an operation on several tiers, from one result per tier: `Done` when all succeeded,
     /// `Partly` when some did. When none did: `Unreachable` if every tier was unreachable, `Usage` if every tier is
     /// configured wrongly (its bucket does not exist), else `Failed`.
-    pub(crate) fn of_tiers<'a>(results: impl IntoIterator<Item = Result<(), &'a Error>>) -> Self {
+    pub(crate) fn of_tiers<'a, T>(results: impl IntoIterator<Item = Result<T, &'a Error>>) -> Self {
         let mut done = 0_usize;
         let mut failures = Vec::new();
         for result in results {
             match result {
-                Ok(()) => done += 1,
+                Ok(_) => done += 1,
                 Err(error) => failures.push(error.kind()),
             }
         }
@@ -80,6 +80,15 @@ impl ExitCode {
             0 if are_all(ErrorKind::Unreachable) => Self::Unreachable,
             0 if are_all(ErrorKind::Usage) => Self::Usage,
             0 => Self::Failed,
+        }
+    }
+
+    /// Returns the code as [`of_tiers`](Self::of_tiers) does. With a single tier, the kind of its error is more specific
+    /// than `Failed`.
+    pub(crate) fn of_any_tiers<Tier, T>(results: &[(Tier, Result<T, Error>)]) -> Self {
+        match results {
+            [(_, Err(error))] => Self::from(error.kind()),
+            several => Self::of_tiers(several.iter().map(|(_, result)| result.as_ref())),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use itertools::Itertools as _;
 use stepvault_core::{Error, ErrorKind, Result};
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterExt as _, filter_fn};
@@ -115,8 +116,8 @@ impl io::Write for LogWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let wrapped = |text: &str, width| {
-            let lines = text.lines().map(|line| wrap(line, width, MESSAGE_COLUMN));
-            lines.collect::<Vec<_>>().join("\n")
+            let lines = text.lines();
+            lines.map(|line| wrap(line, width, MESSAGE_COLUMN)).join("\n")
         };
         self.output.write_lines(self.priority, &text, wrapped);
         Ok(bytes.len())

@@ -78,7 +78,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     let mut options = AgentOptions::from_config(
         &config,
         settings.writer()?,
-        settings.attempt()?,
+        settings.attempt(None)?,
         remotes,
         arguments.once,
     )?

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
@@ -57,32 +58,24 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
     let observer = tiers.observer();
     let mut results = Vec::new();
     for remote in &tiers.remotes {
-        results.push((
-            remote.name(),
-            run_gc(remote, arguments.grace, arguments.dry_run, &observer).await,
-        ));
+        let report = run_gc(remote, arguments.grace, arguments.dry_run, &observer).await;
+        results.push((remote.name(), report));
     }
     tiers.progress.finish();
-    let code = match results.as_slice() {
-        // With a single remote, the kind of its error is more specific than `Failed`.
-        [(_, Err(error))] => ExitCode::from(error.kind()),
-        several => ExitCode::of_tiers(several.iter().map(|(_, result)| result.as_ref().map(|_| ()))),
-    };
+    let code = ExitCode::of_any_tiers(&results);
     let mut remotes = Vec::new();
     for (remote, result) in results {
         if let Err(error) = &result {
             session.output.error_beside_report(error);
         }
-        let error = result.as_ref().err().map(ErrorInfo::from);
         remotes.push(GcRemote {
             remote: remote.to_string(),
+            error: result.as_ref().err().map(ErrorInfo::from),
             report: result.ok(),
-            error,
         });
     }
-    let run = tiers.run_name().to_string();
     session.output.result(&GcDocument {
-        run,
+        run: tiers.run_name().to_string(),
         dry_run: arguments.dry_run,
         remotes,
     })?;
@@ -91,24 +84,26 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
 
 impl Report for GcDocument {
     fn human(&self) -> String {
-        let lines = self
-            .remotes
-            .iter()
-            .map(|remote| match (&remote.report, &remote.error) {
-                (Some(report), _) => format!("{}: {}", remote.remote, sentence(report, self.dry_run)),
-                (None, Some(error)) => format!("{}: gc failed: {}", remote.remote, error.message),
-                (None, None) => format!("{}: gc failed", remote.remote),
-            });
-        lines.collect::<Vec<_>>().join("\n")
+        let line = |GcRemote {
+                        remote,
+                        report,
+                        error,
+                    }: &GcRemote| match (report, error) {
+            (Some(report), _) => format!("{remote}: {}", sentence(report, self.dry_run)),
+            (None, Some(error)) => format!("{remote}: gc failed: {}", error.message),
+            (None, None) => format!("{remote}: gc failed"),
+        };
+        self.remotes.iter().map(line).join("\n")
     }
 }
 
 fn sentence(report: &GcReport, dry_run: bool) -> String {
+    let orphans = |number| human::count(number, "orphan");
     let would = if dry_run { "would have " } else { "" };
+    let removed = orphans(report.removed.len() as u64);
     let mut parts = vec![
         format!(
-            "{would}removed {} ({})",
-            human::count(report.removed.len() as u64, "orphan"),
+            "{would}removed {removed} ({})",
             human::bytes(report.removed_bytes)
         ),
         format!(
@@ -117,47 +112,34 @@ fn sentence(report: &GcReport, dry_run: bool) -> String {
         ),
     ];
     if !report.marked.is_empty() {
-        let go = if dry_run {
-            "would be marked"
+        let marked = orphans(report.marked.len() as u64);
+        parts.push(if dry_run {
+            format!("{marked} would be marked")
         } else {
-            "marked for deletion by the next gc"
-        };
-        parts.push(format!(
-            "{} {go}",
-            human::count(report.marked.len() as u64, "orphan")
-        ));
+            format!("{marked} marked for deletion by the next gc")
+        });
     }
     if report.young > 0 {
-        parts.push(format!(
-            "{} within the grace period",
-            human::count(report.young, "orphan")
-        ));
+        parts.push(format!("{} within the grace period", orphans(report.young)));
     }
     if report.unmarked > 0 {
-        parts.push(format!(
-            "{} more to be marked by a later gc",
-            human::count(report.unmarked, "orphan")
-        ));
+        let unmarked = orphans(report.unmarked);
+        parts.push(format!("{unmarked} more to be marked by a later gc"));
     }
     if report.retired_steps > 0 {
-        parts.push(format!(
-            "merged the tombstones of {}",
-            human::count(report.retired_steps, "removed step")
-        ));
+        let steps = human::count(report.retired_steps, "removed step");
+        parts.push(format!("merged the tombstones of {steps}"));
     }
     if !report.unlisted_steps.is_empty() {
-        let steps: Vec<String> = report.unlisted_steps.iter().map(ToString::to_string).collect();
         parts.push(format!(
             "kept all objects of {}: the store does not list all files of the step under their names (run 'stepvault \
              verify' to see which)",
-            steps.join(", ")
+            report.unlisted_steps.iter().join(", ")
         ));
     }
     if report.foreign > 0 {
-        parts.push(format!(
-            "kept {} that stepvault did not write",
-            human::count(report.foreign, "object")
-        ));
+        let objects = human::count(report.foreign, "object");
+        parts.push(format!("kept {objects} that stepvault did not write"));
     }
     if !report.pending_uploads_listed {
         parts.push(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
@@ -12,7 +13,6 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
 use stepvault_formats::deep::DeepCheck;
 use stepvault_formats::find::{FindOptions, RunBelow};
-use stepvault_formats::pointer::PointerFound;
 use stepvault_local::clock::SystemClock;
 
 use crate::arguments::values;
@@ -128,30 +128,23 @@ struct PointerDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Result<ExitCode> {
-    let InspectArguments {
-        path,
-        profile,
-        world_size,
-        quiet_time,
-        deep,
-    } = arguments;
-    let looked_at = path.clone();
+    let (path, quiet_time) = (arguments.path.clone(), arguments.quiet_time);
     let profiles = Settings::load(session)?.profiles()?;
     let progress = Progress::start(&[], Style::of(&session.output), &session.output);
-    let observer = deep.then(|| progress.observer());
+    let observer = arguments.deep.then(|| progress.observer());
     let inspection = blocking(move || {
         let request = InspectRequest {
             profiles: &profiles,
-            profile: profile.as_deref(),
+            profile: arguments.profile.as_deref(),
             options: FindOptions {
                 quiet_seconds: quiet_time.as_secs(),
-                expected_world: world_size,
+                expected_world: arguments.world_size,
                 ..FindOptions::default()
             },
             reads_best: false,
             deep: observer.as_deref(),
         };
-        inspect(&looked_at, &request, &SystemClock)
+        inspect(&arguments.path, &request, &SystemClock)
     })
     .await;
     progress.finish();
@@ -162,21 +155,34 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
         Verdict::NoneValid => ExitCode::NoneValid,
         Verdict::NoStep => ExitCode::NotFound,
     };
-    session.output.result(&document(&path, &inspection))?;
+    session.output.result(&InspectDocument::of(&path, inspection))?;
     Ok(code)
 }
 
-fn document(path: &Path, inspection: &Inspection) -> InspectDocument {
-    InspectDocument {
-        path: inspection.directory.as_deref().unwrap_or(path).to_owned(),
-        framework: inspection.framework.clone(),
-        why: inspection.why.clone(),
-        steps: inspection.steps.iter().map(StepDocument::of).collect(),
-        conclusion: conclusion(inspection),
-        pointer: inspection.found.pointer().map(PointerDocument::of),
-        temporary: inspection.found.temporary.clone(),
-        subdirectories: inspection.below.iter().map(SubdirectoryDocument::of).collect(),
-        warnings: inspection.warnings.clone(),
+impl InspectDocument {
+    fn of(path: &Path, inspection: Inspection) -> Self {
+        let pointer = inspection.found.pointer().map(|pointer| PointerDocument {
+            path: pointer.path.clone(),
+            says: pointer.says.clone(),
+            step: pointer.target_step,
+            dangling: pointer.dangling,
+        });
+        let subdirectory = |run: RunBelow| SubdirectoryDocument {
+            path: run.directory,
+            framework: run.profile,
+            newest_complete: run.newest.map(|step| step.path),
+        };
+        Self {
+            pointer,
+            conclusion: conclusion(&inspection),
+            steps: inspection.steps.iter().map(StepDocument::of).collect(),
+            path: inspection.directory.unwrap_or_else(|| path.to_owned()),
+            framework: inspection.framework,
+            why: inspection.why,
+            temporary: inspection.found.temporary,
+            subdirectories: inspection.below.into_iter().map(subdirectory).collect(),
+            warnings: inspection.warnings,
+        }
     }
 }
 
@@ -197,16 +203,6 @@ fn conclusion(inspection: &Inspection) -> Option<String> {
         named(newest)
     );
     Some(sound.map_or_else(|| unknown.clone(), |sound| format!("{unknown}; {sound}")))
-}
-
-impl SubdirectoryDocument {
-    fn of(run: &RunBelow) -> Self {
-        Self {
-            path: run.directory.clone(),
-            framework: run.profile.clone(),
-            newest_complete: run.newest.as_ref().map(|step| step.path.clone()),
-        }
-    }
 }
 
 impl StepDocument {
@@ -240,25 +236,13 @@ impl DeepDocument {
     fn text(&self) -> String {
         let proved = format!("{} match their checksums", human::bytes(self.checksummed_bytes));
         let unproved = self.unproved_bytes.iter();
-        let unproved: Vec<String> = unproved
+        let unproved = unproved
             .map(|(format, bytes)| format!("{} of {format}", human::bytes(*bytes)))
-            .collect();
-        let unproved = unproved.join(", ");
+            .join(", ");
         match (self.checksummed_bytes, unproved.as_str()) {
             (_, "") => proved,
             (0, _) => format!("no checksum covers its data, which was only read: {unproved}"),
             _ => format!("{proved}; only read, as no checksum covers them: {unproved}"),
-        }
-    }
-}
-
-impl PointerDocument {
-    fn of(pointer: &PointerFound) -> Self {
-        Self {
-            path: pointer.path.clone(),
-            says: pointer.says.clone(),
-            step: pointer.target_step,
-            dangling: pointer.dangling,
         }
     }
 }
@@ -271,74 +255,70 @@ impl Report for InspectDocument {
             self.framework,
             self.why.join("; ")
         );
+        let mut lines = vec![head];
         if self.steps.is_empty() {
-            let below = self.subdirectories.iter().map(|run| {
-                let newest = run.newest_complete.as_ref();
-                let newest = newest.map_or_else(
-                    || "no complete step".to_owned(),
-                    |step| format!("{step} is its newest complete step"),
-                );
-                format!("\n{}: {}, {newest}", run.path, run.framework)
-            });
-            return format!("{head}\nno step found{}", below.collect::<String>());
+            lines.push("no step found".to_owned());
+            for SubdirectoryDocument {
+                path,
+                framework,
+                newest_complete,
+            } in &self.subdirectories
+            {
+                lines.push(match newest_complete {
+                    Some(step) => format!("{path}: {framework}, {step} is its newest complete step"),
+                    None => format!("{path}: {framework}, no complete step"),
+                });
+            }
+            return lines.join("\n");
         }
         let mut steps = table::table(
             &["step", "path", "complete", "sound", "size", "files", "ranks"],
             &[0, 4, 5, 6],
         );
         for step in &self.steps {
+            let sound = match step.sound {
+                Some(true) => "yes",
+                Some(false) => "NO",
+                None => "unknown",
+            };
             steps.add_row([
                 step.step
                     .map_or_else(|| "-".to_owned(), |number| number.to_string()),
                 step.path.clone(),
                 if step.complete { "yes" } else { "NO" }.to_owned(),
-                match step.sound {
-                    Some(true) => "yes",
-                    Some(false) => "NO",
-                    None => "unknown",
-                }
-                .to_owned(),
+                sound.to_owned(),
                 human::bytes(step.bytes),
                 step.files.to_string(),
                 step.ranks.map_or_else(String::new, |ranks| ranks.to_string()),
             ]);
         }
-        let reasons = self.steps.iter().flat_map(|step| {
-            let said = step.reasons.iter();
-            said.map(|reason| match reason.strip_prefix(step.path.as_str()) {
-                // The reason already starts with a path inside the step.
-                Some(rest) if rest.starts_with([':', '/']) => format!("\n{reason}"),
-                _ => format!("\n{}: {reason}", step.path),
-            })
-        });
-        let deep = self.steps.iter().filter_map(|step| {
-            let deep = step.deep.as_ref()?;
-            Some(format!("\n{}: {}", step.path, deep.text()))
-        });
-        let warnings = self
-            .warnings
-            .iter()
-            .map(|warning| format!("\nwarning: {warning}"));
-        let pointer = self.pointer.as_ref().filter(|pointer| !pointer.says.is_empty());
-        let pointer = pointer.map_or_else(String::new, |pointer| {
-            let dangling = if pointer.dangling {
-                ", which does not exist"
-            } else {
-                ""
-            };
-            format!("\n{} says {}{dangling}", pointer.path, pointer.says)
-        });
-        let newest = self.conclusion.as_ref().map_or_else(
-            || "\nno step is complete and sound".to_owned(),
-            |newest| format!("\n{newest}"),
-        );
-        format!(
-            "{head}\n{}{}{}{pointer}{}{newest}",
-            table::text(&steps),
-            reasons.collect::<String>(),
-            deep.collect::<String>(),
-            warnings.collect::<String>()
-        )
+        lines.push(table::text(&steps));
+        for StepDocument { path, reasons, .. } in &self.steps {
+            lines.extend(
+                reasons
+                    .iter()
+                    .map(|reason| match reason.strip_prefix(path.as_str()) {
+                        // The reason already starts with a path inside the step.
+                        Some(rest) if rest.starts_with([':', '/']) => reason.clone(),
+                        _ => format!("{path}: {reason}"),
+                    }),
+            );
+        }
+        for StepDocument { path, deep, .. } in &self.steps {
+            lines.extend(deep.as_ref().map(|deep| format!("{path}: {}", deep.text())));
+        }
+        if let Some(PointerDocument {
+            path, says, dangling, ..
+        }) = &self.pointer
+            && !says.is_empty()
+        {
+            let dangling = if *dangling { ", which does not exist" } else { "" };
+            lines.push(format!("{path} says {says}{dangling}"));
+        }
+        lines.extend(self.warnings.iter().map(|warning| format!("warning: {warning}")));
+        let newest = self.conclusion.as_deref();
+        lines.push(newest.unwrap_or("no step is complete and sound").to_owned());
+        lines.join("\n")
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
@@ -43,40 +44,31 @@ pub(super) struct ListDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result<ExitCode> {
-    let (_, tiers) = Tiers::load(session).await?;
+    let tiers = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
-        session
-            .output
-            .warn(&format!("cannot list {tier}, which may hold more steps"));
+        let warning = format!("cannot list {tier}, which may hold more steps");
+        session.output.warn(&warning);
         session.output.error_beside_report(error);
     }
     let asked = tiers.remotes.len() + usize::from(tiers.vault.is_some()) - inventory.failed.len();
     let failures = inventory.failed.iter().map(|(_, error)| Err(error));
     let code = ExitCode::of_tiers(failures.chain((0..asked).map(|_| Ok(()))));
     let drains = Drains::ask(&tiers.remotes).await;
-    let given_up = given_up(&tiers, &inventory).await;
-    let mut document = ListDocument::new(&tiers, inventory);
-    document.given_up = given_up;
     let left = |record| LeftByDrain::of(record, |left| drains.is_missed(left));
-    document.drains = drains.records.iter().filter_map(left).collect();
-    session.output.result(&document)?;
+    session.output.result(&ListDocument {
+        run: tiers.run_name().to_string(),
+        given_up: given_up(&tiers, &inventory).await,
+        drains: drains.records.iter().filter_map(left).collect(),
+        failed: FailedTier::all(&inventory.failed),
+        warnings: inventory.warnings(),
+        steps: inventory.steps,
+    })?;
     Ok(code)
 }
 
 impl ListDocument {
-    pub(super) fn new(tiers: &Tiers, inventory: Inventory) -> Self {
-        Self {
-            run: tiers.run_name().to_string(),
-            failed: FailedTier::all(&inventory.failed),
-            warnings: inventory.warnings(),
-            steps: inventory.steps,
-            given_up: Vec::new(),
-            drains: Vec::new(),
-        }
-    }
-
     /// Returns the steps with the nodes that gave them up, the newest first. Of a step that no tier holds, the record
     /// says only the bytes.
     fn rows(&self) -> Vec<(ListedStep, Vec<&str>)> {
@@ -97,11 +89,13 @@ impl ListDocument {
 /// Returns the steps that nodes gave up. A step that its node has sealed again, or that is durable by now, is not among
 /// them; on a remote that cannot be listed, no step is known to be durable.
 async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> {
-    let is_listed = |remote: &&RunRemote| {
-        let mut failed = inventory.failed.iter();
-        failed.all(|(tier, _)| tier != remote.name().as_str())
-    };
-    let listed: Vec<RunRemote> = tiers.remotes.iter().filter(is_listed).cloned().collect();
+    let failed = inventory
+        .failed
+        .iter()
+        .map(|(tier, _)| tier.as_str())
+        .collect_vec();
+    let mut listed = tiers.remotes.clone();
+    listed.retain(|remote| !failed.contains(&remote.name().as_str()));
     let is_durable = |step: &ListedStep| {
         let is_on = |remote: &RunRemote| Ok(step.remotes.iter().any(|name| name == remote.name().as_str()));
         Durability::of(&tiers.remotes, is_on).is_ok_and(|durability| durability.is_durable())
@@ -109,47 +103,28 @@ async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> 
     let records = known_records(tiers.vault.as_ref(), &listed, tiers.run_name()).await;
     let still = records.iter().filter_map(|record| {
         let is_own = record.node == *tiers.writer.place.node();
-        let held = inventory
-            .steps
-            .iter()
-            .filter(|step| is_own && step.local.is_some() || is_durable(step))
-            .map(|step| step.id);
-        still_given_up(record, &held.collect())
+        let held = inventory.steps.iter();
+        let held = held.filter(|step| is_own && step.local.is_some() || is_durable(step));
+        still_given_up(record, &held.map(|step| step.id).collect())
     });
     still.map(GivenUpDocument::from).collect()
 }
 
 impl Report for ListDocument {
     fn human(&self) -> String {
-        let drains: Vec<String> = self
-            .drains
-            .iter()
-            .map(|drain| format!("\n{}", drain.text()))
-            .collect();
-        let drains = drains.concat();
+        let drains = self.drains.iter();
+        let drains = drains.map(|drain| format!("\n{}", drain.text())).join("");
         let rows = self.rows();
         if rows.is_empty() {
             let run = &self.run;
             if self.failed.is_empty() {
                 return format!("no tier holds a step of '{run}'{drains}");
             }
-            let failed: Vec<&str> = self.failed.iter().map(|failed| failed.tier.as_str()).collect();
-            let failed = failed.join(", ");
+            let failed = self.failed.iter().map(|failed| &failed.tier).join(", ");
             return format!("no step of '{run}' was found, but {failed} could not be listed{drains}");
         }
-        let mut steps = table::table(
-            &[
-                "step",
-                "attempt",
-                "written (utc)",
-                "size",
-                "files",
-                "where",
-                "",
-                "metrics",
-            ],
-            &[0, 1, 3, 4],
-        );
+        let headings = "step|attempt|written (utc)|size|files|where||metrics";
+        let mut steps = table::table(&headings.split('|').collect_vec(), &[0, 1, 3, 4]);
         for (step, gave_up) in &rows {
             steps.add_row([
                 step.id.step.to_string(),
@@ -163,23 +138,17 @@ impl Report for ListDocument {
                 human::metrics(&step.metrics),
             ]);
         }
-        let faults = self
-            .steps
-            .iter()
-            .flat_map(|step| step.faults.iter().map(|fault| format!("\n{}: {fault}", step.id)));
-        let began = self.steps.iter().filter_map(|step| {
-            let began = step.began.as_ref()?;
-            Some(format!(
-                "\nattempt {} begins with step {}: {began}",
-                step.id.attempt, step.id.step
-            ))
-        });
-        let warnings = self
-            .warnings
-            .iter()
-            .map(|warning| format!("\nwarning: {warning}"));
-        let lines: String = began.chain(warnings).chain(faults).collect();
-        format!("{}{lines}{drains}", table::text(&steps))
+        let mut lines = vec![table::text(&steps)];
+        for step in &self.steps {
+            let (attempt, number) = (step.id.attempt, step.id.step);
+            let began = step.began.as_ref();
+            lines.extend(began.map(|began| format!("attempt {attempt} begins with step {number}: {began}")));
+        }
+        lines.extend(self.warnings.iter().map(|warning| format!("warning: {warning}")));
+        for step in &self.steps {
+            lines.extend(step.faults.iter().map(|fault| format!("{}: {fault}", step.id)));
+        }
+        lines.join("\n") + &drains
     }
 }
 
@@ -192,7 +161,7 @@ fn short_time(time: Timestamp) -> String {
 fn marks(step: &ListedStep) -> String {
     let marks = [(step.pinned, "pinned"), (step.abandoned, "abandoned")];
     let marks = marks.into_iter().filter(|(is_so, _)| *is_so);
-    marks.map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
+    marks.map(|(_, mark)| mark).join(", ")
 }
 
 /// Formats a remote with the missing nodes: `main (missing node-1)`.
@@ -210,18 +179,16 @@ fn places(step: &ListedStep, gave_up: &[&str]) -> String {
         LocalState::Staged => "local (staged)".to_owned(),
         LocalState::Durable => "local".to_owned(),
     });
-    let incomplete = step.incomplete.iter().map(incomplete);
-    let places: Vec<String> = local
+    let mut places = local
         .into_iter()
         .chain(step.remotes.iter().cloned())
-        .chain(incomplete)
+        .chain(step.incomplete.iter().map(incomplete))
         .chain(gave_up.iter().map(|node| format!("given up by {node}")))
-        .collect();
-    if places.is_empty() {
-        "unreadable".to_owned()
-    } else {
-        places.join(", ")
+        .peekable();
+    if places.peek().is_none() {
+        return "unreadable".to_owned();
     }
+    places.join(", ")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -31,11 +32,8 @@ pub(super) struct ManReport {
 
 impl Report for ManReport {
     fn human(&self) -> String {
-        self.pages
-            .iter()
-            .map(|page| format!("wrote {}", page.display()))
-            .collect::<Vec<_>>()
-            .join("\n")
+        let pages = self.pages.iter();
+        pages.map(|page| format!("wrote {}", page.display())).join("\n")
     }
 }
 

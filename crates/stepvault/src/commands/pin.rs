@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
@@ -71,7 +72,7 @@ pub(crate) async fn run_unpin(session: &Session, arguments: &UnpinArguments) -> 
 
 /// Pins if a note is given, else unpins. Tries every tier before it reports an error.
 async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> Result<ExitCode> {
-    let (_, tiers) = Tiers::load(session).await?;
+    let tiers = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
     let FoundStep { listed, failed } = chosen.find(tiers.run_name(), inventory)?;
     let id = listed.id;
@@ -116,11 +117,8 @@ async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> R
     }
     tiers.progress.finish();
     let done = document.changed.len() + document.unchanged.len();
-    let results = errors
-        .iter()
-        .map(|(_, error)| Err(error))
-        .chain((0..done).map(|_| Ok(())));
-    let code = ExitCode::of_tiers(results);
+    let failures = errors.iter().map(|(_, error)| Err(error));
+    let code = ExitCode::of_tiers(failures.chain((0..done).map(|_| Ok(()))));
     if done == 0
         && let Some((_, error)) = errors.pop()
     {
@@ -145,18 +143,13 @@ impl Report for PinDocument {
         } else {
             ("is no longer pinned on", "was not pinned on")
         };
-        let changed = (now, &self.changed);
-        let unchanged = (before, &self.unchanged);
-        let parts = [changed, unchanged]
-            .into_iter()
-            .filter(|(_, tiers)| !tiers.is_empty());
-        let parts: Vec<String> = parts
-            .map(|(words, tiers)| format!("{words} {}", tiers.join(", ")))
-            .collect();
-        let mut text = format!("{what} {}", parts.join(" and "));
+        let parts = [(now, &self.changed), (before, &self.unchanged)];
+        let parts = parts.into_iter().filter(|(_, tiers)| !tiers.is_empty());
+        let parts = parts.map(|(words, tiers)| format!("{words} {}", tiers.join(", ")));
+        let mut text = format!("{what} {}", parts.format(" and "));
         if !self.failed.is_empty() {
-            let tiers: Vec<&str> = self.failed.iter().map(|failed| failed.tier.as_str()).collect();
-            let _ = write!(text, "; {} could not be read or changed", tiers.join(", "));
+            let tiers = self.failed.iter().map(|failed| &failed.tier);
+            let _ = write!(text, "; {} could not be read or changed", tiers.format(", "));
         }
         text
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::clock::Clock as _;
@@ -24,7 +25,7 @@ use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
 use crate::arguments::values::{checked, duration, metric};
-use crate::context::{DefaultVault, Settings, Tiers, attempt, vault_beside};
+use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
 use crate::session::Session;
@@ -107,6 +108,13 @@ struct RemoteDocument {
     error: Option<ErrorInfo>,
 }
 
+/// A finished push.
+pub(super) struct Pushed {
+    pub(super) report: PushReport,
+    /// Damage in the files of the checkpoint.
+    faults: Vec<String>,
+}
+
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<ExitCode> {
     let began = Instant::now();
@@ -118,48 +126,10 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     check_presence(&arguments.source)?;
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
     tiers.require_remote()?;
-    let checked = check(&settings, &tiers, &arguments.source).await?;
-    for fault in checked.faults.iter().take(MAX_FAULTS_TOLD) {
-        session.output.warn(&format!(
-            "the checkpoint is damaged and is uploaded unchanged: {fault}"
-        ));
-    }
-    let links = if arguments.copy {
-        LinkPolicy::Copy
-    } else {
-        checked.links(tiers.links)
-    };
-    let mut origin = checked.origin.clone();
-    if let Some((watched, directory)) = place_below(settings.run()?.watch.as_deref(), &arguments.source) {
-        (origin.watched, origin.directory) = (Some(watched), Some(directory));
-    }
-    let request = CheckpointToSeal {
-        run: tiers.run_name().clone(),
-        source: arguments.source,
-        members: Vec::new(),
-        origin,
-        name: None,
-        step: arguments.step.or(checked.stated_step),
-        attempt: attempt(arguments.attempt)?,
-        writer: tiers.writer.clone(),
-        // A manual push during a launch belongs to that launch.
-        launch_since: SystemClock.now(),
-        in_launch: true,
-        not_before: None,
-        live: None,
-        metrics: arguments.metric.into_iter().collect(),
-        metrics_source: metrics_source(&tiers),
-        links,
-        digest: tiers.run.digest,
-        expected: None,
-    };
-    let patience = arguments
-        .wait_for_nodes
-        .unwrap_or(settings.config.upload.incomplete_after);
-    let report = push_one(&tiers, request, patience).await?;
+    let pushed = execute(&tiers, arguments).await?;
     tiers.progress.finish();
-    let code = exit_code(&report.remotes);
-    for outcome in &report.remotes {
+    let code = exit_code(&pushed.report.remotes);
+    for outcome in &pushed.report.remotes {
         if let Err(error) = &outcome.result {
             let text = error.clone().hint(
                 error
@@ -169,13 +139,81 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
             session.output.error_beside_report(&text);
         }
     }
-    session.output.result(&document(
-        &tiers,
-        &report,
-        checked.faults,
-        began.elapsed().as_secs_f64(),
-    ))?;
+    session
+        .output
+        .result(&document(&tiers, pushed, began.elapsed().as_secs_f64()))?;
     Ok(code)
+}
+
+/// Seals the checkpoint under the vault's lock, and uploads it.
+pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<Pushed> {
+    let checked = check(tiers, &arguments.source).await?;
+    for fault in checked.faults.iter().take(MAX_FAULTS_TOLD) {
+        tiers.output.warn(&format!(
+            "the checkpoint is damaged and is uploaded unchanged: {fault}"
+        ));
+    }
+    let config = &tiers.settings.config;
+    let links = if arguments.copy {
+        LinkPolicy::Copy
+    } else {
+        checked.links(config.local.links)
+    };
+    let mut origin = checked.origin;
+    if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {
+        (origin.watched, origin.directory) = (Some(watched), Some(directory));
+    }
+    let request = CheckpointToSeal {
+        run: tiers.run_name().clone(),
+        source: arguments.source,
+        members: Vec::new(),
+        origin,
+        name: None,
+        step: arguments.step.or(checked.stated_step),
+        attempt: tiers.settings.attempt(arguments.attempt)?,
+        writer: tiers.writer.clone(),
+        // A manual push during a launch belongs to that launch.
+        launch_since: SystemClock.now(),
+        in_launch: true,
+        not_before: None,
+        live: None,
+        metrics: arguments.metric.into_iter().collect(),
+        metrics_source: MetricsSource {
+            file: tiers.run.metrics_file.clone(),
+            pointers: tiers.run.metrics.clone(),
+        },
+        links,
+        digest: tiers.run.digest,
+        expected: None,
+    };
+    let patience = arguments.wait_for_nodes;
+    let patience = patience.unwrap_or(config.upload.incomplete_after);
+    let vault = tiers.vault.clone();
+    let vault = vault.ok_or_else(|| Error::new(ErrorKind::Usage, "no local vault"))?;
+    let locked = vault.clone();
+    let _lock = blocking(move || {
+        let lock = locked.lock()?;
+        locked.clean_leftovers(&lock)?;
+        Ok(lock)
+    })
+    .await?;
+    let held = hold(tiers, &vault, &request).await?;
+    let report = push(
+        &vault,
+        &tiers.remotes,
+        request,
+        &tiers.budget,
+        patience,
+        &tiers.observer(),
+    )
+    .await;
+    for held in held {
+        held.release().await;
+    }
+    Ok(Pushed {
+        report: report?,
+        faults: checked.faults,
+    })
 }
 
 /// Returns the name of the watched directory, and the directory below it that holds the checkpoint; `None` when that is
@@ -189,44 +227,11 @@ fn place_below(watched: Option<&Path>, source: &Path) -> Option<(String, Relativ
 }
 
 /// Checks the checkpoint by profile and by the structure of its files.
-async fn check(settings: &Settings, tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
-    let (profiles, profile, source) = (settings.profiles()?, tiers.run.profile.clone(), source.to_owned());
-    let extent = Extent::of(&tiers.writer);
+async fn check(tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
+    let (profiles, source) = (tiers.settings.profiles()?, source.to_owned());
+    let (profile, extent) = (tiers.run.profile.clone(), Extent::of(&tiers.writer));
     let check = move || check_source(&source, &profiles, profile.as_deref(), extent, &SystemClock);
     blocking(move || Ok(check())).await
-}
-
-/// Seals and uploads under the vault's lock.
-pub(super) async fn push_one(
-    tiers: &Tiers,
-    request: CheckpointToSeal,
-    patience: Duration,
-) -> Result<PushReport> {
-    let vault = tiers
-        .vault
-        .clone()
-        .ok_or_else(|| Error::new(ErrorKind::Usage, "no local vault"))?;
-    let locked = vault.clone();
-    let _lock = blocking(move || {
-        let lock = locked.lock()?;
-        locked.clean_leftovers(&lock)?;
-        Ok(lock)
-    })
-    .await?;
-    let held = hold(tiers, &vault, &request).await?;
-    let pushed = push(
-        &vault,
-        &tiers.remotes,
-        request,
-        &tiers.budget,
-        patience,
-        &tiers.observer(),
-    )
-    .await;
-    for held in held {
-        held.release().await;
-    }
-    pushed
 }
 
 /// Acquires the lease of an exclusive run, which only one job at a time may write, on every remote that answers. The
@@ -251,45 +256,34 @@ async fn hold(tiers: &Tiers, vault: &Vault, request: &CheckpointToSeal) -> Resul
     Ok(held)
 }
 
-/// Returns the source of the run's metrics.
-pub(super) fn metrics_source(tiers: &Tiers) -> MetricsSource {
-    MetricsSource {
-        file: tiers.run.metrics_file.clone(),
-        pointers: tiers.run.metrics.clone(),
-    }
-}
-
 /// Checks that the source exists, before a vault is created for it.
 fn check_presence(source: &Path) -> Result<()> {
-    match source.symlink_metadata() {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Error::new(ErrorKind::Usage, "cannot push the step")
-                .on(source.display())
-                .because("no such file or directory"))
+    source.symlink_metadata().map(drop).map_err(|error| {
+        let fault = Error::new(ErrorKind::Usage, "cannot push the step").on(source.display());
+        if error.kind() == std::io::ErrorKind::NotFound {
+            fault.because("no such file or directory")
+        } else {
+            fault.caused_by(error)
         }
-        Err(error) => Err(Error::new(ErrorKind::Usage, "cannot push the step")
-            .on(source.display())
-            .caused_by(error)),
-    }
+    })
 }
 
 /// Returns the exit code. Only required remotes count, unless none is required.
 fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
     let some_required = outcomes.iter().any(|outcome| outcome.required);
-    let counted = outcomes
-        .iter()
-        .filter(|outcome| outcome.required || !some_required);
-    let counted: Vec<&RemoteOutcome> = counted.collect();
-    let waits = |outcome: &&RemoteOutcome| matches!(outcome.result, Ok(Uploaded::Incomplete { .. }));
-    let code = ExitCode::of_tiers(counted.iter().map(|outcome| outcome.result.as_ref().map(|_| ())));
-    match code {
-        ExitCode::Done if counted.iter().any(waits) => ExitCode::Partly,
+    let counted = outcomes.iter();
+    let counted = counted.filter(|outcome| outcome.required || !some_required);
+    let results = counted.map(|outcome| outcome.result.as_ref()).collect_vec();
+    let mut uploads = results.iter().filter_map(|result| result.ok());
+    let waits = uploads.any(|upload| matches!(upload, Uploaded::Incomplete { .. }));
+    match ExitCode::of_tiers(results) {
+        ExitCode::Done if waits => ExitCode::Partly,
         code => code,
     }
 }
 
-fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f64) -> PushDocument {
+fn document(tiers: &Tiers, pushed: Pushed, seconds: f64) -> PushDocument {
+    let Pushed { report, faults } = pushed;
     let remotes = report.remotes.iter().map(|outcome| RemoteDocument {
         remote: outcome.remote.to_string(),
         required: outcome.required,
@@ -306,8 +300,8 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
         run: tiers.run_name().to_string(),
         id: report.id,
         provisional: report.provisional,
-        name: report.name.clone(),
-        source: report.source.clone(),
+        name: report.name,
+        source: report.source,
         files: report.file_count,
         bytes: report.data_bytes,
         newly_sealed: report.newly_sealed,
@@ -335,16 +329,15 @@ impl Report for PushDocument {
             };
             by_state.entry(state).or_default().push(place);
         }
-        let states = by_state
-            .iter()
-            .map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
+        let states = by_state.iter();
+        let states = states.map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
         format!(
             "{} of '{}' ({}, {}) {}",
             self.id,
             self.run,
             human::count(self.files, "file"),
             human::bytes(self.bytes),
-            states.collect::<Vec<_>>().join("; ")
+            states.format("; ")
         )
     }
 }

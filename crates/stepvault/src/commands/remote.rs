@@ -1,6 +1,7 @@
 //! `remote forget`: removes the vault's records of a remote.
 
 use clap::{Args, Subcommand};
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RemoteName;
@@ -56,7 +57,7 @@ impl Report for ForgetDocument {
                 "forgot the archive of '{run}' at {remote} with {steps}; the next push reads the remote again"
             )
         };
-        self.runs.iter().map(line).collect::<Vec<_>>().join("\n")
+        self.runs.iter().map(line).join("\n")
     }
 }
 
@@ -64,12 +65,7 @@ impl Report for ForgetDocument {
 pub(crate) async fn run(session: &Session, arguments: &RemoteArguments) -> Result<ExitCode> {
     let RemoteAction::Forget { name } = &arguments.action;
     let settings = Settings::load(session)?;
-    let vault = open_vault(
-        settings.local_directory(),
-        settings.vault_parents(),
-        DefaultVault::None,
-    )
-    .await?;
+    let vault = open_vault(&settings, DefaultVault::None).await?;
     let vault = vault.ok_or_else(|| {
         Error::new(ErrorKind::Usage, "no vault with records of a remote")
             .because("no vault is given or configured, or the directory holds none")

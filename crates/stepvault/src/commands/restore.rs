@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
+use itertools::Itertools as _;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Revision, Step};
 use stepvault_core::nodes::Writer;
@@ -125,25 +126,18 @@ struct TrainerArguments {
 pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let rank = arguments.turn.rank_process.take();
-    let asked = format!("{arguments:?}");
-    if arguments.trainer.print_resume && session.output.is_json() {
+    let (requested, step_path) = (format!("{arguments:?}"), arguments.step_path());
+    let prints_resume = arguments.trainer.print_resume;
+    if prints_resume && session.output.is_json() {
         return Err(Error::new(ErrorKind::Usage, "cannot combine")
             .on("--print-resume and --json")
             .because("each prints a single result")
             .hint("read the text from 'resume' in the JSON document"));
     }
     let settings = Settings::load(session)?;
-    let (step_path, target) = match (arguments.into, arguments.exact) {
-        (Some(directory), _) => (directory.join("step"), Target::Into(directory)),
-        (None, path) => {
-            let path = path.unwrap_or_default();
-            (path.clone(), Target::As(path))
-        }
-    };
-    let resumes = !arguments.plan && goes_on_from(&settings, &target)?;
     rank.map_or(Ok(()), check_rank)?;
     let turn = if rank.is_some() || arguments.turn.wait_for_turn {
-        take_turn(session, &settings, &step_path, rank, &asked).await?
+        take_turn(session, &settings, &step_path, rank, &requested).await?
     } else {
         Turn::None
     };
@@ -162,11 +156,33 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
     };
     let tiers = Tiers::open(&settings, default, &session.output).await?;
     tiers.require_any()?;
-    let context = restore_context(&tiers);
+    let mut document = execute(&tiers, arguments).await?;
+    document.seconds = began.elapsed().as_secs_f64();
+    document.ask_given_up(&tiers).await;
+    tiers.progress.finish();
+    if prints_resume {
+        session.output.text(document.resume_line()?)?;
+    } else {
+        session.output.result(&document)?;
+    }
+    if let Turn::Taken(turn) = turn {
+        pass_on(turn, &document, session).await;
+    }
+    Ok(ExitCode::Done)
+}
+
+/// Restores the selected step, or plans to.
+pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Result<RestoreDocument> {
+    let step_path = arguments.step_path();
+    let target = match (arguments.into, arguments.exact) {
+        (Some(directory), _) => Target::Into(directory),
+        (None, path) => Target::As(path.unwrap_or_default()),
+    };
+    let resumes = !arguments.plan && resumes_from(tiers, &target);
     let demoted = if arguments.step.is_some() {
         BTreeMap::new()
     } else {
-        demoted_steps(&settings, &tiers, &session.output).await
+        demoted_steps(tiers).await
     };
     let request = RestoreRequest {
         step: arguments.step,
@@ -178,7 +194,7 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
         include: arguments.include,
         existing: existing(arguments.replace),
         handoff: Some(HandoffOptions {
-            profiles: settings.profiles()?,
+            profiles: tiers.settings.profiles()?,
             profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
             write: !arguments.trainer.no_pointer,
         }),
@@ -186,27 +202,25 @@ pub(crate) async fn run(session: &Session, mut arguments: RestoreArguments) -> R
         allow_older: arguments.allow_older,
         ..RestoreRequest::newest(tiers.run_name().clone(), target)
     };
-    let mut document = if arguments.plan {
-        planned(&tiers, plan(&context, &request).await?)
-    } else {
-        let report = restore(&context, &request).await?;
-        if resumes && tiers.vault.is_none() {
-            remember(session, &settings, &tiers, &step_path, &request, &report).await;
+    let context = restore_context(tiers);
+    if arguments.plan {
+        return Ok(planned(tiers.run_name(), plan(&context, &request).await?));
+    }
+    let report = restore(&context, &request).await?;
+    if resumes && tiers.vault.is_none() {
+        remember(tiers, &step_path, &request, &report).await;
+    }
+    Ok(restored(tiers.run_name(), report))
+}
+
+impl RestoreArguments {
+    /// Returns the path of a step at the target, which may not exist yet.
+    fn step_path(&self) -> PathBuf {
+        match (&self.into, &self.exact) {
+            (Some(directory), _) => directory.join("step"),
+            (None, path) => path.clone().unwrap_or_default(),
         }
-        restored(&tiers, report)
-    };
-    document.seconds = began.elapsed().as_secs_f64();
-    document.ask_given_up(&tiers).await;
-    tiers.progress.finish();
-    if arguments.trainer.print_resume {
-        session.output.text(document.resume_line()?)?;
-    } else {
-        session.output.result(&document)?;
     }
-    if let Turn::Taken(turn) = turn {
-        pass_on(turn, &document, session).await;
-    }
-    Ok(ExitCode::Done)
 }
 
 /// Keeps the result for the other ranks. Without it they find the step in its place, and read it again.
@@ -233,19 +247,19 @@ enum Turn {
     None,
 }
 
-/// Takes a turn to restore what is `asked` for. Without a place to meet, each process restores for itself.
+/// Takes a turn to restore what is `requested`. Without a place to meet, each process restores for itself.
 async fn take_turn(
     session: &Session,
     settings: &Settings,
     step_path: &Path,
     rank: Option<u32>,
-    asked: &str,
+    requested: &str,
 ) -> Result<Turn> {
     let run = settings.run()?;
     let remotes = settings.remotes(&run);
-    let remotes: Vec<String> = remotes.iter().map(|remote| remote.url.to_string()).collect();
+    let remotes = remotes.iter().map(|remote| remote.url.to_string()).collect_vec();
     let place = std::path::absolute(step_path).ok();
-    let request = format!("{} {remotes:?} {asked} {place:?}", run.name);
+    let request = format!("{} {remotes:?} {requested} {place:?}", run.name);
     let taken = async { wait_for_turn(rank, local_vault(settings, step_path).await?, request).await };
     Ok(taken.await.unwrap_or_else(|error| {
         let warning = format!("cannot take turns with other restores: {error}");
@@ -286,36 +300,26 @@ async fn local_vault(settings: &Settings, step_path: &Path) -> Result<Vault> {
 }
 
 /// Returns whether the trainer resumes from `target`: it must be the watched directory, if there is one.
-fn goes_on_from(settings: &Settings, target: &Target) -> Result<bool> {
+fn resumes_from(tiers: &Tiers, target: &Target) -> bool {
     let Target::Into(directory) = target else {
-        return Ok(false);
+        return false;
     };
-    let watched = settings.run()?.watch;
-    Ok(watched.is_none_or(|watched| {
-        let absolute = |path: &Path| std::path::absolute(path).ok();
-        absolute(&watched) == absolute(directory)
-    }))
+    let absolute = |path: &Path| std::path::absolute(path).ok();
+    let watched = tiers.run.watch.as_deref();
+    watched.is_none_or(|watched| absolute(watched) == absolute(directory))
 }
 
 /// Creates a vault and records in it the step that the trainer resumes from and the archives at the remotes, so that
 /// the next step gets the right attempt even if no remote answers then. An error does not fail the restore.
-async fn remember(
-    session: &Session,
-    settings: &Settings,
-    tiers: &Tiers,
-    step_path: &Path,
-    request: &RestoreRequest,
-    report: &RestoreReport,
-) {
+async fn remember(tiers: &Tiers, step_path: &Path, request: &RestoreRequest, report: &RestoreReport) {
     let remembered = async {
-        let vault = local_vault(settings, step_path).await?;
+        let vault = local_vault(&tiers.settings, step_path).await?;
         remember_remotes(&vault, &tiers.remotes).await;
         remember_resumption(&vault, request, &report.plan).await
     };
     if let Err(error) = remembered.await {
-        session
-            .output
-            .warn(&format!("cannot record the restored step in a vault: {error}"));
+        let warning = format!("cannot record the restored step in a vault: {error}");
+        tiers.output.warn(&warning);
     }
 }
 
@@ -327,13 +331,7 @@ impl NodesArguments {
             words if words.iter().any(|word| word == "all") => Parts::All,
             [word] if word == "own" => Parts::Of(own.clone()),
             words => {
-                let pattern = |word: &String| {
-                    if word == "own" {
-                        own.to_string()
-                    } else {
-                        word.clone()
-                    }
-                };
+                let pattern = |word: &String| if word == "own" { own.as_str() } else { word }.to_owned();
                 Parts::Matching(words.iter().map(pattern).collect())
             }
         }

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::catalog::{read_commit, read_manifests};
 use stepvault_engine::tier::guarantees::lets_writers_collide;
+use stepvault_engine::tier::run_remote::RunRemote;
 
 use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
 use crate::context::Tiers;
@@ -68,7 +71,7 @@ struct EntryDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<ExitCode> {
-    let (_, tiers) = Tiers::load(session).await?;
+    let tiers = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
     let FoundStep { listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
     let Content { best, entries } = content(&tiers, &listed).await?;
@@ -114,11 +117,8 @@ async fn unguarded(tiers: &Tiers, listed: &ListedStep) -> Result<Vec<String>> {
 /// Returns the content according to a remote's manifests, else to the seal record.
 async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
     let id = listed.id;
-    for remote in tiers
-        .remotes
-        .iter()
-        .filter(|remote| listed.remotes.contains(&remote.name().to_string()))
-    {
+    let is_on = |remote: &&RunRemote| listed.remotes.iter().any(|name| name == remote.name().as_str());
+    for remote in tiers.remotes.iter().filter(is_on) {
         let commit = read_commit(remote, id).await?;
         match read_manifests(remote, &commit).await {
             Ok(manifests) => return Ok(of_manifests(&manifests)),
@@ -136,25 +136,13 @@ async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
         if let Some(manifest) = step.manifest()? {
             return Ok(of_manifests(&[manifest]));
         }
-        let files = step.record().files.iter().map(|file| EntryDocument {
-            path: file.path.to_string(),
-            bytes: file.size_bytes,
-            mode: format!("{:04o}", file.mode),
-            modified_at: file.mtime.to_rfc3339(),
-            digest: None,
-            blake3: None,
-            sha256: None,
-            crc32c: None,
-        });
+        let files = step.record().files.iter();
+        let entries =
+            files.map(|file| EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime));
+        let best = step.record().origin.best.iter();
         Ok(Content {
-            best: step
-                .record()
-                .origin
-                .best
-                .iter()
-                .map(|best| best.name.clone())
-                .collect(),
-            entries: files.collect(),
+            best: best.map(|best| best.name.clone()).collect(),
+            entries: entries.collect(),
         })
     })
     .await
@@ -162,34 +150,36 @@ async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
 
 /// Returns each file once, even if the parts of several nodes hold it.
 fn of_manifests(manifests: &[PartManifest]) -> Content {
-    let best: BTreeSet<&String> = manifests
-        .iter()
-        .flat_map(|part| &part.origin.best)
-        .map(|best| &best.name)
-        .collect();
-    let files: BTreeMap<&str, &FileEntry> = manifests
-        .iter()
-        .flat_map(|manifest| &manifest.files)
-        .map(|file| (file.path.as_str(), file))
-        .collect();
-    let mut seen = BTreeSet::new();
-    let entries = files
-        .into_values()
-        .filter(|file| seen.insert(file.path.as_str()))
-        .map(|file| EntryDocument {
-            path: file.path.to_string(),
-            bytes: file.size_bytes,
-            mode: format!("{:04o}", file.mode),
-            modified_at: file.mtime.to_rfc3339(),
-            digest: Some(file.content.to_string()),
-            blake3: of_bytes(file, DigestAlgorithm::Blake3),
-            sha256: of_bytes(file, DigestAlgorithm::Sha256),
-            crc32c: Some(file.crc32c.to_string()),
-        })
-        .collect();
+    let best = manifests.iter().flat_map(|part| &part.origin.best);
+    let best: BTreeSet<&String> = best.map(|best| &best.name).collect();
+    let files = manifests.iter().flat_map(|manifest| &manifest.files);
+    let files: BTreeMap<&str, &FileEntry> = files.map(|file| (file.path.as_str(), file)).collect();
+    let entries = files.into_values().map(|file| EntryDocument {
+        digest: Some(file.content.to_string()),
+        blake3: of_bytes(file, DigestAlgorithm::Blake3),
+        sha256: of_bytes(file, DigestAlgorithm::Sha256),
+        crc32c: Some(file.crc32c.to_string()),
+        ..EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime)
+    });
     Content {
         best: best.into_iter().cloned().collect(),
-        entries,
+        entries: entries.collect(),
+    }
+}
+
+impl EntryDocument {
+    /// Returns a file that has not been hashed.
+    fn new(path: &RelativePath, bytes: u64, mode: u32, modified: Timestamp) -> Self {
+        Self {
+            path: path.to_string(),
+            bytes,
+            mode: format!("{mode:04o}"),
+            modified_at: modified.to_rfc3339(),
+            digest: None,
+            blake3: None,
+            sha256: None,
+            crc32c: None,
+        }
     }
 }
 
@@ -211,37 +201,17 @@ impl Report for ShowDocument {
             }
         };
         line("name", step.name.clone().unwrap_or_default());
-        line(
-            "written",
-            step.written_at.map(Timestamp::to_rfc3339).unwrap_or_default(),
-        );
+        let written = step.written_at.map(Timestamp::to_rfc3339);
+        line("written", written.unwrap_or_default());
         let began = step.began.as_ref();
-        line(
-            "began",
-            began
-                .map(|began| format!("attempt {}: {began}", step.id.attempt))
-                .unwrap_or_default(),
-        );
+        let began = began.map(|began| format!("attempt {}: {began}", step.id.attempt));
+        line("began", began.unwrap_or_default());
         line("size", step.bytes.map(human::bytes).unwrap_or_default());
         let local = step
             .local
             .map(|state| format!("local ({})", format!("{state:?}").to_lowercase()));
-        line(
-            "where",
-            local
-                .into_iter()
-                .chain(step.remotes.iter().cloned())
-                .collect::<Vec<_>>()
-                .join(", "),
-        );
-        line(
-            "pinned",
-            if step.pinned {
-                "yes".to_owned()
-            } else {
-                String::new()
-            },
-        );
+        line("where", local.iter().chain(&step.remotes).join(", "));
+        line("pinned", if step.pinned { "yes" } else { "" }.to_owned());
         for remote in &self.unguarded {
             line(
                 "note",
@@ -255,16 +225,8 @@ impl Report for ShowDocument {
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));
         let mut files = table::table(&["file", "size", "mode", "digest"], &[1]);
         for entry in &self.entries {
-            let digest = entry
-                .digest
-                .clone()
-                .unwrap_or_else(|| "not hashed yet".to_owned());
-            files.add_row([
-                entry.path.clone(),
-                human::bytes(entry.bytes),
-                entry.mode.clone(),
-                digest,
-            ]);
+            let digest = entry.digest.as_deref().unwrap_or("not hashed yet");
+            files.add_row([&*entry.path, &human::bytes(entry.bytes), &entry.mode, digest]);
         }
         format!("{}\n\n{}", lines.join("\n"), table::text(&files))
     }

@@ -1,5 +1,6 @@
 //! Resolves `--remote`: a URL, a name with a URL, or the name of a configured remote.
 
+use itertools::Itertools as _;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -55,15 +56,11 @@ fn choose(text: &str, configured: &[RemoteSettings], chosen: &[ChosenRemote]) ->
         });
     }
     let (url, options) = RemoteUrl::parse(text)?;
-    let own = configured.iter().find(|remote| remote.url == url);
-    match own {
-        Some(remote) => {
-            let url = (!options.is_empty()).then(|| text.to_owned());
-            Ok(ChosenRemote {
-                name: remote.name.clone(),
-                url,
-            })
-        }
+    match configured.iter().find(|remote| remote.url == url) {
+        Some(remote) => Ok(ChosenRemote {
+            name: remote.name.clone(),
+            url: (!options.is_empty()).then(|| text.to_owned()),
+        }),
         None => Ok(ChosenRemote {
             name: derived_name(&url, configured, chosen)?,
             url: Some(text.to_owned()),
@@ -78,11 +75,17 @@ fn no_such_remote(name: &str, configured: &[RemoteSettings]) -> Error {
             .because("no remote is configured")
             .hint("give a URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE");
     }
-    let names: Vec<&str> = configured.iter().map(|remote| remote.name.as_str()).collect();
-    error.because("it is not configured").hint(format!(
-        "give one of the configured remotes ({}) or a URL",
-        names.join(", ")
-    ))
+    let names = configured.iter().map(|remote| &remote.name).join(", ");
+    error
+        .because("it is not configured")
+        .hint(format!("give one of the configured remotes ({names}) or a URL"))
+}
+
+/// Replaces the characters that a name may not contain.
+pub(super) fn with_name_letters(text: &str) -> impl Iterator<Item = char> {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    text.chars()
+        .map(move |letter| if is_allowed(letter) { letter } else { '-' })
 }
 
 /// Derives a free name from the scheme and the bucket or directory name: `s3-my-bucket`, `file-checkpoints`.
@@ -96,18 +99,8 @@ fn derived_name(
     } else {
         &url.bucket
     };
-    let plain = |letter: char| {
-        if letter.is_ascii_alphanumeric() || "._-".contains(letter) {
-            letter
-        } else {
-            '-'
-        }
-    };
-    let stem: String = format!("{}-{place}", url.scheme.as_str())
-        .chars()
-        .map(plain)
-        .take(MAX_DERIVED_NAME_BYTES)
-        .collect();
+    let stem = format!("{}-{place}", url.scheme.as_str());
+    let stem: String = with_name_letters(&stem).take(MAX_DERIVED_NAME_BYTES).collect();
     let taken = |name: &str| {
         configured.iter().any(|remote| remote.name.as_str() == name)
             || chosen.iter().any(|remote| remote.name.as_str() == name)

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use itertools::Itertools as _;
 use stepvault_agent::control::Client;
 use stepvault_core::codec::encode;
-use stepvault_core::config::{Config, FlagOverride, LinkPolicy, RunSettings, Sources, faults_error, load};
-use stepvault_core::ids::{Attempt, RemoteName, RunName};
+use stepvault_core::config::{Config, FlagOverride, RunSettings, Sources, faults_error, load};
+use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -24,8 +25,7 @@ use crate::session::Session;
 pub(crate) struct Settings {
     /// The effective configuration.
     pub(crate) config: Config,
-    sources: Sources,
-    remotes: Option<Vec<RemoteName>>,
+    given: Gathered,
     /// The writer and the attempt of the vault's last agent, if they count instead of the job's launcher.
     pub(super) last: Option<(Writer, Option<Attempt>)>,
 }
@@ -33,8 +33,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Loads the configuration that the session's arguments select, and prints its warnings.
     pub(crate) fn load(session: &Session) -> Result<Self> {
-        let Gathered { sources, remotes } = gather(&session.global)?;
-        Self::loaded(sources, remotes).map(|settings| settings.introduced(session))
+        Ok(Self::loaded(gather(&session.global)?)?.introduced(session))
     }
 
     /// Loads the configuration with which the last agent of the vault was started that `--local` names, with its node,
@@ -49,9 +48,13 @@ impl Settings {
             run: last.run,
             ..last.sources
         };
+        let given = Gathered {
+            sources,
+            remotes: last.remotes,
+        };
         let settings = Self {
             last: Some(writer),
-            ..Self::loaded(sources, last.remotes)?
+            ..Self::loaded(given)?
         };
         Ok(settings.introduced(session))
     }
@@ -63,44 +66,17 @@ impl Settings {
     /// # Errors
     /// When the configuration is invalid, the vault cannot be opened, or its record cannot be used.
     pub(crate) fn load_with_last_agent(session: &Session) -> Result<Self> {
-        let Gathered { mut sources, remotes } = gather(&session.global)?;
-        if sources.run.is_some() {
-            return Self::loaded(sources, remotes).map(|settings| settings.introduced(session));
+        let mut given = gather(&session.global)?;
+        if given.sources.run.is_none() {
+            add_last_agent(&mut given.sources)?;
         }
-        let mut unset = sources.variables_of_names();
-        unset.retain(|name| sources.environment.iter().all(|(set, _)| set != name));
-        // No name of a run says where the vault is.
-        let mut nameless = sources.clone();
-        let placeholders = unset.iter().map(|name| (name.clone(), "0".to_owned()));
-        nameless.environment.extend(placeholders);
-        let local = load(&nameless)?.local;
-        let parents = Parents::allowed_if(local.allow_shared_parents);
-        let vault = local
-            .directory
-            .map(|directory| Vault::open_below(&directory, parents))
-            .transpose()?
-            .flatten();
-        if let Some(last) = vault.as_ref().map(Invocation::of_vault).transpose()?.flatten() {
-            let is_of_run = |flag: &FlagOverride| flag.key.starts_with("run.");
-            sources
-                .flags
-                .extend(last.sources.flags.into_iter().filter(is_of_run));
-            if !unset.is_empty() {
-                sources.run = last.run;
-            }
-            let variables = last.sources.environment.into_iter();
-            sources
-                .environment
-                .extend(variables.filter(|(name, _)| unset.contains(name)));
-        }
-        Self::loaded(sources, remotes).map(|settings| settings.introduced(session))
+        Ok(Self::loaded(given)?.introduced(session))
     }
 
-    fn loaded(sources: Sources, remotes: Option<Vec<RemoteName>>) -> Result<Self> {
+    fn loaded(given: Gathered) -> Result<Self> {
         Ok(Self {
-            config: load(&sources)?,
-            sources,
-            remotes,
+            config: load(&given.sources)?,
+            given,
             last: None,
         })
     }
@@ -123,13 +99,13 @@ impl Settings {
     /// Returns the record of how an agent with these settings was started. `None`, with a warning in the log, if there can
     /// be none: that is no reason not to save checkpoints.
     pub(crate) fn invocation(&self) -> Option<Vec<u8>> {
-        let (sources, remotes) = (self.sources.clone(), self.remotes.clone());
+        let Gathered { sources, remotes } = self.given.clone();
         let record = || {
             encode(&Invocation::new(
                 sources,
                 remotes,
                 &self.writer()?,
-                self.attempt()?,
+                self.attempt(None)?,
             ))
         };
         let warn =
@@ -140,24 +116,28 @@ impl Settings {
     /// Adds a path that the command has determined by itself to [`invocation`](Self::invocation), unless it is not UTF-8.
     pub(crate) fn record_path(&mut self, key: &str, path: &Path) {
         let flag = absolute(path).map(|path| FlagOverride::text(key, path, "--into"));
-        self.sources.flags.extend(flag);
+        self.given.sources.flags.extend(flag);
     }
 
-    /// Returns the attempt that the last agent was given, if it counts, else that of `STEPVAULT_ATTEMPT`.
-    pub(crate) fn attempt(&self) -> Result<Option<Attempt>> {
+    /// Returns the attempt from the flag, else the one that the last agent was given, if it counts, else that of
+    /// `STEPVAULT_ATTEMPT`.
+    pub(crate) fn attempt(&self, flag: Option<Attempt>) -> Result<Option<Attempt>> {
         match &self.last {
-            Some((_, attempt)) => Ok(*attempt),
-            None => writer::attempt(None),
+            Some((_, attempt)) => Ok(flag.or(*attempt)),
+            None => writer::attempt(flag),
         }
     }
 
-    /// Builds settings from sources that the command itself provides, for one run.
-    pub(crate) fn of(sources: &Sources, run: RunName) -> Result<Self> {
-        let sources = Sources {
-            run: Some(run),
-            ..sources.clone()
+    /// Builds settings from sources that the command itself provides, for a node that writes its steps alone.
+    pub(crate) fn of(sources: Sources, node: NodeName) -> Result<Self> {
+        let given = Gathered {
+            sources,
+            remotes: None,
         };
-        Self::loaded(sources, None)
+        Ok(Self {
+            last: Some((Writer::alone(node), None)),
+            ..Self::loaded(given)?
+        })
     }
 
     /// Returns the built-in and the configured profiles.
@@ -169,7 +149,7 @@ impl Settings {
 
     /// Returns the named run, or the only configured one.
     pub(crate) fn run(&self) -> Result<RunSettings> {
-        if let Some(name) = &self.sources.run {
+        if let Some(name) = &self.given.sources.run {
             return Ok(self.config.run(name));
         }
         let fault = |why: &str, hint: String| {
@@ -181,10 +161,10 @@ impl Settings {
             [only] => Ok(only.clone()),
             [] => fault("none is given or configured", "give --run NAME".to_owned()),
             several => {
-                let names: Vec<&str> = several.iter().map(|run| run.name.as_str()).collect();
+                let names = several.iter().map(|run| &run.name).join(", ");
                 fault(
                     "several are configured",
-                    format!("select one with --run: {}", names.join(", ")),
+                    format!("select one with --run: {names}"),
                 )
             }
         }
@@ -192,41 +172,29 @@ impl Settings {
 
     /// Returns the settings with this run selected.
     pub(crate) fn with_run(mut self, run: RunName) -> Self {
-        self.sources.run = Some(run);
+        self.given.sources.run = Some(run);
         self
     }
 
     /// Returns the run that the command line names. Without one the agent serves all configured runs.
     pub(crate) fn named_run(&self) -> Option<&RunName> {
-        self.sources.run.as_ref()
+        self.given.sources.run.as_ref()
     }
 
     /// Returns the remotes that the command line names.
     pub(crate) fn named_remotes(&self) -> Option<&[RemoteName]> {
-        self.remotes.as_deref()
+        self.given.remotes.as_deref()
     }
 
     /// Returns the remotes in the order of preference: the named ones, else the run's.
     pub(crate) fn remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
-        match &self.remotes {
+        match &self.given.remotes {
             Some(names) => names
                 .iter()
                 .filter_map(|name| self.config.remote(name).cloned())
                 .collect(),
             None => self.config.remotes_of(run).into_iter().cloned().collect(),
         }
-    }
-
-    /// Returns the run's configured remotes that the command line excludes by naming others. What may be deleted
-    /// depends on them too.
-    pub(crate) fn other_remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
-        let chosen = self.remotes(run);
-        let configured = self.config.remotes_of(run).into_iter();
-        // A remote named by its URL is added to the configuration, so it is among the selected ones.
-        configured
-            .filter(|remote| !chosen.iter().any(|other| other.name == remote.name))
-            .cloned()
-            .collect()
     }
 
     /// Returns the vault's directory, if one is configured.
@@ -245,11 +213,37 @@ impl Settings {
         let path = self.config.agent.control_socket.path(vault.as_deref());
         path.map(Client::new)
     }
+}
 
-    /// Returns how files get into the vault.
-    pub(crate) fn links(&self) -> LinkPolicy {
-        self.config.local.links
+/// Adds the run that the vault's last agent served, and that agent's values of variables that are not set here.
+fn add_last_agent(sources: &mut Sources) -> Result<()> {
+    let mut unset = sources.variables_of_names();
+    unset.retain(|name| sources.environment.iter().all(|(set, _)| set != name));
+    // No name of a run says where the vault is.
+    let mut nameless = sources.clone();
+    let placeholders = unset.iter().map(|name| (name.clone(), "0".to_owned()));
+    nameless.environment.extend(placeholders);
+    let local = load(&nameless)?.local;
+    let parents = Parents::allowed_if(local.allow_shared_parents);
+    let opened = |directory: PathBuf| Vault::open_below(&directory, parents);
+    let Some(vault) = local.directory.map(opened).transpose()?.flatten() else {
+        return Ok(());
+    };
+    let Some(last) = Invocation::of_vault(&vault)? else {
+        return Ok(());
+    };
+    let flags = last.sources.flags.into_iter();
+    sources
+        .flags
+        .extend(flags.filter(|flag| flag.key.starts_with("run.")));
+    if !unset.is_empty() {
+        sources.run = last.run;
     }
+    let variables = last.sources.environment.into_iter();
+    sources
+        .environment
+        .extend(variables.filter(|(name, _)| unset.contains(name)));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -258,7 +252,7 @@ mod tests {
 
     #[test]
     fn without_a_run_the_error_says_how_to_name_one() {
-        let settings = Settings::loaded(Sources::default(), None).unwrap();
+        let settings = Settings::loaded(Gathered::default()).unwrap();
         let error = settings.run().unwrap_err();
         assert_eq!(
             crate::output::human::error(&error),

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools as _;
 use stepvault_core::config::{FileText, FlagOverride, HOSTNAME, Sources, check};
-use stepvault_core::ids::{NodeName, RemoteName};
+use stepvault_core::ids::RemoteName;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::remote_choice::choose_remotes;
@@ -16,7 +17,7 @@ pub(crate) const FILE_NAME: &str = "stepvault.toml";
 const SYSTEM_FILE: &str = "/etc/stepvault/stepvault.toml";
 
 /// The sources, and the remotes that flags and variables select.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Gathered {
     /// The sources of the configuration.
     pub(crate) sources: Sources,
@@ -39,16 +40,14 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         flags.push(FlagOverride::text("node", node.to_string(), "--node"));
     }
     if let Some(nodes) = &global.nodes {
-        let list: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
-        flags.push(FlagOverride::text("nodes", list.join(","), "--nodes"));
+        flags.push(FlagOverride::text("nodes", nodes.iter().join(","), "--nodes"));
     }
     let run = match (&global.run, variable("STEPVAULT_RUN")?) {
-        (Some(run), _) => Some(run.clone()),
-        (None, Some(name)) => Some(
-            name.parse()
-                .map_err(|error: Error| error.hint("correct STEPVAULT_RUN"))?,
-        ),
-        (None, None) => None,
+        (None, Some(name)) => {
+            let name = name.parse();
+            Some(name.map_err(|error: Error| error.hint("correct STEPVAULT_RUN"))?)
+        }
+        (run, _) => run.clone(),
     };
     let mut sources = Sources {
         file,
@@ -67,17 +66,15 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
     let (given, origin) = given_remotes(global)?;
     let mut remotes = None;
     if !given.is_empty() {
-        let configured = check(&sources)
-            .config
-            .map(|config| config.remotes)
-            .unwrap_or_default();
+        let configured = check(&sources).config;
+        let configured = configured.map(|config| config.remotes).unwrap_or_default();
         let chosen = choose_remotes(&given, &configured)?;
-        for (name, url) in chosen
-            .iter()
-            .filter_map(|remote| Some((&remote.name, remote.url.as_ref()?)))
-        {
-            let key = format!("remote.\"{name}\".url");
-            sources.flags.push(FlagOverride::text(key, url, origin));
+        for remote in &chosen {
+            let key = format!("remote.\"{}\".url", remote.name);
+            let url = remote.url.as_ref();
+            sources
+                .flags
+                .extend(url.map(|url| FlagOverride::text(key, url, origin)));
         }
         remotes = Some(chosen.into_iter().map(|remote| remote.name).collect());
     }
@@ -108,20 +105,17 @@ pub(crate) fn given_remotes(global: &GlobalArguments) -> Result<(Vec<String>, &'
 
 /// Reads a variable that belongs to a flag. An empty value is an error: it must not count as not set.
 pub(crate) fn variable(name: &str) -> Result<Option<String>> {
-    let fault = |why: &str| {
-        Err(
-            Error::new(ErrorKind::Usage, "cannot use the environment variable")
-                .on(name)
-                .because(why)
-                .hint("unset it, or give it a value"),
-        )
-    };
+    let fault = |why| Err(unusable(name).because(why).hint("unset it, or give it a value"));
     match std::env::var(name) {
         Ok(text) if text.trim().is_empty() => fault("it is empty"),
         Ok(text) => Ok(Some(text)),
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(std::env::VarError::NotUnicode(_)) => fault("it is not UTF-8"),
     }
+}
+
+fn unusable(variable: &str) -> Error {
+    Error::new(ErrorKind::Usage, "cannot use the environment variable").on(variable)
 }
 
 /// Returns the variables that may set configuration keys.
@@ -131,11 +125,8 @@ fn environment() -> Result<Vec<(String, String)>> {
         let Some(name) = name.to_str().filter(|name| name.starts_with("STEPVAULT_")) else {
             continue;
         };
-        let value = value.to_str().ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "cannot use the environment variable")
-                .on(name)
-                .because("it is not UTF-8")
-        })?;
+        let value = value.to_str();
+        let value = value.ok_or_else(|| unusable(name).because("it is not UTF-8"))?;
         variables.push((name.to_owned(), value.to_owned()));
     }
     variables.sort_unstable();
@@ -154,12 +145,15 @@ pub(crate) fn absolute(path: &Path) -> Result<String> {
 
 /// Reads an explicitly named file, which must exist. It is trusted regardless of its owner.
 fn read_named(path: &Path) -> Result<FileText> {
-    read(path)?.ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "cannot read the configuration")
-            .on(path.display())
+    let full = in_full(path)?;
+    let bytes = stepvault_local::durable::read_bounded(&full, MAX_FILE_BYTES)
+        .map_err(|error| error.with_kind(ErrorKind::Usage))?;
+    let missing = || {
+        fault(path)
             .because("no such file")
             .hint("run 'stepvault init' to create one")
-    })
+    };
+    text_of(full, bytes.ok_or_else(missing)?)
 }
 
 /// Returns the first file found in the default locations. It is used only if no other user can have written it, because
@@ -196,14 +190,6 @@ fn candidates() -> Vec<PathBuf> {
     paths.extend(own.map(|directory| directory.join("stepvault").join(FILE_NAME)));
     paths.push(PathBuf::from(SYSTEM_FILE));
     paths
-}
-
-fn read(path: &Path) -> Result<Option<FileText>> {
-    let path = in_full(path)?;
-    let bytes = stepvault_local::durable::read_bounded(&path, MAX_FILE_BYTES)
-        .map_err(|error| error.with_kind(ErrorKind::Usage))?;
-    let Some(bytes) = bytes else { return Ok(None) };
-    text_of(path, bytes).map(Some)
 }
 
 fn fault(path: &Path) -> Error {

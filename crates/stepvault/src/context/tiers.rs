@@ -4,19 +4,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepvault_core::config::LinkPolicy;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::outage::outage;
 use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
 use super::settings::Settings;
@@ -38,6 +35,8 @@ pub(crate) enum DefaultVault {
 /// The open tiers of one run, with their rules and limits.
 #[derive(Debug)]
 pub(crate) struct Tiers {
+    /// The settings from which they were opened.
+    pub(crate) settings: Settings,
     /// The run's settings.
     pub(crate) run: RunSettings,
     /// The identity under which this node writes steps.
@@ -48,21 +47,18 @@ pub(crate) struct Tiers {
     pub(crate) remotes: Vec<RunRemote>,
     /// Memory budget for transfers.
     pub(crate) budget: MemoryBudget,
-    /// Limits of the local tier.
-    pub(crate) limits: LocalLimits,
-    /// How files get into the vault.
-    pub(crate) links: LinkPolicy,
     /// Progress display, fed by the engine's events.
     pub(crate) progress: Progress,
+    /// The output for warnings.
+    pub(crate) output: Output,
 }
 
 impl Tiers {
-    /// Loads the settings that the session's arguments select, and opens their tiers, of which there is at least one.
-    pub(crate) async fn load(session: &Session) -> Result<(Settings, Self)> {
-        let settings = Settings::load(session)?;
-        let tiers = Self::open(&settings, DefaultVault::None, &session.output).await?;
+    /// Opens the tiers that the session's arguments select, of which there is at least one.
+    pub(crate) async fn load(session: &Session) -> Result<Self> {
+        let tiers = Self::open(&Settings::load(session)?, DefaultVault::None, &session.output).await?;
         tiers.require_any()?;
-        Ok((settings, tiers))
+        Ok(tiers)
     }
 
     /// Opens the run's vault and remotes. Sends nothing to a remote.
@@ -70,9 +66,8 @@ impl Tiers {
         let run = settings.run()?;
         let configured = settings.remotes(&run);
         let progress = Progress::start(&configured, Style::of(output), output);
-        let observer = progress.observer();
-        let vault = open_vault(settings.local_directory(), settings.vault_parents(), default).await?;
-        let remotes = open_remotes(configured, &run.name, vault.as_ref(), &observer).await?;
+        let vault = open_vault(settings, default).await?;
+        let remotes = open_remotes(configured, &run.name, vault.as_ref(), &progress.observer()).await?;
         Ok(Self {
             writer: Writer {
                 shared: run.shared,
@@ -81,10 +76,10 @@ impl Tiers {
             vault,
             remotes,
             budget: MemoryBudget::new(settings.config.upload.memory_budget_bytes),
-            limits: settings.config.local.limits,
-            links: settings.links(),
             progress,
+            output: output.clone(),
             run,
+            settings: settings.clone(),
         })
     }
 
@@ -93,15 +88,15 @@ impl Tiers {
         &self.run.name
     }
 
-    /// Returns every remote of the run, including those that the command line excludes by naming others.
-    pub(crate) async fn all_remotes(&self, settings: &Settings) -> Result<Vec<RunRemote>> {
-        let others = open_remotes(
-            settings.other_remotes(&self.run),
-            self.run_name(),
-            self.vault.as_ref(),
-            &self.observer(),
-        )
-        .await?;
+    /// Returns every remote of the run, including those that the command line excludes by naming others: what may be
+    /// deleted depends on them too.
+    pub(crate) async fn all_remotes(&self) -> Result<Vec<RunRemote>> {
+        // A remote named by its URL is added to the configuration, so it is among the selected ones.
+        let is_other =
+            |other: &&RemoteSettings| self.remotes.iter().all(|remote| *remote.name() != other.name);
+        let configured = self.settings.config.remotes_of(&self.run).into_iter();
+        let others = configured.filter(is_other).cloned().collect();
+        let others = open_remotes(others, self.run_name(), self.vault.as_ref(), &self.observer()).await?;
         Ok(self.remotes.iter().cloned().chain(others).collect())
     }
 
@@ -164,11 +159,8 @@ async fn open_remotes(
 }
 
 /// Opens the configured vault, else the default one; returns `None` if there is none.
-pub(crate) async fn open_vault(
-    configured: Option<PathBuf>,
-    parents: Parents,
-    default: DefaultVault,
-) -> Result<Option<Vault>> {
+pub(crate) async fn open_vault(settings: &Settings, default: DefaultVault) -> Result<Option<Vault>> {
+    let (configured, parents) = (settings.local_directory(), settings.vault_parents());
     let opened = blocking(move || match (configured, default) {
         (Some(directory), DefaultVault::Created(_)) | (None, DefaultVault::Created(directory)) => {
             Vault::open_or_create_below(&directory, parents).map(Some)

@@ -6,6 +6,7 @@ use stepvault_core::launcher::Launcher;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer};
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::remote_choice::with_name_letters;
 use super::settings::Settings;
 use super::sources::variable;
 
@@ -83,14 +84,7 @@ fn place(
 
 /// Returns the host name, with characters that a node name may not contain replaced.
 fn node_name_of(host: &str) -> Result<NodeName> {
-    let plain = |letter: char| {
-        if letter.is_ascii_alphanumeric() || "._-".contains(letter) {
-            letter
-        } else {
-            '-'
-        }
-    };
-    let name: String = host.trim_start_matches('.').chars().map(plain).take(63).collect();
+    let name: String = with_name_letters(host.trim_start_matches('.')).take(63).collect();
     NodeName::new(if name.is_empty() { "node".to_owned() } else { name })
         .map_err(|error| error.hint("give this node's name with --node NAME"))
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use itertools::Itertools as _;
 use stepvault_core::Error;
 pub(crate) use stepvault_core::words::{bytes, count, duration, rate as per_second, seconds};
 
@@ -55,11 +56,8 @@ pub(crate) fn rate(count: u64, length: Duration) -> Option<String> {
 
 /// Formats metrics on one line: `accuracy=0.9 loss=0.25`.
 pub(crate) fn metrics<'a>(metrics: impl IntoIterator<Item = (&'a String, &'a f64)>) -> String {
-    metrics
-        .into_iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let metrics = metrics.into_iter();
+    metrics.map(|(name, value)| format!("{name}={value}")).join(" ")
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
 use indicatif::MultiProgress;
+use itertools::Itertools as _;
 use serde::Serialize;
 use stepvault_core::ids::NodeName;
 use stepvault_core::nodes::NodePlace;
@@ -194,8 +195,8 @@ pub(crate) fn not_printed(error: io::Error) -> Error {
 
 /// Puts `beginning` before each line.
 fn with_beginning(text: &str, beginning: &str) -> String {
-    let lines = text.split('\n').map(|line| format!("{beginning}{line}"));
-    lines.collect::<Vec<_>>().join("\n")
+    let lines = text.split('\n');
+    lines.map(|line| format!("{beginning}{line}")).join("\n")
 }
 
 /// Returns whether a stream of this process is the one to the journal that `JOURNAL_STREAM` names by device and inode. A

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use console::measure_text_width;
+use itertools::Itertools as _;
 use rustix::termios::tcgetwinsize;
 
 /// The width that wraps nothing.
@@ -22,8 +23,8 @@ pub(crate) fn width_of(terminal: impl AsFd) -> usize {
 
 /// Wraps each line under its own text: after `hint: `, `- ` or `1. `.
 pub(crate) fn fit(text: &str, width: usize) -> String {
-    let lines = text.split('\n').map(|line| wrap(line, width, text_column(line)));
-    lines.collect::<Vec<_>>().join("\n")
+    let lines = text.split('\n');
+    lines.map(|line| wrap(line, width, text_column(line))).join("\n")
 }
 
 /// Breaks a line at spaces so that it is at most `width` columns wide, and indents what follows by `indent` columns. A

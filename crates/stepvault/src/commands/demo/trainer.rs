@@ -1,9 +1,10 @@
 //! A trainer that writes real safetensors checkpoints as trainers do: under a temporary name, then renamed.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -35,7 +36,8 @@ impl WrittenCheckpoint {
 }
 
 /// Number formats of tensors.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
 enum DataType {
     Bf16,
     F32,
@@ -43,50 +45,31 @@ enum DataType {
 
 /// Writes `step_N` below `directory`.
 pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result<WrittenCheckpoint> {
-    let (path, temporary) = (
-        directory.join(format!("step_{step}")),
-        directory.join(format!(".step_{step}.tmp")),
-    );
+    let path = directory.join(format!("step_{step}"));
+    let temporary = directory.join(format!(".step_{step}.tmp"));
     let fault = |error| {
         Error::new(ErrorKind::Failed, "cannot write a checkpoint")
             .on(path.display())
             .caused_by(error)
     };
-    DirBuilder::new()
-        .recursive(true)
-        .create(&temporary)
-        .map_err(fault)?;
-    let state = serde_json::json!({ "global_step": step, "loss": loss })
-        .to_string()
-        .into_bytes();
-    let contents = [
-        (
-            "model.safetensors",
-            safetensors(&model_tensors(), DataType::Bf16, step),
-        ),
-        (
-            "optimizer.safetensors",
-            safetensors(&optimizer_tensors(), DataType::F32, step),
-        ),
-        ("trainer_state.json", state),
-    ];
+    std::fs::create_dir_all(&temporary).map_err(fault)?;
+    let state = serde_json::json!({ "global_step": step, "loss": loss }).to_string();
+    let model = safetensors(&model_tensors(), DataType::Bf16, step);
+    let optimizer = safetensors(&optimizer_tensors(), DataType::F32, step);
     let mut files = Vec::new();
-    for (name, bytes) in contents {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(temporary.join(name))
-            .map_err(fault)?;
+    for (name, bytes) in [
+        ("model.safetensors", model),
+        ("optimizer.safetensors", optimizer),
+        ("trainer_state.json", state.into_bytes()),
+    ] {
+        let mut file = File::create_new(temporary.join(name)).map_err(fault)?;
         file.write_all(&bytes).map_err(fault)?;
-        let modified = file
-            .metadata()
-            .and_then(|metadata| metadata.modified())
-            .map_err(fault)?;
+        let modified = file.metadata().and_then(|metadata| metadata.modified());
         files.push(WrittenFile {
             name,
             sha256: Sha256Digest::of(&bytes),
             bytes: bytes.len() as u64,
-            modified: modified.into(),
+            modified: modified.map_err(fault)?.into(),
         });
     }
     rename_as_trainers_do(&temporary, &path).map_err(fault)?;
@@ -102,20 +85,17 @@ fn rename_as_trainers_do(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 fn model_tensors() -> Vec<(String, Vec<u64>)> {
-    let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
-    for layer in 0..LAYERS {
-        for projection in ["q_proj", "k_proj", "v_proj", "o_proj"] {
-            tensors.push((
-                format!("model.layers.{layer}.self_attn.{projection}.weight"),
-                vec![HIDDEN, HIDDEN],
-            ));
-        }
-        tensors.push((
-            format!("model.layers.{layer}.input_layernorm.weight"),
-            vec![HIDDEN],
-        ));
-    }
-    tensors
+    let layer = |layer| {
+        let projections = ["q_proj", "k_proj", "v_proj", "o_proj"];
+        let projections = projections.map(|name| (format!("self_attn.{name}"), vec![HIDDEN, HIDDEN]));
+        let norm = ("input_layernorm".to_owned(), vec![HIDDEN]);
+        let tensors = projections.into_iter().chain([norm]);
+        tensors.map(move |(name, shape)| (format!("model.layers.{layer}.{name}.weight"), shape))
+    };
+    let embedding = ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]);
+    std::iter::once(embedding)
+        .chain((0..LAYERS).flat_map(layer))
+        .collect()
 }
 
 fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
@@ -125,26 +105,24 @@ fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
     model_tensors().into_iter().flat_map(of_tensor).collect()
 }
 
-/// Builds a safetensors file: the header's length in eight bytes, the header in JSON, the tensors' bytes.
+/// Builds a safetensors file: the header's length in eight bytes, the header in JSON, the tensors' bytes. The weights
+/// follow from the seed.
 fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Vec<u8> {
     let mut data = Vec::new();
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_owned(), serde_json::json!({ "format": "pt" }));
-    let mut random = Random { state: seed };
+    let mut random = fastrand::Rng::with_seed(seed);
     for (name, shape) in tensors {
         let begin = data.len();
         for _ in 0..shape.iter().product::<u64>() {
-            let bits = random.weight().to_bits();
+            // A small number of either sign, like a trained weight.
+            let bytes = ((random.f32() - 0.5) * 0.1).to_le_bytes();
             match dtype {
                 // The upper half of an f32 is the number in bfloat16.
-                DataType::Bf16 => data.extend_from_slice(&bits.to_le_bytes()[2..]),
-                DataType::F32 => data.extend_from_slice(&bits.to_le_bytes()),
+                DataType::Bf16 => data.extend_from_slice(&bytes[2..]),
+                DataType::F32 => data.extend_from_slice(&bytes),
             }
         }
-        let dtype = match dtype {
-            DataType::Bf16 => "BF16",
-            DataType::F32 => "F32",
-        };
         let entry =
             serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()] });
         header.insert(name.clone(), entry);
@@ -152,31 +130,8 @@ fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Ve
     let mut header = serde_json::Value::Object(header).to_string().into_bytes();
     // Tensors start at a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.append(&mut header);
-    file.append(&mut data);
-    file
-}
-
-/// The `SplitMix64` generator: the same weights on every machine.
-struct Random {
-    state: u64,
-}
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a small number of either sign, like a trained weight.
-    fn weight(&mut self) -> f32 {
-        let bits = u16::try_from(self.next() >> 48).unwrap_or_default();
-        (f32::from(bits) / 65_536.0 - 0.5) * 0.1
-    }
+    let length = (header.len() as u64).to_le_bytes();
+    [&length, header.as_slice(), &data].concat()
 }
 
 #[cfg(test)]

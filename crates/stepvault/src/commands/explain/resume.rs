@@ -119,7 +119,7 @@ async fn on_tiers(
         return Ok(None);
     }
     let request = RestoreRequest {
-        demoted: demoted_steps(&settings, &tiers, &resume.session.output).await,
+        demoted: demoted_steps(&tiers).await,
         ..RestoreRequest::newest(run.clone(), Target::Into(into.clone()))
     };
     match plan(&restore_context(&tiers), &request).await {

@@ -1,5 +1,6 @@
 //! The decisions and results of a prune, for people and programs.
 
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
@@ -48,14 +49,13 @@ struct SparedStep {
 impl PruneDocument {
     /// Builds the document from the result of each tier.
     pub(super) fn new(run: &RunName, dry_run: bool, results: Vec<(Tier, Result<PruneReport>)>) -> Self {
-        let tiers = results
-            .into_iter()
-            .map(|(tier, result)| PrunedTier::new(&tier, result))
-            .collect();
+        let tiers = results.into_iter();
         Self {
             run: run.to_string(),
             dry_run,
-            tiers,
+            tiers: tiers
+                .map(|(tier, result)| PrunedTier::new(&tier, result))
+                .collect(),
         }
     }
 }
@@ -69,39 +69,26 @@ pub(super) fn exit_code(results: &[(Tier, Result<PruneReport>)]) -> ExitCode {
             .and_then(|report| report.plan.refusal.as_ref());
         refusal.is_some_and(|refusal| *tier != Tier::Local || refusal.kind != RefusalKind::ListingEmpty)
     });
-    match results {
-        _ if refused => ExitCode::Failed,
-        // With a single tier, the kind of its error is more specific than `Failed`.
-        [(_, Err(error))] => ExitCode::from(error.kind()),
-        several => ExitCode::of_tiers(several.iter().map(|(_, result)| result.as_ref().map(|_| ()))),
+    if refused {
+        ExitCode::Failed
+    } else {
+        ExitCode::of_any_tiers(results)
     }
 }
 
 impl PrunedTier {
     fn new(tier: &Tier, result: Result<PruneReport>) -> Self {
-        let tier = tier.to_string();
-        match result {
-            Ok(report) => Self {
-                tier,
-                plan: Some(report.plan),
-                removed: report.removed,
-                spared: report
-                    .spared
-                    .into_iter()
-                    .map(|(id, reason)| SparedStep { id, reason })
-                    .collect(),
-                error: None,
-            },
-            Err(error) => {
-                let error = Some(ErrorInfo::from(&error));
-                Self {
-                    tier,
-                    plan: None,
-                    removed: Vec::new(),
-                    spared: Vec::new(),
-                    error,
-                }
-            }
+        let error = result.as_ref().err().map(ErrorInfo::from);
+        let report = result.ok();
+        let spared = report.iter().flat_map(|report| report.spared.clone());
+        Self {
+            tier: tier.to_string(),
+            spared: spared.map(|(id, reason)| SparedStep { id, reason }).collect(),
+            removed: report
+                .as_ref()
+                .map_or_else(Vec::new, |report| report.removed.clone()),
+            plan: report.map(|report| report.plan),
+            error,
         }
     }
 
@@ -117,46 +104,30 @@ impl PrunedTier {
         if !plan.decisions.is_empty() {
             let mut rows = table::table(&["tier", "step", "attempt", "size", "", "why"], &[1, 2, 3]);
             for decision in plan.decisions.iter().rev() {
+                let is_kept = decision.verdict == Verdict::Keep;
                 rows.add_row([
                     self.tier.clone(),
                     decision.id.step.to_string(),
                     attempt_text(decision.id),
                     human::bytes(decision.bytes),
-                    if decision.verdict == Verdict::Keep {
-                        "keep"
-                    } else {
-                        "drop"
-                    }
-                    .to_owned(),
+                    if is_kept { "keep" } else { "drop" }.to_owned(),
                     decision.reasons.join("; "),
                 ]);
             }
             lines.push(table::text(&rows));
         }
-        lines.extend(
-            plan.warnings
-                .iter()
-                .map(|warning| format!("{}: {warning}", self.tier)),
-        );
-        lines.extend(
-            self.spared
-                .iter()
-                .map(|spared| format!("{}: kept {}: {}", self.tier, spared.id, spared.reason)),
-        );
+        let warnings = plan.warnings.iter();
+        lines.extend(warnings.map(|warning| format!("{}: {warning}", self.tier)));
+        for SparedStep { id, reason } in &self.spared {
+            lines.push(format!("{}: kept {id}: {reason}", self.tier));
+        }
         lines.push(if dry_run {
-            let drops = plan.deletions().len() as u64;
-            format!(
-                "{}: would remove {}, {}",
-                self.tier,
-                human::count(drops, "step"),
-                human::bytes(plan.freed_bytes)
-            )
+            let drops = human::count(plan.deletions().len() as u64, "step");
+            let freed = human::bytes(plan.freed_bytes);
+            format!("{}: would remove {drops}, {freed}", self.tier)
         } else {
-            format!(
-                "{}: removed {}",
-                self.tier,
-                human::count(self.removed.len() as u64, "step")
-            )
+            let removed = human::count(self.removed.len() as u64, "step");
+            format!("{}: removed {removed}", self.tier)
         });
         lines.join("\n")
     }
@@ -167,11 +138,8 @@ impl Report for PruneDocument {
         if self.tiers.is_empty() {
             return "no tier to prune".to_owned();
         }
-        self.tiers
-            .iter()
-            .map(|tier| tier.human(self.dry_run))
-            .collect::<Vec<_>>()
-            .join("\n\n")
+        let tiers = self.tiers.iter();
+        tiers.map(|tier| tier.human(self.dry_run)).join("\n\n")
     }
 }
 

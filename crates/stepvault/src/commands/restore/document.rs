@@ -1,16 +1,17 @@
 //! The output of a restore.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::given_up::GivenUpStep;
-use stepvault_core::ids::StepId;
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::Tier;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{BestStep, MovedAside, RestorePlan, RestoreReport, SkippedStep};
+use stepvault_engine::restore::{MovedAside, RestorePlan, RestoreReport, SkippedStep};
 use stepvault_formats::handoff::{HandoffPlan, PlannedPointer};
 use stepvault_formats::pointer::PointerContent;
 
@@ -25,14 +26,11 @@ pub(in crate::commands) struct RestoreDocument {
     run: String,
     /// The step.
     #[serde(flatten, with = "StepIdMembers")]
-    id: StepId,
+    pub(in crate::commands) id: StepId,
     /// Path of the restored step; for a step of several paths, their directory.
-    path: PathBuf,
+    pub(in crate::commands) path: PathBuf,
     /// The step's own paths: `path`, or those of a step of several in the order in which they appear.
     paths: Vec<PathBuf>,
-    /// The directory to which the paths of the resume handoff are relative.
-    #[serde(skip)]
-    directory: PathBuf,
     /// Number of the selected files.
     files: u64,
     /// Bytes of the selected files.
@@ -40,7 +38,7 @@ pub(in crate::commands) struct RestoreDocument {
     /// The tiers that the bytes came from, or would come from, in order.
     sources: Vec<SourceDocument>,
     /// Newer steps that were skipped, the newest first.
-    skipped: Vec<SkippedStep>,
+    pub(in crate::commands) skipped: Vec<SkippedStep>,
     /// Tiers that could not be listed and may hold newer steps.
     unreachable: Vec<UnreachableDocument>,
     /// Steps that nodes gave up to free disk space, by node: newer ones than this, and those given up since
@@ -56,6 +54,13 @@ pub(in crate::commands) struct RestoreDocument {
     resumed_bytes: u64,
     /// Duration in seconds.
     pub(super) seconds: f64,
+    #[serde(flatten)]
+    handoff: HandoffDocument,
+}
+
+/// What was done, or would be done, for the trainer.
+#[derive(Default, Serialize, JsonSchema)]
+struct HandoffDocument {
     /// The profile detected for the trainer's directory; null with `--include`.
     framework: Option<String>,
     /// Paths on which the trainer would have failed, or from which it would have resumed instead, and their
@@ -101,17 +106,6 @@ struct BestDocument {
     bytes: u64,
     /// Whether it was already there.
     already_there: bool,
-}
-
-impl From<BestStep> for BestDocument {
-    fn from(best: BestStep) -> Self {
-        Self {
-            id: best.id,
-            path: best.path,
-            bytes: best.data_bytes,
-            already_there: best.already_there,
-        }
-    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -165,8 +159,8 @@ pub(in crate::commands) fn is_there(document: &serde_json::Value) -> bool {
 }
 
 /// Builds the document of a plan.
-pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreDocument {
-    let source = |tier: &Tier| SourceDocument {
+pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreDocument {
+    let source = |tier: Tier| SourceDocument {
         tier: tier.to_string(),
         bytes: None,
     };
@@ -174,28 +168,40 @@ pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreD
         tier: tier.to_string(),
         message,
     };
-    let mut document = RestoreDocument {
+    let best = plan.best.into_iter().map(|best| BestDocument {
+        id: best.id,
+        path: best.path,
+        bytes: best.data_bytes,
+        already_there: best.already_there,
+    });
+    let handoff = plan
+        .handoff
+        .map(|handoff| HandoffDocument::of(handoff, &plan.directory));
+    RestoreDocument {
+        run: run.to_string(),
+        id: plan.id,
         path: plan.path,
         paths: plan.paths,
-        directory: plan.directory,
         files: plan.file_count,
         bytes: plan.data_bytes,
-        sources: plan.sources.iter().map(source).collect(),
+        sources: plan.sources.into_iter().map(source).collect(),
         skipped: plan.skipped,
         unreachable: plan.unreachable.into_iter().map(unreachable).collect(),
+        given_up: Vec::new(),
         written_at: plan.written_at,
-        best: plan.best.into_iter().map(BestDocument::from).collect(),
         planned: true,
-        ..RestoreDocument::of(tiers.run_name().to_string(), plan.id)
-    };
-    if let Some(handoff) = plan.handoff {
-        document.add(handoff);
+        already_there: false,
+        resumed_bytes: 0,
+        seconds: 0.0,
+        handoff: HandoffDocument {
+            best: best.collect(),
+            ..handoff.unwrap_or_default()
+        },
     }
-    document
 }
 
 /// Builds the document of a finished restore.
-pub(in crate::commands) fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument {
+pub(in crate::commands) fn restored(run: &RunName, report: RestoreReport) -> RestoreDocument {
     let source = |(tier, bytes): (Tier, u64)| SourceDocument {
         tier: tier.to_string(),
         bytes: Some(bytes),
@@ -204,64 +210,19 @@ pub(in crate::commands) fn restored(tiers: &Tiers, report: RestoreReport) -> Res
         path: moved.from,
         to: Some(moved.to),
     };
-    RestoreDocument {
+    let mut document = RestoreDocument {
         sources: report.fetched.bytes_by_tier.into_iter().map(source).collect(),
         planned: false,
         already_there: report.already_there,
         resumed_bytes: report.fetched.kept_bytes,
-        moved_aside: report.moved_aside.into_iter().map(moved).collect(),
-        ..planned(tiers, report.plan)
-    }
+        ..planned(run, report.plan)
+    };
+    document.handoff.moved_aside = report.moved_aside.into_iter().map(moved).collect();
+    document
 }
 
-impl RestoreDocument {
-    fn of(run: String, id: StepId) -> Self {
-        Self {
-            run,
-            id,
-            path: PathBuf::new(),
-            paths: Vec::new(),
-            directory: PathBuf::new(),
-            files: 0,
-            bytes: 0,
-            sources: Vec::new(),
-            skipped: Vec::new(),
-            unreachable: Vec::new(),
-            given_up: Vec::new(),
-            written_at: Timestamp::default(),
-            planned: false,
-            already_there: false,
-            resumed_bytes: 0,
-            seconds: 0.0,
-            framework: None,
-            moved_aside: Vec::new(),
-            pointers: Vec::new(),
-            best: Vec::new(),
-            kept: None,
-            kept_has_its_path: false,
-            resume: None,
-        }
-    }
-
-    /// Adds the given-up steps recorded in the vault and on the remotes that answered: newer steps, and those given up
-    /// since this one was written.
-    pub(in crate::commands) async fn ask_given_up(&mut self, tiers: &Tiers) {
-        let mut remotes = tiers.remotes.clone();
-        remotes.retain(|remote| {
-            !self
-                .unreachable
-                .iter()
-                .any(|tier| tier.tier == remote.name().as_str())
-        });
-        let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
-        let (this, written_at) = (self.id, self.written_at);
-        let is_missed = |step: &GivenUpStep| step.id > this || step.given_up_at > written_at;
-        let missed = records.iter().filter_map(|record| record.only(is_missed));
-        self.given_up = missed.map(GivenUpDocument::from).collect();
-    }
-
-    fn add(&mut self, plan: HandoffPlan) {
-        let directory = self.directory.clone();
+impl HandoffDocument {
+    fn of(plan: HandoffPlan, directory: &Path) -> Self {
         let pointer = |PlannedPointer { write, is_right }| PointerDocument {
             path: directory.join(write.path),
             is_copy: matches!(write.content, PointerContent::CopyOf(_)),
@@ -272,16 +233,37 @@ impl RestoreDocument {
             },
             is_right,
         };
-        self.framework = Some(plan.framework);
-        self.pointers = plan.pointers.into_iter().map(pointer).collect();
-        let moved = plan.aside.iter().map(|path| MovedDocument {
+        let moved = |path| MovedDocument {
             path: directory.join(path),
             to: None,
-        });
-        self.moved_aside = moved.collect();
-        self.kept_has_its_path = plan.kept_has_its_path;
-        self.kept = plan.kept.map(|path| directory.join(path));
-        self.resume = Some(plan.resume);
+        };
+        Self {
+            framework: Some(plan.framework),
+            moved_aside: plan.aside.into_iter().map(moved).collect(),
+            pointers: plan.pointers.into_iter().map(pointer).collect(),
+            best: Vec::new(),
+            kept: plan.kept.map(|path| directory.join(path)),
+            kept_has_its_path: plan.kept_has_its_path,
+            resume: Some(plan.resume),
+        }
+    }
+}
+
+impl RestoreDocument {
+    /// Adds the given-up steps recorded in the vault and on the remotes that answered: newer steps, and those given up
+    /// since this one was written.
+    pub(in crate::commands) async fn ask_given_up(&mut self, tiers: &Tiers) {
+        let failed = self
+            .unreachable
+            .iter()
+            .map(|tier| tier.tier.as_str())
+            .collect_vec();
+        let mut remotes = tiers.remotes.clone();
+        remotes.retain(|remote| !failed.contains(&remote.name().as_str()));
+        let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
+        let is_missed = |step: &GivenUpStep| step.id > self.id || step.given_up_at > self.written_at;
+        let missed = records.iter().filter_map(|record| record.only(is_missed));
+        self.given_up = missed.map(GivenUpDocument::from).collect();
     }
 
     /// Returns the location of the step for people.
@@ -294,7 +276,7 @@ impl RestoreDocument {
 
     /// Returns how to start the trainer, for `--print-resume`.
     pub(super) fn resume_line(&self) -> Result<&str> {
-        self.resume.as_deref().ok_or_else(|| {
+        self.handoff.resume.as_deref().ok_or_else(|| {
             Error::new(ErrorKind::Usage, "cannot print how to resume")
                 .on(self.path.display())
                 .because("only some of the step's files were restored")
@@ -305,21 +287,21 @@ impl RestoreDocument {
     /// Returns the actions of the resume handoff, one line each.
     fn handoff_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for moved in &self.moved_aside {
+        for moved in &self.handoff.moved_aside {
             let path = moved.path.display();
             lines.push(match &moved.to {
                 Some(to) => format!("moved {path} aside, to {}", to.display()),
                 None => format!("would move {path} aside"),
             });
         }
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = &self.handoff.kept {
             lines.push(format!(
                 "the trainer resumes from {}, which is complete, newer, and on no tier; to use the older step, restore with --step {}",
                 kept.display(),
                 self.id.step
             ));
         }
-        for best in &self.best {
+        for best in &self.handoff.best {
             let what = match (self.planned, best.already_there) {
                 (true, _) => "goes to",
                 (false, true) => "is already in",
@@ -328,7 +310,7 @@ impl RestoreDocument {
             let (step, path, bytes) = (best.id.step, best.path.display(), human::bytes(best.bytes));
             lines.push(format!("the best step so far, {step} ({bytes}), {what} {path}"));
         }
-        for pointer in &self.pointers {
+        for pointer in &self.handoff.pointers {
             let says = match (pointer.is_copy, self.planned && !pointer.is_right) {
                 (true, false) => "is a copy of",
                 (true, true) => "would be a copy of",
@@ -337,7 +319,8 @@ impl RestoreDocument {
             };
             lines.push(format!("{} {says} {}", pointer.path.display(), pointer.says));
         }
-        lines.extend(self.resume.as_ref().map(|resume| format!("to resume: {resume}")));
+        let resume = self.handoff.resume.as_ref();
+        lines.extend(resume.map(|resume| format!("to resume: {resume}")));
         lines
     }
 }
@@ -345,27 +328,23 @@ impl RestoreDocument {
 impl Report for RestoreDocument {
     fn human(&self) -> String {
         let skipped = self.skipped.iter();
-        let mut lines: Vec<String> = skipped.map(|step| format!("skipped {step}")).collect();
-        lines.extend(
-            self.skipped
-                .iter()
-                .find(|skipped| skipped.demoted)
-                .map(|skipped| format!("to restore step {0} anyway: --step {0}", skipped.id.step)),
-        );
-        lines.extend(
-            self.unreachable
-                .iter()
-                .map(|tier| format!("cannot list {}: {}", tier.tier, tier.message)),
-        );
+        let mut lines = skipped.map(|step| format!("skipped {step}")).collect_vec();
+        let demoted = self.skipped.iter().find(|skipped| skipped.demoted);
+        let demoted = demoted.map(|skipped| skipped.id.step);
+        lines.extend(demoted.map(|step| format!("to restore step {step} anyway: --step {step}")));
+        for tier in &self.unreachable {
+            lines.push(format!("cannot list {}: {}", tier.tier, tier.message));
+        }
         lines.extend(self.given_up.iter().map(GivenUpDocument::text));
-        let sources: Vec<String> = self
-            .sources
-            .iter()
-            .map(|source| match source.bytes {
-                Some(bytes) => format!("{} from {}", human::bytes(bytes), source.tier),
-                None => source.tier.clone(),
-            })
-            .collect();
+        let source = |source: &SourceDocument| match source.bytes {
+            Some(bytes) => format!("{} from {}", human::bytes(bytes), source.tier),
+            None => source.tier.clone(),
+        };
+        let mut sources = self.sources.iter().map(source).collect_vec();
+        if self.resumed_bytes > 0 {
+            let bytes = human::bytes(self.resumed_bytes);
+            sources.push(format!("{bytes} reused from an interrupted restore"));
+        }
         let what = format!(
             "{} of '{}': {}, {}",
             self.id,
@@ -375,20 +354,13 @@ impl Report for RestoreDocument {
         );
         let path = self.place();
         lines.push(match (self.planned, self.already_there) {
-            _ if self.kept_has_its_path => format!("not restored, as {path} has newer content: {what}"),
+            _ if self.handoff.kept_has_its_path => {
+                format!("not restored, as {path} has newer content: {what}")
+            }
             (true, _) => format!("would restore {what} from {} to {path}", sources.join(", then ")),
             (false, true) if self.paths.len() > 1 => format!("{path} already hold {what}"),
             (false, true) => format!("{path} already holds {what}"),
-            (false, false) => {
-                let mut parts = sources;
-                if self.resumed_bytes > 0 {
-                    parts.push(format!(
-                        "{} reused from an interrupted restore",
-                        human::bytes(self.resumed_bytes)
-                    ));
-                }
-                format!("restored {what} ({}) to {path}", parts.join(", "))
-            }
+            (false, false) => format!("restored {what} ({}) to {path}", sources.join(", ")),
         });
         lines.extend(self.handoff_lines());
         lines.join("\n")
@@ -403,9 +375,10 @@ mod tests {
 
     fn document() -> RestoreDocument {
         RestoreDocument {
+            run: "demo".to_owned(),
+            id: StepId::from_label("000000000040.a1").unwrap(),
             path: PathBuf::from("/data/global_step40"),
             paths: vec![PathBuf::from("/data/global_step40")],
-            directory: PathBuf::from("/data"),
             files: 3,
             bytes: 4096,
             sources: vec![SourceDocument {
@@ -418,8 +391,14 @@ mod tests {
                 unread: false,
                 demoted: false,
             }],
+            unreachable: Vec::new(),
+            given_up: Vec::new(),
+            written_at: Timestamp::default(),
+            planned: false,
+            already_there: false,
+            resumed_bytes: 0,
             seconds: 0.5,
-            ..RestoreDocument::of("demo".to_owned(), StepId::from_label("000000000040.a1").unwrap())
+            handoff: HandoffDocument::default(),
         }
     }
 
@@ -481,8 +460,8 @@ mod tests {
     #[test]
     fn says_what_was_done_for_the_trainer_and_ends_with_how_to_start_it() {
         let mut done = document();
-        done.add(handed_over());
-        done.moved_aside[0].to = Some(PathBuf::from("/.stepvault/moved-aside/0001-global_step50"));
+        done.handoff = HandoffDocument::of(handed_over(), Path::new("/data"));
+        done.handoff.moved_aside[0].to = Some(PathBuf::from("/.stepvault/moved-aside/0001-global_step50"));
         let text = done.human();
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(
@@ -495,11 +474,12 @@ mod tests {
         );
         let mut plan = document();
         plan.planned = true;
-        plan.add(HandoffPlan {
+        let handed_over = HandoffPlan {
             kept: Some("global_step60".to_owned()),
             kept_has_its_path: false,
             ..handed_over()
-        });
+        };
+        plan.handoff = HandoffDocument::of(handed_over, Path::new("/data"));
         let text = plan.human();
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(
@@ -522,7 +502,7 @@ mod tests {
     #[test]
     fn the_document_has_the_published_keys() {
         let mut done = document();
-        done.add(handed_over());
+        done.handoff = HandoffDocument::of(handed_over(), Path::new("/data"));
         let text = crate::output::json::document(&done).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["format"], 1);

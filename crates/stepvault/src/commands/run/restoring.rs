@@ -71,7 +71,7 @@ pub(super) async fn restore_step(
         path: report.plan.path.clone(),
         is_outrun: handoff.is_some_and(|handoff| handoff.kept.is_some()),
     };
-    let mut document = restored(tiers, report);
+    let mut document = restored(tiers.run_name(), report);
     document.ask_given_up(tiers).await;
     tell(session, &document.human());
     Ok(Some(restored_step))
@@ -85,7 +85,7 @@ async fn look_back(
     note: &StartNote,
 ) -> BTreeMap<StepId, String> {
     let rules = place.settings.config.restart;
-    let known = known_starts(tiers, &session.output).await;
+    let known = known_starts(tiers).await;
     note.adopt(&known).await;
     let now = SystemClock.now();
     if let Some(found) = restart_loop(

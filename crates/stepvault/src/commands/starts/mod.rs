@@ -10,14 +10,13 @@ use stepvault_core::starts::{Start, demoted, merged};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::starts::read_starts;
 
-use crate::context::{Settings, Tiers};
-use crate::output::Output;
+use crate::context::Tiers;
 
 /// Timeout for reading the remotes' histories, so that they do not delay a start.
 const READ_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Returns every recorded start. Histories that cannot be read cause a warning and count as empty.
-pub(super) async fn known_starts(tiers: &Tiers, output: &Output) -> Vec<Start> {
+pub(super) async fn known_starts(tiers: &Tiers) -> Vec<Start> {
     let (mut elsewhere, mut faults) = (Vec::new(), Vec::new());
     match tokio::time::timeout(READ_DEADLINE, read_starts(&tiers.remotes)).await {
         Ok((starts, unreadable)) => (elsewhere, faults) = (starts, unreadable),
@@ -35,7 +34,7 @@ pub(super) async fn known_starts(tiers: &Tiers, output: &Output) -> Vec<Start> {
         }
     }
     for fault in faults {
-        output.warn(&format!(
+        tiers.output.warn(&format!(
             "cannot read all earlier starts, so a step from which the trainer crashes may be restored again: {fault}"
         ));
     }
@@ -43,14 +42,10 @@ pub(super) async fn known_starts(tiers: &Tiers, output: &Output) -> Vec<Start> {
 }
 
 /// Returns the steps that a restore skips because the trainer crashed from them repeatedly, with the reasons.
-pub(super) async fn demoted_steps(
-    settings: &Settings,
-    tiers: &Tiers,
-    output: &Output,
-) -> BTreeMap<StepId, String> {
-    let rule = settings.config.restart.demotion;
+pub(super) async fn demoted_steps(tiers: &Tiers) -> BTreeMap<StepId, String> {
+    let rule = tiers.settings.config.restart.demotion;
     if rule.crashes == 0 {
         return BTreeMap::new();
     }
-    demoted(&known_starts(tiers, output).await, rule)
+    demoted(&known_starts(tiers).await, rule)
 }

@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::ErrorKind;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::observe::Tier;
 use stepvault_engine::verify::StepHealth;
 
 use super::Findings;
@@ -48,26 +51,19 @@ struct CheckedTier {
 }
 
 pub(super) fn of_findings(run: &RunName, findings: Findings) -> VerifyDocument {
-    let steps: Vec<CheckedStep> = findings
-        .by_step
-        .into_iter()
-        .rev()
-        .map(|(id, checked)| CheckedStep {
-            id,
-            tiers: checked
-                .into_iter()
-                .map(|(tier, health)| CheckedTier {
-                    tier: tier.to_string(),
-                    sound: health.is_sound(),
-                    health,
-                })
-                .collect(),
-        })
-        .collect();
-    let damaged = steps
-        .iter()
-        .filter(|step| step.tiers.iter().any(|tier| !tier.sound))
-        .count();
+    let tier = |(tier, health): (Tier, StepHealth)| CheckedTier {
+        tier: tier.to_string(),
+        sound: health.is_sound(),
+        health,
+    };
+    let steps = findings.by_step.into_iter().rev();
+    let steps = steps.map(|(id, checked)| CheckedStep {
+        id,
+        tiers: checked.into_iter().map(tier).collect(),
+    });
+    let steps = steps.collect_vec();
+    let is_damaged = |step: &&CheckedStep| step.tiers.iter().any(|tier| !tier.sound);
+    let damaged = steps.iter().filter(is_damaged).count();
     VerifyDocument {
         run: run.to_string(),
         sound_steps: (steps.len() - damaged) as u64,
@@ -80,14 +76,10 @@ pub(super) fn of_findings(run: &RunName, findings: Findings) -> VerifyDocument {
 /// Returns the exit code. Damage takes precedence over a tier that could not be checked, because it needs action. The
 /// code is `NoneValid` only if no checked copy is sound.
 pub(super) fn exit_code(document: &VerifyDocument) -> ExitCode {
-    let some_copy_sound = document
-        .steps
-        .iter()
-        .any(|step| step.tiers.iter().any(|tier| tier.sound));
-    let only_unreachable = document
-        .failed
-        .iter()
-        .all(|failed| failed.error.kind == "unreachable");
+    let mut tiers = document.steps.iter().flat_map(|step| &step.tiers);
+    let some_copy_sound = tiers.any(|tier| tier.sound);
+    let mut failed = document.failed.iter();
+    let only_unreachable = failed.all(|failed| failed.error.kind == ErrorKind::Unreachable.name());
     match (document.damaged_steps, document.failed.is_empty()) {
         (0, true) => ExitCode::Done,
         (0, false) if only_unreachable => ExitCode::Unreachable,
@@ -98,16 +90,8 @@ pub(super) fn exit_code(document: &VerifyDocument) -> ExitCode {
 
 impl Report for VerifyDocument {
     fn human(&self) -> String {
-        let headings = [
-            "step",
-            "attempt",
-            "tier",
-            "result",
-            "proved",
-            "unproved",
-            "read back",
-        ];
-        let mut rows = table::table(&headings, &[0, 1, 4, 5, 6]);
+        let headings = "step|attempt|tier|result|proved|unproved|read back";
+        let mut rows = table::table(&headings.split('|').collect_vec(), &[0, 1, 4, 5, 6]);
         let mut faults = String::new();
         let mut unproved = 0;
         for step in &self.steps {
@@ -127,13 +111,9 @@ impl Report for VerifyDocument {
                 }
             }
         }
-        let mut text = format!("{}\n\n{faults}", table::text(&rows));
-        let _ = write!(
-            text,
-            "{} sound, {} damaged",
-            human::count(self.sound_steps, "step"),
-            self.damaged_steps
-        );
+        let sound = human::count(self.sound_steps, "step");
+        let (rows, damaged) = (table::text(&rows), self.damaged_steps);
+        let mut text = format!("{rows}\n\n{faults}{sound} sound, {damaged} damaged");
         if unproved > 0 {
             let _ = write!(
                 text,
@@ -147,8 +127,8 @@ impl Report for VerifyDocument {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::Error;
     use stepvault_core::document::ErrorInfo;
-    use stepvault_core::{Error, ErrorKind};
 
     use super::*;
 

@@ -55,9 +55,15 @@ struct Findings {
     failed: Vec<(String, Error)>,
 }
 
+impl Findings {
+    fn add(&mut self, id: StepId, tier: &Tier, health: StepHealth) {
+        self.by_step.entry(id).or_default().push((tier.clone(), health));
+    }
+}
+
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
-    let (_, tiers) = Tiers::load(session).await?;
+    let tiers = Tiers::load(session).await?;
     let depth = depth(arguments);
     let wanted = |id: StepId| {
         arguments.step.is_none_or(|step| step == id.step)
@@ -69,12 +75,9 @@ pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Resul
     if arguments.tier.takes(&Tier::Local) {
         check_vault(&tiers, depth, &wanted, &observer, &mut findings).await?;
     }
-    for remote in tiers
-        .remotes
-        .iter()
-        .filter(|remote| arguments.tier.takes(&remote.tier))
-    {
-        if let Err(error) = check_run_on(remote, depth, &wanted, &observer, &mut findings.by_step).await {
+    let remotes = tiers.remotes.iter();
+    for remote in remotes.filter(|remote| arguments.tier.takes(&remote.tier)) {
+        if let Err(error) = check_run_on(remote, depth, &wanted, &observer, &mut findings).await {
             findings.failed.push((remote.name().to_string(), error));
         }
     }
@@ -128,26 +131,17 @@ async fn check_vault(
     let run = tiers.run_name().clone();
     let scan = blocking(move || vault.steps(&run)).await?;
     for step in scan.steps.iter().rev().filter(|step| wanted(step.id())) {
-        let health = match check_sealed(step, depth, observer).await {
-            Ok(health) => health,
-            Err(error) if is_outage(&error) => {
-                findings.failed.push((Tier::Local.to_string(), error));
-                continue;
-            }
+        match check_sealed(step, depth, observer).await {
+            Ok(health) => findings.add(step.id(), &Tier::Local, health),
+            Err(error) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), error)),
             Err(error) => return Err(error),
-        };
-        findings
-            .by_step
-            .entry(step.id())
-            .or_default()
-            .push((Tier::Local, health));
+        }
     }
     for (path, error) in scan.faults {
-        let id = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(StepId::from_label);
-        match id.filter(|id| wanted(*id)) {
+        let name = path.file_name().and_then(|name| name.to_str());
+        match name.and_then(StepId::from_label) {
+            None => findings.failed.push((Tier::Local.to_string(), error)),
+            Some(id) if !wanted(id) => {}
             // The step may be sound: it could not be read.
             Some(_) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), outage(error))),
             Some(id) => {
@@ -155,14 +149,8 @@ async fn check_vault(
                     faults: vec![error.to_string()],
                     ..StepHealth::default()
                 };
-                findings
-                    .by_step
-                    .entry(id)
-                    .or_default()
-                    .push((Tier::Local, health));
+                findings.add(id, &Tier::Local, health);
             }
-            None if id.is_none() => findings.failed.push(("local".to_owned(), error)),
-            None => {}
         }
     }
     Ok(())
@@ -173,13 +161,13 @@ async fn check_run_on(
     depth: Depth,
     wanted: &impl Fn(StepId) -> bool,
     observer: &Arc<dyn Observer>,
-    by_step: &mut BTreeMap<StepId, Vec<(Tier, StepHealth)>>,
+    findings: &mut Findings,
 ) -> Result<()> {
     // The newest first, because it is the one that would be restored.
     let visible = visible_steps(remote).await?;
     for id in visible.into_keys().rev().filter(|id| wanted(*id)) {
         let health = check_remote(remote, id, depth, observer).await?;
-        by_step.entry(id).or_default().push((remote.tier.clone(), health));
+        findings.add(id, &remote.tier, health);
     }
     Ok(())
 }
