@@ -15,9 +15,8 @@ pub(crate) struct Interrupt {
 impl Interrupt {
     /// Starts to listen for signals. Must be called inside the runtime.
     pub(crate) fn listen() -> Result<Self> {
-        let fault = |error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error);
-        let interrupts = signal(SignalKind::interrupt()).map_err(fault)?;
-        let terminations = signal(SignalKind::terminate()).map_err(fault)?;
+        let interrupts = handler(SignalKind::interrupt())?;
+        let terminations = handler(SignalKind::terminate())?;
         let token = CancellationToken::new();
         tokio::spawn(watch(interrupts, terminations, token.clone()));
         Ok(Self { token })
@@ -40,9 +39,11 @@ impl Interrupt {
 /// process without a message. Must be called inside the runtime. It holds until the process ends; child processes do
 /// not inherit it.
 pub(crate) fn outlive_large_writes() -> Result<()> {
-    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    let fault = |error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error);
-    signal(kind).map(drop).map_err(fault)
+    handler(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
+}
+
+fn handler(kind: SignalKind) -> Result<Signal> {
+    signal(kind).map_err(|error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error))
 }
 
 /// Returns the error of an interrupted command.

@@ -24,8 +24,12 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
         Ok(text) if !text.is_empty() => parse(&text)?,
         _ => EnvFilter::new(default_filter(verbose, output.is_quiet())),
     };
+    let writer = LogWriter {
+        output: output.clone(),
+        priority: Priority::Info,
+    };
     let lines = fmt::layer()
-        .with_writer(LogLines(output.clone()))
+        .with_writer(writer)
         .with_ansi(crate::output::draws_on_terminal())
         .with_target(verbose > 1)
         .with_filter(filter.and(filter_fn(tells_no_secret)));
@@ -79,40 +83,35 @@ fn tells_no_secret(event: &Metadata<'_>) -> bool {
     *event.level() <= most
 }
 
-/// Writes the log to an output.
-struct LogLines(Output);
+/// Writes whole lines to an output, wrapped under the message on a terminal.
+#[derive(Clone)]
+struct LogWriter {
+    output: Output,
+    priority: Priority,
+}
 
-impl<'a> MakeWriter<'a> for LogLines {
-    type Writer = LogWriter<'a>;
+impl MakeWriter<'_> for LogWriter {
+    type Writer = Self;
 
-    fn make_writer(&'a self) -> Self::Writer {
-        LogWriter {
-            output: &self.0,
-            priority: Priority::Info,
-        }
+    fn make_writer(&self) -> Self {
+        self.clone()
     }
 
-    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+    fn make_writer_for(&self, event: &Metadata<'_>) -> Self {
         let priority = match *event.level() {
             Level::ERROR => Priority::Error,
             Level::WARN => Priority::Warning,
             Level::INFO => Priority::Info,
             Level::DEBUG | Level::TRACE => Priority::Debug,
         };
-        LogWriter {
-            output: &self.0,
+        Self {
+            output: self.output.clone(),
             priority,
         }
     }
 }
 
-/// Writes whole lines, wrapped under the message on a terminal.
-struct LogWriter<'a> {
-    output: &'a Output,
-    priority: Priority,
-}
-
-impl io::Write for LogWriter<'_> {
+impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let wrapped = |text: &str, width| {

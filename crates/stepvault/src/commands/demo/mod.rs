@@ -96,20 +96,24 @@ impl Stages {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: DemoArguments) -> Result<ExitCode> {
     let began = Instant::now();
-    let scene = blocking(move || Scene::set(arguments.keep)).await?;
+    let keep = arguments.keep;
+    let scene = blocking(move || Scene::set(keep.as_deref())).await?;
     let mut stages = Stages {
         done: Vec::new(),
         began,
     };
     if let Err(error) = play(&scene.root, &mut stages).await {
-        let directory = scene.keep();
-        return Err(error.hint(format!(
-            "inspect the files of the demo in {}",
-            directory.display()
-        )));
+        scene.temporary.map(TempDir::keep);
+        let hint = format!("inspect the files of the demo in {}", scene.root.display());
+        return Err(error.hint(hint));
+    }
+    let is_kept = scene.temporary.is_none();
+    if let Some(temporary) = scene.temporary {
+        let closed = temporary.close();
+        closed.map_err(|error| fault("cannot remove the demo's directory", &scene.root, error))?;
     }
     session.output.result(&DemoDocument {
-        directory: scene.clear()?,
+        directory: is_kept.then_some(scene.root),
         stages: stages.done,
         restored_step: NEWEST_VALID_STEP,
         remaining_steps: REMAINING_STEPS,
@@ -242,7 +246,7 @@ struct Scene {
 
 impl Scene {
     /// Creates it as a temporary directory, or as `keep`, which must be empty.
-    fn set(keep: Option<PathBuf>) -> Result<Self> {
+    fn set(keep: Option<&Path>) -> Result<Self> {
         let Some(directory) = keep else {
             let temporary = tempfile::Builder::new().prefix("stepvault-demo-").tempdir();
             let temporary = temporary
@@ -252,9 +256,8 @@ impl Scene {
                 temporary: Some(temporary),
             });
         };
-        durable::create_directories(&directory)?;
-        let root =
-            std::path::absolute(&directory).map_err(|error| fault("invalid path", &directory, error))?;
+        durable::create_directories(directory)?;
+        let root = std::path::absolute(directory).map_err(|error| fault("invalid path", directory, error))?;
         let mut entries = std::fs::read_dir(&root).map_err(|error| fault("cannot list", &root, error))?;
         if entries.next().is_some() {
             return Err(Error::new(ErrorKind::Usage, "refusing to run the demo here")
@@ -266,21 +269,6 @@ impl Scene {
             root,
             temporary: None,
         })
-    }
-
-    /// Keeps all files and returns their directory.
-    fn keep(self) -> PathBuf {
-        self.temporary.map_or(self.root, TempDir::keep)
-    }
-
-    /// Removes all files, unless they are to be kept; returns their directory then.
-    fn clear(self) -> Result<Option<PathBuf>> {
-        let Some(temporary) = self.temporary else {
-            return Ok(Some(self.root));
-        };
-        let closed = temporary.close();
-        closed.map_err(|error| fault("cannot remove the demo's directory", &self.root, error))?;
-        Ok(None)
     }
 }
 

@@ -1,0 +1,370 @@
+//! `verify`: checks that the tiers hold what was saved.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use clap::Args;
+use itertools::Itertools as _;
+use schemars::JsonSchema;
+use serde::Serialize;
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
+use stepvault_core::observe::{Observer, Tier};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::outage::{is_outage, outage};
+use stepvault_engine::tier::run_remote::RunRemote;
+use stepvault_engine::tier::step_state::visible_steps;
+use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
+
+use super::inventory::{FailedTier, attempt_text};
+use crate::arguments::values::{TierChoice, checked, sample};
+use crate::context::Tiers;
+use crate::exit_code::ExitCode;
+use crate::output::{Report, human, table};
+use crate::session::Session;
+
+const SECONDS_IN_A_DAY: u64 = 86_400;
+
+/// Verify that the copies on the tiers match what was saved
+///
+/// Without --deep or --sample, compare the store's own checksums; if a store keeps none, check presence and size.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// Check only this step
+    #[arg(value_name = "STEP", value_parser = checked::<Step>)]
+    step: Option<Step>,
+    /// Check only this attempt
+    #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
+    attempt: Option<Attempt>,
+    /// Check only this revision
+    #[arg(long, value_name = "N", value_parser = checked::<Revision>)]
+    revision: Option<Revision>,
+    /// Read every byte back
+    #[arg(long, conflicts_with = "sample")]
+    deep: bool,
+    /// Read back one file in N, a different sample each day: N consecutive days cover all files
+    #[arg(long, value_name = "1/N", value_parser = sample)]
+    sample: Option<u32>,
+    /// Tiers: local, remote, all, or a remote's name
+    #[arg(long, value_name = "TIER", default_value_t)]
+    tier: TierChoice,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct VerifyDocument {
+    /// The run.
+    run: String,
+    /// The steps that were checked, the newest first.
+    steps: Vec<CheckedStep>,
+    /// Number of steps without a damaged copy.
+    sound_steps: u64,
+    /// Number of steps with at least one damaged copy.
+    damaged_steps: u64,
+    /// Tiers that could not be listed and may hold more steps.
+    failed: Vec<FailedTier>,
+}
+
+/// One step over the tiers that were checked.
+#[derive(Serialize, JsonSchema)]
+struct CheckedStep {
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
+    /// One entry for each tier that has the step.
+    tiers: Vec<CheckedTier>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct CheckedTier {
+    /// `local` or the remote's name.
+    tier: String,
+    /// Whether no damage was found.
+    sound: bool,
+    #[serde(flatten)]
+    health: StepHealth,
+}
+
+/// The findings, by step.
+#[derive(Default)]
+struct Findings {
+    by_step: BTreeMap<StepId, Vec<CheckedTier>>,
+    failed: Vec<(String, Error)>,
+}
+
+impl Findings {
+    fn add(&mut self, id: StepId, tier: &Tier, health: StepHealth) {
+        self.by_step.entry(id).or_default().push(CheckedTier {
+            tier: tier.to_string(),
+            sound: health.is_sound(),
+            health,
+        });
+    }
+
+    fn document(self, run: &RunName) -> VerifyDocument {
+        let steps = self.by_step.into_iter().rev();
+        let steps = steps.map(|(id, tiers)| CheckedStep { id, tiers }).collect_vec();
+        let is_damaged = |step: &&CheckedStep| step.tiers.iter().any(|tier| !tier.sound);
+        let damaged = steps.iter().filter(is_damaged).count();
+        VerifyDocument {
+            run: run.to_string(),
+            sound_steps: (steps.len() - damaged) as u64,
+            damaged_steps: damaged as u64,
+            failed: FailedTier::all(&self.failed),
+            steps,
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
+    let tiers = Tiers::load(session).await?;
+    let depth = depth(arguments);
+    let wanted = |id: StepId| {
+        arguments.step.is_none_or(|step| step == id.step)
+            && arguments.attempt.is_none_or(|attempt| attempt == id.attempt)
+            && (arguments.revision).is_none_or(|revision| revision == id.revision)
+    };
+    let observer = tiers.observer();
+    let mut findings = Findings::default();
+    if arguments.tier.takes(&Tier::Local) {
+        check_vault(&tiers, depth, &wanted, &observer, &mut findings).await?;
+    }
+    let remotes = tiers.remotes.iter();
+    for remote in remotes.filter(|remote| arguments.tier.takes(&remote.tier)) {
+        if let Err(error) = check_run_on(remote, depth, &wanted, &observer, &mut findings).await {
+            findings.failed.push((remote.name().to_string(), error));
+        }
+    }
+    tiers.progress.finish();
+    if findings.by_step.is_empty() {
+        return Err(nothing_checked(&tiers, arguments, findings.failed));
+    }
+    for (tier, error) in &findings.failed {
+        session.output.warn(&format!("the check of {tier} is incomplete"));
+        session.output.error_beside_report(error);
+    }
+    let document = findings.document(tiers.run_name());
+    let code = exit_code(&document);
+    session.output.result(&document)?;
+    Ok(code)
+}
+
+fn depth(arguments: &VerifyArguments) -> Depth {
+    match (arguments.deep, arguments.sample) {
+        (true, _) => Depth::Deep,
+        (false, Some(one_in)) => Depth::Sample {
+            one_in,
+            turn: days_since_epoch(),
+        },
+        (false, None) => Depth::Checksums,
+    }
+}
+
+/// Returns the turn for samples, which changes daily.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which files a sample reads may follow the wall clock"
+)]
+fn days_since_epoch() -> u32 {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    u32::try_from(since.as_secs() / SECONDS_IN_A_DAY).unwrap_or(u32::MAX)
+}
+
+async fn check_vault(
+    tiers: &Tiers,
+    depth: Depth,
+    wanted: &impl Fn(StepId) -> bool,
+    observer: &Arc<dyn Observer>,
+    findings: &mut Findings,
+) -> Result<()> {
+    let Some(vault) = tiers.vault.clone() else {
+        return Ok(());
+    };
+    let run = tiers.run_name().clone();
+    let scan = blocking(move || vault.steps(&run)).await?;
+    for step in scan.steps.iter().rev().filter(|step| wanted(step.id())) {
+        match check_sealed(step, depth, observer).await {
+            Ok(health) => findings.add(step.id(), &Tier::Local, health),
+            Err(error) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), error)),
+            Err(error) => return Err(error),
+        }
+    }
+    for (path, error) in scan.faults {
+        let name = path.file_name().and_then(|name| name.to_str());
+        match name.and_then(StepId::from_label) {
+            None => findings.failed.push((Tier::Local.to_string(), error)),
+            Some(id) if !wanted(id) => {}
+            // The step may be sound: it could not be read.
+            Some(_) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), outage(error))),
+            Some(id) => {
+                let health = StepHealth {
+                    faults: vec![error.to_string()],
+                    ..StepHealth::default()
+                };
+                findings.add(id, &Tier::Local, health);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn check_run_on(
+    remote: &RunRemote,
+    depth: Depth,
+    wanted: &impl Fn(StepId) -> bool,
+    observer: &Arc<dyn Observer>,
+    findings: &mut Findings,
+) -> Result<()> {
+    // The newest first, because it is the one that would be restored.
+    let visible = visible_steps(remote).await?;
+    for id in visible.into_keys().rev().filter(|id| wanted(*id)) {
+        let health = check_remote(remote, id, depth, observer).await?;
+        findings.add(id, &remote.tier, health);
+    }
+    Ok(())
+}
+
+/// Returns the error for a check that covered no step: it must not count as success, as a wrong bucket is empty too.
+fn nothing_checked(tiers: &Tiers, arguments: &VerifyArguments, failed: Vec<(String, Error)>) -> Error {
+    if let Some((_, error)) = failed.into_iter().next() {
+        return error;
+    }
+    let run = tiers.run_name();
+    Error::new(ErrorKind::NotFound, "no such checkpoint")
+        .on(match arguments.step {
+            Some(step) => format!("step {step} of run '{run}'"),
+            None => format!("any step of run '{run}'"),
+        })
+        .because(format!("no tier of '{}' has it", arguments.tier))
+        .hint("run 'stepvault list' to see the steps")
+}
+
+/// Returns the exit code. Damage takes precedence over a tier that could not be checked, because it needs action. The
+/// code is `NoneValid` only if no checked copy is sound.
+fn exit_code(document: &VerifyDocument) -> ExitCode {
+    let mut tiers = document.steps.iter().flat_map(|step| &step.tiers);
+    let some_copy_sound = tiers.any(|tier| tier.sound);
+    let mut failed = document.failed.iter();
+    let only_unreachable = failed.all(|failed| failed.error.kind == ErrorKind::Unreachable.name());
+    match (document.damaged_steps, document.failed.is_empty()) {
+        (0, true) => ExitCode::Done,
+        (0, false) if only_unreachable => ExitCode::Unreachable,
+        (1.., true) if !some_copy_sound => ExitCode::NoneValid,
+        _ => ExitCode::Failed,
+    }
+}
+
+impl Report for VerifyDocument {
+    fn human(&self) -> String {
+        let headings = "step|attempt|tier|result|proved|unproved|read back";
+        let mut rows = table::table(&headings.split('|').collect_vec(), &[0, 1, 4, 5, 6]);
+        let mut faults = String::new();
+        let mut unproved = 0;
+        for step in &self.steps {
+            for tier in &step.tiers {
+                rows.add_row([
+                    step.id.step.to_string(),
+                    attempt_text(step.id),
+                    tier.tier.clone(),
+                    if tier.sound { "sound" } else { "DAMAGED" }.to_owned(),
+                    human::count(tier.health.proved_files, "file"),
+                    human::count(tier.health.unproved_files, "file"),
+                    human::bytes(tier.health.read_bytes),
+                ]);
+                unproved += tier.health.unproved_files;
+                for fault in &tier.health.faults {
+                    let _ = writeln!(faults, "{} on {}: {fault}", step.id, tier.tier);
+                }
+            }
+        }
+        let sound = human::count(self.sound_steps, "step");
+        let (rows, damaged) = (table::text(&rows), self.damaged_steps);
+        let mut text = format!("{rows}\n\n{faults}{sound} sound, {damaged} damaged");
+        if unproved > 0 {
+            let _ = write!(
+                text,
+                "; only presence and size of {} were checked: use --deep to read them back",
+                human::count(unproved, "file")
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::document::ErrorInfo;
+
+    use super::*;
+
+    fn document(copies: &[&[bool]], failed: &[ErrorKind]) -> VerifyDocument {
+        let steps: Vec<CheckedStep> = copies
+            .iter()
+            .map(|sound| CheckedStep {
+                id: StepId::from_label("000000000001.a1").unwrap(),
+                tiers: sound
+                    .iter()
+                    .map(|sound| CheckedTier {
+                        tier: "main".to_owned(),
+                        sound: *sound,
+                        health: StepHealth::default(),
+                    })
+                    .collect(),
+            })
+            .collect();
+        let damaged_steps = copies.iter().filter(|sound| sound.contains(&false)).count() as u64;
+        let failed = failed.iter().map(|kind| FailedTier {
+            tier: "other".to_owned(),
+            error: ErrorInfo::from(&Error::new(*kind, "cannot")),
+        });
+        VerifyDocument {
+            run: "demo".to_owned(),
+            sound_steps: copies.len() as u64 - damaged_steps,
+            damaged_steps,
+            steps,
+            failed: failed.collect(),
+        }
+    }
+
+    #[test]
+    fn the_code_says_sound_damaged_lost_or_unknown() {
+        assert_eq!(
+            exit_code(&document(&[&[true], &[true, true]], &[])),
+            ExitCode::Done
+        );
+        assert_eq!(exit_code(&document(&[&[true, false]], &[])), ExitCode::Failed);
+        assert_eq!(exit_code(&document(&[&[false], &[true]], &[])), ExitCode::Failed);
+        assert_eq!(
+            exit_code(&document(&[&[false], &[false]], &[])),
+            ExitCode::NoneValid
+        );
+        assert_eq!(
+            exit_code(&document(&[&[true]], &[ErrorKind::Unreachable])),
+            ExitCode::Unreachable
+        );
+        assert_eq!(
+            exit_code(&document(&[&[true]], &[ErrorKind::Denied])),
+            ExitCode::Failed
+        );
+        assert_eq!(
+            exit_code(&document(&[&[false]], &[ErrorKind::Unreachable])),
+            ExitCode::Failed
+        );
+    }
+
+    #[test]
+    fn the_last_line_counts_and_says_what_is_not_proved() {
+        let mut document = document(&[&[true]], &[]);
+        assert!(document.human().ends_with("1 step sound, 0 damaged"));
+        document.steps[0].tiers[0].health.unproved_files = 3;
+        assert!(
+            document
+                .human()
+                .ends_with("only presence and size of 3 files were checked: use --deep to read them back")
+        );
+    }
+}
