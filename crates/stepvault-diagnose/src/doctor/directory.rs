@@ -1,9 +1,7 @@
 //! Checks of a directory: whether it exists, and whether the file operations that stepvault needs work in it.
 
-use super::Finding;
+use super::{Check, Finding};
 use stepvault_core::disk_facts::{DirectoryFacts, Presence};
-
-const CHECK: &str = "directory";
 
 /// A directory and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,59 +30,41 @@ impl Place {
     pub fn subject(&self) -> String {
         format!("{} {}", self.role, self.path)
     }
+
+    fn check(&self) -> Check {
+        Check::new("directory", self.subject())
+    }
 }
 
 /// Returns the finding for a directory.
 pub fn directory(place: &Place, facts: &DirectoryFacts) -> Finding {
-    let subject = place.subject();
+    let check = place.check();
     if facts.presence == Presence::NotADirectory {
-        return Finding::fail(
-            CHECK,
-            subject,
-            "it is not a directory",
-            "move it away, or name another directory",
-        );
+        return check.fail("it is not a directory", "move it away, or name another directory");
     }
     if let Some(failed) = &facts.failed {
         let measured = match &facts.presence {
             Presence::Missing(above) => format!("it does not exist; test in {above}: {}", failed.what),
             _ => failed.what.clone(),
         };
-        let remedy = failed.hint.clone();
-        let remedy = remedy.unwrap_or_else(|| "use a directory on a working local filesystem".to_owned());
-        return Finding::fail(CHECK, subject, measured, remedy);
+        let hint = failed.hint.as_deref();
+        return check.fail(
+            measured,
+            hint.unwrap_or("use a directory on a working local filesystem"),
+        );
     }
     if let Presence::Missing(above) = &facts.presence {
         let can = format!("it does not exist; it can be created in {above}");
+        let command = format!("mkdir -p '{}'", place.path);
         return match place.maker {
-            Maker::Service => Finding::pass(
-                CHECK,
-                subject,
-                format!("{can}, and stepvault creates it on first use"),
-            ),
-            Maker::Trainer => Finding::warn(
-                CHECK,
-                subject,
-                can,
-                format!("create it, unless the trainer does: mkdir -p '{}'", place.path),
-            ),
-            Maker::Nobody => Finding::fail(
-                CHECK,
-                subject,
-                can,
-                format!("create it: mkdir -p '{}'", place.path),
-            ),
+            Maker::Service => check.pass(format!("{can}, and stepvault creates it on first use")),
+            Maker::Trainer => check.warn(can, format!("create it, unless the trainer does: {command}")),
+            Maker::Nobody => check.fail(can, format!("create it: {command}")),
         };
     }
     match &facts.link_refused {
-        None => Finding::pass(
-            CHECK,
-            subject,
-            "files and directories can be written, synced, renamed, linked and deleted",
-        ),
-        Some(why) => Finding::warn(
-            CHECK,
-            subject,
+        None => check.pass("files and directories can be written, synced, renamed, linked and deleted"),
+        Some(why) => check.warn(
             format!("files can be written, synced, renamed and deleted, but not linked: {why}"),
             "use a filesystem with hard links, such as ext4 or XFS; otherwise each step is copied when it is sealed",
         ),
@@ -94,9 +74,7 @@ pub fn directory(place: &Place, facts: &DirectoryFacts) -> Finding {
 /// Returns the finding for a directory whose filesystem did not answer in time.
 pub fn no_answer(place: &Place, waited_seconds: u64, mount: Option<&str>) -> Finding {
     let on = mount.map(|mount| format!(" ({mount})")).unwrap_or_default();
-    Finding::fail(
-        CHECK,
-        place.subject(),
+    place.check().fail(
         format!("its filesystem did not answer within {waited_seconds} s{on}"),
         "restore its server, or unmount it (umount -l) and mount it again; until then every access to it hangs",
     )

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Finding;
+use super::{Check, Finding};
 use stepvault_core::disk_facts::{Leftover, LeftoverKind};
 use stepvault_core::words;
 use stepvault_core::words::shell_word;
@@ -13,25 +13,15 @@ const YOUNG_SECONDS: u64 = 3600;
 /// Maximum number of paths that a finding names.
 const NAMED: usize = 3;
 
-const ALL_KINDS: [LeftoverKind; 6] = [
-    LeftoverKind::Temporary,
-    LeftoverKind::HalfStep,
-    LeftoverKind::Vault,
-    LeftoverKind::Staging,
-    LeftoverKind::MovedAside,
-    LeftoverKind::Check,
+/// Every kind, in the order of the findings, with its description.
+const KINDS: [(LeftoverKind, &str); 6] = [
+    (LeftoverKind::Temporary, "with a temporary name"),
+    (LeftoverKind::HalfStep, "of incomplete steps"),
+    (LeftoverKind::Vault, "partly sealed or partly deleted"),
+    (LeftoverKind::Staging, "of interrupted restores and saves"),
+    (LeftoverKind::MovedAside, "moved aside by a restore"),
+    (LeftoverKind::Check, "of an earlier check"),
 ];
-
-const fn description(kind: LeftoverKind) -> &'static str {
-    match kind {
-        LeftoverKind::Temporary => "with a temporary name",
-        LeftoverKind::HalfStep => "of incomplete steps",
-        LeftoverKind::Vault => "partly sealed or partly deleted",
-        LeftoverKind::Staging => "of interrupted restores and saves",
-        LeftoverKind::MovedAside => "moved aside by a restore",
-        LeftoverKind::Check => "of an earlier check",
-    }
-}
 
 fn remedy(kind: LeftoverKind, paths: &str) -> String {
     match kind {
@@ -60,16 +50,17 @@ fn remedy(kind: LeftoverKind, paths: &str) -> String {
 
 /// Returns one finding for each kind of leftover below a directory; one that passes if there is none.
 pub fn leftovers(subject: &str, found: &[Leftover]) -> Vec<Finding> {
-    let findings: Vec<Finding> = ALL_KINDS
+    let check = Check::new(CHECK, subject);
+    let findings: Vec<Finding> = KINDS
         .iter()
-        .filter_map(|kind| {
+        .filter_map(|(kind, description)| {
             let mut of_kind: Vec<&Leftover> = found.iter().filter(|left| left.kind == *kind).collect();
             of_kind.sort_by_key(|left| std::cmp::Reverse(left.bytes));
-            of_one_kind(subject, *kind, &of_kind)
+            of_one_kind(&check, (*kind, description), &of_kind)
         })
         .collect();
     if findings.is_empty() {
-        return vec![Finding::pass(CHECK, subject, "none")];
+        return vec![check.pass("none")];
     }
     findings
 }
@@ -84,7 +75,11 @@ pub(super) fn named(paths: &[&str]) -> (String, String) {
     (quoted.join(" "), more)
 }
 
-fn of_one_kind(subject: &str, kind: LeftoverKind, found: &[&Leftover]) -> Option<Finding> {
+fn of_one_kind(
+    check: &Check,
+    (kind, description): (LeftoverKind, &str),
+    found: &[&Leftover],
+) -> Option<Finding> {
     let oldest = found.iter().map(|left| left.age_seconds).max()?;
     let bytes: u64 = found.iter().fold(0, |sum, left| sum.saturating_add(left.bytes));
     let paths: Vec<&str> = found.iter().map(|left| left.path.as_str()).collect();
@@ -92,15 +87,14 @@ fn of_one_kind(subject: &str, kind: LeftoverKind, found: &[&Leftover]) -> Option
     let measured = format!(
         "{} {}, {} in total, the oldest {} old: {paths}{more}",
         words::count(found.len() as u64, "entry"),
-        description(kind),
+        description,
         words::bytes(bytes),
         words::duration(Duration::from_secs(oldest)),
     );
     if oldest < YOUNG_SECONDS {
-        let measured = format!("{measured}; a process may still be writing them");
-        return Some(Finding::pass(CHECK, subject, measured));
+        return Some(check.pass(format!("{measured}; a process may still be writing them")));
     }
-    Some(Finding::warn(CHECK, subject, measured, remedy(kind, &paths)))
+    Some(check.warn(measured, remedy(kind, &paths)))
 }
 
 #[cfg(test)]

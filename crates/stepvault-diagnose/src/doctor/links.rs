@@ -1,7 +1,7 @@
 //! Checks how files get from the trainer's directory into the vault, and the cost of it.
 
-use super::Finding;
 use super::forecast::Forecast;
+use super::{Check, Finding};
 use crate::doctor::seconds_for;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::disk_facts::{DiskRates, LinkAbility, LinkFacts};
@@ -66,70 +66,51 @@ pub fn links(
 ) -> Vec<Finding> {
     let policy = rule.policy;
     let seal_method = rule.seal_method(facts);
+    let is_copied = seal_method == SealMethod::Copy;
     let cost = cost(forecast, rates);
-    let reflinks = match &facts.reflink {
-        LinkAbility::Works => Finding::pass("reflinks", subject, "work"),
-        LinkAbility::Refused(why) => match (seal_method, &rule.overwritten_by) {
-            (SealMethod::Copy, Some(profile)) => Finding::warn(
-                "reflinks",
-                subject,
-                format!(
-                    "not available ({why}), and with profile '{profile}' finished files may be overwritten in place: \
-                     {cost}"
-                ),
-                "put checkpoints and vault on one XFS or btrfs filesystem; or, if the trainer never changes a \
-                 finished file, set its own profile or complete = \"quiet\" in [run.NAME]",
-            ),
-            (SealMethod::Copy, None) if policy == LinkPolicy::ReflinkOrCopy => Finding::warn(
-                "reflinks",
-                subject,
-                format!("not available ({why}): {cost}"),
-                "put checkpoints and vault on one XFS or btrfs filesystem, or set local.links = \"auto\" if the \
-                 trainer never changes a finished file",
-            ),
-            (SealMethod::Copy, None) => Finding::pass("reflinks", subject, format!("not available: {why}")),
-            _ => Finding::pass(
-                "reflinks",
-                subject,
-                format!("not available ({why}), and not needed"),
-            ),
-        },
-    };
-    let hard_links = match (&facts.hard_link, facts.foreign_owner) {
-        (LinkAbility::Works, Some(owner))
-            if seal_method == SealMethod::Copy && policy == LinkPolicy::Auto =>
-        {
-            Finding::warn(
-                "hard links",
-                subject,
-                format!(
-                    "the trainer's files belong to user {owner}, and the kernel does not let other users link them: \
-                     {cost}"
-                ),
-                "run the agent as the trainer's user",
-            )
+    let check = Check::new("reflinks", subject);
+    let reflinks = match (&facts.reflink, &rule.overwritten_by) {
+        (LinkAbility::Works, _) => check.pass("work"),
+        (LinkAbility::Refused(why), _) if !is_copied => {
+            check.pass(format!("not available ({why}), and not needed"))
         }
-        (LinkAbility::Works, _) if policy == LinkPolicy::Copy => Finding::pass(
-            "hard links",
-            subject,
-            format!("work, but local.links = \"copy\" does not use them: {cost}"),
+        (LinkAbility::Refused(why), Some(profile)) => check.warn(
+            format!(
+                "not available ({why}), and with profile '{profile}' finished files may be overwritten in place: \
+                 {cost}"
+            ),
+            "put checkpoints and vault on one XFS or btrfs filesystem; or, if the trainer never changes a finished \
+             file, set its own profile or complete = \"quiet\" in [run.NAME]",
         ),
-        (LinkAbility::Works, _) if seal_method == SealMethod::Copy && rule.overwritten_by.is_some() => {
-            Finding::pass("hard links", subject, "work, but are not used")
+        (LinkAbility::Refused(why), None) if policy == LinkPolicy::ReflinkOrCopy => check.warn(
+            format!("not available ({why}): {cost}"),
+            "put checkpoints and vault on one XFS or btrfs filesystem, or set local.links = \"auto\" if the trainer \
+             never changes a finished file",
+        ),
+        (LinkAbility::Refused(why), None) => check.pass(format!("not available: {why}")),
+    };
+    let check = Check::new("hard links", subject);
+    let are_wanted = is_copied && policy == LinkPolicy::Auto;
+    let hard_links = match (&facts.hard_link, facts.foreign_owner) {
+        (LinkAbility::Works, Some(owner)) if are_wanted => check.warn(
+            format!(
+                "the trainer's files belong to user {owner}, and the kernel does not let other users link them: {cost}"
+            ),
+            "run the agent as the trainer's user",
+        ),
+        (LinkAbility::Works, _) if policy == LinkPolicy::Copy => {
+            check.pass(format!("work, but local.links = \"copy\" does not use them: {cost}"))
         }
-        (LinkAbility::Works, _) => Finding::pass("hard links", subject, "work"),
-        (LinkAbility::Refused(why), _) if seal_method == SealMethod::Copy && policy == LinkPolicy::Auto => {
-            Finding::warn(
-                "hard links",
-                subject,
-                format!("not available ({why}): {cost}"),
-                "put the vault on the same mount as the checkpoints: links work only within one mount, and two bind \
+        (LinkAbility::Works, _) if is_copied && rule.overwritten_by.is_some() => {
+            check.pass("work, but are not used")
+        }
+        (LinkAbility::Works, _) => check.pass("work"),
+        (LinkAbility::Refused(why), _) if are_wanted => check.warn(
+            format!("not available ({why}): {cost}"),
+            "put the vault on the same mount as the checkpoints: links work only within one mount, and two bind \
              mounts or volumes of one disk are separate mounts",
-            )
-        }
-        (LinkAbility::Refused(why), _) => {
-            Finding::pass("hard links", subject, format!("not available: {why}"))
-        }
+        ),
+        (LinkAbility::Refused(why), _) => check.pass(format!("not available: {why}")),
     };
     vec![hard_links, reflinks]
 }

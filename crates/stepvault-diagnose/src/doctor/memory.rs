@@ -1,18 +1,18 @@
 //! Compares the memory limit with the buffers of transfers.
 
-use super::Finding;
+use super::{Check, Finding};
 use stepvault_core::disk_facts::MemoryFacts;
 use stepvault_core::words;
 
-const CHECK: &str = "memory";
 /// Memory of the process other than the buffers: code, threads, records and connections.
 const BESIDE_BUFFERS_BYTES: u64 = 96 << 20;
 
 /// Returns the finding on whether buffers of `buffer_bytes` fit below the limit.
 pub fn memory(facts: Option<&MemoryFacts>, buffer_bytes: u64) -> Finding {
     let Some(facts) = facts else {
-        return Finding::pass(CHECK, "this process", "no memory limit can be read");
+        return Check::new("memory", "this process").pass("no memory limit can be read");
     };
+    let check = Check::new("memory", facts.source.as_str());
     let needed_bytes = buffer_bytes.saturating_add(BESIDE_BUFFERS_BYTES);
     let free_bytes = facts.limit_bytes.saturating_sub(facts.used_bytes);
     let measured = format!(
@@ -24,23 +24,19 @@ pub fn memory(facts: Option<&MemoryFacts>, buffer_bytes: u64) -> Finding {
         words::bytes(BESIDE_BUFFERS_BYTES),
     );
     if facts.limit_bytes < needed_bytes {
-        return Finding::fail(
-            CHECK,
-            facts.source.clone(),
+        return check.fail(
             measured,
             "raise the memory limit, or lower upload.memory-budget; otherwise the kernel kills the process",
         );
     }
     if free_bytes < needed_bytes {
-        return Finding::warn(
-            CHECK,
-            facts.source.clone(),
+        return check.warn(
             measured,
             "raise the limit, lower upload.memory-budget, or run the agent outside of it; otherwise the kernel may \
              kill any process under the limit",
         );
     }
-    Finding::pass(CHECK, facts.source.clone(), measured)
+    check.pass(measured)
 }
 
 #[cfg(test)]

@@ -46,38 +46,39 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-impl Finding {
+/// A check of one subject, from which one finding follows.
+#[derive(Debug, Clone)]
+pub struct Check {
+    name: &'static str,
+    subject: String,
+}
+
+impl Check {
+    /// Returns the check of this name, in fixed words.
+    pub fn new(name: &'static str, subject: impl Into<String>) -> Self {
+        let subject = subject.into();
+        Self { name, subject }
+    }
+
     /// Returns a finding that passes.
-    pub fn pass(check: &str, subject: impl Into<String>, measured: impl Into<String>) -> Self {
-        Self::new(Outcome::Pass, check, subject.into(), measured.into(), None)
+    pub fn pass(&self, measured: impl Into<String>) -> Finding {
+        self.finding(Outcome::Pass, measured.into(), None)
     }
 
     /// Returns a warning: it works but has a cost, and this is the remedy.
-    pub fn warn(
-        check: &str,
-        subject: impl Into<String>,
-        measured: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        let remedy = Some(remedy.into());
-        Self::new(Outcome::Warn, check, subject.into(), measured.into(), remedy)
+    pub fn warn(&self, measured: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        self.finding(Outcome::Warn, measured.into(), Some(remedy.into()))
     }
 
     /// Returns a failure and its remedy.
-    pub fn fail(
-        check: &str,
-        subject: impl Into<String>,
-        measured: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        let remedy = Some(remedy.into());
-        Self::new(Outcome::Fail, check, subject.into(), measured.into(), remedy)
+    pub fn fail(&self, measured: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        self.finding(Outcome::Fail, measured.into(), Some(remedy.into()))
     }
 
-    fn new(outcome: Outcome, check: &str, subject: String, measured: String, remedy: Option<String>) -> Self {
-        Self {
-            check: check.to_owned(),
-            subject,
+    fn finding(&self, outcome: Outcome, measured: String, remedy: Option<String>) -> Finding {
+        Finding {
+            check: self.name.to_owned(),
+            subject: self.subject.clone(),
             outcome,
             measured,
             remedy,
@@ -103,9 +104,9 @@ mod tests {
 
     #[test]
     fn the_worst_counts() {
-        let pass = Finding::pass("writable", "/ckpt", "written, synced and deleted");
-        let warn = Finding::warn("write rate", "/ckpt", "40.0 MiB/s", "use a local disk");
-        let fail = Finding::fail("writable", "/ckpt", "permission denied", "chown it");
+        let pass = Check::new("writable", "/ckpt").pass("written, synced and deleted");
+        let warn = Check::new("write rate", "/ckpt").warn("40.0 MiB/s", "use a local disk");
+        let fail = Check::new("writable", "/ckpt").fail("permission denied", "chown it");
         assert_eq!(worst(&[]), Outcome::Pass);
         assert_eq!(worst(&[pass.clone(), warn.clone()]), Outcome::Warn);
         assert_eq!(worst(&[fail, warn, pass]), Outcome::Fail);

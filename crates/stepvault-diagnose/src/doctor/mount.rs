@@ -1,58 +1,54 @@
 //! Types of filesystems, and what each means for durability, links and speed.
 
-use super::Finding;
 use super::directory::Place;
+use super::{Check, Finding};
 use stepvault_core::disk_facts::{MountFacts, Nature};
-
-const CHECK: &str = "filesystem";
 
 /// Returns the finding on the filesystem of a directory.
 pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
-    let subject = place.subject();
+    let check = Check::new("filesystem", place.subject());
     let Some(facts) = facts else {
-        return Finding::pass(CHECK, subject, "the filesystem's type is unknown");
+        return check.pass("the filesystem's type is unknown");
     };
     let words = facts.words();
-    if facts.read_only || facts.nature() == Nature::ReadOnly {
-        return Finding::fail(
-            CHECK,
-            subject,
-            format!("{words}: mounted read-only"),
-            format!(
-                "mount it writable (mount -o remount,rw '{}'); check the kernel log first: the kernel makes a \
-                 filesystem read-only after a disk error",
-                facts.mount_point
-            ),
-        );
-    }
-    let warn =
-        |what: &str, remedy: &str| Finding::warn(CHECK, subject.clone(), format!("{words}: {what}"), remedy);
-    match facts.nature() {
-        Nature::Disk | Nature::ReadOnly => Finding::pass(CHECK, subject, words),
-        Nature::Unknown => Finding::pass(
-            CHECK,
-            subject,
-            format!("{words}: a filesystem type that stepvault does not know"),
-        ),
-        Nature::Overlay => warn(
+    let (what, remedy) = match facts.nature() {
+        Nature::ReadOnly => return read_only(&check, facts),
+        _ if facts.read_only => return read_only(&check, facts),
+        Nature::Disk => return check.pass(words),
+        Nature::Unknown => {
+            return check.pass(format!("{words}: a filesystem type that stepvault does not know"));
+        }
+        Nature::Overlay => (
             "the container's own layer: deleted with the container, and shared with its image and its logs",
             "mount a volume of the node's disk into the container, and keep checkpoints and vault on it",
         ),
-        Nature::Memory => warn(
+        Nature::Memory => (
             "in memory: lost when the machine or the container ends, and counted against the memory limit",
             "use a disk, unless every step may be lost until it is durable on a remote",
         ),
-        Nature::Network => warn(
+        Nature::Network => (
             "a network filesystem: each sync and rename waits for the network, and a step is only as safe and as \
              fast as the servers",
             "keep the vault on a disk of this machine; for checkpoints that all nodes write together set shared = true",
         ),
-        Nature::Fuse => warn(
+        Nature::Fuse => (
             "a FUSE filesystem: when a sync returns, the bytes may exist only in its process; renames may copy, and \
              links may not be supported",
             "keep checkpoints and vault on a disk of this machine, and let stepvault upload to the store itself",
         ),
-    }
+    };
+    check.warn(format!("{words}: {what}"), remedy)
+}
+
+fn read_only(check: &Check, facts: &MountFacts) -> Finding {
+    check.fail(
+        format!("{}: mounted read-only", facts.words()),
+        format!(
+            "mount it writable (mount -o remount,rw '{}'); check the kernel log first: the kernel makes a \
+             filesystem read-only after a disk error",
+            facts.mount_point
+        ),
+    )
 }
 
 #[cfg(test)]

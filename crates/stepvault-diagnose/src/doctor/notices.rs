@@ -1,10 +1,8 @@
 //! Determines which provider notifies this machine before it is reclaimed.
 
-use super::Finding;
+use super::{Check, Finding};
 use stepvault_core::config::NoticeSource;
 
-const CHECK: &str = "notices";
-const SUBJECT: &str = "this machine";
 /// Manufacturers of virtual machines: any provider may use them, EC2 among others for its older machines.
 const VIRTUAL: [&str; 7] = ["Xen", "QEMU", "KVM", "VMware", "innotek", "Red Hat", "OpenStack"];
 
@@ -68,10 +66,10 @@ pub const fn provider(source: NoticeSource) -> &'static str {
 /// if the configuration names the sources.
 pub fn notices(firmware: &Firmware, asked: &[NoticeSource], named: bool) -> (Vec<NoticeSource>, Finding) {
     let says = firmware.words();
-    let pass = |measured: String| Finding::pass(CHECK, SUBJECT, measured);
+    let check = Check::new("notices", "this machine");
     match firmware.host() {
         Host::Of(host) if asked.contains(&host) => {
-            (vec![host], pass(format!("runs on {}: {says}", provider(host))))
+            (vec![host], check.pass(format!("runs on {}: {says}", provider(host))))
         }
         Host::Of(host) => {
             let measured = format!(
@@ -88,11 +86,11 @@ pub fn notices(firmware: &Firmware, asked: &[NoticeSource], named: bool) -> (Vec
                 }
                 (NoticeSource::Gce, false) => "set agent.notices = \"auto\"".to_owned(),
             };
-            (Vec::new(), Finding::warn(CHECK, SUBJECT, measured, advice))
+            (Vec::new(), check.warn(measured, advice))
         }
         Host::Neither if !named => (
             Vec::new(),
-            pass(format!(
+            check.pass(format!(
                 "runs on neither EC2 nor Compute Engine ({says}): SIGTERM and the drain file are the only notices"
             )),
         ),
@@ -109,7 +107,7 @@ pub fn notices(firmware: &Firmware, asked: &[NoticeSource], named: bool) -> (Vec
                     sources.join(" and ")
                 ),
             };
-            (asked.to_vec(), pass(measured))
+            (asked.to_vec(), check.pass(measured))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Compares free bytes and inodes with what the next steps need.
 
-use super::Finding;
 use super::forecast::Forecast;
+use super::{Check, Finding};
 use stepvault_core::room::Room;
 use stepvault_core::words;
 
@@ -66,55 +66,49 @@ impl Limit {
 /// Returns the findings on room for the next steps: one for bytes, one for inodes if they are limited.
 pub fn room(subject: &str, limit: Limit, room: &Room, demand: Option<&Demand>) -> Vec<Finding> {
     let (bytes_check, inodes_check) = limit.checks();
-    let left = format!(
-        "{} of {}",
-        words::bytes(room.free_bytes),
-        words::bytes(room.total_bytes)
-    );
-    let mut findings = vec![judge(
-        &Case {
-            check: bytes_check,
-            subject,
-            left: format!("{left} free"),
-            little: LITTLE_BYTES,
-            more: limit.more_bytes(),
-        },
-        room.free_bytes,
-        demand.map(|demand| (demand.bytes, words::bytes(demand.bytes), demand)),
-    )];
+    let bytes = Supply {
+        check: Check::new(bytes_check, subject),
+        free: room.free_bytes,
+        left: free_bytes(room),
+        little: LITTLE_BYTES,
+        more: limit.more_bytes(),
+    };
+    let mut findings =
+        vec![bytes.judge(demand.map(|demand| (demand.bytes, words::bytes(demand.bytes), demand)))];
     if let (Some(free), Some(total)) = (room.free_inodes, room.total_inodes) {
-        findings.push(judge(
-            &Case {
-                check: inodes_check,
-                subject,
-                left: format!("{free} of {total} free"),
-                little: LITTLE_INODES,
-                more: limit.more_inodes(),
-            },
+        let inodes = Supply {
+            check: Check::new(inodes_check, subject),
             free,
-            demand.map(|demand| (demand.inodes, words::count(demand.inodes, "inode"), demand)),
-        ));
+            left: format!("{free} of {total} free"),
+            little: LITTLE_INODES,
+            more: limit.more_inodes(),
+        };
+        let needed = demand.map(|demand| (demand.inodes, words::count(demand.inodes, "inode"), demand));
+        findings.push(inodes.judge(needed));
     }
     findings
 }
 
-/// Returns the finding on a directory for temporary files. Some frameworks that write to an object store's URL write a
-/// whole step there first, others nothing: too little space is a warning, and none a failure.
-pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Vec<Finding> {
-    const MORE: &str =
-        "free some space there, or export TMPDIR=/a/directory on a larger disk where the trainer is started";
-    let left = format!(
+fn free_bytes(room: &Room) -> String {
+    format!(
         "{} of {} free",
         words::bytes(room.free_bytes),
         words::bytes(room.total_bytes)
-    );
-    if room.free_bytes == 0 || room.free_inodes == Some(0) {
-        let what = if room.free_bytes == 0 {
-            left
-        } else {
-            format!("{left}, but no inodes")
-        };
-        return vec![Finding::fail("temporary space", subject, what, MORE)];
+    )
+}
+
+/// Returns the finding on a directory for temporary files. Some frameworks that write to an object store's URL write a
+/// whole step there first, others nothing: too little space is a warning, and none a failure.
+pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Finding {
+    const MORE: &str =
+        "free some space there, or export TMPDIR=/a/directory on a larger disk where the trainer is started";
+    let check = Check::new("temporary space", subject);
+    let left = free_bytes(room);
+    if room.free_bytes == 0 {
+        return check.fail(left, MORE);
+    }
+    if room.free_inodes == Some(0) {
+        return check.fail(format!("{left}, but no inodes"), MORE);
     }
     let needed = largest.map_or(LITTLE_BYTES, |forecast| forecast.taken.bytes);
     if room.free_bytes < needed {
@@ -122,56 +116,44 @@ pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Vec<
             "{left}: less than {}; frameworks that save to an object store's URL write a whole step there first",
             words::bytes(needed)
         );
-        return vec![Finding::warn("temporary space", subject, measured, MORE)];
+        return check.warn(measured, MORE);
     }
     if room.lacks_inodes(LITTLE_INODES) {
         let inodes = room.free_inodes.unwrap_or_default();
-        let measured = format!("{left}, and {}", words::count(inodes, "inode"));
-        return vec![Finding::warn("temporary space", subject, measured, MORE)];
+        return check.warn(format!("{left}, and {}", words::count(inodes, "inode")), MORE);
     }
-    vec![Finding::pass("temporary space", subject, left)]
+    check.pass(left)
 }
 
-/// The inputs of one of the two checks.
-struct Case<'a> {
-    check: &'a str,
-    subject: &'a str,
+/// The free bytes or the free inodes, one check each.
+struct Supply {
+    check: Check,
+    free: u64,
     left: String,
     little: u64,
-    more: &'a str,
+    more: &'static str,
 }
 
-fn judge(case: &Case<'_>, free: u64, demand: Option<(u64, String, &Demand)>) -> Finding {
-    let Case {
-        check,
-        subject,
-        left,
-        little,
-        more,
-    } = case;
-    if free == 0 {
-        return Finding::fail(check, *subject, left.clone(), *more);
-    }
-    let Some((each, text, demand)) = demand.filter(|(each, ..)| *each > 0) else {
-        let measured = format!("{left}; the size of the next step is unknown");
-        if free < *little {
-            return Finding::warn(check, *subject, measured, *more);
+impl Supply {
+    /// `demand` is what the next step needs, as a number and as text.
+    fn judge(&self, demand: Option<(u64, String, &Demand)>) -> Finding {
+        let (check, left, more) = (&self.check, &self.left, self.more);
+        if self.free == 0 {
+            return check.fail(left, more);
         }
-        return Finding::pass(check, *subject, measured);
-    };
-    let fits = free / each;
-    let room_for = match fits {
-        0 => "it does not fit".to_owned(),
-        _ => format!("room for {fits}"),
-    };
-    let measured = format!(
-        "{left}; the next step takes {text} (by {}): {room_for}",
-        demand.source
-    );
-    match fits {
-        0 => Finding::fail(check, *subject, measured, *more),
-        1..FEW_STEPS => Finding::warn(check, *subject, measured, *more),
-        _ => Finding::pass(check, *subject, measured),
+        let Some((each, text, demand)) = demand.filter(|(each, ..)| *each > 0) else {
+            let measured = format!("{left}; the size of the next step is unknown");
+            if self.free < self.little {
+                return check.warn(measured, more);
+            }
+            return check.pass(measured);
+        };
+        let measured = format!("{left}; the next step takes {text} (by {})", demand.source);
+        match self.free / each {
+            0 => check.fail(format!("{measured}: it does not fit"), more),
+            fits @ 1..FEW_STEPS => check.warn(format!("{measured}: room for {fits}"), more),
+            fits => check.pass(format!("{measured}: room for {fits}")),
+        }
     }
 }
 
@@ -250,17 +232,17 @@ mod tests {
             source: "x".to_owned(),
         };
         let found = temporary("TMPDIR on /tmp", &facts, Some(&forecast));
-        assert_eq!(found[0].outcome, Outcome::Warn);
+        assert_eq!(found.outcome, Outcome::Warn);
         assert_eq!(
-            found[0].measured,
+            found.measured,
             "2.0 GiB of 4.0 GiB free: less than 116.4 GiB; frameworks that save to an object store's URL write a \
              whole step there first"
         );
-        assert_eq!(temporary("x", &facts, None)[0].outcome, Outcome::Pass);
+        assert_eq!(temporary("x", &facts, None).outcome, Outcome::Pass);
         facts.free_inodes = Some(0);
         let found = temporary("x", &facts, None);
-        assert_eq!(found[0].outcome, Outcome::Fail);
-        assert_eq!(found[0].measured, "2.0 GiB of 4.0 GiB free, but no inodes");
+        assert_eq!(found.outcome, Outcome::Fail);
+        assert_eq!(found.measured, "2.0 GiB of 4.0 GiB free, but no inodes");
     }
 
     #[test]

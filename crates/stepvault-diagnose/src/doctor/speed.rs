@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Finding;
 use super::forecast::Forecast;
-use crate::doctor::seconds_for;
+use super::{Check, Finding, seconds_for};
 use stepvault_core::disk_facts::DiskRates;
 use stepvault_core::words;
 
@@ -16,7 +15,7 @@ const SLOW_SYNC_SECONDS: f64 = 0.1;
 /// Returns the findings on the rates, related to the size of a step.
 pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> Vec<Finding> {
     let size = words::bytes(rates.probed_bytes);
-    let rate = |check: &str, bytes_per_second: u64, how: &str, what: &str, remedy: &str| {
+    let rate = |check: &'static str, bytes_per_second: u64, how: &str, what: &str, remedy: &str| {
         let mut measured = format!("{} ({size} {how})", words::rate(bytes_per_second));
         if let Some(forecast) = forecast {
             let seconds = seconds_for(forecast.taken.bytes, bytes_per_second);
@@ -27,10 +26,11 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
                 words::bytes(forecast.taken.bytes)
             );
         }
+        let check = Check::new(check, subject);
         if bytes_per_second < SLOW_BYTES_PER_SECOND {
-            return Finding::warn(check, subject, measured, remedy);
+            return check.warn(measured, remedy);
         }
-        Finding::pass(check, subject, measured)
+        check.pass(measured)
     };
     vec![
         rate(
@@ -54,12 +54,11 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
 
 fn sync(subject: &str, seconds: f64) -> Finding {
     let measured = format!("{} to sync a small file", words::seconds(seconds));
+    let check = Check::new("sync time", subject);
     if seconds <= SLOW_SYNC_SECONDS {
-        return Finding::pass("sync time", subject, measured);
+        return check.pass(measured);
     }
-    Finding::warn(
-        "sync time",
-        subject,
+    check.warn(
         measured,
         "use a local disk: each record of a step waits for one or two syncs; another process may be keeping this \
          disk busy",
@@ -68,9 +67,7 @@ fn sync(subject: &str, seconds: f64) -> Finding {
 
 /// Returns the finding if nothing could be measured, and why.
 pub fn not_measured(subject: &str, why: &str) -> Finding {
-    Finding::warn(
-        "write rate",
-        subject,
+    Check::new("write rate", subject).warn(
         format!("not measured: {why}"),
         "first fix the problem that prevented the measurement",
     )

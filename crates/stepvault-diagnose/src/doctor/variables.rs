@@ -1,7 +1,7 @@
 //! Checks environment variables that a cluster has to set to directories.
 
-use super::Finding;
 use super::directory::{Maker, Place, directory};
+use super::{Check, Finding};
 use stepvault_core::disk_facts::DirectoryFacts;
 
 const CHECK: &str = "variable";
@@ -29,41 +29,31 @@ impl Value {
             Some(text) => Self::Path(text.to_owned()),
         }
     }
-}
 
-impl Value {
     /// Returns the path in it, or the finding on the variable `name` if it contains none.
     ///
     /// # Errors
     /// The finding, if there is no path to check.
     pub fn path(&self, name: &str) -> Result<&str, Finding> {
-        let fail = |measured: String, remedy: String| Err(Finding::fail(CHECK, name, measured, remedy));
-        match self {
-            Self::Unset => fail(
+        let (measured, remedy) = match self {
+            Self::Unset => (
                 "it is not set".to_owned(),
-                format!(
-                    "export {name}=/a/directory where the trainer is started, or remove it from \
-                     doctor.required-environment"
-                ),
+                " where the trainer is started, or remove it from doctor.required-environment",
             ),
-            Self::Empty => fail(
-                "it is set but empty".to_owned(),
-                format!("export {name}=/a/directory where the trainer is started"),
-            ),
-            Self::Address(text) => fail(
+            Self::Empty => ("it is set but empty".to_owned(), " where the trainer is started"),
+            Self::Address(text) => (
                 format!("it is the URL {text}, not a directory"),
-                format!("export {name}=/a/directory, and let stepvault upload from there"),
+                ", and let stepvault upload from there",
             ),
-            Self::Path(path) => Ok(path),
-        }
+            Self::Path(path) => return Ok(path),
+        };
+        Err(Check::new(CHECK, name).fail(measured, format!("export {name}=/a/directory{remedy}")))
     }
 }
 
 /// Returns the finding for a variable whose directory did not answer in time.
 pub fn no_answer(name: &str, path: &str, waited_seconds: u64) -> Finding {
-    Finding::fail(
-        CHECK,
-        name,
+    Check::new(CHECK, name).fail(
         format!("{path}: its filesystem did not answer within {waited_seconds} s"),
         "restore the filesystem's server, or use another directory; otherwise the trainer hangs",
     )
@@ -77,22 +67,19 @@ pub fn with_path(name: &str, path: &str, facts: &DirectoryFacts) -> Finding {
         maker: Maker::Nobody,
     };
     let found = directory(&place, facts);
-    let relative = !path.starts_with('/');
-    let mut finding = Finding {
+    let finding = Finding {
         check: CHECK.to_owned(),
         subject: name.to_owned(),
         measured: format!("{path}: {}", found.measured),
         ..found
     };
-    if relative && finding.remedy.is_none() {
-        finding = Finding::warn(
-            CHECK,
-            name,
-            format!("{}; it is a relative path", finding.measured),
-            "use an absolute path: another process may start in another directory",
-        );
+    if path.starts_with('/') || finding.remedy.is_some() {
+        return finding;
     }
-    finding
+    Check::new(CHECK, name).warn(
+        format!("{}; it is a relative path", finding.measured),
+        "use an absolute path: another process may start in another directory",
+    )
 }
 
 #[cfg(test)]

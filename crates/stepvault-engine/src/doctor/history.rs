@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use stepvault_core::config::Completion;
 use stepvault_core::disk_facts::{Leftover, LeftoverKind};
 use stepvault_core::forecast::Taken;
-use stepvault_core::ids::RunName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::doctor::forecast::{Forecast, PastStep};
 use stepvault_diagnose::doctor::room::RECORDS_OF_A_STEP;
@@ -15,16 +15,15 @@ use stepvault_local::probe::leftovers;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
+use super::model::RunToCheck;
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
 
 /// Where one run's steps are.
 #[derive(Debug, Clone)]
 pub(super) struct HistoryScope<'a> {
-    pub(super) run: Option<&'a RunName>,
+    pub(super) run: &'a RunToCheck,
     pub(super) watch: Option<&'a Path>,
     pub(super) vault: Option<&'a Path>,
-    pub(super) profile: Option<&'a str>,
-    pub(super) quiet_seconds: u64,
     pub(super) profiles: &'a ProfileSet,
 }
 
@@ -68,13 +67,18 @@ pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History 
         return history;
     };
     history.leftovers = leftovers::among_checkpoints(watch, place.vault, now);
+    let settings = &place.run.settings;
+    let quiet_seconds = match settings.complete {
+        Completion::Auto(quiet) | Completion::Quiet(quiet) => quiet.as_secs(),
+        Completion::Rename | Completion::Marker(_) => 0,
+    };
     let request = InspectRequest {
         profiles: place.profiles,
-        profile: place.profile,
+        profile: settings.profile.as_deref(),
         reads_best: false,
         deep: None,
         options: FindOptions {
-            quiet_seconds: place.quiet_seconds,
+            quiet_seconds,
             ..FindOptions::default()
         },
     };
@@ -96,7 +100,7 @@ impl stepvault_core::clock::Clock for At {
 }
 
 fn sealed(place: &HistoryScope<'_>) -> Vec<PastStep> {
-    let (Some(run), Some(directory)) = (place.run, place.vault) else {
+    let (Some(run), Some(directory)) = (&place.run.name, place.vault) else {
         return Vec::new();
     };
     let steps = Vault::open_below(directory, Parents::Shared).and_then(|vault| match vault {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use stepvault_core::keys::RunKeys;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::Finding;
-use stepvault_diagnose::doctor::remote::{self as judge, LeftUpload, LeftUploads, Subject};
+use stepvault_diagnose::doctor::remote::{self as judge, LeftUpload, LeftUploads};
 use stepvault_remote::examine::Examined;
 use stepvault_remote::store::PendingUpload;
 use tokio::time::timeout;
@@ -35,7 +36,7 @@ pub struct GcCommand {
 /// Returns one finding for each run that has pending uploads, at `now` by the store's clock.
 pub(super) async fn left_uploads(
     examined: &Examined,
-    subject: &Subject,
+    remote: &RemoteSettings,
     runs: &[GcCommand],
     now: Timestamp,
 ) -> Vec<Finding> {
@@ -45,7 +46,7 @@ pub(super) async fn left_uploads(
         for run in runs {
             match of_run(examined, run, now).await {
                 Ok(Some(found)) => {
-                    let finding = judge::left_uploads(subject, &found, &run.command);
+                    let finding = judge::left_uploads(remote, &found, &run.command);
                     if found.uploads.is_empty() {
                         nothing = Some(finding);
                     } else {
@@ -53,12 +54,12 @@ pub(super) async fn left_uploads(
                     }
                 }
                 Ok(None) => {
-                    findings.push(judge::uploads_not_listed(subject));
+                    findings.push(judge::uploads_not_listed(remote));
                     break;
                 }
                 // It would be the same for the other runs.
                 Err(error) => {
-                    findings.push(judge::uploads_unread(subject, &error));
+                    findings.push(judge::uploads_unread(remote, &error));
                     break;
                 }
             }
@@ -67,7 +68,7 @@ pub(super) async fn left_uploads(
     if timeout(LIMIT, looking).await.is_err() {
         let error = Error::new(ErrorKind::Unreachable, "cannot list pending uploads")
             .because(format!("not done within {} seconds", LIMIT.as_secs()));
-        findings.push(judge::uploads_unread(subject, &error));
+        findings.push(judge::uploads_unread(remote, &error));
     }
     if findings.is_empty() {
         findings.extend(nothing);

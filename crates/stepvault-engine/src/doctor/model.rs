@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stepvault_core::config::LinkPolicy;
-use stepvault_core::disk_facts::DiskRates;
+use stepvault_core::config::{LinkPolicy, RunSettings};
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
-use stepvault_core::room::Room;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::feasibility::RunFacts;
 use stepvault_diagnose::doctor::forecast::Forecast;
-use stepvault_diagnose::doctor::links::SealMethod;
 use stepvault_diagnose::doctor::variables::Value;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
@@ -44,18 +42,12 @@ pub struct LocalToCheck {
 /// A run to check.
 #[derive(Debug, Clone)]
 pub struct RunToCheck {
-    /// Its title in findings.
+    /// Its title in findings: its name, or else its directory.
     pub title: String,
     /// Its name, if it has one.
-    pub run: Option<RunName>,
-    /// The directory in which its trainer writes steps.
-    pub watch: Option<PathBuf>,
-    /// Whether its steps are found by a profile, or by one rule for all.
-    pub by_profile: bool,
-    /// The profile to use; `None` to detect it.
-    pub profile: Option<String>,
-    /// For how many seconds a step must have been unchanged.
-    pub quiet_seconds: u64,
+    pub name: Option<RunName>,
+    /// Its settings.
+    pub settings: RunSettings,
 }
 
 /// Explicitly given facts about the next step; they override those of earlier steps.
@@ -81,20 +73,10 @@ pub struct LocalLook {
 /// The measurements for one run.
 #[derive(Debug, Clone)]
 pub struct RunLook {
-    /// Its title.
-    pub title: String,
     /// The expected next step.
     pub forecast: Option<Forecast>,
-    /// How files get into the vault.
-    pub seal_method: SealMethod,
-    /// Whether vault and checkpoints are on one filesystem.
-    pub shares_disk: bool,
-    /// The rates of the vault's disk, or of the checkpoints' if there is no vault.
-    pub disk_rates: Option<DiskRates>,
-    /// The free space of the vault's disk, and of a quota on it.
-    pub room: Option<Room>,
-    /// What the vault stores of all runs, including its records.
-    pub kept: Taken,
+    /// What was measured.
+    pub facts: RunFacts,
 }
 
 impl GivenForecast {

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stepvault_core::disk_facts::DirectoryFacts;
-use stepvault_core::disk_facts::MountFacts;
+use stepvault_core::disk_facts::{DirectoryFacts, MountFacts};
 use stepvault_core::room::Room;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::directory::{Place, directory, no_answer};
@@ -69,24 +68,23 @@ impl LookedAt {
         ]
     }
 
-    /// Whether its filesystem answers.
-    pub(super) fn answers(&self) -> bool {
-        self.facts.is_some()
+    /// Returns its path if its filesystem answers.
+    pub(super) fn answering(&self) -> Option<&PathBuf> {
+        self.facts.as_ref().map(|_| &self.path)
     }
 
     /// Whether it can be written to.
     pub(super) fn works(&self) -> bool {
-        self.facts
-            .as_ref()
-            .is_some_and(|facts| facts.directory.failed.is_none())
+        let facts = self.facts.as_ref();
+        facts.is_some_and(|facts| facts.directory.failed.is_none())
+    }
+
+    pub(super) fn disk(&self) -> Option<Disk> {
+        self.facts.as_ref()?.disk
     }
 
     pub(super) fn device(&self) -> Option<u64> {
-        Some(self.facts.as_ref()?.disk?.device)
-    }
-
-    pub(super) fn room(&self) -> Option<Room> {
-        Some(self.facts.as_ref()?.disk?.room)
+        self.disk().map(|disk| disk.device)
     }
 
     pub(super) fn quota(&self) -> Option<Room> {

@@ -4,7 +4,6 @@
 //! when the examination is cut off by its own deadline.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stepvault_core::clock::Clock;
@@ -14,9 +13,9 @@ use stepvault_core::observe::SilentObserver;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::doctor::Finding;
-use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates, Subject};
-use stepvault_remote::examine::{Examined, Hindered, Look, open};
+use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates};
+use stepvault_diagnose::doctor::{Check, Finding};
+use stepvault_remote::examine::{Examined, Hindered, open};
 use stepvault_remote::open::OpenOptions;
 use stepvault_remote::probe::Probe;
 use tokio::time::{Instant, sleep, timeout};
@@ -51,6 +50,12 @@ pub struct RemoteReport {
     pub rates: MeasuredRates,
 }
 
+impl RemoteReport {
+    pub(super) fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+}
+
 /// What to examine.
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteToCheck<'a> {
@@ -75,46 +80,37 @@ async fn check_within(
     options: OpenOptions,
     limit: Duration,
 ) -> RemoteReport {
-    let RemoteToCheck {
-        settings,
-        keys,
-        digest,
-        runs,
-    } = check;
-    let subject = Subject::of(settings);
+    let remote = check.settings;
     let mut report = RemoteReport::default();
-    let examined = match open_in_time(settings, options).await {
+    let examined = match open_in_time(remote, options).await {
         Ok(examined) => examined,
         Err(hindered) => {
-            let finding = judge::obstacle(&subject, &hindered.obstacle, &hindered.error, 0);
-            report.findings.push(finding);
+            report.add(judge::obstacle(remote, &hindered.obstacle, &hindered.error, 0));
             return report;
         }
     };
-    let examination = Examination {
-        probe: Probe::new(examined.store(), keys, digest),
-        speed: Speed::new(examined.store(), keys),
+    let mut examination = Examination {
+        probe: Probe::new(examined.store(), check.keys, check.digest),
+        speed: Speed::new(examined.store(), check.keys),
         examined: &examined,
-        subject: &subject,
-        settings,
-        keys,
-        runs,
+        check,
+        remote,
         clock,
-        takes_parts: AtomicBool::new(true),
+        report,
+        takes_parts: true,
     };
-    let in_time = timeout(limit, examination.run(&mut report)).await;
-    match in_time {
-        Ok(Wrote::Nothing) => return report,
+    match timeout(limit, examination.run()).await {
+        Ok(Wrote::Nothing) => return examination.report,
         Ok(Wrote::Objects) => {}
-        Err(_) => report
-            .findings
-            .push(judge::out_of_time(&subject, limit.as_secs())),
+        Err(_) => examination
+            .report
+            .add(judge::out_of_time(remote, limit.as_secs())),
     }
     if let Err(error) = examination.clean_up().await {
-        let place = format!("{}/{}", examined.store().url(), keys.probe(""));
-        report.findings.push(judge::left_behind(&subject, &place, &error));
+        let place = format!("{}/{}", examined.store().url(), check.keys.probe(""));
+        examination.report.add(judge::left_behind(remote, &place, &error));
     }
-    report
+    examination.report
 }
 
 /// Returns the settings with shorter timeouts, because a user waits for the result.
@@ -153,58 +149,55 @@ enum Wrote {
 }
 
 struct Examination<'a> {
+    check: RemoteToCheck<'a>,
+    remote: &'a RemoteSettings,
     examined: &'a Examined,
     probe: Probe<'a>,
     speed: Speed<'a>,
-    subject: &'a Subject,
-    settings: &'a RemoteSettings,
-    keys: &'a RunKeys,
-    runs: &'a [GcCommand],
     clock: &'a dyn Clock,
-    /// Cleared when the store reports that it does not support multipart uploads.
-    takes_parts: AtomicBool,
+    report: RemoteReport,
+    /// False if the store reports that it does not support multipart uploads.
+    takes_parts: bool,
 }
 
 impl Examination<'_> {
-    async fn run(&self, report: &mut RemoteReport) -> Wrote {
-        if !self.credentials(report).await {
+    async fn run(&mut self) -> Wrote {
+        if !self.credentials().await {
             return Wrote::Nothing;
         }
-        let Some(now) = self.reach(report).await else {
+        let Some(now) = self.reach().await else {
             return Wrote::Nothing;
         };
         // Before the examination creates uploads of its own.
-        let left = left_uploads(self.examined, self.subject, self.runs, now).await;
-        report.findings.extend(left);
-        let writes = self.put(report).await;
+        let left = left_uploads(self.examined, self.remote, self.check.runs, now).await;
+        self.report.findings.extend(left);
+        let writes = self.put().await;
         if writes {
-            self.objects(report).await;
+            self.objects().await;
         }
-        self.uploads(report).await;
+        self.uploads().await;
         if writes {
-            self.keep(report, Guarantee::Delete, &self.probe.deletes().await);
+            self.keep(Guarantee::Delete, &self.probe.deletes().await);
             if let Some(together) = self.probe.deletes_together().await.transpose() {
-                self.keep(report, Guarantee::DeleteTogether, &together);
+                self.keep(Guarantee::DeleteTogether, &together);
             }
         }
         let facts = self.examined.bucket().await;
-        let rules = judge::bucket(self.subject, facts.as_ref());
-        report.findings.extend(rules);
+        self.report
+            .findings
+            .extend(judge::bucket(self.remote, facts.as_ref()));
         if writes {
-            let limit = self.settings.bandwidth_limit_bytes_per_second;
-            self.speed.measure(self.subject, limit, report).await;
+            self.speed.measure(self.remote, &mut self.report).await;
         }
         Wrote::Objects
     }
 
-    fn keep(&self, report: &mut RemoteReport, guarantee: Guarantee, outcome: &Result<bool>) {
-        report
-            .findings
-            .push(judge::guarantee(self.subject, guarantee, outcome));
+    fn keep(&mut self, guarantee: Guarantee, outcome: &Result<bool>) {
+        self.report.add(judge::guarantee(self.remote, guarantee, outcome));
     }
 
     /// Returns false if there are none: every other check would fail for that reason.
-    async fn credentials(&self, report: &mut RemoteReport) -> bool {
+    async fn credentials(&mut self) -> bool {
         let found = timeout(CREDENTIALS_LIMIT, self.examined.credentials()).await;
         let found = found.unwrap_or_else(|_| {
             let seconds = CREDENTIALS_LIMIT.as_secs();
@@ -212,29 +205,23 @@ impl Examination<'_> {
                 .because(format!("their provider did not answer within {seconds} seconds"))
                 .hint("check the profile, the credential process or this machine's metadata service"))
         });
-        match found {
-            Ok(None) => true,
+        match &found {
+            Ok(None) => {}
             Ok(Some(credentials)) => {
-                let now = self.clock.now();
-                report
-                    .findings
-                    .push(judge::credentials(self.subject, &credentials, now));
-                true
+                self.report
+                    .add(judge::credentials(self.remote, credentials, self.clock.now()));
             }
-            Err(error) => {
-                report
-                    .findings
-                    .push(judge::unchecked_credentials(self.subject, &error));
-                false
-            }
+            Err(error) => self.report.add(judge::unchecked_credentials(self.remote, error)),
         }
+        found.is_ok()
     }
 
     /// Returns the time, by the store's clock if it is known; `None` if no other check is possible.
-    async fn reach(&self, report: &mut RemoteReport) -> Option<Timestamp> {
+    async fn reach(&mut self) -> Option<Timestamp> {
         let began = Instant::now();
+        let prefix = self.check.keys.prefix();
         let mut before = self.clock.now();
-        let mut look = self.examined.list_one(&self.keys.prefix()).await;
+        let mut look = self.examined.list_one(&prefix).await;
         for _ in 1..LOOKS {
             let passing = matches!(&look.outcome, Err(hindered) if hindered.error.is_transient());
             // A silent store was waited for long enough; a refused connection or an overloaded store may recover in a
@@ -244,119 +231,109 @@ impl Examination<'_> {
             }
             sleep(BETWEEN_LOOKS).await;
             before = self.clock.now();
-            look = self.examined.list_one(&self.keys.prefix()).await;
+            look = self.examined.list_one(&prefix).await;
         }
-        let Look {
-            outcome,
-            store_time,
-            server,
-        } = look;
-        report
-            .findings
-            .extend(judge::product(self.settings, server.as_deref()));
         let after = self.clock.now();
-        let store_time = store_time.map(Timestamp::from);
+        let product = judge::product(self.remote, look.server.as_deref());
+        self.report.findings.extend(product);
+        let store_time = look.store_time.map(Timestamp::from);
         if let Some(store_time) = store_time {
-            self.compare_clocks(report, store_time, before, after);
+            self.compare_clocks(store_time, before, after);
         }
-        let Err(hindered) = outcome else {
-            let measured = format!("{} was listed", self.examined.store().url());
-            report
-                .findings
-                .push(Finding::pass("bucket", &self.subject.name, measured));
+        let Err(hindered) = look.outcome else {
+            let url = self.examined.store().url();
+            let bucket = Check::new("bucket", self.remote.name.as_str());
+            self.report.add(bucket.pass(format!("{url} was listed")));
             return Some(store_time.unwrap_or(after));
         };
         let seconds = began.elapsed().as_secs();
-        let mut finding = judge::obstacle(self.subject, &hindered.obstacle, &hindered.error, seconds);
+        let mut finding = judge::obstacle(self.remote, &hindered.obstacle, &hindered.error, seconds);
         // One line for each check: the source of the credentials, or the difference of the clocks, and the refusal.
         let same = |one: &mut Finding| one.check == finding.check;
-        let said: Vec<String> = report
+        let earlier = self
+            .report
             .findings
             .extract_if(.., same)
-            .map(|earlier| earlier.measured)
-            .chain([finding.measured.clone()])
-            .collect();
+            .map(|earlier| earlier.measured);
+        let said: Vec<String> = earlier.chain([finding.measured.clone()]).collect();
         finding.measured = said.join("; ");
-        report.findings.push(finding);
+        self.report.add(finding);
         None
     }
 
-    fn compare_clocks(
-        &self,
-        report: &mut RemoteReport,
-        store: Timestamp,
-        before: Timestamp,
-        after: Timestamp,
-    ) {
+    fn compare_clocks(&mut self, store: Timestamp, before: Timestamp, after: Timestamp) {
         let gap_seconds = judge::gap_seconds(store, before, after);
-        report.findings.push(judge::clock(self.subject, gap_seconds));
+        self.report.add(judge::clock(self.remote, gap_seconds));
     }
 
     /// Writes the object that the other checks use; its time shows the store's clock if nothing else did.
-    async fn put(&self, report: &mut RemoteReport) -> bool {
+    async fn put(&mut self) -> bool {
         let before = self.clock.now();
         let created = self.probe.creates().await;
         let after = self.clock.now();
-        let compared = report.findings.iter().any(|finding| finding.check == "clock");
+        let compared = self
+            .report
+            .findings
+            .iter()
+            .any(|finding| finding.check == "clock");
         if let (Ok(Some(time)), false) = (&created, compared) {
-            self.compare_clocks(report, (*time).into(), before, after);
+            self.compare_clocks((*time).into(), before, after);
         }
         let outcome = match created {
             Ok(_) => self.probe.finds().await,
             Err(error) => Err(error),
         };
-        let there = matches!(outcome, Ok(true));
-        self.keep(report, Guarantee::Put, &outcome);
-        there
+        self.keep(Guarantee::Put, &outcome);
+        matches!(outcome, Ok(true))
     }
 
-    async fn objects(&self, report: &mut RemoteReport) {
+    async fn objects(&mut self) {
         let once = self.probe.refuses_second_create().await;
         // A store without multipart uploads is reported in their own finding.
-        let completes_once = async || self.probe.completion_is_exclusive().await.unwrap_or(true);
-        if matches!(once, Ok(true)) && !completes_once().await {
-            self.keep(report, Guarantee::CompleteOnce, &Ok(false));
+        if matches!(once, Ok(true)) && !self.probe.completion_is_exclusive().await.unwrap_or(true) {
+            self.keep(Guarantee::CompleteOnce, &Ok(false));
         } else {
-            self.keep(report, Guarantee::CreateOnce, &once);
+            self.keep(Guarantee::CreateOnce, &once);
         }
-        self.keep(report, Guarantee::Get, &self.probe.reads_back().await);
-        self.keep(report, Guarantee::List, &self.probe.lists().await);
-        self.keep(report, Guarantee::KeepNames, &self.probe.keeps_names().await);
+        self.keep(Guarantee::Get, &self.probe.reads_back().await);
+        self.keep(Guarantee::List, &self.probe.lists().await);
+        self.keep(Guarantee::KeepNames, &self.probe.keeps_names().await);
     }
 
-    async fn uploads(&self, report: &mut RemoteReport) {
+    async fn uploads(&mut self) {
         let wrong_object = self.probe.refuses_wrong_object().await;
         let parts = self.probe.keeps_parts().await;
         if self.examined.store().capabilities().checks_checksums {
             let wrong_part = parts.as_ref().map_or(true, |(refused, _)| *refused);
             let refused = wrong_object.map(|refused| refused && wrong_part);
-            self.keep(report, Guarantee::RefuseWrongBytes, &refused);
+            self.keep(Guarantee::RefuseWrongBytes, &refused);
         } else {
-            report.findings.push(judge::takes_no_checksums(self.subject));
+            self.report.add(judge::takes_no_checksums(self.remote));
         }
         let possible = parts.is_ok();
-        let unknown = matches!(&parts, Err(error) if error.kind() == ErrorKind::Failed);
-        self.takes_parts.store(!unknown, Ordering::Relaxed);
-        self.keep(report, Guarantee::Multipart, &parts.map(|_| true));
-        if possible {
-            let ignored = self.probe.ignored_attributes().await;
-            let ignored = ignored.map(|ignored| ignored.iter().map(ToString::to_string).collect());
-            report.findings.extend(judge::attributes(self.settings, &ignored));
-            match self.probe.lists_and_aborts().await {
-                Ok((listed, aborted)) => {
-                    if self.examined.store().capabilities().lists_pending_uploads {
-                        self.keep(report, Guarantee::ListUploads, &Ok(listed));
-                    }
-                    self.keep(report, Guarantee::Abort, &Ok(aborted));
+        self.takes_parts = !matches!(&parts, Err(error) if error.kind() == ErrorKind::Failed);
+        self.keep(Guarantee::Multipart, &parts.map(|_| true));
+        if !possible {
+            return;
+        }
+        let ignored = self.probe.ignored_attributes().await;
+        let ignored = ignored.map(|ignored| ignored.iter().map(ToString::to_string).collect());
+        let attributes = judge::attributes(self.remote, &ignored);
+        self.report.findings.extend(attributes);
+        match self.probe.lists_and_aborts().await {
+            Ok((listed, aborted)) => {
+                if self.examined.store().capabilities().lists_pending_uploads {
+                    self.keep(Guarantee::ListUploads, &Ok(listed));
                 }
-                Err(error) => self.keep(report, Guarantee::Abort, &Err(error)),
+                self.keep(Guarantee::Abort, &Ok(aborted));
             }
+            Err(error) => self.keep(Guarantee::Abort, &Err(error)),
         }
     }
 
     async fn clean_up(&self) -> Result<()> {
         let work = async {
-            let dropped = if self.takes_parts.load(Ordering::Relaxed) {
+            let dropped = if self.takes_parts {
                 self.probe.drop_uploads().await
             } else {
                 Ok(())

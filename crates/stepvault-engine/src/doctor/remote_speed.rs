@@ -8,9 +8,9 @@ use futures::TryStreamExt as _;
 use futures::future::try_join_all;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::keys::RunKeys;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::doctor::Finding;
-use stepvault_diagnose::doctor::remote::{self as judge, Direction, Measured, Subject};
+use stepvault_diagnose::doctor::remote::{self as judge, Direction, Measured};
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use stepvault_remote::random;
 use stepvault_remote::store::RemoteStore;
@@ -48,41 +48,20 @@ impl<'a> Speed<'a> {
     }
 
     /// Measures latency, then upload rate, then download rate of the uploaded objects.
-    pub(super) async fn measure(
-        &self,
-        subject: &Subject,
-        limit_bytes_per_second: Option<u64>,
-        report: &mut RemoteReport,
-    ) {
+    pub(super) async fn measure(&self, remote: &RemoteSettings, report: &mut RemoteReport) {
         if let Ok(milliseconds) = self.latency().await {
             report.rates.latency_milliseconds = Some(milliseconds);
-            report.findings.push(judge::latency(subject, milliseconds));
+            report.add(judge::latency(remote, milliseconds));
         }
-        let mut found = |direction, measured: &Result<Measured>| -> Finding {
-            match measured {
-                Ok(measured) => {
-                    let rate = Some(measured.bytes_per_second());
-                    match direction {
-                        Direction::Up => report.rates.up_bytes_per_second = rate,
-                        Direction::Down => report.rates.down_bytes_per_second = rate,
-                    }
-                    judge::rate(subject, direction, measured, limit_bytes_per_second)
-                }
-                Err(error) => judge::unmeasured(subject, direction, error),
-            }
-        };
         let up = self.up().await;
-        let mut findings = vec![found(Direction::Up, &up)];
-        if let Ok(up) = &up {
-            let keys = if up.at_once == 1 {
-                &self.keys[..1]
-            } else {
-                &self.keys[1..]
-            };
-            let down = self.down(keys).await;
-            findings.push(found(Direction::Down, &down));
+        report.rates.up_bytes_per_second = rate_of(&up);
+        report.add(judge::rate(remote, Direction::Up, &up));
+        if let Ok(up) = up {
+            let (first, others) = self.keys.split_at(1);
+            let down = self.down(if up.at_once == 1 { first } else { others }).await;
+            report.rates.down_bytes_per_second = rate_of(&down);
+            report.add(judge::rate(remote, Direction::Down, &down));
         }
-        report.findings.extend(findings);
     }
 
     /// Returns the median latency of requests for an object that does not exist.
@@ -141,6 +120,10 @@ impl<'a> Speed<'a> {
     pub(super) async fn clean_up(&self) -> Result<()> {
         self.store.delete(&self.keys).await
     }
+}
+
+fn rate_of(measured: &Result<Measured>) -> Option<u64> {
+    measured.as_ref().ok().map(Measured::bytes_per_second)
 }
 
 /// Returns the result of `work` and the milliseconds that it took.

@@ -1,12 +1,11 @@
 //! Groups directories by filesystem, with the space that the next steps need on each.
 
-use std::collections::BTreeMap;
-
 use stepvault_core::room::Room;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::forecast::Forecast;
 use stepvault_diagnose::doctor::links::SealMethod;
 use stepvault_diagnose::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
+use stepvault_local::probe::room::Disk;
 
 /// The purpose of a directory, for space calculations.
 #[derive(Debug, Clone)]
@@ -22,44 +21,48 @@ pub(super) enum Use<'a> {
 /// One use of one filesystem.
 #[derive(Debug, Clone)]
 pub(super) struct Used<'a> {
-    pub(super) device: u64,
-    pub(super) role: String,
-    pub(super) mount_point: Option<String>,
-    pub(super) room: Room,
+    pub(super) role: &'a str,
+    pub(super) mount_point: Option<&'a str>,
+    pub(super) disk: Disk,
     pub(super) quota: Option<Room>,
     pub(super) by: Use<'a>,
 }
 
 /// Returns findings for each filesystem that any of them is on.
 pub(super) fn rooms(uses: &[Used<'_>]) -> Vec<Finding> {
-    let mut by_device: BTreeMap<u64, Vec<&Used<'_>>> = BTreeMap::new();
-    let mut order = Vec::new();
+    let mut devices: Vec<u64> = Vec::new();
     for used in uses {
-        let sharing = by_device.entry(used.device).or_default();
-        if sharing.is_empty() {
-            order.push(used.device);
+        if !devices.contains(&used.disk.device) {
+            devices.push(used.disk.device);
         }
-        sharing.push(used);
     }
-    order
-        .iter()
-        .filter_map(|device| by_device.get(device))
-        .flat_map(|sharing| of_filesystem(sharing))
+    let sharing = |device| {
+        uses.iter()
+            .filter(move |used| used.disk.device == device)
+            .collect::<Vec<_>>()
+    };
+    devices
+        .into_iter()
+        .flat_map(|device| of_filesystem(&sharing(device)))
         .collect()
+}
+
+/// Returns the subject of findings on a filesystem: the roles of the directories on it, and its mount point.
+pub(super) fn subject_of<'a>(roles: impl Iterator<Item = &'a str>, mount_point: Option<&str>) -> String {
+    let mut roles: Vec<&str> = roles.collect();
+    roles.dedup();
+    let on = mount_point
+        .map(|point| format!(" on {point}"))
+        .unwrap_or_default();
+    format!("{}{on}", roles.join(", "))
 }
 
 fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
     let Some(first) = sharing.first() else {
         return Vec::new();
     };
-    let mut roles: Vec<&str> = sharing.iter().map(|used| used.role.as_str()).collect();
-    roles.dedup();
-    let on = first
-        .mount_point
-        .as_ref()
-        .map(|point| format!(" on {point}"))
-        .unwrap_or_default();
-    let subject = format!("{}{on}", roles.join(", "));
+    let subject = subject_of(sharing.iter().map(|used| used.role), first.mount_point);
+    let room_of_disk = &first.disk.room;
     let only_temporary = sharing.iter().all(|used| matches!(used.by, Use::Temporary(_)));
     if only_temporary {
         let forecasts = sharing.iter().filter_map(|used| match used.by {
@@ -67,10 +70,10 @@ fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
             _ => None,
         });
         let largest = forecasts.max_by_key(|forecast| forecast.taken.bytes);
-        return temporary(&subject, &first.room, largest);
+        return vec![temporary(&subject, room_of_disk, largest)];
     }
     let demand = demand(sharing);
-    let mut findings = room(&subject, Limit::Filesystem, &first.room, demand.as_ref());
+    let mut findings = room(&subject, Limit::Filesystem, room_of_disk, demand.as_ref());
     if let Some(quota) = &first.quota {
         findings.extend(room(&subject, Limit::Quota, quota, demand.as_ref()));
     }
@@ -80,21 +83,16 @@ fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
 fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
     let mut demand: Option<Demand> = None;
     for used in sharing {
-        let (forecast, bytes, inodes) = match &used.by {
-            Use::Checkpoints(Some(forecast)) => (forecast, forecast.taken.bytes, forecast.taken.inodes()),
-            Use::Vault(Some(forecast), seal_method) => {
-                let (bytes, files) = match seal_method {
-                    SealMethod::Copy => (forecast.taken.bytes, forecast.taken.files),
-                    SealMethod::Reflink => (0, forecast.taken.files),
-                    SealMethod::HardLink => (0, 0),
-                };
-                (
-                    forecast,
-                    bytes,
-                    files + forecast.taken.directories + RECORDS_OF_A_STEP,
-                )
-            }
-            _ => continue,
+        let (Use::Checkpoints(Some(forecast)) | Use::Vault(Some(forecast), _)) = used.by else {
+            continue;
+        };
+        let taken = forecast.taken;
+        let directories = taken.directories + RECORDS_OF_A_STEP;
+        let (bytes, inodes) = match used.by {
+            Use::Vault(_, SealMethod::Copy) => (taken.bytes, taken.files + directories),
+            Use::Vault(_, SealMethod::Reflink) => (0, taken.files + directories),
+            Use::Vault(_, SealMethod::HardLink) => (0, directories),
+            Use::Checkpoints(_) | Use::Temporary(_) => (taken.bytes, taken.inodes()),
         };
         let sum = demand.get_or_insert_with(|| Demand {
             bytes: 0,
@@ -125,17 +123,17 @@ mod tests {
         }
     }
 
-    fn used<'a>(device: u64, role: &str, by: Use<'a>) -> Used<'a> {
+    fn used<'a>(device: u64, role: &'a str, by: Use<'a>) -> Used<'a> {
+        let room = Room {
+            free_bytes: 10_000,
+            total_bytes: 20_000,
+            free_inodes: Some(100),
+            total_inodes: Some(1000),
+        };
         Used {
-            device,
-            role: role.to_owned(),
-            mount_point: Some("/nvme".to_owned()),
-            room: Room {
-                free_bytes: 10_000,
-                total_bytes: 20_000,
-                free_inodes: Some(100),
-                total_inodes: Some(1000),
-            },
+            role,
+            mount_point: Some("/nvme"),
+            disk: Disk { device, room },
             quota: None,
             by,
         }

@@ -1,13 +1,10 @@
 //! Checks whether the disk has room for the steps that the rules keep.
 
 use super::Situation;
-use crate::doctor::Finding;
 use crate::doctor::room::RECORDS_OF_A_STEP;
-use crate::doctor::seconds_for;
+use crate::doctor::{Check, Finding, seconds_for};
 use stepvault_core::retention::KeepRules;
 use stepvault_core::words;
-
-const CHECK: &str = "steps on disk";
 
 /// How many steps the rules keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +46,7 @@ struct Capacity {
 }
 
 fn capacity(situation: &Situation) -> Option<Capacity> {
-    let (room, kept) = (situation.room?, situation.kept);
+    let (room, kept) = (situation.local.room?, situation.local.kept);
     let fits = |free: u64, kept: u64, each: u64| free.saturating_add(kept) / each.max(1);
     let by_bytes = fits(room.free_bytes, kept.bytes, situation.forecast.taken.bytes);
     let by_inodes = room
@@ -58,84 +55,71 @@ fn capacity(situation: &Situation) -> Option<Capacity> {
         .filter(|fits| *fits < by_bytes);
     let steps = by_inodes.unwrap_or(by_bytes);
     Some(Capacity {
-        steps: steps.saturating_sub(u64::from(situation.shares_disk)),
+        steps: steps.saturating_sub(u64::from(situation.local.shares_disk)),
         by_inodes: by_inodes.is_some(),
     })
+}
+
+impl Capacity {
+    /// Returns what this many steps take of what runs out first.
+    fn taken_by(&self, steps: u64, situation: &Situation) -> String {
+        if self.by_inodes {
+            words::count(inodes_of_a_step(situation).saturating_mul(steps), "inode")
+        } else {
+            words::bytes(situation.forecast.taken.bytes.saturating_mul(steps))
+        }
+    }
 }
 
 /// Returns the number of files and directories of a step in the vault. Files shared with the trainer's copy count,
 /// because the vault alone holds them once that copy is removed.
 fn inodes_of_a_step(situation: &Situation) -> u64 {
-    situation
-        .forecast
-        .taken
-        .inodes()
-        .saturating_add(RECORDS_OF_A_STEP)
+    let own = situation.forecast.taken.inodes();
+    own.saturating_add(RECORDS_OF_A_STEP)
 }
 
 /// Returns the finding on whether the disk has room for the steps that the rules keep; `None` without a vault.
 pub(super) fn steps(situation: &Situation) -> Option<Finding> {
-    let Capacity {
-        steps: capacity,
-        by_inodes,
-    } = capacity(situation)?;
-    let each = if by_inodes {
-        words::count(inodes_of_a_step(situation), "inode")
-    } else {
-        words::bytes(situation.forecast.taken.bytes)
-    };
-    let beside = if situation.shares_disk {
+    let capacity = capacity(situation)?;
+    let beside = if situation.local.shares_disk {
         " in addition to the one being written"
     } else {
         ""
     };
-    let there = format!("room for {} of {each}{beside}", words::count(capacity, "step"));
-    let run = situation.run.clone();
-    let warn = |what: String| {
-        Some(Finding::warn(
-            CHECK,
-            run.clone(),
-            format!("{there}; {what}"),
-            REMEDY,
-        ))
-    };
-    let pass = |what: String| Some(Finding::pass(CHECK, run.clone(), format!("{there}; {what}")));
-    if let Some(most) = situation
-        .limits
-        .maximum_bytes
-        .filter(|most| *most < situation.forecast.taken.bytes)
-    {
-        return warn(format!(
-            "local.maximum-size is {}, less than one step",
-            words::bytes(most)
-        ));
+    let there = format!(
+        "room for {} of {}{beside}",
+        words::count(capacity.steps, "step"),
+        capacity.taken_by(1, situation)
+    );
+    let check = Check::new("steps on disk", situation.local.title.as_str());
+    let warn = |what: &str| Some(check.warn(format!("{there}; {what}"), REMEDY));
+    let pass = |what: &str| Some(check.pass(format!("{there}; {what}")));
+    let limits = &situation.limits;
+    let too_small = |most: &u64| *most < situation.forecast.taken.bytes;
+    if let Some(most) = limits.maximum_bytes.filter(too_small) {
+        let most = words::bytes(most);
+        return warn(&format!("local.maximum-size is {most}, less than one step"));
     }
-    if capacity == 0 {
-        return warn("the vault cannot hold any step".to_owned());
+    if capacity.steps == 0 {
+        return warn("the vault cannot hold any step");
     }
-    let is_limited =
-        situation.limits.maximum_bytes.is_some() || situation.limits.free_space_low_bytes.is_some();
+    let is_limited = limits.maximum_bytes.is_some() || limits.free_space_low_bytes.is_some();
     match kept(&situation.keep_local, situation.forecast.interval_seconds) {
-        Kept::AtMost(count) if count < capacity => pass(format!(
+        Kept::AtMost(count) if count < capacity.steps => pass(&format!(
             "[keep.local] keeps at most {count}, plus one that waits for its upload"
         )),
-        _ if is_limited => {
-            pass("limits on the local tier evict durable steps before the disk is full".to_owned())
-        }
-        Kept::AtMost(count) => warn(format!(
+        _ if is_limited => pass("limits on the local tier evict durable steps before the disk is full"),
+        Kept::AtMost(count) => warn(&format!(
             "[keep.local] keeps up to {count}, plus one that waits for its upload"
         )),
-        Kept::Every => warn(format!(
+        Kept::Every => warn(&format!(
             "without [keep.local] every step is kept{}",
-            full_after(situation, capacity)
+            full_after(situation, capacity.steps)
         )),
-        Kept::Growing => {
-            warn("the number of steps that keep.local.every-steps keeps grows without limit".to_owned())
+        Kept::Growing => warn("the number of steps that keep.local.every-steps keeps grows without limit"),
+        Kept::Unknown => {
+            pass("the number of steps that [keep.local] keeps depends on the save interval, which is unknown")
         }
-        Kept::Unknown => pass(
-            "the number of steps that [keep.local] keeps depends on the save interval, which is unknown"
-                .to_owned(),
-        ),
     }
 }
 
@@ -144,7 +128,7 @@ const REMEDY: &str =
 
 fn full_after(situation: &Situation, capacity: u64) -> String {
     match situation.forecast.interval_seconds {
-        Some(interval) if situation.kept.bytes == 0 => {
+        Some(interval) if situation.local.kept.bytes == 0 => {
             let seconds = seconds_for(interval.saturating_mul(capacity), 1);
             format!(": the disk is full after {}", words::seconds(seconds))
         }
@@ -159,42 +143,26 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
         return Vec::new();
     };
     let Some(last) = capacity.steps.checked_sub(1).filter(|last| *last > 0) else {
-        let two = if capacity.by_inodes {
-            words::count(inodes_of_a_step(situation).saturating_mul(2), "inode")
-        } else {
-            words::bytes(situation.forecast.taken.bytes.saturating_mul(2))
-        };
+        let two = capacity.taken_by(2, situation);
         return vec![format!(
             "# No value of keep.local fits: the newest step and the one that waits for its upload need at least \
              {two}."
         )];
     };
     let rules = &situation.keep_local;
-    let mut lines = vec![
-        format!("[{}]", situation.keep_table),
-        format!(
-            "last = {}",
-            last.min(rules.last.map_or(DEFAULT_LAST, u64::from).max(1))
-        ),
-    ];
+    let last = last.min(rules.last.map_or(DEFAULT_LAST, u64::from).max(1));
+    let mut lines = vec![format!("[{}]", situation.keep_table), format!("last = {last}")];
     // Rules that the run's table does not name are inherited from [keep.local].
-    let numbers = [
-        ("every-steps", rules.every_steps),
-        ("hourly", rules.hourly.map(u64::from)),
-        ("daily", rules.daily.map(u64::from)),
-        ("weekly", rules.weekly.map(u64::from)),
+    let inherited = [
+        ("every-steps = 0", rules.every_steps.unwrap_or(0)),
+        ("hourly = 0", rules.hourly.map_or(0, u64::from)),
+        ("daily = 0", rules.daily.map_or(0, u64::from)),
+        ("weekly = 0", rules.weekly.map_or(0, u64::from)),
+        ("within = \"0s\"", rules.within_seconds.unwrap_or(0)),
+        ("best = []", rules.best.len() as u64),
     ];
-    for (key, value) in numbers {
-        if value.is_some_and(|value| value > 0) {
-            lines.push(format!("{key} = 0"));
-        }
-    }
-    if rules.within_seconds.is_some_and(|seconds| seconds > 0) {
-        lines.push("within = \"0s\"".to_owned());
-    }
-    if !rules.best.is_empty() {
-        lines.push("best = []".to_owned());
-    }
+    let set = inherited.iter().filter(|(_, value)| *value > 0);
+    lines.extend(set.map(|(unset, _)| (*unset).to_owned()));
     lines
 }
 
@@ -269,7 +237,7 @@ mod tests {
     #[test]
     fn a_disk_for_less_than_two_steps_fits_nothing() {
         let mut small = situation();
-        small.room.as_mut().unwrap().free_bytes = 20_000_000_000;
+        small.local.room.as_mut().unwrap().free_bytes = 20_000_000_000;
         let found = steps(&small).unwrap();
         assert_eq!(found.outcome, Outcome::Warn);
         assert!(
@@ -289,7 +257,7 @@ mod tests {
     #[test]
     fn inodes_count_where_they_run_out_before_bytes() {
         let mut few = situation();
-        let room = few.room.as_mut().unwrap();
+        let room = few.local.room.as_mut().unwrap();
         (room.free_inodes, room.total_inodes) = (Some(70), Some(1000));
         let found = steps(&few).unwrap();
         assert_eq!(found.outcome, Outcome::Warn);
@@ -301,10 +269,10 @@ mod tests {
             found.measured
         );
         // What the vault holds already is room for what comes after it.
-        few.kept.files = 22;
+        few.local.kept.files = 22;
         assert_eq!(steps(&few).unwrap().outcome, Outcome::Pass);
-        few.kept.files = 0;
-        few.room.as_mut().unwrap().free_inodes = Some(43);
+        few.local.kept.files = 0;
+        few.local.room.as_mut().unwrap().free_inodes = Some(43);
         assert_eq!(
             suggestion(&few),
             [

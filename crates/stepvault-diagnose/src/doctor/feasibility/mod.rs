@@ -7,6 +7,7 @@ mod timing;
 use super::Finding;
 use super::forecast::Forecast;
 use super::links::SealMethod;
+use super::remote::MeasuredRates;
 use stepvault_core::disk_facts::DiskRates;
 use stepvault_core::forecast::Taken;
 use stepvault_core::retention::{KeepRules, LocalLimits};
@@ -15,22 +16,12 @@ use stepvault_core::room::Room;
 /// Everything that matters for one run on this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Situation {
-    /// The run's name.
-    pub run: String,
+    /// What was measured on this machine.
+    pub local: RunFacts,
     /// The configuration table that sets what the vault keeps of the run: `keep.local`.
     pub keep_table: String,
     /// What the next step is expected to be.
     pub forecast: Forecast,
-    /// How files get into the vault.
-    pub seal_method: SealMethod,
-    /// Whether the vault and the checkpoints are on one filesystem.
-    pub shares_disk: bool,
-    /// Throughput of the vault's disk; `None` if it could not be measured.
-    pub disk_rates: Option<DiskRates>,
-    /// Free space of the vault's disk, limited by a quota; `None` if unknown or without a vault.
-    pub room: Option<Room>,
-    /// What the vault holds of all runs; the records count as files.
-    pub kept: Taken,
     /// The run's remotes.
     pub remotes: Vec<MeasuredRemote>,
     /// The notices that this machine may get before it is reclaimed.
@@ -41,6 +32,23 @@ pub struct Situation {
     pub limits: LocalLimits,
 }
 
+/// What was measured of one run on this machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunFacts {
+    /// The run's name, or else its directory.
+    pub title: String,
+    /// How files get into the vault.
+    pub seal_method: SealMethod,
+    /// Whether the vault and the checkpoints are on one filesystem.
+    pub shares_disk: bool,
+    /// Throughput of the vault's disk, or of the checkpoints' without a vault; `None` if it could not be measured.
+    pub disk_rates: Option<DiskRates>,
+    /// Free space of the vault's disk, limited by a quota; `None` if unknown or without a vault.
+    pub room: Option<Room>,
+    /// What the vault holds of all runs; the records count as files.
+    pub kept: Taken,
+}
+
 /// The measured rates of a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasuredRemote {
@@ -48,10 +56,8 @@ pub struct MeasuredRemote {
     pub remote: String,
     /// Whether a step must be durable there before it may be removed elsewhere.
     pub required: bool,
-    /// Upload rate; `None` if it was not measured.
-    pub up_bytes_per_second: Option<u64>,
-    /// Download rate; `None` if it was not measured.
-    pub down_bytes_per_second: Option<u64>,
+    /// The rates, as far as they were measured or given.
+    pub rates: MeasuredRates,
 }
 
 /// A notice that the machine will be reclaimed.
@@ -91,7 +97,24 @@ mod tests {
     /// A step of 12 GB every 10 minutes; a disk of 1 GB/s with 100 GB free; a remote of 100 MB/s.
     pub(super) fn situation() -> Situation {
         Situation {
-            run: "my-run".to_owned(),
+            local: RunFacts {
+                title: "my-run".to_owned(),
+                seal_method: SealMethod::HardLink,
+                shares_disk: true,
+                disk_rates: Some(DiskRates {
+                    probed_bytes: 1 << 26,
+                    write_bytes_per_second: 1_000_000_000,
+                    read_bytes_per_second: 2_000_000_000,
+                    sync_seconds: 0.001,
+                }),
+                room: Some(Room {
+                    free_bytes: 100_000_000_000,
+                    total_bytes: 1_000_000_000_000,
+                    free_inodes: None,
+                    total_inodes: None,
+                }),
+                kept: Taken::default(),
+            },
             keep_table: "run.\"my-run\".keep.local".to_owned(),
             forecast: Forecast {
                 taken: Taken {
@@ -103,26 +126,14 @@ mod tests {
                 interval_steps: Some(100),
                 source: "the newest 3 steps in the vault".to_owned(),
             },
-            seal_method: SealMethod::HardLink,
-            shares_disk: true,
-            disk_rates: Some(DiskRates {
-                probed_bytes: 1 << 26,
-                write_bytes_per_second: 1_000_000_000,
-                read_bytes_per_second: 2_000_000_000,
-                sync_seconds: 0.001,
-            }),
-            room: Some(Room {
-                free_bytes: 100_000_000_000,
-                total_bytes: 1_000_000_000_000,
-                free_inodes: None,
-                total_inodes: None,
-            }),
-            kept: Taken::default(),
             remotes: vec![MeasuredRemote {
                 remote: "s3-main".to_owned(),
                 required: true,
-                up_bytes_per_second: Some(100_000_000),
-                down_bytes_per_second: Some(200_000_000),
+                rates: MeasuredRates {
+                    up_bytes_per_second: Some(100_000_000),
+                    down_bytes_per_second: Some(200_000_000),
+                    latency_milliseconds: None,
+                },
             }],
             notices: vec![Notice {
                 name: "EC2 spot notice".to_owned(),

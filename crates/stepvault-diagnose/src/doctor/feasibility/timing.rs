@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::{MeasuredRemote, Situation};
-use crate::doctor::Finding;
 use crate::doctor::links::SealMethod;
-use crate::doctor::seconds_for;
+use crate::doctor::{Check, Finding, seconds_for};
 use stepvault_core::words;
 
 /// Number of syncs of records and names when a step is sealed.
@@ -20,31 +19,22 @@ const DRAIN_END_SECONDS: (f64, f64) = (0.5, 5.0);
 
 /// Returns the finding on whether a step is written and sealed before the next save.
 pub(super) fn save(situation: &Situation) -> Finding {
-    const CHECK: &str = "save and seal";
-    let run = situation.run.clone();
+    let check = Check::new("save and seal", situation.local.title.as_str());
     let Some(seconds) = save_seconds(situation) else {
-        return Finding::warn(
-            CHECK,
-            run,
+        return check.warn(
             "unknown: the disk's rate was not measured",
             "first fix the problem that prevented the measurement",
         );
     };
-    let how = match situation.seal_method {
+    let how = match situation.local.seal_method {
         SealMethod::Copy => "written and copied into the vault",
         SealMethod::HardLink => "written and linked into the vault",
         SealMethod::Reflink => "written and cloned into the vault",
     };
-    let took = format!(
-        "a step of {} is {how} in {}",
-        words::bytes(situation.forecast.taken.bytes),
-        words::seconds(seconds)
-    );
     against_interval(
         situation,
-        CHECK,
-        run,
-        &took,
+        &check,
+        how,
         seconds,
         "use a faster disk, or save less often",
     )
@@ -52,41 +42,33 @@ pub(super) fn save(situation: &Situation) -> Finding {
 
 /// Returns, for each remote, the finding on whether a step is uploaded before the next save.
 pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
-    const CHECK: &str = "upload";
+    const REMEDY: &str = "save less often; otherwise more steps wait in the vault with each save, and steps beyond \
+        upload.maximum-backlog-steps are skipped";
     let finding = |remote: &MeasuredRemote| {
-        let subject = format!("{} to {}", situation.run, remote.remote);
-        let Some(seconds) = upload_seconds(situation, remote) else {
-            return unknown_rate(CHECK, subject);
-        };
-        let took = format!(
-            "a step of {} is uploaded in {}",
-            words::bytes(situation.forecast.taken.bytes),
-            words::seconds(seconds)
+        let check = Check::new(
+            "upload",
+            format!("{} to {}", situation.local.title, remote.remote),
         );
-        against_interval(
-            situation,
-            CHECK,
-            subject,
-            &took,
-            seconds,
-            "save less often; otherwise more steps wait in the vault with each save, and steps beyond \
-             upload.maximum-backlog-steps are skipped",
-        )
+        match upload_seconds(situation, remote) {
+            Some(seconds) => against_interval(situation, &check, "uploaded", seconds, REMEDY),
+            None => check.warn(
+                "unknown: the rate to the remote was not measured",
+                "fix the remote's failed checks, or give a rate: --upload-rate '200 MiB'",
+            ),
+        }
     };
     situation.remotes.iter().map(finding).collect()
 }
 
 /// Returns, for each notice and required remote, the finding on whether the newest step becomes durable in time.
 pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
-    const CHECK: &str = "drain";
-    let required = || situation.remotes.iter().filter(|remote| remote.required);
     let mut findings = Vec::new();
     for notice in &situation.notices {
-        for remote in required() {
-            let subject = format!("{} to {}", situation.run, remote.remote);
+        for remote in situation.remotes.iter().filter(|remote| remote.required) {
             let Some(seconds) = upload_seconds(situation, remote) else {
                 continue;
             };
+            let check = Check::new("drain", format!("{} to {}", situation.local.title, remote.remote));
             let usable = usable_seconds(seconds_for(notice.seconds, 1));
             let measured = format!(
                 "{} {}: uploading a step that was just saved takes {}; {} are available for it",
@@ -96,11 +78,9 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
                 words::seconds(usable)
             );
             findings.push(if seconds <= usable {
-                Finding::pass(CHECK, subject, measured)
+                check.pass(measured)
             } else {
-                Finding::warn(
-                    CHECK,
-                    subject,
+                check.warn(
                     measured,
                     "save smaller steps, or use a faster connection to the store; otherwise another machine resumes \
                      from the previous step, and up to one interval is lost",
@@ -113,17 +93,17 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
 
 /// Returns, for each remote, the duration of a restore.
 pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
-    const CHECK: &str = "restore";
-    let size = words::bytes(situation.forecast.taken.bytes);
+    let taken_bytes = situation.forecast.taken.bytes;
     let finding = |remote: &MeasuredRemote| {
-        let subject = format!("{} from {}", situation.run, remote.remote);
-        let down = remote.down_bytes_per_second?;
-        let rate = situation
-            .disk_rates
-            .map_or(down, |disk| down.min(disk.write_bytes_per_second));
-        let seconds = seconds_for(situation.forecast.taken.bytes, rate);
-        let measured = format!("{} for a step of {size}", words::seconds(seconds));
-        Some(Finding::pass(CHECK, subject, measured))
+        let down = remote.rates.down_bytes_per_second?;
+        let disk = situation.local.disk_rates;
+        let rate = disk.map_or(down, |disk| down.min(disk.write_bytes_per_second));
+        let seconds = words::seconds(seconds_for(taken_bytes, rate));
+        let check = Check::new(
+            "restore",
+            format!("{} from {}", situation.local.title, remote.remote),
+        );
+        Some(check.pass(format!("{seconds} for a step of {}", words::bytes(taken_bytes))))
     };
     situation.remotes.iter().filter_map(finding).collect()
 }
@@ -169,43 +149,31 @@ fn times_of(wanted: f64, interval: f64) -> u64 {
     (wanted / interval.max(1.0)).ceil() as u64
 }
 
-fn against_interval(
-    situation: &Situation,
-    check: &str,
-    subject: String,
-    took: &str,
-    seconds: f64,
-    remedy: &str,
-) -> Finding {
+/// Compares with the interval between two saves the time in which a step is, for example, `uploaded`.
+fn against_interval(situation: &Situation, check: &Check, how: &str, seconds: f64, remedy: &str) -> Finding {
+    let took = format!(
+        "a step of {} is {how} in {}",
+        words::bytes(situation.forecast.taken.bytes),
+        words::seconds(seconds)
+    );
     let Some(interval) = situation.forecast.interval_seconds else {
-        return Finding::pass(check, subject, format!("{took}; the save interval is unknown"));
+        return check.pass(format!("{took}; the save interval is unknown"));
     };
     let interval = seconds_for(interval, 1);
     let measured = format!("{took}; a step is saved every {}", words::seconds(interval));
     if seconds <= interval {
-        return Finding::pass(check, subject, measured);
+        return check.pass(measured);
     }
-    Finding::warn(check, subject, measured, remedy)
-}
-
-fn unknown_rate(check: &str, subject: String) -> Finding {
-    Finding::warn(
-        check,
-        subject,
-        "unknown: the rate to the remote was not measured",
-        "fix the remote's failed checks, or give a rate: --upload-rate '200 MiB'",
-    )
+    check.warn(measured, remedy)
 }
 
 /// Returns the seconds to write a step and seal it.
 fn save_seconds(situation: &Situation) -> Option<f64> {
-    let rates = situation.disk_rates?;
+    let rates = situation.local.disk_rates?;
     let bytes = situation.forecast.taken.bytes;
     let written = seconds_for(bytes, rates.write_bytes_per_second);
-    let sealed = match situation.seal_method {
-        SealMethod::Copy => {
-            seconds_for(bytes, rates.read_bytes_per_second) + seconds_for(bytes, rates.write_bytes_per_second)
-        }
+    let sealed = match situation.local.seal_method {
+        SealMethod::Copy => written + seconds_for(bytes, rates.read_bytes_per_second),
         SealMethod::HardLink | SealMethod::Reflink => 0.0,
     };
     Some(written + sealed + SYNCS_OF_A_SEAL * rates.sync_seconds)
@@ -213,10 +181,9 @@ fn save_seconds(situation: &Situation) -> Option<f64> {
 
 /// Returns the seconds to upload a step, limited by the rate at which it can be read.
 fn upload_seconds(situation: &Situation, remote: &MeasuredRemote) -> Option<f64> {
-    let up = remote.up_bytes_per_second?;
-    let rate = situation
-        .disk_rates
-        .map_or(up, |disk| up.min(disk.read_bytes_per_second));
+    let up = remote.rates.up_bytes_per_second?;
+    let disk = situation.local.disk_rates;
+    let rate = disk.map_or(up, |disk| up.min(disk.read_bytes_per_second));
     Some(seconds_for(situation.forecast.taken.bytes, rate))
 }
 
@@ -251,7 +218,7 @@ mod tests {
     #[test]
     fn a_slow_remote_needs_a_longer_interval() {
         let mut slow = situation();
-        slow.remotes[0].up_bytes_per_second = Some(10_000_000);
+        slow.remotes[0].rates.up_bytes_per_second = Some(10_000_000);
         let found = uploads(&slow);
         assert_eq!(found[0].outcome, Outcome::Warn);
         assert!(found[0].remedy.as_ref().unwrap().starts_with("save less often"));
@@ -270,7 +237,7 @@ mod tests {
     #[test]
     fn a_copy_is_read_and_written_once_more() {
         let mut copied = situation();
-        copied.seal_method = SealMethod::Copy;
+        copied.local.seal_method = SealMethod::Copy;
         copied.forecast.interval_seconds = Some(20);
         let found = save(&copied);
         assert_eq!(found.outcome, Outcome::Warn);
@@ -298,11 +265,11 @@ mod tests {
     #[test]
     fn an_unknown_rate_is_no_answer() {
         let mut unknown = situation();
-        unknown.remotes[0].up_bytes_per_second = None;
-        unknown.remotes[0].down_bytes_per_second = None;
+        unknown.remotes[0].rates.up_bytes_per_second = None;
+        unknown.remotes[0].rates.down_bytes_per_second = None;
         assert_eq!(uploads(&unknown)[0].outcome, Outcome::Warn);
         assert!(drains(&unknown).is_empty() && restores(&unknown).is_empty());
-        unknown.disk_rates = None;
+        unknown.local.disk_rates = None;
         assert_eq!(save(&unknown).outcome, Outcome::Warn);
     }
 
@@ -310,7 +277,7 @@ mod tests {
     fn a_restore_goes_no_faster_than_the_disk() {
         assert_eq!(restores(&situation())[0].measured, "1m for a step of 11.2 GiB");
         let mut slow = situation();
-        slow.disk_rates.as_mut().unwrap().write_bytes_per_second = 100_000_000;
+        slow.local.disk_rates.as_mut().unwrap().write_bytes_per_second = 100_000_000;
         assert_eq!(restores(&slow)[0].measured, "2m for a step of 11.2 GiB");
     }
 }

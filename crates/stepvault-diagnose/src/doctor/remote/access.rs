@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::clock::SET_CLOCK;
 use super::provider::list_right;
-use super::{Subject, remedy};
+use super::{check, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::Error;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials, Obstacle};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words;
@@ -41,28 +43,29 @@ fn source_text(source: &CredentialSource) -> String {
 
 /// Returns whether they are renewed automatically.
 fn renews_itself(source: &CredentialSource) -> bool {
+    use CredentialSource as From;
     matches!(
         source,
-        CredentialSource::Process
-            | CredentialSource::AssumedRole
-            | CredentialSource::WebIdentity
-            | CredentialSource::Container
-            | CredentialSource::Machine
-            | CredentialSource::KeyFile(_)
-            | CredentialSource::UserFile(_)
-            | CredentialSource::DirectoryToken
+        From::Process
+            | From::AssumedRole
+            | From::WebIdentity
+            | From::Container
+            | From::Machine
+            | From::KeyFile(_)
+            | From::UserFile(_)
+            | From::DirectoryToken
     )
 }
 
 /// Returns the finding on the credentials at `now`.
-pub fn credentials(subject: &Subject, credentials: &Credentials, now: Timestamp) -> Finding {
-    const CHECK: &str = "credentials";
+pub fn credentials(remote: &RemoteSettings, credentials: &Credentials, now: Timestamp) -> Finding {
+    let check = check("credentials", remote);
     let source = source_text(&credentials.source);
     let renewed = renews_itself(&credentials.source);
     let Some(end) = credentials.expires else {
         if !credentials.temporary || renewed {
             let until = if renewed { "; renewed automatically" } else { "" };
-            return Finding::pass(CHECK, &subject.name, format!("{source}{until}"));
+            return check.pass(format!("{source}{until}"));
         }
         let advice = match credentials.source {
             CredentialSource::Environment => {
@@ -73,78 +76,72 @@ pub fn credentials(subject: &Subject, credentials: &Credentials, now: Timestamp)
                 "renew them before they expire: stepvault reads them again when the store reports them as expired"
             }
         };
-        let measured = format!("{source}, with a session token of unknown expiry");
-        return Finding::warn(CHECK, &subject.name, measured, advice);
+        return check.warn(
+            format!("{source}, with a session token of unknown expiry"),
+            advice,
+        );
     };
     let until = end.to_rfc3339();
     if end <= now {
-        let measured = format!("{source}; expired at {until}");
         let advice = "renew them (for a profile with single sign-on: `aws sso login`)";
-        return Finding::fail(CHECK, &subject.name, measured, advice);
+        return check.fail(format!("{source}; expired at {until}"), advice);
     }
     if renewed {
-        let measured = format!("{source}; expire at {until} and are renewed automatically");
-        return Finding::pass(CHECK, &subject.name, measured);
+        return check.pass(format!(
+            "{source}; expire at {until} and are renewed automatically"
+        ));
     }
     let left = end.seconds_since(now);
-    let measured = format!(
-        "{source}; expire at {until}, in {}",
-        words::duration(Duration::from_secs(left))
-    );
+    let in_time = words::duration(Duration::from_secs(left));
+    let measured = format!("{source}; expire at {until}, in {in_time}");
     if left >= SOON_SECONDS {
-        return Finding::pass(CHECK, &subject.name, measured);
+        return check.pass(measured);
     }
     let advice = "renew them before they expire, or use a role of the machine, pod or container; nothing renews them \
          automatically";
-    Finding::warn(CHECK, &subject.name, measured, advice)
+    check.warn(measured, advice)
 }
 
 /// Returns the finding for credentials that could not be obtained in time, or do not exist.
-pub fn unchecked_credentials(subject: &Subject, error: &Error) -> Finding {
+pub fn unchecked_credentials(remote: &RemoteSettings, error: &Error) -> Finding {
     let advice = remedy(error, "provide credentials through the provider's own mechanism");
-    Finding::fail("credentials", &subject.name, error.to_string(), advice)
-}
-
-fn check_name(obstacle: &Obstacle) -> &'static str {
-    match obstacle {
-        Obstacle::Settings => "settings",
-        Obstacle::Credentials => "credentials",
-        Obstacle::Rights => "rights",
-        Obstacle::Clock => "clock",
-        Obstacle::Region(_) => "region",
-        Obstacle::Network => "network",
-        Obstacle::Bucket | Obstacle::Other => "bucket",
-    }
+    check("credentials", remote).fail(error.to_string(), advice)
 }
 
 /// Returns the finding on a bucket that could not be listed; `waited_seconds` is how long it was tried.
-pub fn obstacle(subject: &Subject, obstacle: &Obstacle, error: &Error, waited_seconds: u64) -> Finding {
-    let measured = match obstacle {
-        Obstacle::Network => format!("{error} (tried for {waited_seconds} seconds)"),
-        _ => error.to_string(),
-    };
-    let advice = match obstacle {
-        Obstacle::Region(Some(region)) => {
-            format!("set it: [remote.{}] region = \"{region}\"", subject.name)
+pub fn obstacle(remote: &RemoteSettings, obstacle: &Obstacle, error: &Error, waited_seconds: u64) -> Finding {
+    const SETTINGS: &str = "correct the remote's settings";
+    let (name, advice) = match obstacle {
+        Obstacle::Settings => ("settings", remedy(error, SETTINGS)),
+        Obstacle::Other => ("bucket", remedy(error, SETTINGS)),
+        Obstacle::Credentials => {
+            let otherwise = "provide other credentials through the provider's own mechanism";
+            ("credentials", remedy(error, otherwise))
         }
-        Obstacle::Region(None) => format!(
-            "find it with `aws s3api get-bucket-location --bucket {}` and set region under [remote.{}]",
-            subject.bucket, subject.name
+        Obstacle::Rights => ("rights", list_right(remote)),
+        Obstacle::Clock => ("clock", remedy(error, SET_CLOCK)),
+        Obstacle::Bucket => (
+            "bucket",
+            remedy(error, "create the bucket, or correct the remote's url"),
         ),
-        Obstacle::Rights => list_right(subject),
-        _ => remedy(error, otherwise(obstacle)),
+        Obstacle::Region(Some(region)) => (
+            "region",
+            format!("set it: [remote.{}] region = \"{region}\"", remote.name),
+        ),
+        Obstacle::Region(None) => {
+            let advice = format!(
+                "find it with `aws s3api get-bucket-location --bucket {}` and set region under [remote.{}]",
+                remote.url.bucket, remote.name
+            );
+            ("region", advice)
+        }
+        Obstacle::Network => {
+            let otherwise = "check the endpoint, the network, firewalls and proxies";
+            let measured = format!("{error} (tried for {waited_seconds} seconds)");
+            return check("network", remote).fail(measured, remedy(error, otherwise));
+        }
     };
-    Finding::fail(check_name(obstacle), &subject.name, measured, advice)
-}
-
-fn otherwise(obstacle: &Obstacle) -> &'static str {
-    match obstacle {
-        Obstacle::Credentials => "provide other credentials through the provider's own mechanism",
-        Obstacle::Clock => "set this machine's clock, by NTP if possible",
-        Obstacle::Bucket => "create the bucket, or correct the remote's url",
-        Obstacle::Network => "check the endpoint, the network, firewalls and proxies",
-        _ => "correct the remote's settings",
-    }
+    check(name, remote).fail(error.to_string(), advice)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Subject, provider};
+use super::{check, provider};
 use crate::doctor::Finding;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words;
 
@@ -12,7 +13,7 @@ const WORTH_SAYING_SECONDS: u64 = 60;
 /// A difference from which stores reject signatures that contain the time.
 const REFUSED_SECONDS: u64 = 15 * 60;
 
-const SET_IT: &str = "set this machine's clock, by NTP if possible";
+pub(super) const SET_CLOCK: &str = "set this machine's clock, by NTP if possible";
 
 /// Returns how far the store's clock is ahead of this machine's; negative if it is behind. `store` was read between
 /// `before` and `after`, and counts whole seconds.
@@ -23,35 +24,25 @@ pub fn gap_seconds(store: Timestamp, before: Timestamp, after: Timestamp) -> i64
 }
 
 /// Returns the finding on a difference between the clocks for this kind of store.
-pub fn clock(subject: &Subject, gap_seconds: i64) -> Finding {
-    const CHECK: &str = "clock";
+pub fn clock(remote: &RemoteSettings, gap_seconds: i64) -> Finding {
+    let check = check("clock", remote);
     let seconds = gap_seconds.unsigned_abs();
+    let gap = words::duration(Duration::from_secs(seconds));
     let measured = match gap_seconds {
         0 => "the store's clock and this machine's agree to the second".to_owned(),
-        1.. => format!(
-            "the store's clock is {} ahead of this machine's",
-            words::duration(Duration::from_secs(seconds))
-        ),
-        _ => format!(
-            "the store's clock is {} behind this machine's",
-            words::duration(Duration::from_secs(seconds))
-        ),
+        1.. => format!("the store's clock is {gap} ahead of this machine's"),
+        _ => format!("the store's clock is {gap} behind this machine's"),
     };
     if seconds <= WORTH_SAYING_SECONDS {
-        return Finding::pass(CHECK, &subject.name, measured);
+        return check.pass(measured);
     }
-    let clock = provider::clock(subject.scheme);
+    let clock = provider::clock(remote.url.scheme);
     if let Some(healed) = clock.refused.filter(|_| seconds > REFUSED_SECONDS) {
         let measured =
             format!("{measured}: the store refuses requests when they differ by 15 minutes or more{healed}");
-        return Finding::fail(CHECK, &subject.name, measured, SET_IT);
+        return check.fail(measured, SET_CLOCK);
     }
-    Finding::warn(
-        CHECK,
-        &subject.name,
-        format!("{measured}: {}", clock.meaning),
-        SET_IT,
-    )
+    check.warn(format!("{measured}: {}", clock.meaning), SET_CLOCK)
 }
 
 #[cfg(test)]
@@ -105,6 +96,6 @@ mod tests {
             "the store's clock is 1h behind this machine's: the store refuses requests when they differ by 15 \
              minutes or more"
         );
-        assert_eq!(finding.remedy.as_deref(), Some(SET_IT));
+        assert_eq!(finding.remedy.as_deref(), Some(SET_CLOCK));
     }
 }

@@ -1,23 +1,21 @@
 //! Checks whether a remote that is a directory is on its own disk.
 
-use super::Subject;
+use super::check;
 use crate::doctor::Finding;
-
-const CHECK: &str = "own filesystem";
+use stepvault_core::remote_settings::RemoteSettings;
 
 /// Returns the finding. A directory on the vault's filesystem is no second copy, and an unmounted mount point looks
 /// the same.
-pub fn device(subject: &Subject, is_vaults: bool) -> Finding {
+pub fn device(remote: &RemoteSettings, is_vaults: bool) -> Finding {
+    let check = check("own filesystem", remote);
     if is_vaults {
-        Finding::warn(
-            CHECK,
-            &subject.name,
+        check.warn(
             "on the vault's filesystem: losing it loses both copies",
             "mount the missing filesystem, or choose a directory on another disk; use a directory below a mount \
              point, not the mount point itself, so that it is missing while nothing is mounted",
         )
     } else {
-        Finding::pass(CHECK, &subject.name, "on a different filesystem than the vault")
+        check.pass("on a different filesystem than the vault")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The guarantees that stepvault needs from every store, one request at a time, and what it means if a store lacks
 //! one.
 
-use super::{Subject, provider, remedy};
+use super::{check, provider, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
 use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, RemoteSettings, Scheme};
@@ -150,48 +150,44 @@ impl Guarantee {
     }
 }
 
+const REPEAT: &str = "repeat the check; if it fails again, ask the operator of the store";
+
 /// Returns the finding on one guarantee: it holds, it does not, or the request failed.
-pub fn guarantee(subject: &Subject, guarantee: Guarantee, outcome: &Result<bool, Error>) -> Finding {
+pub fn guarantee(remote: &RemoteSettings, guarantee: Guarantee, outcome: &Result<bool, Error>) -> Finding {
+    use Guarantee::{Abort, Delete, DeleteTogether, ListUploads};
     let words = guarantee.words();
+    let check = check(words.check, remote);
     match outcome {
-        Ok(true) => Finding::pass(words.check, &subject.name, words.kept),
-        Ok(false) if words.needed => Finding::fail(words.check, &subject.name, words.broken, words.advice),
-        Ok(false) => Finding::warn(words.check, &subject.name, words.broken, words.advice),
+        Ok(true) => check.pass(words.kept),
+        Ok(false) if words.needed => check.fail(words.broken, words.advice),
+        Ok(false) => check.warn(words.broken, words.advice),
         Err(error) if error.kind() == ErrorKind::Denied => {
-            let advice = provider::right(subject.scheme, guarantee);
-            let measured = error.to_string();
-            // Uploads work without these two.
-            if matches!(
-                guarantee,
-                Guarantee::Delete | Guarantee::DeleteTogether | Guarantee::ListUploads | Guarantee::Abort
-            ) {
-                Finding::warn(words.check, &subject.name, measured, advice)
-            } else {
-                Finding::fail(words.check, &subject.name, measured, advice)
+            let advice = provider::right(remote.url.scheme, guarantee);
+            match guarantee {
+                // Uploads work without these.
+                Delete | DeleteTogether | ListUploads | Abort => check.warn(error.to_string(), advice),
+                _ => check.fail(error.to_string(), advice),
             }
         }
         Err(error) => {
             let otherwise = match guarantee {
-                Guarantee::Multipart if subject.scheme == Scheme::Gcs => {
+                Guarantee::Multipart if remote.url.scheme == Scheme::Gcs => {
                     "use a store that supports multipart uploads, or set transport = \"json\" for this remote: files \
                      over 8 MiB need one of them"
                 }
                 Guarantee::Multipart => {
                     "use a store that supports multipart uploads: files over 8 MiB need them"
                 }
-                _ => "repeat the check; if it fails again, ask the operator of the store",
+                _ => REPEAT,
             };
-            let advice = remedy(error, otherwise);
-            Finding::fail(words.check, &subject.name, error.to_string(), advice)
+            check.fail(error.to_string(), remedy(error, otherwise))
         }
     }
 }
 
 /// Replaces the finding on [`Guarantee::RefuseWrongBytes`] for a kind of store that accepts no checksums.
-pub fn takes_no_checksums(subject: &Subject) -> Finding {
-    Finding::pass(
-        Guarantee::RefuseWrongBytes.words().check,
-        &subject.name,
+pub fn takes_no_checksums(remote: &RemoteSettings) -> Finding {
+    check(Guarantee::RefuseWrongBytes.words().check, remote).pass(
         "this kind of store accepts no checksum: stepvault reads back and hashes every upload before it counts",
     )
 }
@@ -199,42 +195,35 @@ pub fn takes_no_checksums(subject: &Subject) -> Finding {
 /// Returns the finding on attributes requested for new objects: those that the store `ignored`, or an error of the
 /// comparison. `None` where none is requested.
 pub fn attributes(settings: &RemoteSettings, ignored: &Result<Vec<String>, Error>) -> Option<Finding> {
-    const CHECK: &str = "attributes";
     let requested = requested(settings);
     if requested.is_empty() {
         return None;
     }
-    let name = settings.name.to_string();
+    let check = check("attributes", settings);
     let (measured, hint) = match ignored {
         Ok(ignored) if ignored.is_empty() => {
-            let measured = format!("the store keeps what is requested: {}", requested.join(", "));
-            return Some(Finding::pass(CHECK, name, measured));
+            let kept = requested.join(", ");
+            return Some(check.pass(format!("the store keeps what is requested: {kept}")));
         }
         Ok(ignored) => (ignored.join("; "), IGNORED_ATTRIBUTES_HINT.to_owned()),
-        Err(error) => (
-            error.to_string(),
-            remedy(
-                error,
-                "repeat the check; if it fails again, ask the operator of the store",
-            ),
-        ),
+        Err(error) => (error.to_string(), remedy(error, REPEAT)),
     };
     Some(if settings.attributes_required {
-        Finding::fail(CHECK, name, measured, hint)
+        check.fail(measured, hint)
     } else {
-        let hint = "nothing has to be done: attributes = \"if-supported\" accepts it";
-        Finding::warn(CHECK, name, measured, hint)
+        check.warn(
+            measured,
+            "nothing has to be done: attributes = \"if-supported\" accepts it",
+        )
     })
 }
 
 /// Returns the keys of the attributes that are requested for new objects.
 fn requested(settings: &RemoteSettings) -> Vec<&'static str> {
+    let is_encrypted = settings.server_side_encryption.is_some();
     [
         ("storage-class", settings.storage_class.is_some()),
-        (
-            "server-side-encryption",
-            settings.server_side_encryption.is_some(),
-        ),
+        ("server-side-encryption", is_encrypted),
         ("kms-key", settings.kms_key.is_some()),
         ("tags", !settings.tags.is_empty()),
         ("expected-bucket-owner", settings.expected_bucket_owner.is_some()),
@@ -245,20 +234,16 @@ fn requested(settings: &RemoteSettings) -> Vec<&'static str> {
 }
 
 /// Returns the finding on objects of the check itself that could not be removed.
-pub fn left_behind(subject: &Subject, place: &str, error: &Error) -> Finding {
-    Finding::warn(
-        "clean-up",
-        &subject.name,
+pub fn left_behind(remote: &RemoteSettings, place: &str, error: &Error) -> Finding {
+    check("clean-up", remote).warn(
         format!("objects of this check may be left below {place}: {error}"),
         "delete them, or run `stepvault gc`; they belong to no step",
     )
 }
 
 /// Returns the finding for checks that took too long as a whole.
-pub fn out_of_time(subject: &Subject, limit_seconds: u64) -> Finding {
-    Finding::fail(
-        "network",
-        &subject.name,
+pub fn out_of_time(remote: &RemoteSettings, limit_seconds: u64) -> Finding {
+    check("network", remote).fail(
         format!("the checks did not finish within {limit_seconds} seconds: those missing here were not run"),
         "check the network to the store; uploads would be slow too",
     )

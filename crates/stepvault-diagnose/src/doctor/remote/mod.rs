@@ -18,37 +18,18 @@ pub use self::clock::{clock, gap_seconds};
 pub use self::device::device;
 pub use self::guarantee::{Guarantee, attributes, guarantee, left_behind, out_of_time, takes_no_checksums};
 pub use self::product::product;
-pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
+pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate};
 pub use self::uploads::{
     GC_UPLOADS_AFTER_SECONDS, LeftUpload, LeftUploads, left_uploads, uploads_not_listed, uploads_unread,
 };
 
+use super::Check;
 use stepvault_core::error::Error;
-use stepvault_core::remote_settings::Scheme;
+use stepvault_core::remote_settings::RemoteSettings;
 
-/// The remote that findings are about, as configured.
-#[derive(Debug, Clone)]
-pub struct Subject {
-    /// The remote's name: the subject of each finding.
-    pub name: String,
-    /// The kind of store.
-    pub scheme: Scheme,
-    /// Bucket or container; empty for a directory.
-    pub bucket: String,
-    /// The prefix of everything on the remote, without leading or trailing slash.
-    pub prefix: String,
-}
-
-impl Subject {
-    /// Returns the subject for `settings`.
-    pub fn of(settings: &stepvault_core::remote_settings::RemoteSettings) -> Self {
-        Self {
-            name: settings.name.to_string(),
-            scheme: settings.url.scheme,
-            bucket: settings.url.bucket.clone(),
-            prefix: settings.url.prefix.clone(),
-        }
-    }
+/// Returns a check whose subject is the remote's name.
+fn check(name: &'static str, remote: &RemoteSettings) -> Check {
+    Check::new(name, remote.name.as_str())
 }
 
 /// Returns the remedy for `error`: its own hint, or else `otherwise`.
@@ -57,8 +38,7 @@ fn remedy(error: &Error, otherwise: &str) -> String {
 }
 
 #[cfg(test)]
-pub(crate) fn subject(url: &str) -> Subject {
-    let url: stepvault_core::remote_settings::RemoteUrl = url.parse().unwrap();
+pub(crate) fn subject(url: &str) -> RemoteSettings {
     let name = stepvault_core::ids::RemoteName::new("main").unwrap();
-    Subject::of(&stepvault_core::remote_settings::RemoteSettings::new(name, url))
+    RemoteSettings::new(name, url.parse().unwrap())
 }

@@ -3,6 +3,7 @@
 //! From the stores' documents and from issues, named in `docs/stores-by-name.md`; none of the clouds was tried. What a
 //! store does is found out by the other checks; here is only what they cannot see.
 
+use super::check;
 use crate::doctor::Finding;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 
@@ -92,7 +93,6 @@ const PRODUCTS: [Product; 25] = [
 ///
 /// `server` is what the server calls itself.
 pub fn product(settings: &RemoteSettings, server: Option<&str>) -> Option<Finding> {
-    const CHECK: &str = "store";
     if settings.url.scheme != Scheme::S3 {
         return None;
     }
@@ -106,10 +106,10 @@ pub fn product(settings: &RemoteSettings, server: Option<&str>) -> Option<Findin
         (None, None) => return None,
     };
     let recognised = format!("{}, by {sign}", product.name);
-    let name = settings.name.to_string();
+    let check = check("store", settings);
     Some(match product.limit {
-        None => Finding::pass(CHECK, name, recognised),
-        Some((limit, remedy)) => Finding::warn(CHECK, name, format!("{recognised}: {limit}"), remedy),
+        None => check.pass(recognised),
+        Some((limit, remedy)) => check.warn(format!("{recognised}: {limit}"), remedy),
     })
 }
 

@@ -1,8 +1,7 @@
 //! What differs between the kinds of store: the rights to grant, the rules to set, the meaning of the clock.
 
-use super::Subject;
 use super::guarantee::Guarantee;
-use stepvault_core::remote_settings::Scheme;
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 
 /// Number of days in the suggested rules.
 const DAYS: u32 = 7;
@@ -39,9 +38,9 @@ pub(super) fn right(scheme: Scheme, guarantee: Guarantee) -> &'static str {
 }
 
 /// Returns the permission to list, which every access needs first.
-pub(super) fn list_right(subject: &Subject) -> String {
-    let bucket = &subject.bucket;
-    match subject.scheme {
+pub(super) fn list_right(remote: &RemoteSettings) -> String {
+    let bucket = &remote.url.bucket;
+    match remote.url.scheme {
         Scheme::S3 => format!(
             "allow s3:ListBucket on arn:aws:s3:::{bucket} to these credentials; if expected-bucket-owner is set, \
              check it"
@@ -125,60 +124,63 @@ pub(super) enum RuleTarget {
 }
 
 /// Returns instructions to add a rule. S3 and Google Cloud Storage replace all existing rules by the given ones.
-pub(super) fn add_rule(subject: &Subject, target: RuleTarget) -> String {
-    let bucket = &subject.bucket;
-    let (command, rule) = match (subject.scheme, target) {
-        (Scheme::S3, _) => (
+pub(super) fn add_rule(remote: &RemoteSettings, target: RuleTarget) -> String {
+    let bucket = &remote.url.bucket;
+    let (command, rule) = match remote.url.scheme {
+        Scheme::S3 => (
             format!("aws s3api put-bucket-lifecycle-configuration --bucket {bucket}"),
-            s3_rule(subject, target),
+            s3_rule(remote, target),
         ),
-        (Scheme::Gcs, RuleTarget::AbandonedUploads) => (
-            gcs_command(bucket),
-            gcs_rule(subject, "AbortIncompleteMultipartUpload", "age"),
+        Scheme::Gcs => (
+            format!("gcloud storage buckets update gs://{bucket} --lifecycle-file=FILE"),
+            gcs_rule(remote, target),
         ),
-        (Scheme::Gcs, RuleTarget::OldVersions) => (
-            gcs_command(bucket),
-            gcs_rule(subject, "Delete", "daysSinceNoncurrentTime"),
-        ),
-        (Scheme::Azure | Scheme::File | Scheme::Memory, _) => {
+        Scheme::Azure | Scheme::File | Scheme::Memory => {
             return "set such a rule with the provider's own tools".to_owned();
         }
     };
     format!("add this to the bucket's lifecycle rules (`{command}` replaces all existing rules): {rule}")
 }
 
-fn gcs_command(bucket: &str) -> String {
-    format!("gcloud storage buckets update gs://{bucket} --lifecycle-file=FILE")
-}
-
-fn s3_rule(subject: &Subject, target: RuleTarget) -> String {
-    let prefix = json_prefix(subject);
-    let (id, action) = match target {
+fn s3_rule(remote: &RemoteSettings, target: RuleTarget) -> String {
+    let (id, action, days) = match target {
         RuleTarget::AbandonedUploads => (
             "stepvault-abandoned-uploads",
-            format!("\"AbortIncompleteMultipartUpload\":{{\"DaysAfterInitiation\":{DAYS}}}"),
+            "AbortIncompleteMultipartUpload",
+            "DaysAfterInitiation",
         ),
         RuleTarget::OldVersions => (
             "stepvault-old-versions",
-            format!("\"NoncurrentVersionExpiration\":{{\"NoncurrentDays\":{DAYS}}}"),
+            "NoncurrentVersionExpiration",
+            "NoncurrentDays",
         ),
     };
-    format!("{{\"ID\":\"{id}\",\"Status\":\"Enabled\",\"Filter\":{{\"Prefix\":{prefix}}},{action}}}")
+    format!(
+        "{{\"ID\":\"{id}\",\"Status\":\"Enabled\",\"Filter\":{{\"Prefix\":{}}},\"{action}\":{{\"{days}\":{DAYS}}}}}",
+        json_prefix(remote)
+    )
 }
 
-fn gcs_rule(subject: &Subject, action: &str, days: &str) -> String {
-    let only = match subject.prefix.as_str() {
+fn gcs_rule(remote: &RemoteSettings, target: RuleTarget) -> String {
+    let (action, days) = match target {
+        RuleTarget::AbandonedUploads => ("AbortIncompleteMultipartUpload", "age"),
+        RuleTarget::OldVersions => ("Delete", "daysSinceNoncurrentTime"),
+    };
+    let only = match remote.url.prefix.as_str() {
         "" => String::new(),
-        _ => format!(",\"matchesPrefix\":[{}]", json_prefix(subject)),
+        _ => format!(",\"matchesPrefix\":[{}]", json_prefix(remote)),
     };
     format!("{{\"action\":{{\"type\":\"{action}\"}},\"condition\":{{\"{days}\":{DAYS}{only}}}}}")
 }
 
-/// Returns the prefix as a JSON string, with its slash.
-fn json_prefix(subject: &Subject) -> String {
-    let prefix = match subject.prefix.as_str() {
+/// Returns the prefix of everything on the remote with its slash; empty without one.
+pub(super) fn prefix(remote: &RemoteSettings) -> String {
+    match remote.url.prefix.as_str() {
         "" => String::new(),
         prefix => format!("{prefix}/"),
-    };
-    serde_json::Value::from(prefix).to_string()
+    }
+}
+
+fn json_prefix(remote: &RemoteSettings) -> String {
+    serde_json::Value::from(prefix(remote)).to_string()
 }

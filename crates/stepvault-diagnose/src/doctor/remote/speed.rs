@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Subject, remedy};
-use crate::doctor::Finding;
-use crate::doctor::seconds_for;
+use super::{check, remedy};
+use crate::doctor::{Finding, seconds_for};
 use stepvault_core::error::Error;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::words;
 
 /// Below this rate a step of a small model takes minutes.
@@ -36,7 +36,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    fn check(self) -> &'static str {
+    const fn check(self) -> &'static str {
         match self {
             Self::Up => "upload rate",
             Self::Down => "download rate",
@@ -63,13 +63,17 @@ impl Measured {
     }
 }
 
-/// Returns the finding on a measured rate. `limit_bytes_per_second` is the remote's configured limit.
-pub fn rate(
-    subject: &Subject,
-    direction: Direction,
-    measured: &Measured,
-    limit_bytes_per_second: Option<u64>,
-) -> Finding {
+/// Returns the finding on a rate, or on why it could not be measured.
+pub fn rate(remote: &RemoteSettings, direction: Direction, measured: &Result<Measured, Error>) -> Finding {
+    let check = check(direction.check(), remote);
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(error) => {
+            let advice = remedy(error, "check the network to the store");
+            return check.warn(format!("cannot measure it: {error}"), advice);
+        }
+    };
+    let limit_bytes_per_second = remote.bandwidth_limit_bytes_per_second;
     let per_second = measured.bytes_per_second();
     let requests = match measured.at_once {
         1 => "one request".to_owned(),
@@ -86,45 +90,33 @@ pub fn rate(
         words::seconds(seconds_for(EXAMPLE_BYTES, per_second)),
     );
     if per_second >= SLOW_BYTES_PER_SECOND {
-        return Finding::pass(direction.check(), &subject.name, text);
+        return check.pass(text);
     }
     let advice = if limit_bytes_per_second.is_some_and(|limit| limit < SLOW_BYTES_PER_SECOND * 2) {
-        format!(
-            "raise bandwidth-limit under [remote.{}], or save larger steps less often",
-            subject.name
-        )
+        let name = &remote.name;
+        format!("raise bandwidth-limit under [remote.{name}], or save larger steps less often")
     } else {
         "use a bucket in this machine's region, check proxies and bandwidth limits, or save less often"
             .to_owned()
     };
-    Finding::warn(direction.check(), &subject.name, text, advice)
-}
-
-/// Returns the finding for a rate that could not be measured.
-pub fn unmeasured(subject: &Subject, direction: Direction, error: &Error) -> Finding {
-    let advice = remedy(error, "check the network to the store");
-    Finding::warn(
-        direction.check(),
-        &subject.name,
-        format!("cannot measure it: {error}"),
-        advice,
-    )
+    check.warn(text, advice)
 }
 
 /// Returns the finding on the duration of a small request.
-pub fn latency(subject: &Subject, milliseconds: u64) -> Finding {
-    let text = match milliseconds {
-        0 => "a small request takes less than 1ms".to_owned(),
-        _ => format!(
-            "a small request takes {}",
-            words::duration(Duration::from_millis(milliseconds))
-        ),
+pub fn latency(remote: &RemoteSettings, milliseconds: u64) -> Finding {
+    let check = check("latency", remote);
+    let duration = match milliseconds {
+        0 => "less than 1ms".to_owned(),
+        _ => words::duration(Duration::from_millis(milliseconds)),
     };
+    let text = format!("a small request takes {duration}");
     if milliseconds < SLOW_ANSWER_MILLISECONDS {
-        return Finding::pass("latency", &subject.name, text);
+        return check.pass(text);
     }
-    let advice = "use a bucket in this machine's region; steps with many small files are affected most";
-    Finding::warn("latency", &subject.name, text, advice)
+    check.warn(
+        text,
+        "use a bucket in this machine's region; steps with many small files are affected most",
+    )
 }
 
 #[cfg(test)]
@@ -142,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_rate_says_how_it_was_measured_and_what_it_means() {
-        let finding = rate(&subject("s3://b"), Direction::Up, &FAST, None);
+        let finding = rate(&subject("s3://b"), Direction::Up, &Ok(FAST));
         assert_eq!(
             (finding.check.as_str(), finding.outcome),
             ("upload rate", Outcome::Pass)
@@ -161,7 +153,7 @@ mod tests {
             milliseconds: 2_500,
             at_once: 1,
         };
-        let finding = rate(&subject("s3://b"), Direction::Down, &slow, None);
+        let finding = rate(&subject("s3://b"), Direction::Down, &Ok(slow));
         assert_eq!(
             (finding.check.as_str(), finding.outcome),
             ("download rate", Outcome::Warn)
@@ -171,7 +163,9 @@ mod tests {
             "{finding:?}"
         );
         assert!(finding.remedy.unwrap().contains("this machine's region"));
-        let finding = rate(&subject("s3://b"), Direction::Down, &slow, Some(1 << 20));
+        let mut limited = subject("s3://b");
+        limited.bandwidth_limit_bytes_per_second = Some(1 << 20);
+        let finding = rate(&limited, Direction::Down, &Ok(slow));
         assert!(
             finding.measured.contains("bandwidth-limit at 1.0 MiB/s"),
             "{finding:?}"
@@ -193,7 +187,7 @@ mod tests {
         };
         assert_eq!(nothing.bytes_per_second(), 0);
         assert_eq!(
-            rate(&subject("s3://b"), Direction::Up, &nothing, None).outcome,
+            rate(&subject("s3://b"), Direction::Up, &Ok(nothing)).outcome,
             Outcome::Warn
         );
         let huge = Measured {
@@ -215,7 +209,7 @@ mod tests {
         assert_eq!(latency(&subject, 35).measured, "a small request takes 35ms");
         assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
         let error = Error::new(ErrorKind::Unreachable, "cannot write the object");
-        let finding = unmeasured(&subject, Direction::Up, &error);
+        let finding = rate(&subject, Direction::Up, &Err(error));
         assert_eq!(finding.outcome, Outcome::Warn);
         assert_eq!(finding.measured, "cannot measure it: cannot write the object");
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Subject, provider};
+use super::{check, provider};
 use crate::doctor::Finding;
 use crate::doctor::leftovers::{CHECK, named};
 use stepvault_core::error::{Error, ErrorKind};
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::words;
 
@@ -35,15 +36,14 @@ pub struct LeftUploads {
 }
 
 /// Returns the finding on incomplete uploads of one run; `command` is the `stepvault gc` that removes them.
-pub fn left_uploads(subject: &Subject, found: &LeftUploads, command: &str) -> Finding {
+pub fn left_uploads(remote: &RemoteSettings, found: &LeftUploads, command: &str) -> Finding {
+    let check = check(CHECK, remote);
     if found.uploads.is_empty() {
-        let measured = if found.all {
-            "no upload is pending".to_owned()
+        return check.pass(if found.all {
+            "no upload is pending"
         } else {
             "too many uploads are pending to check all; none of those checked belongs to a run of stepvault"
-                .to_owned()
-        };
-        return Finding::pass(CHECK, &subject.name, measured);
+        });
     }
     let mut oldest_first: Vec<&LeftUpload> = found.uploads.iter().collect();
     oldest_first.sort_by_key(|upload| std::cmp::Reverse(upload.age_seconds));
@@ -61,12 +61,9 @@ pub fn left_uploads(subject: &Subject, found: &LeftUploads, command: &str) -> Fi
         size(found),
     );
     if oldest.is_none_or(|seconds| seconds < GC_UPLOADS_AFTER_SECONDS) {
-        let measured = format!("{measured}; a process may still be writing them");
-        return Finding::pass(CHECK, &subject.name, measured);
+        return check.pass(format!("{measured}; a process may still be writing them"));
     }
-    Finding::warn(
-        CHECK,
-        &subject.name,
+    check.warn(
         measured,
         format!("delete those that are older than a day, whose parts are stored and billed: {command}"),
     )
@@ -88,23 +85,22 @@ fn size(found: &LeftUploads) -> String {
 }
 
 /// Returns the finding for a store that does not list pending uploads.
-pub fn uploads_not_listed(subject: &Subject) -> Finding {
-    let measured =
-        "this store does not list pending uploads: only a rule of the bucket removes abandoned ones";
-    Finding::pass(CHECK, &subject.name, measured)
+pub fn uploads_not_listed(remote: &RemoteSettings) -> Finding {
+    check(CHECK, remote)
+        .pass("this store does not list pending uploads: only a rule of the bucket removes abandoned ones")
 }
 
 /// Returns the finding for pending uploads that could not be listed.
-pub fn uploads_unread(subject: &Subject, error: &Error) -> Finding {
+pub fn uploads_unread(remote: &RemoteSettings, error: &Error) -> Finding {
     let advice = if error.kind() == ErrorKind::Denied {
         format!(
             "check it yourself, or {}",
-            provider::uploads_right(subject.scheme)
+            provider::uploads_right(remote.url.scheme)
         )
     } else {
         "run the check again: incomplete uploads of lost nodes are stored and billed".to_owned()
     };
-    Finding::warn(CHECK, &subject.name, error.to_string(), advice)
+    check(CHECK, remote).warn(error.to_string(), advice)
 }
 
 #[cfg(test)]

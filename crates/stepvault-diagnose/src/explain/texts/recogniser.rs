@@ -30,25 +30,29 @@ pub struct Recogniser {
     pub example: &'static str,
 }
 
-/// Returns a recognizer of a text that determines the cause.
-pub(super) const fn text(
-    cause: Cause,
-    weight: u32,
-    pattern: &'static str,
-    source: &'static str,
-    example: &'static str,
-) -> Recogniser {
+/// Returns a recognizer of a text that `source` prints, which determines the cause. It needs a pattern and an example.
+pub(super) const fn text(cause: Cause, weight: u32, source: &'static str) -> Recogniser {
     Recogniser {
         cause,
         weight,
         open: Open::Nothing,
-        pattern,
+        pattern: "",
         source,
-        example,
+        example: "",
     }
 }
 
-/// Returns a recognizer of a text that leaves something undetermined.
-pub(super) const fn vague(open: Open, text: Recogniser) -> Recogniser {
-    Recogniser { open, ..text }
+impl Recogniser {
+    pub(super) const fn pattern(self, pattern: &'static str) -> Self {
+        Self { pattern, ..self }
+    }
+
+    pub(super) const fn example(self, example: &'static str) -> Self {
+        Self { example, ..self }
+    }
+
+    /// For a text that leaves something undetermined.
+    pub(super) const fn leaves_open(self, open: Open) -> Self {
+        Self { open, ..self }
+    }
 }

@@ -96,17 +96,13 @@ fn lines(findings: &[Finding], title: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stepvault_diagnose::doctor::Check;
 
     #[test]
     fn the_table_says_what_to_do_below_what_was_measured() {
         let findings = vec![
-            Finding::pass("directory", "vault /v", "works"),
-            Finding::fail(
-                "free bytes",
-                "vault on /v",
-                "0 B of 1.0 GiB free",
-                "delete something",
-            ),
+            Check::new("directory", "vault /v").pass("works"),
+            Check::new("free bytes", "vault on /v").fail("0 B of 1.0 GiB free", "delete something"),
         ];
         let feasible = Feasibility {
             findings: Vec::new(),

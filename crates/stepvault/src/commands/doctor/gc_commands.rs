@@ -5,9 +5,9 @@ use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::words::shell_word;
 use stepvault_engine::doctor::left_uploads::GcCommand;
+use stepvault_engine::doctor::local::RunToCheck;
 use stepvault_engine::explain::quoted;
 
-use super::local::ChosenRun;
 use crate::context::{Settings, choose_remotes, given_remotes};
 use crate::session::Session;
 
@@ -22,7 +22,7 @@ pub(super) struct GcCommands {
 }
 
 /// Collects the parts that are common to the commands of all remotes.
-pub(super) fn gc_commands(session: &Session, settings: &Settings, runs: &[ChosenRun]) -> Result<GcCommands> {
+pub(super) fn gc_commands(session: &Session, settings: &Settings, runs: &[RunToCheck]) -> Result<GcCommands> {
     let global = &session.global;
     let (given, _) = given_remotes(global)?;
     let chosen = choose_remotes(&given, &settings.config.remotes)?;

@@ -1,9 +1,10 @@
 //! Selects the local checks from the configuration and the arguments.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::config::{Completion, RunSettings};
+use stepvault_core::config::RunSettings;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::variables::Value;
@@ -16,49 +17,37 @@ use crate::context::{Settings, absolute, vault_beside};
 /// Default directory for temporary files, unless TMPDIR is set.
 const SYSTEM_TEMPORARY: &str = "/tmp";
 
-/// A run to check.
-#[derive(Debug)]
-pub(super) struct ChosenRun {
-    /// The name to display: the run's name, else its directory.
-    title: String,
-    /// The run's name, if any.
-    pub(super) name: Option<RunName>,
-    /// The run's settings.
-    pub(super) settings: RunSettings,
-}
-
-impl ChosenRun {
-    /// Returns the configuration table with the run's local keep rules.
-    pub(super) fn keep_table(&self) -> String {
-        match &self.name {
-            Some(name) => format!("run.\"{name}\".keep.local"),
-            None => "keep.local".to_owned(),
-        }
+/// Returns the configuration table with the run's local keep rules.
+pub(super) fn keep_table(run: &RunToCheck) -> String {
+    match &run.name {
+        Some(name) => format!("run.\"{name}\".keep.local"),
+        None => "keep.local".to_owned(),
     }
 }
 
 /// Returns the named run, the run of the given directory, or else all configured runs.
-pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Result<Vec<ChosenRun>> {
+pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Result<Vec<RunToCheck>> {
     let named = settings.named_run().map(|name| settings.config.run(name));
-    let of = |run: RunSettings| ChosenRun {
+    let of = |run: RunSettings| RunToCheck {
         title: run.name.to_string(),
         name: Some(run.name.clone()),
         settings: run,
     };
     if let Some(directory) = directory {
         let directory = PathBuf::from(absolute(directory)?);
-        let watched = settings
-            .config
-            .runs
-            .iter()
-            .find(|run| run.watch.as_ref() == Some(&directory));
-        return Ok(vec![match named.or_else(|| watched.cloned()) {
+        let mut configured = settings.config.runs.iter();
+        let watched = || {
+            configured
+                .find(|run| run.watch.as_ref() == Some(&directory))
+                .cloned()
+        };
+        return Ok(vec![match named.or_else(watched) {
             Some(run) => of(RunSettings {
                 watch: Some(directory),
                 ..run
             }),
             // A run with any name has the default of every key.
-            None => ChosenRun {
+            None => RunToCheck {
                 title: directory.display().to_string(),
                 name: None,
                 settings: RunSettings {
@@ -68,7 +57,7 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
             },
         }]);
     }
-    let runs: Vec<ChosenRun> = match named {
+    let runs: Vec<RunToCheck> = match named {
         Some(run) => vec![of(run)],
         None => settings.config.runs.iter().cloned().map(of).collect(),
     };
@@ -87,7 +76,7 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
 /// Returns the local checks for these runs.
 pub(super) fn to_check(
     settings: &Settings,
-    runs: &[ChosenRun],
+    runs: &[RunToCheck],
     arguments: &DoctorArguments,
 ) -> Result<LocalToCheck> {
     let config = &settings.config;
@@ -96,19 +85,11 @@ pub(super) fn to_check(
         vault_beside(&watch.join("step")).ok()
     };
     Ok(LocalToCheck {
-        runs: runs.iter().map(run_to_check).collect(),
+        runs: runs.to_vec(),
         vault: settings.local_directory().or_else(beside),
         vault_parents: settings.vault_parents(),
         temporary: temporary(),
-        variables: config
-            .doctor
-            .required_environment
-            .iter()
-            .map(|name| {
-                let value = std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-                (name.clone(), Value::of(value.as_deref()))
-            })
-            .collect(),
+        variables: config.doctor.required_environment.iter().map(variable).collect(),
         links: config.local.links,
         memory_budget_bytes: config.upload.memory_budget_bytes,
         profiles: settings.profiles()?,
@@ -121,19 +102,10 @@ pub(super) fn to_check(
     })
 }
 
-fn run_to_check(run: &ChosenRun) -> RunToCheck {
-    let quiet = match run.settings.complete {
-        Completion::Auto(quiet) | Completion::Quiet(quiet) => quiet.as_secs(),
-        Completion::Rename | Completion::Marker(_) => 0,
-    };
-    RunToCheck {
-        title: run.title.clone(),
-        run: run.name.clone(),
-        watch: run.settings.watch.clone(),
-        by_profile: matches!(run.settings.complete, Completion::Auto(_)),
-        profile: run.settings.profile.clone(),
-        quiet_seconds: quiet,
-    }
+fn variable(name: &String) -> (String, Value) {
+    let value = std::env::var_os(name);
+    let text = value.as_deref().map(OsStr::to_string_lossy);
+    (name.clone(), Value::of(text.as_deref()))
 }
 
 /// Returns the directories into which frameworks and libraries write temporary files.

@@ -11,12 +11,11 @@ use std::time::Instant;
 
 use stepvault_core::Result;
 use stepvault_diagnose::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
-use stepvault_diagnose::doctor::{Finding, Outcome};
-use stepvault_engine::doctor::local::{RunLook, check_local};
+use stepvault_diagnose::doctor::{Check, Finding, Outcome};
+use stepvault_engine::doctor::local::{RunLook, RunToCheck, check_local};
 
 pub(crate) use self::arguments::DoctorArguments;
 use self::document::DoctorDocument;
-use self::local::ChosenRun;
 use self::remotes::{RemoteLook, Wanted};
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
@@ -67,30 +66,24 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
 /// Computes the feasibility for one run.
 fn answer(
     settings: &Settings,
-    run: &ChosenRun,
+    run: &RunToCheck,
     look: &RunLook,
     remote: &RemoteLook,
     notices: &[Notice],
 ) -> Feasibility {
     let Some(forecast) = look.forecast.clone() else {
         return Feasibility {
-            findings: vec![Finding::pass(
-                "forecast",
-                look.title.clone(),
-                "no step exists yet: give --step-size and --save-interval for a forecast",
-            )],
+            findings: vec![
+                Check::new("forecast", look.facts.title.as_str())
+                    .pass("no step exists yet: give --step-size and --save-interval for a forecast"),
+            ],
             suggested: Vec::new(),
         };
     };
     feasibility(&Situation {
-        run: look.title.clone(),
-        keep_table: run.keep_table(),
+        local: look.facts.clone(),
+        keep_table: local::keep_table(run),
         forecast,
-        seal_method: look.seal_method,
-        shares_disk: look.shares_disk,
-        disk_rates: look.disk_rates,
-        room: look.room,
-        kept: look.kept,
         remotes: remote.rates_of(settings, run),
         notices: notices.to_vec(),
         keep_local: run.settings.keep_local.clone(),

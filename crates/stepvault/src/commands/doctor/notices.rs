@@ -31,16 +31,14 @@ pub(super) fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Noti
     let asked: Vec<NoticeSource> = ec2.into_iter().chain(gce).collect();
     let named = agent.notices != Notices::Auto;
     let (sources, finding) = notices(&firmware(Path::new(DIRECTORY)), &asked, named);
-    let mut counted: Vec<Notice> = sources
-        .into_iter()
-        .map(|source| match source {
-            NoticeSource::Ec2 => notice(format!("{}'s spot notice of", provider(source)), EC2_SECONDS),
-            NoticeSource::Gce => notice(
-                format!("{}'s preemption notice of", provider(source)),
-                GCE_SECONDS,
-            ),
-        })
-        .collect();
+    let of_source = |source| {
+        let (kind, seconds) = match source {
+            NoticeSource::Ec2 => ("spot", EC2_SECONDS),
+            NoticeSource::Gce => ("preemption", GCE_SECONDS),
+        };
+        notice(format!("{}'s {kind} notice of", provider(source)), seconds)
+    };
+    let mut counted: Vec<Notice> = sources.into_iter().map(of_source).collect();
     let deadline = agent.drain_deadline.as_secs();
     counted.push(notice("SIGTERM and agent.drain-deadline of".to_owned(), deadline));
     (counted, Some(finding))

@@ -10,15 +10,15 @@ use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::feasibility::MeasuredRemote;
-use stepvault_diagnose::doctor::remote::{self as judge, Subject};
+use stepvault_diagnose::doctor::remote::{self as judge, MeasuredRates};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::doctor::local::RunToCheck;
 use stepvault_engine::doctor::remote::{RemoteToCheck, check_remote};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::space;
 use stepvault_remote::open::OpenOptions;
 
 use super::gc_commands::GcCommands;
-use super::local::ChosenRun;
 use crate::context::Settings;
 
 /// The findings and rates of the remotes.
@@ -32,7 +32,7 @@ pub(super) struct RemoteLook {
 
 impl RemoteLook {
     /// Returns the measured rates of a run's remotes.
-    pub(super) fn rates_of(&self, settings: &Settings, run: &ChosenRun) -> Vec<MeasuredRemote> {
+    pub(super) fn rates_of(&self, settings: &Settings, run: &RunToCheck) -> Vec<MeasuredRemote> {
         let remotes = settings.remotes(&run.settings);
         let rates = |remote: &RemoteSettings| {
             let known = self.measured.get(&remote.name).cloned();
@@ -54,7 +54,7 @@ pub(super) struct Wanted {
 /// Checks every remote of the runs concurrently.
 pub(super) async fn check(
     settings: &Settings,
-    runs: &[ChosenRun],
+    runs: &[RunToCheck],
     wanted: Wanted,
     gc_commands: &GcCommands,
 ) -> Result<RemoteLook> {
@@ -79,15 +79,14 @@ pub(super) async fn check(
     let mut look = RemoteLook::default();
     let mut reports = reports.await.into_iter();
     for remote in remotes {
-        let mut rates = not_measured(&remote);
+        let mut measured = not_measured(&remote);
         if let Some(report) = reports.next() {
-            rates.up_bytes_per_second = report.rates.up_bytes_per_second;
-            rates.down_bytes_per_second = report.rates.down_bytes_per_second;
+            measured.rates = report.rates;
             look.findings.extend(report.findings);
         }
         let given = wanted.upload_rate.map(|rate| allowed(rate, &remote));
-        rates.up_bytes_per_second = given.or(rates.up_bytes_per_second);
-        look.measured.insert(remote.name, rates);
+        measured.rates.up_bytes_per_second = given.or(measured.rates.up_bytes_per_second);
+        look.measured.insert(remote.name, measured);
     }
     Ok(look)
 }
@@ -96,7 +95,7 @@ pub(super) async fn check(
 /// finding.
 pub(super) async fn devices(
     settings: &Settings,
-    runs: &[ChosenRun],
+    runs: &[RunToCheck],
     vault: Option<PathBuf>,
 ) -> Result<Vec<Finding>> {
     let Some(vault) = vault else {
@@ -109,7 +108,7 @@ pub(super) async fn devices(
     blocking(move || {
         let finding = |remote: &RemoteSettings| {
             let is_vaults = space::on_one_filesystem(&vault, Path::new(&remote.url.prefix))?;
-            Some(judge::device(&Subject::of(remote), is_vaults))
+            Some(judge::device(remote, is_vaults))
         };
         Ok(directories.iter().filter_map(finding).collect())
     })
@@ -117,13 +116,13 @@ pub(super) async fn devices(
 }
 
 /// Returns the run whose keys are used for the checks, because permissions may cover only one run's keys.
-fn probed_run(runs: &[ChosenRun]) -> Result<RunName> {
+fn probed_run(runs: &[RunToCheck]) -> Result<RunName> {
     let named = runs.iter().find_map(|run| run.name.clone());
     named.map_or_else(|| RunName::new("stepvault-doctor"), Ok)
 }
 
 /// Returns each remote once; without a run every configured or named remote.
-fn remotes_of(settings: &Settings, runs: &[ChosenRun]) -> Vec<RemoteSettings> {
+fn remotes_of(settings: &Settings, runs: &[RunToCheck]) -> Vec<RemoteSettings> {
     let named = |name: &RemoteName| settings.named_remotes().is_none_or(|names| names.contains(name));
     let of_runs = |name: &RemoteName| {
         let mut remotes = runs.iter().flat_map(|run| settings.remotes(&run.settings));
@@ -147,7 +146,6 @@ fn not_measured(remote: &RemoteSettings) -> MeasuredRemote {
     MeasuredRemote {
         remote: remote.name.to_string(),
         required: remote.required,
-        up_bytes_per_second: None,
-        down_bytes_per_second: None,
+        rates: MeasuredRates::default(),
     }
 }
