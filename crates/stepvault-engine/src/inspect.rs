@@ -96,9 +96,8 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .profile
         .map(|name| named(request.profiles, name))
         .transpose()?;
-    let facts = path
-        .metadata()
-        .map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
+    let fault = |error| stepvault_local::errors::io(WHAT, path, error);
+    let facts = path.metadata().map_err(fault)?;
     let now = clock.now();
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
     // Only the directory above shows the other half of a pair.
@@ -258,10 +257,8 @@ impl UncheckedSteps<'_> {
         let mut runs = runs_below(&self.tree, &self.files, request.profiles, now, &request.options);
         // A part of a step may look like a step of another framework.
         runs.retain(|run| {
-            let newest = run
-                .newest
-                .as_ref()
-                .map(|step| format!("{}/{}", run.directory, step.path));
+            let newest = run.newest.as_ref();
+            let newest = newest.map(|step| format!("{}/{}", run.directory, step.path));
             let mut steps = self.found.steps.iter();
             has_none
                 || run.profile == self.profile.name
@@ -383,14 +380,8 @@ impl Inspection {
 
     /// Returns the newest valid step; of several with the same number, the first.
     pub fn newest_valid(&self) -> Option<&InspectedStep> {
-        let valid = self.counted().filter(|entry| entry.is_valid());
-        valid.reduce(|best, entry| {
-            if self.order_of(entry) > self.order_of(best) {
-                entry
-            } else {
-                best
-            }
-        })
+        let valid = self.counted().rev().filter(|entry| entry.is_valid());
+        valid.max_by_key(|entry| self.order_of(entry))
     }
 
     /// Returns the newest step among those that are complete and proved sound.
@@ -416,14 +407,10 @@ impl Inspection {
 
     /// Returns the steps that count: those with temporary names do not, and those that a trainer cannot resume from
     /// count only if there are no others.
-    fn counted(&self) -> impl Iterator<Item = &InspectedStep> {
+    fn counted(&self) -> impl DoubleEndedIterator<Item = &InspectedStep> {
         let is_named = |entry: &InspectedStep| !self.found.temporary.contains(&entry.step.path);
-        let resumable = self
-            .steps
-            .iter()
-            .any(|entry| entry.step.resumable && is_named(entry));
-        self.steps
-            .iter()
-            .filter(move |entry| is_named(entry) && entry.step.resumable == resumable)
+        let steps = self.steps.iter();
+        let resumable = steps.clone().any(|entry| entry.step.resumable && is_named(entry));
+        steps.filter(move |entry| is_named(entry) && entry.step.resumable == resumable)
     }
 }

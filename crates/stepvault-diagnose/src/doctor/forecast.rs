@@ -37,29 +37,18 @@ impl Forecast {
         newest.sort_by_key(|step| std::cmp::Reverse(step.written_at));
         let so_far: Vec<Taken> = newest.iter().rev().map(|step| step.taken).collect();
         let next = next_step(&so_far)?;
-        let pairs = || newest.windows(2).take(PAUSES);
-        let pauses = pairs().filter_map(|pair| match pair {
-            // The files of a restored step are all written at once, long after the trainer's own interval.
-            [later, earlier] => {
-                Some(later.written_at.seconds_since(earlier.written_at)).filter(|gap| *gap > 0)
-            }
-            _ => None,
-        });
-        let strides = pairs().filter_map(|pair| match pair {
-            [later, earlier] => later
-                .step?
-                .checked_sub(earlier.step?)
-                .filter(|stride| *stride > 0),
-            _ => None,
-        });
+        let pairs = || newest.iter().zip(newest.iter().skip(1)).take(PAUSES);
+        let pauses = pairs().map(|(later, earlier)| later.written_at.seconds_since(earlier.written_at));
+        let strides = pairs().filter_map(|(later, earlier)| later.step?.checked_sub(earlier.step?));
         let source = match next.from_steps {
             1 => format!("the one step {place}"),
             count => format!("the newest {count} steps {place}"),
         };
         Some(Self {
             taken: next.taken,
-            interval_seconds: middle(pauses.collect()),
-            interval_steps: middle(strides.collect()),
+            // The files of a restored step are all written at once, long after the trainer's own interval.
+            interval_seconds: middle(pauses.filter(|gap| *gap > 0).collect()),
+            interval_steps: middle(strides.filter(|stride| *stride > 0).collect()),
             source,
         })
     }

@@ -1,6 +1,9 @@
 //! A model described by numbers, and its saved tensors.
 
-use super::amount::{plus, total};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::amount::total;
 use super::dtype::Dtype;
 use super::optimizer::{Optimizer, Tensors};
 use stepvault_core::error::{Error, ErrorKind, Result};
@@ -25,15 +28,15 @@ pub struct Model {
 }
 
 /// Bytes of tensors, without overhead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Payload {
-    /// The weights.
+    /// Bytes of the weights, once.
     pub weights_bytes: u64,
-    /// The second copy of the weights.
+    /// Bytes of the optimizer's copy of the weights, once.
     pub master_bytes: u64,
-    /// The optimizer's state.
+    /// Bytes of the optimizer's states, once.
     pub optimizer_bytes: u64,
-    /// Other tensors.
+    /// `--extra`.
     pub extra_bytes: u64,
 }
 
@@ -106,43 +109,37 @@ impl Model {
     /// The errors of [`Self::check`]; [`ErrorKind::Usage`] if a number is too large.
     pub fn payload(&self) -> Result<Payload> {
         self.check()?;
-        let master_bytes = self.master_tensors()?.unwrap_or_default().bytes;
-        let optimizer_bytes = self
-            .optimizer
-            .bytes(self.parameters, self.tensors, self.adamw_parameters)?;
         let payload = Payload {
             weights_bytes: self.weight_tensors()?.bytes,
-            master_bytes,
-            optimizer_bytes,
+            master_bytes: self.master_tensors()?.unwrap_or_default().bytes,
+            optimizer_bytes: (self.optimizer).bytes(self.parameters, self.tensors, self.adamw_parameters)?,
             extra_bytes: self.extra_bytes,
         };
         payload.total_bytes()?;
         Ok(payload)
     }
 
+    /// Returns the tensors of the model as this type.
+    fn tensors_as(&self, dtype: Dtype) -> Result<Tensors> {
+        Ok(Tensors::of(self.tensors, dtype.bytes_of(self.parameters)?))
+    }
+
     pub(super) fn weight_tensors(&self) -> Result<Tensors> {
-        Ok(Tensors {
-            count: self.tensors,
-            bytes: self.weights.bytes_of(self.parameters)?,
-        })
+        self.tensors_as(self.weights)
     }
 
     pub(super) fn master_tensors(&self) -> Result<Option<Tensors>> {
-        self.master
-            .map(|dtype| {
-                Ok(Tensors {
-                    count: self.tensors,
-                    bytes: dtype.bytes_of(self.parameters)?,
-                })
-            })
-            .transpose()
+        self.master.map(|dtype| self.tensors_as(dtype)).transpose()
+    }
+
+    pub(super) fn optimizer_states(&self) -> Result<Vec<Tensors>> {
+        self.optimizer
+            .states(self.parameters, self.tensors, self.adamw_parameters)
     }
 
     /// Returns the optimizer's state for each parameter, including its copy of the weights.
     pub(super) fn state_tensors(&self) -> Result<Vec<Tensors>> {
-        let mut states = self
-            .optimizer
-            .states(self.parameters, self.tensors, self.adamw_parameters)?;
+        let mut states = self.optimizer_states()?;
         states.extend(self.master_tensors()?);
         Ok(states)
     }
@@ -154,9 +151,11 @@ impl Model {
     /// Returns the number of tensors in the optimizer's file, including its steps.
     pub(super) fn state_count(&self) -> Result<u64> {
         let states = self.state_tensors()?;
-        plus(
-            total(states.iter().map(|state| state.count))?,
-            self.step_tensors()?.count,
+        total(
+            states
+                .iter()
+                .chain([&self.step_tensors()?])
+                .map(|state| state.count),
         )
     }
 

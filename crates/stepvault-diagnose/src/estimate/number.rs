@@ -36,18 +36,9 @@ fn count(text: &str) -> std::result::Result<u64, &'static str> {
     };
     exponent = exponent.checked_add(power).ok_or(TOO_LARGE)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let mut digits = String::new();
-    for letter in whole
-        .chars()
-        .filter(|letter| *letter != '_')
-        .chain(fraction.chars())
-    {
-        if !letter.is_ascii_digit() {
-            return Err(NO_NUMBER);
-        }
-        digits.push(letter);
-    }
-    if !whole.starts_with(|letter: char| letter.is_ascii_digit()) {
+    let digits = whole.replace('_', "") + fraction;
+    let are_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !are_digits || !whole.starts_with(|letter: char| letter.is_ascii_digit()) {
         return Err(NO_NUMBER);
     }
     if digits.len() > MAX_DIGITS {
@@ -56,20 +47,12 @@ fn count(text: &str) -> std::result::Result<u64, &'static str> {
     let mantissa: u128 = digits.parse().map_err(|_| NO_NUMBER)?;
     let fraction_digits = i32::try_from(fraction.len()).map_err(|_| TOO_LARGE)?;
     let scale = exponent.checked_sub(fraction_digits).ok_or(TOO_LARGE)?;
-    let ten_to = |power: u32| 10_u128.checked_pow(power);
-    let value = if scale >= 0 {
-        let factor = ten_to(scale.unsigned_abs());
-        if mantissa == 0 {
-            Some(0)
-        } else {
-            factor.and_then(|factor| mantissa.checked_mul(factor))
-        }
-    } else {
-        match ten_to(scale.unsigned_abs()) {
-            Some(divisor) if mantissa.is_multiple_of(divisor) => Some(mantissa / divisor),
-            _ if mantissa == 0 => Some(0),
-            _ => return Err("it is not a whole number"),
-        }
+    let value = match 10_u128.checked_pow(scale.unsigned_abs()) {
+        _ if mantissa == 0 => Some(0),
+        Some(factor) if scale >= 0 => mantissa.checked_mul(factor),
+        Some(divisor) if mantissa.is_multiple_of(divisor) => Some(mantissa / divisor),
+        _ if scale < 0 => return Err("it is not a whole number"),
+        _ => None,
     };
     value.and_then(|value| u64::try_from(value).ok()).ok_or(TOO_LARGE)
 }

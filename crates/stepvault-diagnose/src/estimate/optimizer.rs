@@ -51,6 +51,13 @@ pub(super) struct Tensors {
     pub(super) bytes: u64,
 }
 
+impl Tensors {
+    /// Returns this many tensors of these bytes in total.
+    pub(super) const fn of(count: u64, bytes: u64) -> Self {
+        Self { count, bytes }
+    }
+}
+
 impl Optimizer {
     /// The names, with the default data type of each.
     const NAMES: [(&str, Self); 10] = [
@@ -69,42 +76,26 @@ impl Optimizer {
     /// Returns the states: one entry for each state of a parameter. `others` is the number of parameters that `AdamW`
     /// updates with Muon.
     pub(super) fn states(self, parameters: u64, tensors: u64, others: u64) -> Result<Vec<Tensors>> {
-        let of_each = |dtype: Dtype| {
-            Ok(Tensors {
-                count: tensors,
-                bytes: dtype.bytes_of(parameters)?,
-            })
-        };
+        let of_each = |dtype: Dtype| Ok(Tensors::of(tensors, dtype.bytes_of(parameters)?));
         Ok(match self {
             Self::None | Self::Sgd => Vec::new(),
             Self::SgdMomentum(dtype) | Self::Lion(dtype) => vec![of_each(dtype)?],
-            Self::Adam(dtype) => vec![of_each(dtype)?, of_each(dtype)?],
+            Self::Adam(dtype) => vec![of_each(dtype)?; 2],
             Self::Adam8Bit => {
                 let blocks = parameters.div_ceil(BLOCK_PARAMETERS);
-                let scales = Tensors {
-                    count: tensors,
-                    bytes: times(blocks, SCALE_BYTES)?,
-                };
-                let tables = Tensors {
-                    count: 2,
-                    bytes: TABLES_BYTES,
-                };
+                let scales = Tensors::of(tensors, times(blocks, SCALE_BYTES)?);
+                let tables = Tensors::of(2, TABLES_BYTES);
                 let state = of_each(Dtype::Int8)?;
                 vec![state, state, scales, scales, tables]
             }
             Self::Adafactor => {
                 let side = parameters.checked_div(tensors).unwrap_or_default().isqrt();
-                let rows = Tensors {
-                    count: tensors,
-                    bytes: Dtype::Fp32.bytes_of(times(side, tensors)?)?,
-                };
-                vec![rows, rows]
+                let rows_bytes = Dtype::Fp32.bytes_of(times(side, tensors)?)?;
+                vec![Tensors::of(tensors, rows_bytes); 2]
             }
             Self::Muon(dtype) => {
-                let second = Tensors {
-                    count: scaled(tensors, others, parameters.max(1))?,
-                    bytes: dtype.bytes_of(others)?,
-                };
+                let count = scaled(tensors, others, parameters.max(1))?;
+                let second = Tensors::of(count, dtype.bytes_of(others)?);
                 let mut states = vec![of_each(dtype)?];
                 states.extend((others > 0).then_some(second));
                 states
@@ -117,10 +108,7 @@ impl Optimizer {
         if !matches!(self, Self::Adam(_)) {
             return Ok(None);
         }
-        Ok(Some(Tensors {
-            count: tensors,
-            bytes: times(tensors, STEP_BYTES)?,
-        }))
+        Ok(Some(Tensors::of(tensors, times(tensors, STEP_BYTES)?)))
     }
 
     /// Returns whether its state is saved.

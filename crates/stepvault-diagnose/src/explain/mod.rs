@@ -13,7 +13,7 @@ mod settle;
 pub mod texts;
 
 pub use cause::Cause;
-pub use evidence::{Evidence, Kind, Place};
+pub use evidence::{Evidence, EvidenceSource, LogPosition};
 pub use facts::{UploadFacts, from_place, from_record, from_starts, from_upload};
 pub use rank::{Explanation, Likelihood, explanations};
 pub use scan::{LogScan, Scanner, Sighting, evidence_of};

@@ -38,15 +38,16 @@ impl Likelihood {
 }
 
 /// A cause with its evidence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Explanation {
     /// The cause.
+    #[schemars(with = "String", extend("enum" = Cause::ALL.map(Cause::name)))]
     pub cause: Cause,
-    /// How likely it is.
+    /// How likely it is: very likely from 90 points, likely from 40.
     pub likelihood: Likelihood,
-    /// The sum of its evidence.
+    /// The sum of its evidence; comparable only within one document.
     pub points: u32,
-    /// Its evidence, the strongest first, at most 8 pieces.
+    /// The evidence for it, the strongest first, at most 8 pieces.
     pub evidence: Vec<Evidence>,
 }
 
@@ -82,11 +83,8 @@ fn explanation(cause: Cause, mut evidence: Vec<Evidence>) -> Explanation {
     evidence.sort_by_key(|piece| (Reverse(piece.points()), piece.kind, Reverse(piece.recency)));
     evidence.dedup();
     evidence.truncate(MAXIMUM_TOLD);
-    let points = evidence
-        .iter()
-        .enumerate()
-        .map(|(position, piece)| piece.points() >> position)
-        .sum();
+    let in_order = evidence.iter().enumerate();
+    let points = in_order.map(|(position, piece)| piece.points() >> position).sum();
     Explanation {
         cause,
         likelihood: match points {
@@ -101,12 +99,12 @@ fn explanation(cause: Cause, mut evidence: Vec<Evidence>) -> Explanation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Kind;
+    use super::super::EvidenceSource;
     use super::*;
 
     fn said(cause: Cause, weight: u32, recency: u32) -> Evidence {
         Evidence {
-            kind: Kind::Said,
+            kind: EvidenceSource::Log,
             ..Evidence::now(cause, weight, format!("{cause:?} {weight}")).earlier(recency)
         }
     }

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 use super::texts::{self, Recogniser};
-use super::{Cause, Evidence, Kind, Place};
+use super::{Cause, Evidence, EvidenceSource, LogPosition};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -132,20 +132,14 @@ impl<'a> Reading<'a> {
             let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
             let room = PIECE_BYTES - self.piece.len();
             let length = end.unwrap_or(rest.len());
-            if length > room {
-                let (fitting, more) = rest.split_at(room);
-                self.piece.extend_from_slice(fitting);
-                self.bytes += fitting.len() as u64;
-                self.look();
-                self.piece.drain(..PIECE_BYTES - OVERLAP_BYTES);
-                rest = more;
-                continue;
-            }
-            let (fitting, more) = rest.split_at(length);
+            let (fitting, more) = rest.split_at(length.min(room));
             self.piece.extend_from_slice(fitting);
             self.bytes += fitting.len() as u64;
             rest = more;
-            if let Some((ending, more)) = rest.split_first() {
+            if length > room {
+                self.look();
+                self.piece.drain(..PIECE_BYTES - OVERLAP_BYTES);
+            } else if let Some((ending, more)) = rest.split_first() {
                 self.look();
                 self.piece.clear();
                 self.bytes += 1;
@@ -253,32 +247,29 @@ pub fn evidence_of(scan: &LogScan, file: &str, recency: u32, skipped_bytes: u64)
         if !told.insert((sighting.recogniser.cause, sighting.line)) {
             continue;
         }
-        let Sighting {
-            recogniser, times, ..
-        } = sighting;
-        let position = sighting.line.saturating_mul(1000) / scan.lines.max(1);
-        let position = u32::try_from(position).unwrap_or(1000);
+        let (recogniser, times) = (sighting.recogniser, sighting.times);
+        let share = sighting.line.saturating_mul(1000) / scan.lines.max(1);
+        let share = u32::try_from(share).unwrap_or(1000);
         let said = |cause: Cause, weight: u32| Evidence {
             cause,
-            kind: Kind::Said,
+            kind: EvidenceSource::Log,
             weight,
-            recency: recency.min(1000) * position.min(1000) / 1000,
+            recency: recency.min(1000) * share.min(1000) / 1000,
             open: recogniser.open,
             text: recogniser.source.to_owned(),
-            place: Some(Place {
-                file: file.to_owned(),
+            position: LogPosition {
+                file: Some(file.to_owned()),
                 line: (skipped_bytes == 0).then_some(sighting.line),
-                offset_bytes: skipped_bytes + sighting.offset_bytes,
-                times: *times,
-            }),
+                offset_bytes: Some(skipped_bytes + sighting.offset_bytes),
+                times,
+            },
             quote: Some(sighting.quote.clone()),
         };
         evidence.push(said(recogniser.cause, recogniser.weight));
-        if recogniser.cause == Cause::PathExists && *times >= LOOP_TIMES {
-            let again = said(Cause::RestartLoop, 50);
+        if recogniser.cause == Cause::PathExists && times >= LOOP_TIMES {
             evidence.push(Evidence {
                 text: format!("the same start failed {times} times in one log"),
-                ..again
+                ..said(Cause::RestartLoop, 50)
             });
         }
     }
@@ -365,16 +356,16 @@ mod tests {
         let evidence = evidence_of(&scan, "docker.log", 1000, 0);
         let causes: Vec<Cause> = evidence.iter().map(|piece| piece.cause).collect();
         assert_eq!(causes, [Cause::PathExists, Cause::RestartLoop]);
-        let place = evidence[0].place.clone().unwrap();
-        assert_eq!((place.line, place.times), (Some(3), 3));
+        let position = &evidence[0].position;
+        assert_eq!((position.line, position.times), (Some(3), 3));
         assert_eq!(evidence[1].text, "the same start failed 3 times in one log");
         let log = "No space left on device\nx\nDisk quota exceeded\n";
         let scan = Scanner::new().scan(log.as_bytes()).unwrap();
         let evidence = evidence_of(&scan, "a.log", 1000, 512);
         let of = |cause| evidence.iter().find(|piece| piece.cause == cause).unwrap();
         assert!(of(Cause::QuotaReached).recency > of(Cause::DiskFull).recency);
-        let place = of(Cause::QuotaReached).place.clone().unwrap();
-        assert_eq!((place.line, place.offset_bytes), (None, 512 + 26));
+        let position = &of(Cause::QuotaReached).position;
+        assert_eq!((position.line, position.offset_bytes), (None, Some(512 + 26)));
     }
 
     #[test]

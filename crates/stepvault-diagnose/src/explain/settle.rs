@@ -1,7 +1,7 @@
 //! Refines evidence with other evidence: which disk an unspecific text is about, and what causes a restart loop.
 
 use super::texts::Open;
-use super::{Cause, Evidence, Kind};
+use super::{Cause, Evidence, EvidenceSource};
 
 /// Facts in addition to the evidence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,22 +25,15 @@ pub fn settled(evidence: Vec<Evidence>, known: &Known) -> Vec<Evidence> {
             piece.open = Open::Nothing;
         }
     }
-    let is_now: Vec<Evidence> = evidence
-        .iter()
-        .filter(|piece| piece.kind == Kind::Now)
-        .cloned()
-        .collect();
     let present = |fits: fn(Cause) -> bool| {
-        let mut fitting = is_now.iter().filter(|piece| fits(piece.cause));
-        let first = fitting.next()?;
-        let strongest = fitting.fold(first, |best, piece| {
-            if piece.points() > best.points() {
-                piece
-            } else {
-                best
-            }
-        });
-        Some(strongest.cause)
+        let is_now = |piece: &&Evidence| piece.kind == EvidenceSource::Measured && fits(piece.cause);
+        // The first of the strongest.
+        let strongest = evidence
+            .iter()
+            .rev()
+            .filter(is_now)
+            .max_by_key(|piece| piece.points());
+        strongest.map(|piece| piece.cause)
     };
     let of_space = present(Cause::is_of_space);
     let of_writes = present(Cause::is_of_writes);
@@ -56,7 +49,7 @@ pub fn settled(evidence: Vec<Evidence>, known: &Known) -> Vec<Evidence> {
     let loops: Vec<Evidence> = evidence
         .iter()
         // Logs only repeat that text.
-        .filter(|piece| start_fails && piece.cause == Cause::RestartLoop && piece.kind != Kind::Said)
+        .filter(|piece| start_fails && piece.cause == Cause::RestartLoop && piece.kind != EvidenceSource::Log)
         .cloned()
         .collect();
     evidence.extend(loops.into_iter().map(|piece| Evidence {
@@ -84,7 +77,7 @@ mod tests {
 
     fn said(cause: Cause, open: Open, quote: &str) -> Evidence {
         Evidence {
-            kind: Kind::Said,
+            kind: EvidenceSource::Log,
             open,
             quote: Some(quote.to_owned()),
             ..Evidence::now(cause, 60, "said")

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::Result;
 use stepvault_core::clock::Clock;
 use stepvault_core::ids::RunName;
 use stepvault_core::starts::RestartLoopRule;
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::explain::Evidence;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::vault::Vault;
@@ -102,30 +102,34 @@ pub(super) const STEPS_DEADLINE: Duration = Duration::from_mins(1);
 pub(super) const RECORDS_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Gathered {
-    pub(super) fn miss(&mut self, what: String, why: String, named: bool) {
+    pub(super) fn miss(&mut self, what: impl Into<String>, why: impl ToString, named: bool) {
+        let (what, why) = (what.into(), why.to_string());
         self.not_looked_at.push(NotLookedAt { what, why, named });
     }
 }
 
-/// The outcome of examining a source.
-pub(super) enum Looked<T> {
-    At(T),
-    Failed(String),
-    TooLate,
-}
-
-/// Runs the work and stops waiting at the deadline: a thread that hangs in the kernel is abandoned.
+/// Runs the work and stops waiting at the deadline: a thread that hangs in the kernel is abandoned. The error is then
+/// [`ErrorKind::Unreachable`].
 pub(super) async fn within<T: Send + 'static>(
     deadline: Duration,
     look: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Looked<T> {
-    match timeout(deadline, blocking(look)).await {
-        Ok(Ok(found)) => Looked::At(found),
-        Ok(Err(error)) => Looked::Failed(error.to_string()),
-        Err(_) => Looked::TooLate,
-    }
+) -> Result<T> {
+    within_grace(deadline, Duration::ZERO, look).await
 }
 
-pub(super) fn too_late(deadline: Duration) -> String {
-    format!("it did not finish within {} s", deadline.as_secs())
+/// Like [`within`], for work that ends by itself at the deadline unless it hangs.
+pub(super) async fn within_grace<T: Send + 'static>(
+    deadline: Duration,
+    grace: Duration,
+    look: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    timeout(deadline + grace, blocking(look))
+        .await
+        .unwrap_or_else(|_| {
+            let seconds = deadline.as_secs();
+            Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("it did not finish within {seconds} s"),
+            ))
+        })
 }

@@ -7,7 +7,7 @@ use stepvault_core::{Error, ErrorKind};
 use stepvault_diagnose::explain::{Cause, Scanner, evidence_of};
 use stepvault_local::log_source::kernel_log;
 
-use super::gathered::{Gathered, Looked, PLACE_DEADLINE, too_late, within};
+use super::gathered::{Gathered, PLACE_DEADLINE, within};
 
 const NAME: &str = "the kernel's log";
 /// How far back the log is read.
@@ -23,21 +23,18 @@ pub(super) async fn gather(devices: Vec<String>, scanner: &Arc<Scanner>, gathere
         Err(why) => Err(Error::new(ErrorKind::Denied, why)),
     };
     match within(PLACE_DEADLINE, look).await {
-        Looked::At(scan) => {
+        Ok(scan) => {
             let mut evidence = evidence_of(&scan, NAME, 1000, 0);
             for piece in &mut evidence {
                 // It may concern other processes than the run's.
                 piece.weight /= 2;
-                if let Some(place) = &mut piece.place {
-                    // Users could not look it up at that position.
-                    place.line = None;
-                    place.offset_bytes = 0;
-                }
+                // Users could not look it up at that position.
+                piece.position.line = None;
+                piece.position.offset_bytes = Some(0);
             }
             gathered.evidence.extend(evidence);
         }
-        Looked::Failed(why) => gathered.miss(NAME.to_owned(), why, false),
-        Looked::TooLate => gathered.miss(NAME.to_owned(), too_late(PLACE_DEADLINE), false),
+        Err(error) => gathered.miss(NAME, error, false),
     }
 }
 

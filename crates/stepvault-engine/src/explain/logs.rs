@@ -10,7 +10,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::explain::{LogScan, Scanner, evidence_of};
 use stepvault_local::log_source::open;
 
-use super::gathered::{Gathered, Log, LogSource, Looked, too_late, within};
+use super::gathered::{Gathered, Log, LogSource, within_grace};
 use crate::blocking::blocking;
 
 /// Maximum number of bytes that are read of a file, from its end.
@@ -37,24 +37,16 @@ struct ReadLog {
 pub(super) async fn gather(logs: Vec<Log>, scanner: &Arc<Scanner>, gathered: &mut Gathered) {
     let mut read = Vec::new();
     for Log { name, source } in logs {
-        let scanner = Arc::clone(scanner);
+        let (scanner, called) = (Arc::clone(scanner), name.clone());
         let outcome = match source {
             LogSource::File(path) => {
-                let called = name.clone();
-                within(READ_DEADLINE + GRACE, move || read_file(called, &path, &scanner)).await
+                within_grace(READ_DEADLINE, GRACE, move || read_file(called, &path, &scanner)).await
             }
-            LogSource::Input(input) => {
-                let called = name.clone();
-                match blocking(move || read_input(called, input, &scanner)).await {
-                    Ok(log) => Looked::At(log),
-                    Err(error) => Looked::Failed(error.to_string()),
-                }
-            }
+            LogSource::Input(input) => blocking(move || read_input(called, input, &scanner)).await,
         };
         match outcome {
-            Looked::At(log) => read.push(log),
-            Looked::Failed(why) => gathered.miss(name, why, true),
-            Looked::TooLate => gathered.miss(name, too_late(READ_DEADLINE), true),
+            Ok(log) => read.push(log),
+            Err(error) => gathered.miss(name, error, true),
         }
     }
     let newest = read.iter().filter_map(|log| log.written_at).max();

@@ -18,7 +18,7 @@ use stepvault_core::forecast::Taken;
 use stepvault_diagnose::explain::{Known, Scanner, settled};
 
 pub use gathered::{ExplainRequest, Gathered, Log, LogSource, NotLookedAt};
-use gathered::{Looked, STEPS_DEADLINE, too_late, within};
+use gathered::{STEPS_DEADLINE, within};
 pub use on_disk::{ResumeOnDisk, quoted};
 
 /// Gathers all evidence.
@@ -33,17 +33,21 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
             profile: request.profile.clone(),
             clock: Arc::clone(&request.clock),
         };
-        match within(STEPS_DEADLINE, move || look.find()).await {
-            Looked::At(found) => {
+        let is_here = request.is_here;
+        let find = move || match look.find() {
+            // Its existence, and what this user may not access, are reported with its other facts.
+            Err(_) if is_here && !look.directory.exists() => Ok(None),
+            found => found.map(Some),
+        };
+        match within(STEPS_DEADLINE, find).await {
+            Ok(None) => {}
+            Ok(Some(found)) => {
                 needs.bytes = needs.bytes.max(found.needs.bytes);
                 needs.files = needs.files.max(found.needs.files);
                 gathered.evidence.extend(found.evidence);
                 gathered.on_disk.extend(found.on_disk);
             }
-            // Its existence, and what this user may not access, are reported with its other facts.
-            Looked::Failed(_) if request.is_here && !directory.exists() => {}
-            Looked::Failed(why) => gathered.miss(directory.display().to_string(), why, true),
-            Looked::TooLate => gathered.miss(directory.display().to_string(), too_late(STEPS_DEADLINE), true),
+            Err(error) => gathered.miss(directory.display().to_string(), error, true),
         }
     }
     if request.is_here {

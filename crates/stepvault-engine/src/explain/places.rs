@@ -8,7 +8,7 @@ use stepvault_diagnose::explain::{Cause, Evidence, from_place};
 use stepvault_local::condition::{Condition, block_devices, directory_condition, silent};
 use stepvault_local::oom::oom_kills;
 
-use super::gathered::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
+use super::gathered::{ExplainRequest, Gathered, PLACE_DEADLINE, within};
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
@@ -23,15 +23,9 @@ pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mu
     add(DirectoryRole::SharedMemory, &[PathBuf::from(SHARED_MEMORY)]);
     let mut seen: Vec<Condition> = Vec::new();
     for (role, path) in places {
-        let condition = match within(PLACE_DEADLINE, {
-            let path = path.clone();
-            move || Ok(directory_condition(role, &path))
-        })
-        .await
-        {
-            Looked::At(condition) => condition,
-            Looked::Failed(_) | Looked::TooLate => silent(role, &path),
-        };
+        let looked_at = path.clone();
+        let condition = within(PLACE_DEADLINE, move || Ok(directory_condition(role, &looked_at))).await;
+        let condition = condition.unwrap_or_else(|_| silent(role, &path));
         let shares_disk =
             condition.device.is_some() && seen.iter().any(|other| other.device == condition.device);
         let facts = DirectoryCondition {
@@ -42,19 +36,15 @@ pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mu
         gathered.evidence.extend(from_place(&facts, needs));
         seen.push(condition);
     }
-    if let Looked::At(Some(found)) = within(PLACE_DEADLINE, || Ok(oom_kills())).await {
+    if let Ok(Some(found)) = within(PLACE_DEADLINE, || Ok(oom_kills())).await {
         let limit = found
             .limit_bytes
             .map_or_else(String::new, |bytes| format!("; its limit is {bytes} bytes"));
         let text = format!("{}: oom_kill {}{limit}", found.file.display(), found.kills);
-        gathered
-            .evidence
-            .push(Evidence::now(Cause::OutOfMemory, 50, text));
+        let kills = Evidence::now(Cause::OutOfMemory, 50, text);
+        gathered.evidence.push(kills);
     }
     let devices: Vec<u64> = seen.iter().filter_map(|condition| condition.device).collect();
     let names = move || Ok(devices.into_iter().flat_map(block_devices).collect());
-    match within(PLACE_DEADLINE, names).await {
-        Looked::At(names) => names,
-        Looked::Failed(_) | Looked::TooLate => Vec::new(),
-    }
+    within(PLACE_DEADLINE, names).await.unwrap_or_default()
 }

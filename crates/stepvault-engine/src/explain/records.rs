@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use stepvault_core::ids::RunName;
-use stepvault_core::starts::{RestartLoopRule, Start};
-use stepvault_core::timestamp::Timestamp;
-use stepvault_diagnose::explain::{Evidence, Scanner, UploadFacts, from_record, from_starts, from_upload};
+use stepvault_core::starts::Start;
+use stepvault_diagnose::explain::{Scanner, UploadFacts, from_record, from_starts, from_upload};
 use stepvault_local::UnfinishedUpload;
 use stepvault_local::process;
-use stepvault_local::vault::Vault;
 
-use super::gathered::{ExplainRequest, Gathered, Looked, RECORDS_DEADLINE, too_late, within};
+use super::gathered::{ExplainRequest, Gathered, RECORDS_DEADLINE, within};
 
 pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gathered: &mut Gathered) {
     for (what, text) in &request.records {
@@ -21,58 +18,27 @@ pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gat
     };
     for run in request.runs.clone() {
         let named = format!("the records of '{run}' in {}", vault.root().display());
-        let look = Look {
-            vault: vault.clone(),
-            run,
-            rule: request.restart_loop,
-            now: request.clock.now(),
-            scanner: Arc::clone(scanner),
+        let (vault, scanner) = (vault.clone(), Arc::clone(scanner));
+        let (rule, now) = (request.restart_loop, request.clock.now());
+        let look = move || {
+            let starts = vault.starts(&run);
+            let starts = starts.map(|history| from_starts(&history, &run, rule, now, &scanner, &runs));
+            let uploads = vault.unfinished_uploads(&run);
+            let stalled = |upload: &UnfinishedUpload| from_upload(&facts(upload), now);
+            let uploads = uploads.map(|uploads| uploads.iter().filter_map(stalled).collect());
+            Ok([starts, uploads])
         };
-        match within(RECORDS_DEADLINE, move || Ok(look.read())).await {
-            Looked::At((evidence, faults)) => {
-                gathered.evidence.extend(evidence);
-                for fault in faults {
-                    gathered.miss(named.clone(), fault, true);
+        match within(RECORDS_DEADLINE, look).await {
+            Ok(read) => {
+                for evidence in read {
+                    match evidence {
+                        Ok(evidence) => gathered.evidence.extend(evidence),
+                        Err(error) => gathered.miss(named.as_str(), error, true),
+                    }
                 }
             }
-            Looked::Failed(why) => gathered.miss(named, why, true),
-            Looked::TooLate => gathered.miss(named, too_late(RECORDS_DEADLINE), true),
+            Err(error) => gathered.miss(named, error, true),
         }
-    }
-}
-
-struct Look {
-    vault: Vault,
-    run: RunName,
-    rule: RestartLoopRule,
-    now: Timestamp,
-    scanner: Arc<Scanner>,
-}
-
-impl Look {
-    /// Returns the evidence, and the records that could not be read.
-    fn read(&self) -> (Vec<Evidence>, Vec<String>) {
-        let (mut evidence, mut faults) = (Vec::new(), Vec::new());
-        match self.vault.starts(&self.run) {
-            Ok(history) => evidence.extend(from_starts(
-                &history,
-                &self.run,
-                self.rule,
-                self.now,
-                &self.scanner,
-                &runs,
-            )),
-            Err(error) => faults.push(error.to_string()),
-        }
-        match self.vault.unfinished_uploads(&self.run) {
-            Ok(uploads) => evidence.extend(
-                uploads
-                    .iter()
-                    .filter_map(|upload| from_upload(&facts(upload), self.now)),
-            ),
-            Err(error) => faults.push(error.to_string()),
-        }
-        (evidence, faults)
     }
 }
 

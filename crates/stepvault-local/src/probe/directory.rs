@@ -23,19 +23,16 @@ pub fn directory(path: &Path) -> DirectoryFacts {
         Ok(found) => found,
         Err(error) => return failed_with(Presence::There, &error),
     };
+    let nothing_failed = |link_refused| DirectoryFacts {
+        presence: presence.clone(),
+        failed: None,
+        link_refused,
+    };
     if presence == Presence::NotADirectory {
-        return DirectoryFacts {
-            presence,
-            failed: None,
-            link_refused: None,
-        };
+        return nothing_failed(None);
     }
     match try_all(&existing) {
-        Ok(link_refused) => DirectoryFacts {
-            presence,
-            failed: None,
-            link_refused,
-        },
+        Ok(link_refused) => nothing_failed(link_refused),
         Err(error) => failed_with(presence, &error),
     }
 }
@@ -78,17 +75,18 @@ fn try_all(directory: &Path) -> Result<Option<String>> {
     let probe = ProbePlace::create(directory)?;
     let at = |name: &str| probe.path().join(name);
     let fault = |what: &str, error: Errno| errors::io(what, directory, error);
+    let tried = |what: &str, outcome: rustix::io::Result<()>| outcome.map_err(|error| fault(what, error));
+    let write = |path: &Path| write(path).map_err(|error| errors::io("cannot write", directory, error));
     let (first, second) = (at("a"), at("b"));
-    write(&first).map_err(|error| errors::io("cannot write", directory, error))?;
-    rename::no_replace(Place::path(&first), Place::path(&second))
-        .map_err(|error| fault("cannot rename a file", error))?;
-    write(&first).map_err(|error| errors::io("cannot write", directory, error))?;
-    rename::over(Place::path(&first), Place::path(&second))
-        .map_err(|error| fault("cannot replace a file", error))?;
-    rustix::fs::mkdirat(CWD, at("c"), Mode::from_raw_mode(0o700))
-        .map_err(|error| fault("cannot create a directory", error))?;
-    rename::no_replace(Place::path(&at("c")), Place::path(&at("d")))
-        .map_err(|error| fault("cannot rename a directory", error))?;
+    let (one, other) = (Place::path(&first), Place::path(&second));
+    write(&first)?;
+    tried("cannot rename a file", rename::no_replace(one, other))?;
+    write(&first)?;
+    tried("cannot replace a file", rename::over(one, other))?;
+    let made = rustix::fs::mkdirat(CWD, at("c"), Mode::from_raw_mode(0o700));
+    tried("cannot create a directory", made)?;
+    let moved = rename::no_replace(Place::path(&at("c")), Place::path(&at("d")));
+    tried("cannot rename a directory", moved)?;
     let linked = rustix::fs::linkat(CWD, &second, CWD, at("e"), AtFlags::empty());
     let refused = match linked {
         Ok(()) => None,
@@ -98,8 +96,10 @@ fn try_all(directory: &Path) -> Result<Option<String>> {
         Err(error) => Some(std::io::Error::from(error).to_string()),
     };
     durable::fsync_directory(probe.path())?;
-    rustix::fs::unlinkat(CWD, &second, AtFlags::empty())
-        .map_err(|error| fault("cannot delete a file", error))?;
+    tried(
+        "cannot delete a file",
+        rustix::fs::unlinkat(CWD, &second, AtFlags::empty()),
+    )?;
     probe.remove()?;
     durable::fsync_directory(directory)?;
     Ok(refused)

@@ -29,39 +29,29 @@ const fn service(name: &'static str, hosts: &'static [&'static str]) -> Product 
 
 const fn server(name: &'static str, servers: &'static [&'static str]) -> Product {
     Product {
-        name,
-        hosts: &[],
         servers,
-        limit: None,
+        ..service(name, &[])
     }
 }
 
 /// Services first: behind many of their hosts is one of the servers.
 const PRODUCTS: [Product; 25] = [
-    Product {
-        limit: Some((
-            "its buckets have their own gs:// interface, which checks more",
-            "write gs://bucket/prefix and remove endpoint",
-        )),
-        ..service(
-            "Google Cloud Storage by its S3 interface",
-            &["storage.googleapis.com"],
-        )
-    },
-    Product {
-        limit: Some((
-            "an upload has at most 1,000 parts: a file above 7.8 GiB cannot be sent",
-            "keep each file of a checkpoint below that, or use another store",
-        )),
-        ..service("Scaleway", &["scw.cloud"])
-    },
-    Product {
-        limit: Some((
-            "copies within the store may be refused; everything is then sent again",
-            "set copy-unchanged = false if the log shows refused copies",
-        )),
-        ..service("Cloudflare R2", &["r2.cloudflarestorage.com"])
-    },
+    service(
+        "Google Cloud Storage by its S3 interface",
+        &["storage.googleapis.com"],
+    )
+    .limited(
+        "its buckets have their own gs:// interface, which checks more",
+        "write gs://bucket/prefix and remove endpoint",
+    ),
+    service("Scaleway", &["scw.cloud"]).limited(
+        "an upload has at most 1,000 parts: a file above 7.8 GiB cannot be sent",
+        "keep each file of a checkpoint below that, or use another store",
+    ),
+    service("Cloudflare R2", &["r2.cloudflarestorage.com"]).limited(
+        "copies within the store may be refused; everything is then sent again",
+        "set copy-unchanged = false if the log shows refused copies",
+    ),
     service("Backblaze B2", &["backblazeb2.com"]),
     service("Wasabi", &["wasabisys.com"]),
     service("CoreWeave", &["cwobject.com", "cwlota.com", "coreweave.com"]),
@@ -114,6 +104,13 @@ pub fn product(settings: &RemoteSettings, server: Option<&str>) -> Option<Findin
 }
 
 impl Product {
+    const fn limited(self, what: &'static str, remedy: &'static str) -> Self {
+        Self {
+            limit: Some((what, remedy)),
+            ..self
+        }
+    }
+
     fn is_at(&self, host: &str) -> bool {
         let is_below = |end: &&str| {
             let rest = host.strip_suffix(end);

@@ -28,10 +28,7 @@ const SHARD_MODULE_ARCHIVE: &str = "zero_pp_rank_0_mp_rank_00_model_states";
 const OPTIMIZER_ARCHIVE: &str = "zero_pp_rank_0_mp_rank_00_optim_states";
 
 pub(super) fn stages_1_and_2(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
-    let weights = Tensors {
-        count: 1,
-        ..model.weight_tensors()?
-    };
+    let weights = Tensors::of(1, model.weight_tensors()?.bytes);
     let bytes = torch_zip::size(MODULE_ARCHIVE, module_pickle(model)?, &[weights, extra(model)])?;
     Ok(vec![on_first("module", 1, bytes), optimizer(model, ranks)?])
 }
@@ -49,14 +46,11 @@ fn module_pickle(model: &Model) -> Result<u64> {
 }
 
 fn optimizer(model: &Model, ranks: Ranks) -> Result<Part> {
-    let flat = |bytes: u64| Tensors { count: 1, bytes };
+    let flat = |bytes: u64| Tensors::of(1, bytes);
     // There always is a copy of the weights: the given one replaces it.
     let master = model.master.unwrap_or(MASTER).bytes_of(model.parameters)?;
-    let states = model
-        .optimizer
-        .states(model.parameters, model.tensors, model.adamw_parameters)?;
     let mut tensors = vec![flat(master)];
-    tensors.extend(states.iter().map(|state| flat(state.bytes)));
+    tensors.extend(model.optimizer_states()?.iter().map(|state| flat(state.bytes)));
     let mut storages = of_one_rank(&tensors, ranks)?;
     storages.extend((model.step_tensors()?.count > 0).then_some(STEP));
     let tensors_each = model.tensors.div_ceil(ranks.count());

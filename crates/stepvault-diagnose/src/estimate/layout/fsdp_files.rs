@@ -1,6 +1,6 @@
 //! One file for each rank with its shard of every weight, and one with the optimizer's, as verl writes them.
 
-use super::super::amount::total;
+use super::super::amount::{times, total};
 use super::super::model::Model;
 use super::super::optimizer::Tensors;
 use super::super::ranks::Ranks;
@@ -28,10 +28,7 @@ const WEIGHTS_ARCHIVE: &str = "model_world_size_2_rank_0";
 const OPTIMIZER_ARCHIVE: &str = "optim_world_size_2_rank_0";
 
 pub(super) fn fsdp_files(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
-    let mesh = Tensors {
-        count: 1,
-        bytes: line(0, ranks.count(), MESH_RANK_BYTES)?,
-    };
+    let mesh = Tensors::of(1, times(ranks.count(), MESH_RANK_BYTES)?);
     let mut weights = of_one_rank(&[model.weight_tensors()?], ranks)?;
     weights.push(mesh);
     let pickle_bytes = line(WEIGHTS_PICKLE_BYTES, model.tensors, WEIGHT_PICKLE_BYTES)?;

@@ -1,5 +1,8 @@
 //! The files of a step, by kind.
 
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+
 use super::super::amount::{plus, times};
 use super::super::ranks::Ranks;
 use stepvault_core::error::Result;
@@ -14,16 +17,25 @@ pub enum Spread {
 }
 
 /// Files of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Part {
-    /// A short description.
+    /// The kind of the files.
+    #[serde(rename = "part")]
     pub what: &'static str,
-    /// The number of files on all nodes together.
+    /// Their number on all nodes.
     pub files: u64,
-    /// Their bytes on all nodes together.
+    /// Their bytes on all nodes.
     pub bytes: u64,
-    /// The nodes that have them.
+    /// Whether each node writes a share; otherwise the first node writes all of them.
+    #[serde(rename = "on_all_nodes")]
+    #[schemars(with = "bool")]
     pub spread: Spread,
+}
+
+impl Serialize for Spread {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_bool(*self == Self::AllNodes)
+    }
 }
 
 /// Returns the files of the first node, written by every node.

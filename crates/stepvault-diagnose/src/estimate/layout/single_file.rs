@@ -77,10 +77,7 @@ fn storages(model: &Model) -> Result<Vec<Tensors>> {
 
 /// Returns the other tensors, as one tensor.
 pub(super) fn extra(model: &Model) -> Tensors {
-    Tensors {
-        count: u64::from(model.extra_bytes > 0),
-        bytes: model.extra_bytes,
-    }
+    Tensors::of(u64::from(model.extra_bytes > 0), model.extra_bytes)
 }
 
 /// Returns the size of a separate file with an optimizer's state, including its steps.
@@ -99,10 +96,7 @@ pub(super) fn of_one_rank(tensors: &[Tensors], ranks: Ranks) -> Result<Vec<Tenso
         .map(|tensors| {
             let bytes = share(tensors.bytes, ranks);
             times(bytes, ranks.count())?;
-            Ok(Tensors {
-                count: tensors.count.min(bytes),
-                bytes,
-            })
+            Ok(Tensors::of(tensors.count.min(bytes), bytes))
         })
         .collect()
 }

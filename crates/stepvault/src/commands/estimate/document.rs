@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use stepvault_core::Result;
-use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, Written};
+use stepvault_diagnose::estimate::{Part, Payload, Saving, ShuffleBuffer, StepSize, Written};
 
 /// An estimate.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -62,7 +62,7 @@ struct StepMembers {
     /// Every other node's part; null with one node.
     other_nodes: Option<NodeDocument>,
     /// The files by kind.
-    parts: Vec<PartDocument>,
+    parts: Vec<Part>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -73,18 +73,6 @@ struct NodeDocument {
     files: u64,
     /// Number of files and directories.
     inodes: u64,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct PartDocument {
-    /// The kind of the files.
-    part: &'static str,
-    /// Their bytes on all nodes.
-    bytes: u64,
-    /// Their number on all nodes.
-    files: u64,
-    /// Whether each node writes a share; otherwise the first node writes all of them.
-    on_all_nodes: bool,
 }
 
 fn step_members<S: Serializer>(step: &Written, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -101,19 +89,13 @@ fn members_of(step: &Written) -> Result<StepMembers> {
             inodes: size.inodes()?,
         })
     };
-    let part = |part: &Part| PartDocument {
-        part: part.what,
-        bytes: part.bytes,
-        files: part.files,
-        on_all_nodes: part.spread == Spread::AllNodes,
-    };
     Ok(StepMembers {
         bytes: step.bytes()?,
         files: step.files()?,
         nodes: step.nodes,
         first_node: node(step.on_first_node()?)?,
         other_nodes: step.on_other_nodes()?.map(node).transpose()?,
-        parts: step.parts.iter().map(part).collect(),
+        parts: step.parts.clone(),
     })
 }
 
@@ -192,14 +174,8 @@ pub(super) struct ModelDocument {
     pub(super) ranks: u64,
     /// How many times the tensors are written.
     pub(super) copies: u64,
-    /// Bytes of the weights, once.
-    pub(super) weights_bytes: u64,
-    /// Bytes of the optimizer's copy of the weights, once.
-    pub(super) master_bytes: u64,
-    /// Bytes of the optimizer's states, once.
-    pub(super) optimizer_bytes: u64,
-    /// `--extra`.
-    pub(super) extra_bytes: u64,
+    #[serde(flatten)]
+    pub(super) payload: Payload,
     /// Bytes of the file format and of the framework's own files.
     pub(super) format_bytes: u64,
 }

@@ -59,10 +59,7 @@ pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Resul
         sharding: sharding.name(),
         ranks: ranks.count(),
         copies,
-        weights_bytes: payload.weights_bytes,
-        master_bytes: payload.master_bytes,
-        optimizer_bytes: payload.optimizer_bytes,
-        extra_bytes: payload.extra_bytes,
+        payload,
         format_bytes: step.bytes()?.saturating_sub(tensor_bytes),
     };
     let mut document = EstimateDocument::new(step);

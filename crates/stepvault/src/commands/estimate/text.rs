@@ -62,18 +62,13 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
     if headers.is_empty() {
         return None;
     }
-    let mut rows = table::table(
-        &[
-            "header", "kind", "entries", "tensors", "files", "missing", "expected", "found",
-        ],
-        &[2, 3, 4, 5, 6, 7],
-    );
+    let headings = [
+        "header", "kind", "entries", "tensors", "files", "missing", "expected", "found",
+    ];
+    let mut rows = table::table(&headings, &[2, 3, 4, 5, 6, 7]);
     for header in headers {
-        let expected: Option<u64> = header
-            .files
-            .iter()
-            .map(|file| file.expected_bytes)
-            .try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
+        let mut expected = header.files.iter().map(|file| file.expected_bytes);
+        let expected = expected.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
         let there = header.files.iter().filter_map(|file| file.bytes);
         let missing = header.files.iter().filter(|file| file.bytes.is_none());
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), human::bytes);
@@ -108,10 +103,10 @@ fn model(model: &ModelDocument, width: usize) -> String {
     );
     let mut rows = table::table(&["tensors", "size"], &[1]);
     for (what, bytes) in [
-        ("weights", model.weights_bytes),
-        ("copy of the weights", model.master_bytes),
-        ("optimizer", model.optimizer_bytes),
-        ("other tensors", model.extra_bytes),
+        ("weights", model.payload.weights_bytes),
+        ("copy of the weights", model.payload.master_bytes),
+        ("optimizer", model.payload.optimizer_bytes),
+        ("other tensors", model.payload.extra_bytes),
         ("file format", model.format_bytes),
     ] {
         if bytes > 0 {
@@ -138,14 +133,10 @@ fn buffer(buffer: &BufferDocument) -> String {
     if let Some(smaller) = &buffer.smaller {
         add(smaller);
     }
-    let text = table::text(&rows);
-    match &buffer.smaller {
-        Some(smaller) => format!(
-            "{text}\nthe second line is for a buffer of {} samples",
-            smaller.samples
-        ),
-        None => text,
-    }
+    let smaller = buffer.smaller.as_ref();
+    let second =
+        smaller.map(|smaller| format!("\nthe second line is for a buffer of {} samples", smaller.samples));
+    table::text(&rows) + &second.unwrap_or_default()
 }
 
 fn files(document: &EstimateDocument) -> String {
@@ -172,27 +163,19 @@ fn files(document: &EstimateDocument) -> String {
         step.files().unwrap_or_default().to_string(),
         String::new(),
     ]);
-    let mut lines = vec![table::text(&rows)];
-    if step.nodes > 1 {
-        let mut nodes = table::table(&["node", "size", "files"], &[1, 2]);
-        let sizes = [
-            ("the first".to_owned(), step.on_first_node().ok()),
-            (
-                match step.nodes.saturating_sub(1) {
-                    1 => "the other".to_owned(),
-                    others => format!("each of {others} others"),
-                },
-                step.on_other_nodes().ok().flatten(),
-            ),
-        ];
-        for (node, size) in sizes {
-            let size = size.unwrap_or_default();
-            nodes.add_row([node, human::bytes(size.bytes), size.files.to_string()]);
-        }
-        lines.push(String::new());
-        lines.push(table::text(&nodes));
+    let text = table::text(&rows);
+    let others = match step.nodes.saturating_sub(1) {
+        0 => return text,
+        1 => "the other".to_owned(),
+        others => format!("each of {others} others"),
+    };
+    let mut nodes = table::table(&["node", "size", "files"], &[1, 2]);
+    let first = ("the first".to_owned(), step.on_first_node().ok());
+    for (node, size) in [first, (others, step.on_other_nodes().ok().flatten())] {
+        let size = size.unwrap_or_default();
+        nodes.add_row([node, human::bytes(size.bytes), size.files.to_string()]);
     }
-    lines.join("\n")
+    format!("{text}\n\n{}", table::text(&nodes))
 }
 
 fn saving(document: &SavingDocument) -> String {
@@ -206,17 +189,18 @@ fn saving(document: &SavingDocument) -> String {
         ("copy", both) => format!(", {both} of them in both"),
         (_, both) => format!(", {both} of them shared"),
     };
-    let older = if *vault == "none" {
-        format!("older steps: {} of the trainer", saving.trainer_steps)
+    let has_vault = *vault != "none";
+    let in_vault = if has_vault {
+        format!(", {} in the vault{in_both}", saving.vault_steps)
     } else {
-        format!(
-            "older steps: {} of the trainer, {} in the vault{in_both}",
-            saving.trainer_steps, saving.vault_steps
-        )
+        String::new()
     };
-    add(older, saving.old_bytes);
+    add(
+        format!("older steps: {} of the trainer{in_vault}", saving.trainer_steps),
+        saving.old_bytes,
+    );
     add("the new step".to_owned(), saving.new_bytes);
-    if *vault != "none" {
+    if has_vault {
         add(
             format!("its copy in the vault, by {vault}"),
             saving.vault_copy_bytes,
@@ -233,10 +217,8 @@ fn saving(document: &SavingDocument) -> String {
 }
 
 fn run(run: &RunDocument) -> String {
-    let mut rows = table::table(
-        &["tier after the run", "steps", "size", "inodes or objects"],
-        &[1, 2, 3],
-    );
+    let headings = ["tier after the run", "steps", "size", "inodes or objects"];
+    let mut rows = table::table(&headings, &[1, 2, 3]);
     for tier in &run.tiers {
         rows.add_row([
             tier.tier.clone(),

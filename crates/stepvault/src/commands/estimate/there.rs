@@ -10,7 +10,7 @@ use stepvault_engine::inspect::InspectRequest;
 use stepvault_engine::size::{Measured, measure};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::Profile;
-use stepvault_formats::sizes::{HeaderKind, HeaderSizes};
+use stepvault_formats::sizes::{HeaderFile, HeaderKind, HeaderSizes};
 use stepvault_local::clock::SystemClock;
 
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
@@ -84,21 +84,21 @@ fn unread(measured: &Measured) -> Vec<UnreadDocument> {
         .collect()
 }
 
+fn file(told: &HeaderFile) -> HeaderFileDocument {
+    HeaderFileDocument {
+        path: told.path.clone(),
+        expected_bytes: told.expected_bytes,
+        bytes: told.real_bytes,
+    }
+}
+
 fn header(told: &HeaderSizes) -> HeaderDocument {
     HeaderDocument {
         path: told.path.clone(),
         kind: told.kind.name(),
         entries: told.entries,
         payload_bytes: told.payload_bytes,
-        files: told
-            .files
-            .iter()
-            .map(|file| HeaderFileDocument {
-                path: file.path.clone(),
-                expected_bytes: file.expected_bytes,
-                bytes: file.real_bytes,
-            })
-            .collect(),
+        files: told.files.iter().map(file).collect(),
     }
 }
 
@@ -129,10 +129,9 @@ impl Lacking {
                 (None, None) => without_header += 1,
                 (None, Some(_)) => self.notes.push(format!("{} is missing", file.path)),
                 (Some(real), Some(expected)) if real != expected => {
-                    self.notes.push(format!(
-                        "{} has {real} bytes, but its header says {expected}",
-                        file.path
-                    ));
+                    let path = &file.path;
+                    self.notes
+                        .push(format!("{path} has {real} bytes, but its header says {expected}"));
                 }
                 (Some(_), _) => {}
             }
@@ -154,7 +153,7 @@ impl Lacking {
             }
             _ => "their size is unknown: the step is larger than this",
         };
-        self.notes
-            .push(format!("{}: missing: {names}: {rest}", told.path));
+        let path = &told.path;
+        self.notes.push(format!("{path}: missing: {names}: {rest}"));
     }
 }

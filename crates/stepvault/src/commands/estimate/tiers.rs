@@ -68,10 +68,10 @@ pub(super) fn add(
         limits: settings.config.local.limits,
         has_remote: true,
     };
-    let held_before = match played.before_last() {
-        Some(before) => held(before, first.bytes, local)?,
-        None => Vec::new(),
-    };
+    let before = played
+        .before_last()
+        .map(|before| held(before, first.bytes, local));
+    let held_before = before.transpose()?.unwrap_or_default();
     let peak = saving(
         first,
         played.count().saturating_sub(1),
@@ -86,38 +86,27 @@ pub(super) fn add(
         saving: peak,
     });
     if let Some(saves) = saves {
-        document.run = Some(run(
-            document,
-            saves,
-            local,
-            &peak,
-            links != VaultCopy::None,
-            &rules,
-        )?);
+        let peak = Some(&peak).filter(|_| links != VaultCopy::None);
+        document.run = Some(run(document, saves, local, peak, &rules)?);
     }
     document.notes.extend(rules.notes);
     Ok(())
 }
 
+/// `peak` is that of the local tier, if there is a vault.
 fn run(
     document: &EstimateDocument,
     saves: Saves,
     local: TierRules<'_>,
-    peak: &Saving,
-    has_vault: bool,
+    peak: Option<&Saving>,
     rules: &Rules,
 ) -> Result<RunDocument> {
     let step = &document.step;
     let first = step.on_first_node()?;
     let mut tiers = Vec::new();
-    if has_vault {
+    if peak.is_some() {
         let steps = held(saves, first.bytes, local)?.len() as u64;
-        tiers.push(TierDocument::of(
-            Tier::Local.to_string(),
-            steps,
-            first,
-            Some(peak),
-        )?);
+        tiers.push(TierDocument::of(Tier::Local.to_string(), steps, first, peak)?);
     }
     for name in &rules.remotes {
         let tier = Tier::Remote(name.clone());
@@ -143,6 +132,7 @@ fn run(
 
 fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
     let mut notes = Vec::new();
+    let mut note = |text: &str| notes.push(text.to_owned());
     let config = &settings.config;
     let (mut local, mut remote, remotes): (_, _, Vec<RemoteName>) = if let Ok(run) = settings.run() {
         let remotes = settings.remotes(&run);
@@ -150,10 +140,7 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
         (run.keep_local, run.keep_remote, names)
     } else {
         if config.runs.len() > 1 {
-            notes.push(
-                "several runs are configured: the general [keep] rules apply; select one with --run"
-                    .to_owned(),
-            );
+            note("several runs are configured: the general [keep] rules apply; select one with --run");
         }
         let names = config.remotes.iter().map(|remote| remote.name.clone()).collect();
         (config.keep_local.clone(), config.keep_remote.clone(), names)
@@ -172,27 +159,19 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
         rules.check()?;
     }
     let by_time = |rules: &KeepRules| {
-        rules.within_seconds.is_some()
-            || rules.hourly.is_some()
-            || rules.daily.is_some()
-            || rules.weekly.is_some()
+        let by_calendar = [rules.hourly, rules.daily, rules.weekly];
+        rules.within_seconds.is_some() || by_calendar.iter().any(Option::is_some)
     };
     if (by_time(&local) || by_time(&remote)) && arguments.save_interval.is_none() {
-        notes.push(
-            "some rules are based on time, but --save-interval is not given: all saves count as simultaneous"
-                .to_owned(),
+        note(
+            "some rules are based on time, but --save-interval is not given: all saves count as simultaneous",
         );
     }
     if !local.best.is_empty() || !remote.best.is_empty() {
-        notes.push(
-            "the oldest steps are assumed to be the best, so that rules for the best keep the most steps"
-                .to_owned(),
-        );
+        note("the oldest steps are assumed to be the best, so that rules for the best keep the most steps");
     }
     let remotes = if remotes.is_empty() {
-        notes.push(
-            "no remote is given: one is assumed, because without remotes the vault evicts no step".to_owned(),
-        );
+        note("no remote is given: one is assumed, because without remotes the vault evicts no step");
         vec![RemoteName::new(SOME_REMOTE)?]
     } else {
         remotes

@@ -1,12 +1,10 @@
 //! The output of `explain`.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::ids::RunName;
-use stepvault_diagnose::explain::{Cause, Evidence, Explanation, Kind, Likelihood};
+use stepvault_diagnose::explain::{Evidence, Explanation};
 use stepvault_engine::explain::NotLookedAt;
 
 use super::resume::ResumeDocument;
@@ -20,101 +18,42 @@ const MAXIMUM_EVIDENCE_TOLD: usize = 4;
 #[derive(Serialize, JsonSchema)]
 pub(in crate::commands) struct ExplainDocument {
     /// The run whose records were read; null if that is not exactly one run.
-    run: Option<String>,
+    pub(super) run: Option<String>,
     /// The examined directories, absolute.
-    directories: Vec<PathBuf>,
+    pub(super) directories: Vec<PathBuf>,
     /// Possible causes, the most likely first; empty if none was found.
-    causes: Vec<CauseDocument>,
+    pub(super) causes: Vec<CauseDocument>,
     /// The newest valid step, and how to resume from it; null if none was found.
-    resume: Option<ResumeDocument>,
+    pub(super) resume: Option<ResumeDocument>,
     /// Sources that could not be read, or only in part.
-    not_looked_at: Vec<NotLookedAt>,
+    pub(super) not_looked_at: Vec<NotLookedAt>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct CauseDocument {
-    /// The cause.
-    #[schemars(with = "String", extend("enum" = Cause::ALL.map(Cause::name)))]
-    cause: Cause,
-    /// How likely it is: very likely from 90 points, likely from 40.
-    likelihood: Likelihood,
-    /// The sum of its evidence; comparable only within one document.
-    points: u32,
+pub(super) struct CauseDocument {
+    #[serde(flatten)]
+    found: Explanation,
     /// What happened, in one sentence.
     explanation: &'static str,
     /// What to do about it.
     remedy: &'static str,
-    /// The evidence for it, the strongest first, at most 8 pieces.
-    evidence: Vec<EvidenceDocument>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct EvidenceDocument {
-    /// How it is known.
-    kind: Kind,
-    /// The finding; for a log line, the software that prints such lines.
-    text: String,
-    /// The log; null for other evidence.
-    file: Option<String>,
-    /// The line number, from 1; null for other evidence, or if the preceding lines were not counted.
-    line: Option<u64>,
-    /// Byte offset of the line in the log; null for other evidence.
-    offset_bytes: Option<u64>,
-    /// Number of such lines in the log; the last one is shown.
-    times: u64,
-    /// The text of the log or the record, at most 240 bytes of a log line; null if there is none.
-    quote: Option<String>,
-}
-
-impl ExplainDocument {
-    pub(super) fn new(
-        run: Option<&RunName>,
-        directories: &[PathBuf],
-        explanations: Vec<Explanation>,
-        resume: Option<ResumeDocument>,
-        not_looked_at: Vec<NotLookedAt>,
-    ) -> Self {
-        Self {
-            run: run.map(ToString::to_string),
-            directories: directories.to_vec(),
-            causes: explanations.into_iter().map(CauseDocument::of).collect(),
-            resume,
-            not_looked_at,
-        }
-    }
 }
 
 impl CauseDocument {
-    fn of(explanation: Explanation) -> Self {
-        let cause = explanation.cause;
+    pub(super) fn of(found: Explanation) -> Self {
         Self {
-            cause,
-            likelihood: explanation.likelihood,
-            points: explanation.points,
-            explanation: cause.explanation(),
-            remedy: cause.remedy(),
-            evidence: explanation
-                .evidence
-                .into_iter()
-                .map(EvidenceDocument::of)
-                .collect(),
+            explanation: found.cause.explanation(),
+            remedy: found.cause.remedy(),
+            found,
         }
     }
 
     fn lines(&self, number: usize, lines: &mut Vec<String>) {
-        let likelihood = self.likelihood.words();
-        lines.push(format!(
-            "{number}. {}, {likelihood}: {}",
-            self.cause.name(),
-            self.explanation
-        ));
-        lines.extend(
-            self.evidence
-                .iter()
-                .take(MAXIMUM_EVIDENCE_TOLD)
-                .map(EvidenceDocument::line),
-        );
-        let untold = self.evidence.len().saturating_sub(MAXIMUM_EVIDENCE_TOLD);
+        let (cause, likelihood) = (self.found.cause.name(), self.found.likelihood.words());
+        lines.push(format!("{number}. {cause}, {likelihood}: {}", self.explanation));
+        let evidence = &self.found.evidence;
+        lines.extend(evidence.iter().take(MAXIMUM_EVIDENCE_TOLD).map(evidence_line));
+        let untold = evidence.len().saturating_sub(MAXIMUM_EVIDENCE_TOLD);
         if untold > 0 {
             lines.push(format!("   - and {untold} more, see --json"));
         }
@@ -122,48 +61,31 @@ impl CauseDocument {
     }
 }
 
-impl EvidenceDocument {
-    fn of(evidence: Evidence) -> Self {
-        let place = evidence.place;
-        Self {
-            kind: evidence.kind,
-            text: evidence.text,
-            line: place.as_ref().and_then(|place| place.line),
-            offset_bytes: place.as_ref().map(|place| place.offset_bytes),
-            times: place.as_ref().map_or(1, |place| place.times),
-            file: place.map(|place| place.file),
-            quote: evidence.quote,
-        }
-    }
-
-    fn line(&self) -> String {
-        let mut line = "   - ".to_owned();
-        if let Some(file) = &self.file {
-            line.push_str(file);
-            match (self.line, self.offset_bytes) {
-                (Some(number), _) => {
-                    let _ = write!(line, ":{number}");
-                }
-                (None, Some(offset)) if offset > 0 => {
-                    let _ = write!(line, ", byte {offset}");
-                }
-                _ => {}
-            }
-            if self.times > 1 {
-                let _ = write!(line, " (the last of {})", self.times);
-            }
-            line.push_str(": ");
-        }
-        match &self.quote {
-            Some(quote) if self.file.is_some() => {
-                let _ = write!(line, "{quote} [{}]", self.text);
-            }
-            Some(quote) => {
-                let _ = write!(line, "{}: {quote}", self.text);
-            }
-            None => line.push_str(&self.text),
-        }
-        line
+fn evidence_line(evidence: &Evidence) -> String {
+    let Evidence {
+        text,
+        position,
+        quote,
+        ..
+    } = evidence;
+    let Some(file) = &position.file else {
+        return match quote {
+            Some(quote) => format!("   - {text}: {quote}"),
+            None => format!("   - {text}"),
+        };
+    };
+    let line = match (position.line, position.offset_bytes) {
+        (Some(number), _) => format!(":{number}"),
+        (None, Some(offset)) if offset > 0 => format!(", byte {offset}"),
+        _ => String::new(),
+    };
+    let times = match position.times {
+        0 | 1 => String::new(),
+        times => format!(" (the last of {times})"),
+    };
+    match quote {
+        Some(quote) => format!("   - {file}{line}{times}: {quote} [{text}]"),
+        None => format!("   - {file}{line}{times}: {text}"),
     }
 }
 
@@ -207,11 +129,8 @@ impl Report for ExplainDocument {
             lines.push(String::new());
             let what = human::count(self.not_looked_at.len() as u64, "source");
             lines.push(format!("{what} could not be read, or only in part:"));
-            lines.extend(
-                self.not_looked_at
-                    .iter()
-                    .map(|missed| format!("  {}: {}", missed.what, missed.why)),
-            );
+            let missed = self.not_looked_at.iter();
+            lines.extend(missed.map(|missed| format!("  {}: {}", missed.what, missed.why)));
         }
         lines.push(String::new());
         match &self.resume {
@@ -229,21 +148,21 @@ impl Report for ExplainDocument {
 #[cfg(test)]
 mod tests {
     use stepvault_core::ids::Revision;
-    use stepvault_diagnose::explain::{Place, explanations};
+    use stepvault_diagnose::explain::{Cause, EvidenceSource, LogPosition, explanations};
 
     use super::*;
 
     #[test]
     fn causes_evidence_and_the_step_are_told_in_this_order() {
         let mut said = Evidence::now(Cause::DiskFull, 60, "the C library, ENOSPC");
-        said.kind = Kind::Said;
+        said.kind = EvidenceSource::Log;
         said.quote = Some("OSError: [Errno 28] No space left on device".to_owned());
-        said.place = Some(Place {
-            file: "trainer.log".to_owned(),
+        said.position = LogPosition {
+            file: Some("trainer.log".to_owned()),
             line: Some(214),
-            offset_bytes: 9000,
+            offset_bytes: Some(9000),
             times: 3,
-        });
+        };
         let full = Evidence::now(Cause::DiskFull, 60, "/out: 0 B of 2.0 MiB free");
         let torn = Evidence::left(Cause::InterruptedSave, 30, "/out/step_2.pt: the save was cut off");
         let resume = ResumeDocument {
@@ -256,13 +175,14 @@ mod tests {
             trainer: Some("load /out/step_1.pt".to_owned()),
             skipped: Vec::new(),
         };
-        let document = ExplainDocument::new(
-            None,
-            &[PathBuf::from("/out")],
-            explanations(vec![said, torn, full]),
-            Some(resume),
-            Vec::new(),
-        );
+        let causes = explanations(vec![said, torn, full]);
+        let document = ExplainDocument {
+            run: None,
+            directories: vec![PathBuf::from("/out")],
+            causes: causes.into_iter().map(CauseDocument::of).collect(),
+            resume: Some(resume),
+            not_looked_at: Vec::new(),
+        };
         let disk = Cause::DiskFull;
         let save = Cause::InterruptedSave;
         assert_eq!(
@@ -283,7 +203,14 @@ mod tests {
     #[test]
     fn nothing_wrong_is_said_so() {
         let said = |directories: &[PathBuf]| {
-            ExplainDocument::new(None, directories, Vec::new(), None, Vec::new()).human()
+            let nothing = ExplainDocument {
+                run: None,
+                directories: directories.to_vec(),
+                causes: Vec::new(),
+                resume: None,
+                not_looked_at: Vec::new(),
+            };
+            nothing.human()
         };
         assert_eq!(
             said(&[PathBuf::from("/out")]),

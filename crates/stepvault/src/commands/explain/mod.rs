@@ -19,7 +19,7 @@ use stepvault_local::vault::Vault;
 use crate::context::{Settings, absolute, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::session::Session;
-use document::ExplainDocument;
+use document::{CauseDocument, ExplainDocument};
 use resume::{Resume, resume_from};
 
 /// The argument that selects standard input.
@@ -70,10 +70,7 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
     };
     let runs = runs(&settings, &directories, vault.as_ref());
     let records = records(vault.as_ref(), &runs, &mut not_looked_at).await;
-    let run = match runs.as_slice() {
-        [only] => Some(only.clone()),
-        _ => None,
-    };
+    let run = runs.first().filter(|_| runs.len() == 1).cloned();
     let configured_profile = run.as_ref().and_then(|run| settings.config.run(run).profile);
     let mut gathered = gather(ExplainRequest {
         directories: directories.clone(),
@@ -101,13 +98,14 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
     })
     .await;
     let is_partly = not_looked_at.iter().any(|missed| missed.named);
-    let document = ExplainDocument::new(
-        run.as_ref(),
-        &directories,
-        explanations(gathered.evidence),
+    let causes = explanations(gathered.evidence).into_iter();
+    let document = ExplainDocument {
+        run: run.as_ref().map(ToString::to_string),
+        directories,
+        causes: causes.map(CauseDocument::of).collect(),
         resume,
         not_looked_at,
-    );
+    };
     session.output.result(&document)?;
     Ok(if is_partly {
         ExitCode::Partly
@@ -142,10 +140,8 @@ fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
             });
         }
         // A mistyped name must not count as an empty log.
-        if path
-            .symlink_metadata()
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-        {
+        let facts = path.symlink_metadata();
+        if facts.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             return Err(Error::new(ErrorKind::Usage, "cannot read the log")
                 .on(path.display())
                 .because("no such file"));
@@ -205,10 +201,8 @@ fn runs(settings: &Settings, directories: &[PathBuf], vault: Option<&Vault>) -> 
             .any(|directory| directory.starts_with(watch) || watch.starts_with(directory))
     };
     let configured = settings.config.runs.iter();
-    let watching: Vec<RunName> = configured
-        .filter(|run| run.watch.as_ref().is_some_and(watches))
-        .map(|run| run.name.clone())
-        .collect();
+    let watching = configured.filter(|run| run.watch.as_ref().is_some_and(watches));
+    let watching: Vec<RunName> = watching.map(|run| run.name.clone()).collect();
     if !watching.is_empty() {
         return watching;
     }
@@ -243,10 +237,8 @@ async fn records(
                 ));
             }
             for failed in remote.failed {
-                let what = format!(
-                    "why the agent could not upload {} of '{run}' on {name}",
-                    failed.id
-                );
+                let step = failed.id;
+                let what = format!("why the agent could not upload {step} of '{run}' on {name}");
                 records.push((what, failed.reason));
             }
         }

@@ -10,7 +10,7 @@ use stepvault_core::ids::{Revision, RunName, StepId};
 use stepvault_core::words::shell_word;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
-use stepvault_engine::restore::{RestorePlan, RestoreRequest, Target, plan};
+use stepvault_engine::restore::{RestorePlan, RestoreRequest, SkippedStep, Target, plan};
 use stepvault_local::vault::Vault;
 
 use crate::commands::restore::restore_context;
@@ -72,9 +72,8 @@ pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
     let planned = match tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await {
         Ok(Ok(planned)) => planned,
         Ok(Err(error)) => {
-            resume
-                .not_looked_at
-                .push(NotLookedAt::named("the tiers", error.to_string()));
+            let why = error.to_string();
+            resume.not_looked_at.push(NotLookedAt::named("the tiers", why));
             None
         }
         Err(_) => {
@@ -145,13 +144,12 @@ fn from_disk(found: ResumeOnDisk) -> ResumeDocument {
 fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan) -> ResumeDocument {
     let global = &resume.session.global;
     // The command must name a vault that was found without being configured.
+    let is_configured = resume.settings.local_directory().is_some();
     let found = resume
         .vault
-        .filter(|_| resume.settings.local_directory().is_none());
-    let local = global
-        .local
-        .clone()
-        .or_else(|| found.map(|vault| vault.root().to_path_buf()));
+        .filter(|_| !is_configured)
+        .map(|vault| vault.root().to_path_buf());
+    let local = global.local.clone().or(found);
     let (step, attempt) = (plan.id.step.number(), plan.id.attempt.number());
     let mut words = vec!["stepvault restore --into".to_owned(), quoted(into)];
     let revision = plan.id.revision;
@@ -165,6 +163,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
     let remotes = global.remote.iter();
     words.extend(remotes.map(|remote| format!("--remote {}", shell_word(remote))));
     words.extend(global.node.as_ref().map(|node| format!("--node {node}")));
+    let skipped = plan.skipped.into_iter();
     ResumeDocument {
         step: Some(step),
         attempt: Some(attempt),
@@ -173,18 +172,15 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
         tiers: plan.sources.iter().map(ToString::to_string).collect(),
         commands: vec![words.join(" ")],
         trainer: None,
-        skipped: plan
-            .skipped
-            .into_iter()
-            .map(|skipped| SkippedNewer {
-                id: skipped.id,
-                reasons: skipped.reasons,
-            })
-            .collect(),
+        skipped: skipped.map(SkippedNewer::of).collect(),
     }
 }
 
 impl SkippedNewer {
+    fn of(SkippedStep { id, reasons, .. }: SkippedStep) -> Self {
+        Self { id, reasons }
+    }
+
     /// Formats the step for people.
     pub(super) fn line(&self) -> String {
         format!("skipped {}: {}", self.id, self.reasons.join("; "))
