@@ -102,7 +102,7 @@ pub(super) const STEPS_DEADLINE: Duration = Duration::from_mins(1);
 pub(super) const RECORDS_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Gathered {
-    pub(super) fn miss(&mut self, what: impl Into<String>, why: impl ToString, named: bool) {
+    pub(super) fn miss(&mut self, what: impl Into<String>, why: &impl ToString, named: bool) {
         let (what, why) = (what.into(), why.to_string());
         self.not_looked_at.push(NotLookedAt { what, why, named });
     }

@@ -34,7 +34,7 @@ pub(super) async fn gather(devices: Vec<String>, scanner: &Arc<Scanner>, gathere
             }
             gathered.evidence.extend(evidence);
         }
-        Err(error) => gathered.miss(NAME, error, false),
+        Err(error) => gathered.miss(NAME, &error, false),
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn gather(logs: Vec<Log>, scanner: &Arc<Scanner>, gathered: &mu
         };
         match outcome {
             Ok(log) => read.push(log),
-            Err(error) => gathered.miss(name, error, true),
+            Err(error) => gathered.miss(name, &error, true),
         }
     }
     let newest = read.iter().filter_map(|log| log.written_at).max();
@@ -59,7 +59,7 @@ pub(super) async fn gather(logs: Vec<Log>, scanner: &Arc<Scanner>, gathered: &mu
             .evidence
             .extend(evidence_of(&log.scan, &log.name, recency, log.skipped_bytes));
         if let Some(why) = log.cut {
-            gathered.miss(log.name, why, false);
+            gathered.miss(log.name, &why, false);
         }
     }
 }

@@ -47,7 +47,7 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
                 gathered.evidence.extend(found.evidence);
                 gathered.on_disk.extend(found.on_disk);
             }
-            Err(error) => gathered.miss(directory.display().to_string(), error, true),
+            Err(error) => gathered.miss(directory.display().to_string(), &error, true),
         }
     }
     if request.is_here {

@@ -33,11 +33,11 @@ pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gat
                 for evidence in read {
                     match evidence {
                         Ok(evidence) => gathered.evidence.extend(evidence),
-                        Err(error) => gathered.miss(named.as_str(), error, true),
+                        Err(error) => gathered.miss(named.as_str(), &error, true),
                     }
                 }
             }
-            Err(error) => gathered.miss(named, error, true),
+            Err(error) => gathered.miss(named, &error, true),
         }
     }
 }
