@@ -1,12 +1,11 @@
 //! Progress bars on a terminal.
 
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
-use super::counters::TierCounters;
+use super::counters::{Counts, TierCounters};
 use crate::output::human;
 
 const KNOWN: &str = "{prefix} {bar:30} {done} of {all} {rate} {remaining}{msg}";
@@ -24,7 +23,6 @@ struct Drawn {
     bar: ProgressBar,
     transfer: u64,
     spared_bytes: u64,
-    total_bytes: u64,
 }
 
 impl Bars {
@@ -39,42 +37,20 @@ impl Bars {
     pub(super) fn draw(&mut self, tiers: &[TierCounters]) {
         self.drawn.resize_with(tiers.len(), || None);
         for (counters, drawn) in tiers.iter().zip(&mut self.drawn) {
-            let total_bytes = counters.total_bytes.load(Ordering::Relaxed);
-            let done_bytes = counters.done_bytes();
-            if drawn.is_none() && total_bytes == 0 && done_bytes == 0 {
+            let counts = *counters.lock();
+            if drawn.is_none() && counts.total_bytes == 0 && counts.done_bytes() == 0 {
                 continue;
             }
-            let drawn = drawn.get_or_insert_with(|| {
-                let bar = self.all.add(ProgressBar::new(0));
+            let new = || {
+                let bar = self.all.add(ProgressBar::no_length().with_style(style(UNKNOWN)));
                 bar.set_prefix(counters.tier.to_string());
-                bar.set_style(style(UNKNOWN));
                 Drawn {
                     bar,
                     transfer: 0,
                     spared_bytes: 0,
-                    total_bytes: 0,
                 }
-            });
-            if drawn.transfer != counters.transfer() {
-                drawn.transfer = counters.transfer();
-                drawn.bar.reset_elapsed();
-                drawn.bar.reset_eta();
-            }
-            if drawn.total_bytes != total_bytes {
-                if drawn.total_bytes == 0 {
-                    drawn.bar.set_style(style(KNOWN));
-                }
-                drawn.total_bytes = total_bytes;
-                drawn.bar.set_length(total_bytes);
-            }
-            drawn.bar.set_position(done_bytes);
-            let spared_bytes = counters.spared_bytes();
-            if drawn.spared_bytes != spared_bytes {
-                // Bytes that were not transferred must not influence the estimated rate.
-                drawn.spared_bytes = spared_bytes;
-                drawn.bar.reset_eta();
-            }
-            drawn.bar.set_message(files(counters));
+            };
+            drawn.get_or_insert_with(new).update(&counts);
         }
     }
 
@@ -83,6 +59,30 @@ impl Bars {
         for drawn in self.drawn.drain(..).flatten() {
             drawn.bar.finish_and_clear();
         }
+    }
+}
+
+impl Drawn {
+    fn update(&mut self, counts: &Counts) {
+        if self.transfer != counts.transfer {
+            self.transfer = counts.transfer;
+            self.bar.reset_elapsed();
+            self.bar.reset_eta();
+        }
+        let length = self.bar.length();
+        if length.unwrap_or_default() != counts.total_bytes {
+            if length.is_none() {
+                self.bar.set_style(style(KNOWN));
+            }
+            self.bar.set_length(counts.total_bytes);
+        }
+        self.bar.set_position(counts.done_bytes());
+        if self.spared_bytes != counts.spared_bytes() {
+            // Bytes that were not transferred must not influence the estimated rate.
+            self.spared_bytes = counts.spared_bytes();
+            self.bar.reset_eta();
+        }
+        self.bar.set_message(files(counts));
     }
 }
 
@@ -132,11 +132,10 @@ fn whole(number: f64) -> u64 {
     number as u64
 }
 
-fn files(counters: &TierCounters) -> String {
-    let done = counters.done_files.load(Ordering::Relaxed);
-    match counters.total_files.load(Ordering::Relaxed) {
+fn files(counts: &Counts) -> String {
+    match counts.total_files {
         0 => String::new(),
-        total => format!("{done} of {}", human::count(total, "file")),
+        total => format!("{} of {}", counts.done_files, human::count(total, "file")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Transfer counters of one tier.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use stepvault_core::observe::Tier;
@@ -12,132 +12,104 @@ const RETRY_LINE_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct TierCounters {
     pub(super) tier: Tier,
-    pub(super) total_bytes: AtomicU64,
-    pub(super) moved_bytes: AtomicU64,
-    /// Bytes that were sent and are not acknowledged yet.
-    pub(super) in_flight_bytes: AtomicI64,
-    pub(super) copied_bytes: AtomicU64,
-    pub(super) reused_bytes: AtomicU64,
-    pub(super) total_files: AtomicU64,
-    pub(super) done_files: AtomicU64,
-    transfers: AtomicU64,
-    /// Number of transfers that began after a pause.
-    transfer: AtomicU64,
-    began: Instant,
-    /// When the transfer began, in milliseconds since `began`.
-    transfer_began: AtomicU64,
-    /// Time of the last line about a retry, in milliseconds since `began`, plus one; 0 for never.
-    retry_told: AtomicU64,
+    counts: Mutex<Counts>,
 }
 
 impl TierCounters {
     pub(super) fn new(tier: Tier) -> Self {
         Self {
             tier,
-            total_bytes: AtomicU64::new(0),
-            moved_bytes: AtomicU64::new(0),
-            in_flight_bytes: AtomicI64::new(0),
-            copied_bytes: AtomicU64::new(0),
-            reused_bytes: AtomicU64::new(0),
-            total_files: AtomicU64::new(0),
-            done_files: AtomicU64::new(0),
-            transfers: AtomicU64::new(0),
-            transfer: AtomicU64::new(0),
-            began: Instant::now(),
-            transfer_began: AtomicU64::new(0),
-            retry_told: AtomicU64::new(0),
+            counts: Mutex::default(),
         }
     }
 
+    /// Locks the counts, for no longer than it takes to change or to copy them.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be transferred, and what was. Transfers under way at the same time are counted as one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) total_bytes: u64,
+    pub(super) moved_bytes: u64,
+    /// Bytes that were sent and are not acknowledged yet.
+    pub(super) in_flight_bytes: i64,
+    pub(super) copied_bytes: u64,
+    pub(super) reused_bytes: u64,
+    pub(super) total_files: u64,
+    pub(super) done_files: u64,
+    under_way: u64,
+    /// Number of transfers that began after a pause.
+    pub(super) transfer: u64,
+    /// When the last of them began; `None` before the first one.
+    pub(super) began: Option<Instant>,
+    /// Time of the last line about a retry.
+    retry_told: Option<Instant>,
+}
+
+impl Counts {
     /// Starts a transfer of known size. The first one after a pause resets the counters, so that a retried transfer is
     /// not counted twice.
-    pub(super) fn begin(&self, files: u64, bytes: u64) {
+    pub(super) fn begin(&mut self, files: u64, bytes: u64) {
         if !self.is_active() {
-            for counter in [
-                &self.total_bytes,
-                &self.moved_bytes,
-                &self.copied_bytes,
-                &self.reused_bytes,
-                &self.total_files,
-                &self.done_files,
-            ] {
-                counter.store(0, Ordering::Relaxed);
-            }
-            self.transfer.fetch_add(1, Ordering::Relaxed);
-            self.transfer_began.store(self.milliseconds(), Ordering::Relaxed);
+            *self = Self {
+                in_flight_bytes: self.in_flight_bytes,
+                transfer: self.transfer + 1,
+                began: Some(Instant::now()),
+                retry_told: self.retry_told,
+                ..Self::default()
+            };
         }
-        self.total_files.fetch_add(files, Ordering::Relaxed);
-        self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.transfers.fetch_add(1, Ordering::Relaxed);
+        self.total_files += files;
+        self.total_bytes += bytes;
+        self.under_way += 1;
     }
 
     /// Ends a transfer.
-    pub(super) fn end(&self) {
-        let _ = self
-            .transfers
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+    pub(super) fn end(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
     }
 
     /// Takes back a transfer of this size that was interrupted without a word, and begins again.
-    pub(super) fn take_back(&self, files: u64, bytes: u64) {
+    pub(super) fn take_back(&mut self, files: u64, bytes: u64) {
         self.end();
-        for (counter, counted) in [(&self.total_files, files), (&self.total_bytes, bytes)] {
-            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| {
-                total.checked_sub(counted)
-            });
-        }
-    }
-
-    /// Returns the number of the transfer that the counters are about.
-    pub(super) fn transfer(&self) -> u64 {
-        self.transfer.load(Ordering::Relaxed)
-    }
-
-    /// Returns when the transfer that the counters are about began.
-    pub(super) fn transfer_began(&self) -> Instant {
-        self.began + Duration::from_millis(self.transfer_began.load(Ordering::Relaxed))
-    }
-
-    fn milliseconds(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.total_files = self.total_files.checked_sub(files).unwrap_or(self.total_files);
+        self.total_bytes = self.total_bytes.checked_sub(bytes).unwrap_or(self.total_bytes);
     }
 
     /// Returns whether a transfer is under way.
     pub(super) fn is_active(&self) -> bool {
-        self.transfers.load(Ordering::Relaxed) > 0
+        self.under_way > 0
     }
 
     /// Returns the bytes that were moved, with those that are not acknowledged yet.
     pub(super) fn sent_bytes(&self) -> u64 {
-        let in_flight = self.in_flight_bytes.load(Ordering::Relaxed);
-        let moved = self.moved_bytes.load(Ordering::Relaxed);
-        moved.saturating_add_signed(in_flight)
+        self.moved_bytes.saturating_add_signed(self.in_flight_bytes)
     }
 
     /// Returns the bytes that were sent or need no transfer; at most the total.
     pub(super) fn done_bytes(&self) -> u64 {
-        let total = self.total_bytes.load(Ordering::Relaxed);
-        let acknowledged = self.moved_bytes.load(Ordering::Relaxed) + self.spared_bytes();
+        let acknowledged = self.moved_bytes + self.spared_bytes();
         // For a moment a part counts as acknowledged and as in flight.
-        (self.sent_bytes() + self.spared_bytes()).min(total.max(acknowledged))
+        (self.sent_bytes() + self.spared_bytes()).min(self.total_bytes.max(acknowledged))
     }
 
     /// Returns the bytes that were already present or that the store copied.
     pub(super) fn spared_bytes(&self) -> u64 {
-        self.copied_bytes.load(Ordering::Relaxed) + self.reused_bytes.load(Ordering::Relaxed)
+        self.copied_bytes + self.reused_bytes
     }
 
     /// Returns whether another line about retries is due; if so, resets the interval.
-    pub(super) fn may_tell_of_retry(&self) -> bool {
-        let now = self.milliseconds().saturating_add(1);
-        let interval = u64::try_from(RETRY_LINE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
-        let last = self.retry_told.load(Ordering::Relaxed);
-        let due = last == 0 || now.saturating_sub(last) >= interval;
-        // Only one of several concurrent threads succeeds.
-        due && self
+    pub(super) fn may_tell_of_retry(&mut self) -> bool {
+        let is_due = self
             .retry_told
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+            .is_none_or(|told| told.elapsed() >= RETRY_LINE_INTERVAL);
+        if is_due {
+            self.retry_told = Some(Instant::now());
+        }
+        is_due
     }
 }
 
@@ -147,42 +119,42 @@ mod tests {
 
     #[test]
     fn retries_are_told_once_in_a_while() {
-        let counters = TierCounters::new(Tier::Local);
+        let mut counters = Counts::default();
         assert!(counters.may_tell_of_retry());
         assert!(!counters.may_tell_of_retry());
     }
 
     #[test]
     fn a_transfer_that_was_interrupted_counts_once() {
-        let counters = TierCounters::new(Tier::Local);
+        let mut counters = Counts::default();
         counters.begin(1, 100);
         counters.begin(1, 7);
         counters.end();
         counters.take_back(1, 100);
         assert!(!counters.is_active());
         counters.begin(1, 100);
-        assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 100);
+        assert_eq!(counters.total_bytes, 100);
         // Beside another one.
         counters.begin(1, 7);
         counters.take_back(1, 100);
         counters.begin(1, 100);
-        assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 107);
+        assert_eq!(counters.total_bytes, 107);
     }
 
     #[test]
     fn transfers_begin_and_end() {
-        let counters = TierCounters::new(Tier::Local);
+        let mut counters = Counts::default();
         counters.end();
         assert!(!counters.is_active());
         counters.begin(2, 10);
         assert!(counters.is_active());
         counters.end();
         assert!(!counters.is_active());
-        assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 10);
-        counters.moved_bytes.store(4, Ordering::Relaxed);
+        assert_eq!(counters.total_bytes, 10);
+        counters.moved_bytes = 4;
         counters.begin(2, 10);
         counters.begin(1, 5);
-        let total = counters.total_bytes.load(Ordering::Relaxed);
+        let total = counters.total_bytes;
         assert_eq!(
             (counters.done_bytes(), total),
             (0, 15),

@@ -1,13 +1,12 @@
 //! Progress lines for a log.
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use stepvault_core::Error;
-use stepvault_core::observe::{Event, Operation, OperationKind};
+use stepvault_core::observe::{Event, Operation, OperationKind, Tier};
 
-use super::counters::TierCounters;
+use super::counters::{Counts, TierCounters};
 use crate::output::human;
 
 /// The interval of a transfer's first sparse line; the next ones come after twice as many each.
@@ -28,7 +27,7 @@ pub(super) struct Lines {
 #[derive(Debug, Clone)]
 struct Last {
     at: Instant,
-    moved_bytes: u64,
+    sent_bytes: u64,
     transfer: u64,
     /// Intervals since the transfer began.
     intervals: u32,
@@ -49,59 +48,54 @@ impl Lines {
         let now = Instant::now();
         let none = Last {
             at: self.began,
-            moved_bytes: 0,
+            sent_bytes: 0,
             transfer: 0,
             intervals: 0,
         };
         self.last.resize(tiers.len(), none);
         let mut lines = Vec::new();
         for (counters, last) in tiers.iter().zip(&mut self.last) {
-            let moved_bytes = counters.sent_bytes();
-            let transfer = counters.transfer();
-            if transfer != last.transfer {
+            let counts = *counters.lock();
+            let sent_bytes = counts.sent_bytes();
+            if let Some(began) = counts.began.filter(|_| counts.transfer != last.transfer) {
                 // The counters began anew, and maybe not long ago.
-                (last.transfer, last.intervals) = (transfer, 0);
-                (last.at, last.moved_bytes) = (counters.transfer_began(), 0);
+                *last = Last {
+                    at: began,
+                    sent_bytes: 0,
+                    transfer: counts.transfer,
+                    intervals: 0,
+                };
             }
             last.intervals = last.intervals.saturating_add(1);
             let is_due = last.intervals >= FIRST_SPARSE_INTERVAL && last.intervals.is_power_of_two();
-            if counters.is_active() && self.is_sparse && !is_due {
+            if counts.is_active() && self.is_sparse && !is_due {
                 continue;
             }
-            if counters.is_active() {
-                let moved_bytes = moved_bytes.saturating_sub(last.moved_bytes);
-                lines.push(line(counters, moved_bytes, now - last.at));
+            if counts.is_active() {
+                let sent_bytes = sent_bytes.saturating_sub(last.sent_bytes);
+                lines.push(line(&counters.tier, &counts, sent_bytes, now - last.at));
             }
-            (last.at, last.moved_bytes) = (now, moved_bytes);
+            (last.at, last.sent_bytes) = (now, sent_bytes);
         }
         lines
     }
 }
 
-fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String {
-    let (done, total) = (
-        counters.done_bytes(),
-        counters.total_bytes.load(Ordering::Relaxed),
-    );
-    let mut text = format!(
-        "{}: {} of {}",
-        counters.tier,
-        human::bytes(done),
-        human::bytes(total)
-    );
-    if let Some(rate) = human::rate(moved_bytes, elapsed) {
+fn line(tier: &Tier, counts: &Counts, sent_bytes: u64, elapsed: Duration) -> String {
+    let (done, total) = (counts.done_bytes(), counts.total_bytes);
+    let mut text = format!("{tier}: {} of {}", human::bytes(done), human::bytes(total));
+    if let Some(rate) = human::rate(sent_bytes, elapsed) {
         let _ = write!(text, ", {rate}");
         let left = u128::from(total.saturating_sub(done)).saturating_mul(elapsed.as_millis());
-        let left = left.checked_div(u128::from(moved_bytes));
+        let left = left.checked_div(u128::from(sent_bytes));
         if let Some(left) = left.filter(|_| elapsed >= MEASURED_FOR) {
             let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
             let _ = write!(text, ", {} left", human::duration(left));
         }
     }
-    let files = counters.total_files.load(Ordering::Relaxed);
-    let done_files = counters.done_files.load(Ordering::Relaxed);
-    if files > 0 {
-        let _ = write!(text, ", {done_files} of {}", human::count(files, "file"));
+    if counts.total_files > 0 {
+        let files = human::count(counts.total_files, "file");
+        let _ = write!(text, ", {} of {files}", counts.done_files);
     }
     text
 }
@@ -110,7 +104,11 @@ fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String 
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::Started(operation) => of_start(operation),
-        Event::Finished { .. } => return of_end(event, false),
+        Event::Finished {
+            operation,
+            copied_bytes,
+            seconds,
+        } => of_end(operation, *copied_bytes, *seconds, false),
         Event::Failed {
             operation,
             seconds,
@@ -131,7 +129,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     })
 }
 
-fn of_start(operation: &Operation<'_>) -> String {
+pub(super) fn of_start(operation: &Operation<'_>) -> String {
     let (tier, id, location) = (operation.tier, operation.id, operation.location);
     let size = || {
         let bytes = human::bytes(operation.bytes.unwrap_or_default());
@@ -145,35 +143,27 @@ fn of_start(operation: &Operation<'_>) -> String {
 }
 
 /// Describes the end of an operation; after that of a transfer, the step is durable if `is_durable`.
-pub(super) fn of_end(event: &Event<'_>, is_durable: bool) -> Option<String> {
-    let Event::Finished {
-        operation,
-        copied_bytes,
-        seconds,
-    } = event
-    else {
-        return None;
-    };
+pub(super) fn of_end(operation: &Operation<'_>, copied_bytes: u64, seconds: f64, is_durable: bool) -> String {
     let (tier, id, location) = (operation.tier, operation.id, operation.location);
-    let taken = || taken(operation.bytes.unwrap_or_default(), *seconds);
-    Some(match operation.kind {
+    let taken = || taken(operation.bytes.unwrap_or_default(), seconds);
+    match operation.kind {
         OperationKind::Seal => {
             let files = human::count(operation.files, "file");
             format!("{tier}: sealed {id}: {files}, {}, from {location}", taken())
         }
         OperationKind::Transfer => {
             let done = if is_durable { "is durable" } else { "done" };
-            let copied = human::copied(*copied_bytes);
+            let copied = human::copied(copied_bytes);
             format!("{tier}: {id} {done}: {}{copied}, to {location}", taken())
         }
         OperationKind::Removal => {
-            let (step, seconds) = (sized(operation), human::seconds(*seconds));
+            let (step, seconds) = (sized(operation), human::seconds(seconds));
             format!("{tier}: removed {step} in {seconds}, from {location}")
         }
-    })
+    }
 }
 
-fn of_failure(operation: &Operation<'_>, seconds: f64, error: &Error) -> String {
+pub(super) fn of_failure(operation: &Operation<'_>, seconds: f64, error: &Error) -> String {
     let (tier, id, location) = (operation.tier, operation.id, operation.location);
     let seconds = human::seconds(seconds);
     match operation.kind {
@@ -212,26 +202,25 @@ fn taken(bytes: u64, seconds: f64) -> String {
 mod tests {
     use stepvault_core::ErrorKind;
     use stepvault_core::ids::StepId;
-    use stepvault_core::observe::Tier;
 
     use super::*;
 
     #[test]
     fn a_line_says_how_far_how_fast_and_how_long() {
-        let counters = TierCounters::new(Tier::Local);
+        let mut counters = Counts::default();
         counters.begin(3, 30 << 20);
-        counters.moved_bytes.store(20 << 20, Ordering::Relaxed);
-        counters.done_files.store(2, Ordering::Relaxed);
+        counters.moved_bytes = 20 << 20;
+        counters.done_files = 2;
         assert_eq!(
-            line(&counters, 20 << 20, Duration::from_secs(10)),
+            line(&Tier::Local, &counters, 20 << 20, Duration::from_secs(10)),
             "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 5s left, 2 of 3 files"
         );
         assert_eq!(
-            line(&counters, 0, Duration::ZERO),
+            line(&Tier::Local, &counters, 0, Duration::ZERO),
             "local: 20.0 MiB of 30.0 MiB, 2 of 3 files"
         );
         assert_eq!(
-            line(&counters, 2 << 20, Duration::from_secs(1)),
+            line(&Tier::Local, &counters, 2 << 20, Duration::from_secs(1)),
             "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 2 of 3 files",
             "nothing is estimated from a moment"
         );
@@ -242,8 +231,8 @@ mod tests {
         let counters = [TierCounters::new(Tier::Local)];
         let mut lines = Lines::new(false);
         lines.began -= Duration::from_hours(1);
-        counters[0].begin(0, 8 << 20);
-        counters[0].moved_bytes.store(4 << 20, Ordering::Relaxed);
+        counters[0].lock().begin(0, 8 << 20);
+        counters[0].lock().moved_bytes = 4 << 20;
         std::thread::sleep(Duration::from_millis(20));
         let line = lines.due(&counters).remove(0);
         assert!(
@@ -258,9 +247,9 @@ mod tests {
         let counters = [TierCounters::new(Tier::Local)];
         let mut lines = Lines::new(false);
         assert!(lines.due(&counters).is_empty());
-        counters[0].begin(1, 1);
+        counters[0].lock().begin(1, 1);
         assert_eq!(lines.due(&counters).len(), 1);
-        counters[0].end();
+        counters[0].lock().end();
         assert!(lines.due(&counters).is_empty());
     }
 
@@ -269,10 +258,10 @@ mod tests {
         let counters = [TierCounters::new(Tier::Local)];
         let mut lines = Lines::new(true);
         for transfer in 0..2 {
-            counters[0].begin(1, 1);
+            counters[0].lock().begin(1, 1);
             let told: Vec<u32> = (1..=40).filter(|_| !lines.due(&counters).is_empty()).collect();
             assert_eq!(told, [4, 8, 16, 32], "{transfer}");
-            counters[0].end();
+            counters[0].lock().end();
         }
     }
 
@@ -331,8 +320,7 @@ mod tests {
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
         );
         assert!(
-            of_end(&finished, true)
-                .unwrap()
+            of_end(&transfer, 0, 2.0, true)
                 .starts_with("main: step 100 (attempt 1) is durable: 2.0 KiB in 2s")
         );
         let copied = Event::Finished {

@@ -8,8 +8,8 @@ mod lines;
 mod repeats;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 
 use crate::output::{self, Output, Priority};
 use bars::Bars;
-use counters::TierCounters;
+use counters::{Counts, TierCounters};
 use lines::Lines;
 use repeats::Repeats;
 
@@ -66,7 +66,7 @@ impl Style {
 #[derive(Debug)]
 pub(crate) struct Progress {
     watcher: Arc<Watcher>,
-    drawing: Mutex<Option<JoinHandle<()>>>,
+    drawing: Mutex<Option<Drawing>>,
 }
 
 /// The observer: updates counters, and prints a line for rare events.
@@ -78,8 +78,13 @@ struct Watcher {
     transfers: Mutex<BTreeMap<(Tier, StepId), bool>>,
     style: Style,
     output: Output,
-    ended: Mutex<bool>,
-    ending: Condvar,
+}
+
+/// The thread that draws until its sender is dropped.
+#[derive(Debug)]
+struct Drawing {
+    ending: Sender<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Progress {
@@ -93,16 +98,16 @@ impl Progress {
             transfers: Mutex::default(),
             style,
             output: output.clone(),
-            ended: Mutex::new(false),
-            ending: Condvar::new(),
         });
         let drawn = Arc::clone(&watcher);
+        let (ending, ended) = channel();
         let drawing = match style {
             Style::Silent => None,
             Style::Bars | Style::Lines | Style::SparseLines => std::thread::Builder::new()
                 .name("progress".to_owned())
-                .spawn(move || drawn.draw_until_ended())
+                .spawn(move || drawn.draw_until(&ended))
                 .inspect_err(|error| tracing::debug!(%error, "cannot start the progress thread"))
+                .map(|thread| Drawing { ending, thread })
                 .ok(),
         };
         Self {
@@ -118,10 +123,9 @@ impl Progress {
 
     /// Stops the display and removes the bars, before the result is printed.
     pub(crate) fn finish(&self) {
-        *self.watcher.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.watcher.ending.notify_all();
         let drawing = self.drawing.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = drawing {
+        if let Some(Drawing { ending, thread }) = drawing {
+            drop(ending);
             // A panic of the drawing thread has already been printed and must not end the command.
             let _ = thread.join();
         }
@@ -135,17 +139,20 @@ impl Drop for Progress {
 }
 
 impl Watcher {
-    fn counters(&self, tier: &Tier) -> Option<&TierCounters> {
-        self.tiers.iter().find(|counters| counters.tier == *tier)
+    fn counts(&self, tier: &Tier) -> Option<MutexGuard<'_, Counts>> {
+        let mut tiers = self.tiers.iter();
+        tiers
+            .find(|counters| counters.tier == *tier)
+            .map(TierCounters::lock)
     }
 
-    fn add(&self, tier: &Tier, counter: fn(&TierCounters) -> &AtomicU64, amount: u64) {
-        if let Some(counters) = self.counters(tier) {
-            counter(counters).fetch_add(amount, Ordering::Relaxed);
+    fn count(&self, tier: &Tier, change: impl FnOnce(&mut Counts)) {
+        if let Some(mut counts) = self.counts(tier) {
+            change(&mut counts);
         }
     }
 
-    fn draw_until_ended(&self) {
+    fn draw_until(&self, ended: &Receiver<()>) {
         let mut bars = Bars::new(self.output.bars());
         let mut lines = Lines::new(self.style == Style::SparseLines);
         let interval = if self.style == Style::Bars {
@@ -153,25 +160,15 @@ impl Watcher {
         } else {
             LINE_INTERVAL
         };
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*ended {
-            let (guard, waited) = self
-                .ending
-                .wait_timeout(ended, interval)
-                .unwrap_or_else(PoisonError::into_inner);
-            ended = guard;
-            if *ended || !waited.timed_out() {
-                continue;
-            }
-            match self.style {
-                Style::Bars => bars.draw(&self.tiers),
-                Style::Lines | Style::SparseLines | Style::Silent => lines
-                    .due(&self.tiers)
-                    .iter()
-                    .for_each(|line| self.output.line(line)),
+        while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            if self.style == Style::Bars {
+                bars.draw(&self.tiers);
+            } else {
+                for line in lines.due(&self.tiers) {
+                    self.output.line(&line);
+                }
             }
         }
-        drop(ended);
         bars.clear();
     }
 
@@ -202,18 +199,19 @@ impl Watcher {
         if operation.kind != OperationKind::Transfer {
             return false;
         }
-        if let Some(counters) = self.counters(operation.tier) {
-            counters.end();
-        }
+        self.count(operation.tier, Counts::end);
         let ended = self.transfers().remove(&(operation.tier.clone(), operation.id));
         ended.unwrap_or(false)
     }
 
-    fn print_start(&self, tier: &Tier, id: StepId, event: &Event<'_>) {
-        if !self.repeats().tells_of_start(tier, id, Instant::now()) {
+    fn print_start(&self, operation: &Operation<'_>) {
+        if !self
+            .repeats()
+            .tells_of_start(operation.tier, operation.id, Instant::now())
+        {
             return;
         }
-        let text = lines::of_event(event).unwrap_or_default();
+        let text = lines::of_start(operation);
         if self.style == Style::SparseLines {
             tracing::info!("{text}");
         } else {
@@ -221,12 +219,13 @@ impl Watcher {
         }
     }
 
-    fn print_failure(&self, tier: &Tier, id: StepId, error: &Error, event: &Event<'_>) {
+    fn print_failure(&self, operation: &Operation<'_>, seconds: f64, error: &Error) {
+        let Operation { tier, id, .. } = *operation;
         if self
             .repeats()
             .tells_of_failure(tier, id, error.kind(), Instant::now())
         {
-            self.print(Priority::Warning, || lines::of_event(event).unwrap_or_default());
+            self.print(Priority::Warning, || lines::of_failure(operation, seconds, error));
         }
     }
 }
@@ -240,60 +239,57 @@ impl Observer for Watcher {
             return;
         }
         match event {
-            Event::BytesMoved { tier, bytes } => self.add(tier, |counters| &counters.moved_bytes, *bytes),
+            Event::BytesMoved { tier, bytes } => self.count(tier, |counts| counts.moved_bytes += bytes),
             Event::BytesInFlight { tier, change_bytes } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters
-                        .in_flight_bytes
-                        .fetch_add(*change_bytes, Ordering::Relaxed);
-                }
+                self.count(tier, |counts| counts.in_flight_bytes += change_bytes);
             }
-            Event::BytesCopied { tier, bytes } => self.add(tier, |counters| &counters.copied_bytes, *bytes),
-            Event::BytesReused { tier, bytes } => self.add(tier, |counters| &counters.reused_bytes, *bytes),
-            Event::FileDone { tier, .. } => self.add(tier, |counters| &counters.done_files, 1),
-            Event::ReadingStarted { tier, bytes } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.begin(0, *bytes);
-                }
-            }
-            Event::ReadingFinished { tier } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.end();
-                }
-            }
+            Event::BytesCopied { tier, bytes } => self.count(tier, |counts| counts.copied_bytes += bytes),
+            Event::BytesReused { tier, bytes } => self.count(tier, |counts| counts.reused_bytes += bytes),
+            Event::FileDone { tier, .. } => self.count(tier, |counts| counts.done_files += 1),
+            Event::ReadingStarted { tier, bytes } => self.count(tier, |counts| counts.begin(0, *bytes)),
+            Event::ReadingFinished { tier } => self.count(tier, Counts::end),
             Event::Started(operation) => {
                 let Operation { tier, id, .. } = *operation;
                 if operation.kind == OperationKind::Transfer {
                     let was_interrupted = self.transfers().insert((tier.clone(), id), false).is_some();
-                    if let Some(counters) = self.counters(tier) {
-                        let (files, bytes) = (operation.files, operation.bytes.unwrap_or_default());
+                    let (files, bytes) = (operation.files, operation.bytes.unwrap_or_default());
+                    self.count(tier, |counts| {
                         if was_interrupted {
-                            counters.take_back(files, bytes);
+                            counts.take_back(files, bytes);
                         }
-                        counters.begin(files, bytes);
-                    }
+                        counts.begin(files, bytes);
+                    });
                 }
-                self.print_start(tier, id, event);
+                self.print_start(operation);
             }
-            Event::Finished { operation, .. } => {
-                let Operation { tier, id, .. } = *operation;
+            Event::Finished {
+                operation,
+                copied_bytes,
+                seconds,
+            } => {
                 if operation.kind != OperationKind::Removal {
-                    self.repeats().succeeded(tier, id);
+                    self.repeats().succeeded(operation.tier, operation.id);
                 }
                 let is_durable = self.end_transfer(operation);
                 self.print(Priority::Info, || {
-                    lines::of_end(event, is_durable).unwrap_or_default()
+                    lines::of_end(operation, *copied_bytes, *seconds, is_durable)
                 });
             }
-            Event::Failed { operation, error, .. } => {
+            Event::Failed {
+                operation,
+                seconds,
+                error,
+            } => {
                 self.end_transfer(operation);
-                self.print_failure(operation.tier, operation.id, error, event);
+                self.print_failure(operation, *seconds, error);
             }
             // One line tells of both.
             Event::Durable { tier, id } if self.is_transferring(tier, *id) => {}
             Event::Retrying { tier, .. } => {
                 // While a remote is down, every request is retried; one line per interval is enough.
-                if self.counters(tier).is_none_or(TierCounters::may_tell_of_retry)
+                if self
+                    .counts(tier)
+                    .is_none_or(|mut counts| counts.may_tell_of_retry())
                     && let Some(line) = lines::of_event(event)
                 {
                     self.output.line(&line);
@@ -324,7 +320,7 @@ mod tests {
             observer.on_event(&Event::BytesReused { tier, bytes: 2 });
             observer.on_event(&Event::BytesCopied { tier, bytes: 1 });
         }
-        assert_eq!(progress.watcher.tiers[0].done_bytes(), 8);
+        assert_eq!(progress.watcher.tiers[0].lock().done_bytes(), 8);
         progress.finish();
         progress.finish();
     }
