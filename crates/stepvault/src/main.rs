@@ -106,7 +106,7 @@ async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline)
         Interrupt::listen()?
     };
     let hint = command.after_interruption();
-    let ends_by_itself = command.ends_by_itself_when_interrupted();
+    let ends_by_itself = command.is_service();
     let session = Session {
         global,
         output: output.clone(),

@@ -64,12 +64,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns whether the command shuts down by itself after a signal, instead of being cancelled.
-    pub(crate) fn ends_by_itself_when_interrupted(&self) -> bool {
-        matches!(self, Self::Agent(_) | Self::Run(_))
-    }
-
-    /// Returns whether the command works beside a trainer for as long as that runs.
+    /// Returns whether the command works beside a trainer for as long as that runs. It shuts down by itself after a signal,
+    /// instead of being cancelled.
     pub(crate) fn is_service(&self) -> bool {
         matches!(self, Self::Agent(_) | Self::Run(_))
     }

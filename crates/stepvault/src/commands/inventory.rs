@@ -1,13 +1,13 @@
 //! Lists the steps of a run over all tiers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use clap::Args;
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use stepvault_core::clock::Clock as _;
-use stepvault_core::commit::Commit;
 use stepvault_core::document::{ErrorInfo, StepIdMembers};
 use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
 use stepvault_core::placement::contradiction;
@@ -17,7 +17,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::incomplete::{IncompleteStep, visible_and_incomplete};
 use stepvault_engine::placement::evidence_text;
-use stepvault_engine::tier::catalog::pins;
+use stepvault_engine::tier::catalog::{FoundCommit, pins};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on};
 use stepvault_local::clock::SystemClock;
@@ -218,11 +218,8 @@ pub(super) fn time_warnings(
     let newest = steps.clone().max_by_key(|(id, _)| *id);
     let in_future = newest.filter(|(_, written_at)| written_at.seconds_since(now) > MAX_AHEAD_SECONDS);
     let in_future = in_future.map(|(id, written_at)| {
-        format!(
-            "step {}, the newest, has a time in the future: {}",
-            id.step,
-            written_at.to_rfc3339()
-        )
+        let (step, time) = (id.step, written_at.to_rfc3339());
+        format!("step {step}, the newest, has a time in the future: {time}")
     });
     let contradiction = contradiction(steps).map(|(newest, last)| {
         format!(
@@ -249,6 +246,11 @@ fn serialize_time<S: Serializer>(
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     time.map(Timestamp::to_rfc3339).serialize(serializer)
+}
+
+/// Returns the identity of the step that a path in the vault is named after.
+pub(super) fn id_of(path: &Path) -> Option<StepId> {
+    StepId::from_label(path.file_name()?.to_str()?)
 }
 
 /// Returns an entry for a step of which only the identity is known.
@@ -301,16 +303,9 @@ fn found_locally(
         found.insert(record.id, listed);
     }
     for (path, error) in scan.faults {
-        let id = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(StepId::from_label);
-        if let Some(id) = id {
-            found
-                .entry(id)
-                .or_insert_with(|| unknown(id))
-                .faults
-                .push(format!("local: {error}"));
+        if let Some(id) = id_of(&path) {
+            let entry = found.entry(id).or_insert_with(|| unknown(id));
+            entry.faults.push(format!("local: {error}"));
         }
     }
     Ok(found)
@@ -318,20 +313,17 @@ fn found_locally(
 
 /// The listing of one remote.
 struct RemoteListing {
-    commits: BTreeMap<StepId, Result<Commit>>,
-    pinned: BTreeSet<StepId>,
+    visible: BTreeMap<StepId, FoundCommit>,
     incomplete: Vec<IncompleteStep>,
+    pinned: BTreeSet<StepId>,
 }
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
     let ((visible, incomplete), pinned) = tokio::try_join!(visible_and_incomplete(remote), pins(remote))?;
     Ok(RemoteListing {
-        commits: visible
-            .into_iter()
-            .map(|(id, found)| (id, found.commit))
-            .collect(),
-        pinned,
+        visible,
         incomplete,
+        pinned,
     })
 }
 
@@ -345,10 +337,10 @@ impl RemoteListing {
                 missing_nodes: step.missing.iter().map(ToString::to_string).collect(),
             });
         }
-        for (id, commit) in self.commits {
+        for (id, found_commit) in self.visible {
             let entry = found.entry(id).or_insert_with(|| unknown(id));
             entry.pinned |= self.pinned.contains(&id);
-            match commit {
+            match found_commit.commit {
                 Ok(commit) => {
                     entry.remotes.push(remote.to_owned());
                     // A commit covers all nodes, a local record only this one.

@@ -18,7 +18,7 @@ use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::visible_steps;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
 
-use super::inventory::{FailedTier, attempt_text};
+use super::inventory::{FailedTier, attempt_text, id_of};
 use crate::arguments::values::{TierChoice, checked, sample};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
@@ -194,8 +194,7 @@ async fn check_vault(
         }
     }
     for (path, error) in scan.faults {
-        let name = path.file_name().and_then(|name| name.to_str());
-        match name.and_then(StepId::from_label) {
+        match id_of(&path) {
             None => findings.failed.push((Tier::Local.to_string(), error)),
             Some(id) if !wanted(id) => {}
             // The step may be sound: it could not be read.

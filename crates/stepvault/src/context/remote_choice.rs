@@ -105,13 +105,9 @@ fn derived_name(
         configured.iter().any(|remote| remote.name.as_str() == name)
             || chosen.iter().any(|remote| remote.name.as_str() == name)
     };
-    let mut name = stem.clone();
-    let mut number = 1_u32;
-    while taken(&name) {
-        number += 1;
-        name = format!("{stem}-{number}");
-    }
-    RemoteName::new(name)
+    let numbered = (2_u32..).map(|number| format!("{stem}-{number}"));
+    let mut names = std::iter::once(stem.clone()).chain(numbered);
+    RemoteName::new(names.find(|name| !taken(name)).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -253,11 +253,7 @@ impl RestoreDocument {
     /// Adds the given-up steps recorded in the vault and on the remotes that answered: newer steps, and those given up
     /// since this one was written.
     pub(in crate::commands) async fn ask_given_up(&mut self, tiers: &Tiers) {
-        let failed = self
-            .unreachable
-            .iter()
-            .map(|tier| tier.tier.as_str())
-            .collect_vec();
+        let failed = self.unreachable.iter().map(|tier| &*tier.tier).collect_vec();
         let mut remotes = tiers.remotes.clone();
         remotes.retain(|remote| !failed.contains(&remote.name().as_str()));
         let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
