@@ -17,7 +17,9 @@ use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape};
 use stepvault_core::observe::Tier;
 use stepvault_core::path::RelativePath;
-use stepvault_core::retention::{self, Guards, KeepRules, LocalLimits, StepFacts, TierView, Verified};
+use stepvault_core::retention::{
+    self, Elsewhere, Guards, KeepRules, LocalLimits, Needed, StepFacts, TierView, Verified,
+};
 use stepvault_core::timestamp::Timestamp;
 
 const FILES: u32 = 1_000;
@@ -95,7 +97,6 @@ fn view(steps: u64) -> TierView {
         id: id(step),
         name: format!("step_{step}"),
         created: Timestamp::from_seconds(i64::try_from(step * 600).expect("a time")),
-        written_at: Timestamp::default(),
         bytes: 1 << 30,
         reclaimable_bytes: 1 << 30,
         best: Vec::new(),
@@ -103,14 +104,15 @@ fn view(steps: u64) -> TierView {
             "loss".to_owned(),
             1.0 / f64::from(u32::try_from(step).expect("small")),
         )]),
-        pinned: step.is_multiple_of(1000),
-        leased: false,
         verified: Verified::Yes,
-        durable_on: vec![remote()],
-        retired_on: Vec::new(),
-        uploading: false,
-        unproven: None,
-        needs_other_nodes: false,
+        needed: Needed {
+            pinned: step.is_multiple_of(1000),
+            ..Needed::default()
+        },
+        elsewhere: Elsewhere {
+            durable_on: vec![remote()],
+            ..Elsewhere::default()
+        },
         abandoned: false,
     };
     TierView {

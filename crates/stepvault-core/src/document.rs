@@ -71,11 +71,7 @@ impl From<&Error> for ErrorInfo {
 impl ErrorInfo {
     /// Returns the error that it describes.
     pub fn into_error(self) -> Error {
-        let error = Error::new(ErrorKind::from_name(&self.kind), self.message);
-        match self.hint {
-            Some(hint) => error.hint(hint),
-            None => error,
-        }
+        Error::new(ErrorKind::from_name(&self.kind), self.message).hint(self.hint.unwrap_or_default())
     }
 }
 

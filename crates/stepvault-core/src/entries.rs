@@ -198,33 +198,25 @@ impl FileEntry {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let fault = |why: &str| {
-            Error::new(ErrorKind::Damaged, "the entry of a file is invalid")
-                .on(&self.path)
-                .because(why)
-        };
         let cut = FileParts::of(self.size_bytes)?;
-        if cut.part_size_bytes() != self.part_size_bytes {
-            return Err(fault("its part size does not follow from its size"));
-        }
-        if self.parts_content.len() != cut.count() as usize {
-            return Err(fault("it does not have one digest for each part"));
-        }
-        if ContentDigest::of_parts(&self.parts_content) != self.content {
-            return Err(fault("its digest does not match the digests of its parts"));
-        }
-        if self.mode & !MODE_MASK != 0 {
-            return Err(fault("its mode has more than permission bits"));
-        }
-        if self.hole_bytes > self.size_bytes {
-            return Err(fault("its holes are larger than the file"));
-        }
-        if !self.mtime.is_canonical() {
-            return Err(fault(
-                "the nanoseconds of its modification time are not below one second",
-            ));
-        }
-        Ok(())
+        let fault = if cut.part_size_bytes() != self.part_size_bytes {
+            "its part size does not follow from its size"
+        } else if self.parts_content.len() != cut.count() as usize {
+            "it does not have one digest for each part"
+        } else if ContentDigest::of_parts(&self.parts_content) != self.content {
+            "its digest does not match the digests of its parts"
+        } else if self.mode & !MODE_MASK != 0 {
+            "its mode has more than permission bits"
+        } else if self.hole_bytes > self.size_bytes {
+            "its holes are larger than the file"
+        } else if !self.mtime.is_canonical() {
+            "the nanoseconds of its modification time are not below one second"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Damaged, "the entry of a file is invalid")
+            .on(&self.path)
+            .because(fault))
     }
 }
 

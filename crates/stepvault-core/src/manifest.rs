@@ -78,27 +78,26 @@ impl Record for PartManifest {
     const WHAT: &'static str = "part manifest";
 
     fn check(&self) -> Result<()> {
-        let fault = |why: String| Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why);
         if self.format != FORMAT {
-            return Err(fault(format!(
+            return Err(inconsistent(format!(
                 "it has format {}, and this stepvault knows {FORMAT}",
                 self.format
             )));
         }
         check_step_name(&self.name)?;
         if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
-            return Err(fault(format!("more than {MAX_ENTRIES} entries")));
+            return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));
         }
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
-            return Err(fault(
-                "its time is out of range, or a metric is not a finite number".to_owned(),
+            return Err(inconsistent(
+                "its time is out of range, or a metric is not a finite number",
             ));
         }
         let mut total_bytes = 0_u64;
         for file in &self.files {
             file.check()?;
             if file.content.algorithm() != self.digest {
-                return Err(fault(format!(
+                return Err(inconsistent(format!(
                     "the digests of {} are {}, and those of the part are {}",
                     file.path,
                     file.content.algorithm(),
@@ -107,16 +106,16 @@ impl Record for PartManifest {
             }
             total_bytes = total_bytes
                 .checked_add(file.size_bytes)
-                .ok_or_else(|| fault("its sizes add up to more than 64 bits".to_owned()))?;
+                .ok_or_else(|| inconsistent("its sizes add up to more than 64 bits"))?;
         }
         for directory in &self.directories {
             if directory.mode & !MODE_MASK != 0 || !directory.mtime.is_canonical() {
-                return Err(fault("a directory's mode or time is out of range".to_owned()));
+                return Err(inconsistent("a directory's mode or time is out of range"));
             }
         }
         check_links(&self.symlinks)?;
         if let Some(why) = self.origin.fault() {
-            return Err(fault(why));
+            return Err(inconsistent(why));
         }
         self.check_shape()?;
         self.check_tree()?;
@@ -124,15 +123,18 @@ impl Record for PartManifest {
     }
 }
 
+fn inconsistent(why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why)
+}
+
 impl PartManifest {
     fn check_shape(&self) -> Result<()> {
-        let fault = |why: &str| Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why);
         match self.shape {
             Shape::File => {
                 let own =
                     self.files.len() == 1 && self.files.iter().all(|file| file.path.as_str() == self.name);
                 if !own || !self.directories.is_empty() || !self.symlinks.is_empty() {
-                    return Err(fault(
+                    return Err(inconsistent(
                         "a single-file checkpoint must contain only the file it is named after",
                     ));
                 }
@@ -144,7 +146,9 @@ impl PartManifest {
                     .filter(|directory| directory.path.is_none())
                     .count();
                 if roots != 1 || self.directories.first().is_some_and(|first| first.path.is_some()) {
-                    return Err(fault("the checkpoint's own directory must come first, once"));
+                    return Err(inconsistent(
+                        "the checkpoint's own directory must come first, once",
+                    ));
                 }
             }
         }
@@ -153,33 +157,21 @@ impl PartManifest {
 
     fn check_members(&self) -> Result<()> {
         let files = self.files.iter().map(|file| &file.path);
-        match members::fault(
-            &self.members,
-            self.shape,
-            files,
-            &self.directories,
-            &self.symlinks,
-        ) {
-            None => Ok(()),
-            Some(why) => Err(Error::new(ErrorKind::Damaged, "the manifest is inconsistent").because(why)),
-        }
+        let (directories, symlinks) = (&self.directories, &self.symlinks);
+        let broken = members::fault(&self.members, self.shape, files, directories, symlinks);
+        broken.map_or(Ok(()), |why| Err(inconsistent(why)))
     }
 
     /// Checks that paths are sorted and unique, and that no path is below one that is not a directory.
     fn check_tree(&self) -> Result<()> {
-        let fault = |path: &str, why: &str| {
-            Error::new(ErrorKind::Damaged, "the manifest is inconsistent")
-                .on(format!("{path:?}"))
-                .because(why)
-        };
         let sorted = self.files.is_sorted_by(|one, next| one.path < next.path)
             && self.symlinks.is_sorted_by(|one, next| one.path < next.path)
             && self.directories.is_sorted_by(|one, next| one.path < next.path);
         if !sorted {
-            return Err(fault(
-                &self.name,
-                "its entries are not sorted by path, or one is listed twice",
-            ));
+            return Err(
+                inconsistent("its entries are not sorted by path, or one is listed twice")
+                    .on(format!("{:?}", self.name)),
+            );
         }
         let directories: BTreeSet<&str> = self
             .directories
@@ -195,14 +187,16 @@ impl PartManifest {
             .chain(self.symlinks.iter().map(|link| &link.path));
         for path in leaf_paths {
             if !leaves.insert(path.as_str()) || directories.contains(path.as_str()) {
-                return Err(fault(path.as_str(), "two entries have this path"));
+                return Err(inconsistent("two entries have this path").on(format!("{:?}", path.as_str())));
             }
         }
         let all = leaves.iter().copied().chain(directories.iter().copied());
         for path in all {
             for (end, _) in path.match_indices('/') {
                 if !directories.contains(&path[..end]) {
-                    return Err(fault(path, "a directory above it is not listed as one"));
+                    return Err(
+                        inconsistent("a directory above it is not listed as one").on(format!("{path:?}"))
+                    );
                 }
             }
         }

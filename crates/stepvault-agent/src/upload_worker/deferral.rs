@@ -7,7 +7,8 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::records::Pin;
 use stepvault_core::retention::{
-    Guards, KeepRules, LocalLimits, StepFacts, TierView, Verdict, Verified, abandoned_steps, plan,
+    Elsewhere, Guards, KeepRules, LocalLimits, Needed, StepFacts, TierView, Verdict, Verified,
+    abandoned_steps, plan,
 };
 use stepvault_local::sealed::SealedStep;
 
@@ -38,19 +39,19 @@ pub(super) fn retention_would_drop(
             } else {
                 record.written_at
             },
-            written_at: record.written_at,
             bytes: record.data_bytes(),
             reclaimable_bytes: record.data_bytes(),
             best: record.origin.best.clone(),
             metrics: record.metrics.clone(),
-            pinned: pins.iter().any(|pin| pin.id == record.id),
-            leased: false,
             verified: Verified::Yes,
-            durable_on: Vec::new(),
-            retired_on: Vec::new(),
-            uploading: false,
-            unproven: None,
-            needs_other_nodes: record.is_one_of_several(),
+            needed: Needed {
+                pinned: pins.iter().any(|pin| pin.id == record.id),
+                ..Needed::default()
+            },
+            elsewhere: Elsewhere {
+                needs_other_nodes: record.is_one_of_several(),
+                ..Elsewhere::default()
+            },
             abandoned: abandoned.contains(&record.id),
         }
     };

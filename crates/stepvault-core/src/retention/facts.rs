@@ -36,8 +36,38 @@ impl Unproven {
     }
 }
 
+/// Who needs a step now, whatever the rules say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needed {
+    /// Whether it is pinned.
+    pub pinned: bool,
+    /// Whether a reader has a lease on it.
+    pub leased: bool,
+    /// Whether a transfer to or from this tier is in progress.
+    pub uploading: bool,
+}
+
+/// Where else a step is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Elsewhere {
+    /// Remotes on which it was confirmed as durable by reading it back.
+    pub durable_on: Vec<RemoteName>,
+    /// Remotes on which it was durable until retention removed it there: those that have its tombstone.
+    pub retired_on: Vec<RemoteName>,
+    /// Why its copies on the remotes were not confirmed by the last check; `None` if they were, or were not checked.
+    pub unproven: Option<Unproven>,
+    /// Whether other nodes write parts of it too, and may not have sealed theirs.
+    pub needs_other_nodes: bool,
+}
+
+impl Elsewhere {
+    /// Returns whether some remote has had it.
+    pub(super) fn was_durable(&self) -> bool {
+        !self.durable_on.is_empty() || !self.retired_on.is_empty()
+    }
+}
+
 /// One step of the run on the tier.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepFacts {
     /// Its identity, which determines its age.
@@ -48,8 +78,6 @@ pub struct StepFacts {
     pub name: String,
     /// When it was stored on the tier, by the tier's own clock.
     pub created: Timestamp,
-    /// When the trainer wrote it, by the trainer's clock. It never decides anything.
-    pub written_at: Timestamp,
     /// Bytes it takes on the tier.
     pub bytes: u64,
     /// Bytes that its removal returns to the filesystem: fewer than `bytes` if other hard links to its files exist.
@@ -58,22 +86,12 @@ pub struct StepFacts {
     pub best: Vec<BestName>,
     /// Metrics by name.
     pub metrics: BTreeMap<String, f64>,
-    /// Whether it is pinned.
-    pub pinned: bool,
-    /// Whether a reader has a lease on it.
-    pub leased: bool,
     /// What is known about its bytes.
     pub verified: Verified,
-    /// Remotes on which it was confirmed as durable by reading it back.
-    pub durable_on: Vec<RemoteName>,
-    /// Remotes on which it was durable until retention removed it there: those that have its tombstone.
-    pub retired_on: Vec<RemoteName>,
-    /// Whether a transfer to or from this tier is in progress.
-    pub uploading: bool,
-    /// Why its copies on the remotes were not confirmed by the last check; `None` if they were, or were not checked.
-    pub unproven: Option<Unproven>,
-    /// Whether other nodes write parts of it too, and may not have sealed theirs.
-    pub needs_other_nodes: bool,
+    /// Who needs it now.
+    pub needed: Needed,
+    /// Where else it is.
+    pub elsewhere: Elsewhere,
     /// Whether a later attempt began at or before it: see [`abandoned_steps`](super::abandoned_steps).
     pub abandoned: bool,
 }

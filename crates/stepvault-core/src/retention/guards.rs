@@ -102,18 +102,19 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
         if let Some(newest) = newest_valid.filter(|_| best.contains(&step.id)) {
             reasons.push(format!("the best according to step {}", newest.step));
         }
-        if step.pinned {
+        if step.needed.pinned {
             reasons.push("pinned".to_owned());
         }
-        if step.leased {
+        if step.needed.leased {
             reasons.push("being restored".to_owned());
         }
-        if step.uploading {
+        if step.needed.uploading {
             reasons.push("being uploaded".to_owned());
         }
         if view.tier == Tier::Local {
             reasons.extend(not_yet_durable(step, &guards.required_remotes));
-            reasons.extend(step.unproven.iter().map(|found| found.reason().to_owned()));
+            let unproven = step.elsewhere.unproven.iter();
+            reasons.extend(unproven.map(|found| found.reason().to_owned()));
         }
         if !reasons.is_empty() {
             held.insert(step.id, reasons);
@@ -125,14 +126,13 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
 /// Returns how much is lost with a local copy that is not durable on every required remote, the least first. Returns
 /// `None` for a step that is never given up: one at `kept_from` or newer, a pinned one, one that is being restored.
 pub(super) fn loss(step: &StepFacts, kept_from: Option<StepId>) -> Option<Loss> {
-    if step.pinned || step.leased || kept_from.is_none_or(|kept| step.id >= kept) {
+    if step.needed.pinned || step.needed.leased || kept_from.is_none_or(|kept| step.id >= kept) {
         return None;
     }
-    let was_held = !step.durable_on.is_empty() || !step.retired_on.is_empty();
-    let is_lost = matches!(step.unproven, Some(Unproven::Lost(_)));
-    Some(if step.uploading {
+    let is_lost = matches!(step.elsewhere.unproven, Some(Unproven::Lost(_)));
+    Some(if step.needed.uploading {
         Loss::Uploading
-    } else if was_held && !is_lost {
+    } else if step.elsewhere.was_durable() && !is_lost {
         Loss::HeldElsewhere
     } else {
         Loss::LastCopy
@@ -157,19 +157,21 @@ pub(super) fn never_given_up_from(steps: &[StepFacts]) -> Option<StepId> {
     let valid = || steps.iter().filter(|step| step.verified == Verified::Yes);
     let newest = valid().max_by_key(|step| step.id)?;
     let before = valid().map(|step| step.id).filter(|id| *id < newest.id).max();
-    Some(before.filter(|_| newest.needs_other_nodes).unwrap_or(newest.id))
+    let needs_others = newest.elsewhere.needs_other_nodes;
+    Some(before.filter(|_| needs_others).unwrap_or(newest.id))
 }
 
 /// Returns why a local copy must stay: the remotes that do not have it, or that no remote ever had it.
 fn not_yet_durable(step: &StepFacts, required: &[RemoteName]) -> Vec<String> {
     // A remote that had the step and removed it by its own rules no longer requires the local copy.
-    let settled = |remote: &RemoteName| step.durable_on.contains(remote) || step.retired_on.contains(remote);
+    let copies = &step.elsewhere;
+    let settled = |remote| copies.durable_on.contains(remote) || copies.retired_on.contains(remote);
     let mut reasons: Vec<String> = required
         .iter()
         .filter(|remote| !settled(remote))
         .map(|remote| format!("not durable on {remote}"))
         .collect();
-    if step.durable_on.is_empty() && step.retired_on.is_empty() {
+    if !copies.was_durable() {
         let copy = if step.verified == Verified::Yes {
             "last verified copy"
         } else {

@@ -23,7 +23,7 @@ mod space;
 
 pub use branches::{abandoned_steps, best_step};
 pub use decision::{Decision, RetentionPlan, Verdict};
-pub use facts::{StepFacts, TierView, Unproven, Verified};
+pub use facts::{Elsewhere, Needed, StepFacts, TierView, Unproven, Verified};
 pub use guards::{Guards, Refusal, RefusalKind};
 pub use plan::plan;
 pub use policy::{BestRule, KeepRules, LocalLimits, Prefer};

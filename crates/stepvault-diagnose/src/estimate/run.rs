@@ -7,7 +7,7 @@ use stepvault_core::error::{Error, ErrorKind, Result};
 use stepvault_core::ids::{Attempt, RemoteName, Step, StepId};
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{
-    Guards, KeepRules, LocalLimits, Prefer, StepFacts, TierView, Verdict, Verified, plan,
+    Elsewhere, Guards, KeepRules, LocalLimits, Needed, Prefer, StepFacts, TierView, Verdict, Verified, plan,
 };
 use stepvault_core::timestamp::Timestamp;
 
@@ -93,7 +93,10 @@ pub struct TierRules<'a> {
 /// [`ErrorKind::Refused`](stepvault_core::ErrorKind::Refused) for rules that would delete everything.
 pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u64>> {
     let remote = RemoteName::new(SOME_REMOTE)?;
-    let durable_on: Vec<RemoteName> = tier.has_remote.then(|| remote.clone()).into_iter().collect();
+    let elsewhere = Elsewhere {
+        durable_on: tier.has_remote.then(|| remote.clone()).into_iter().collect(),
+        ..Elsewhere::default()
+    };
     let mut steps = Vec::new();
     let mut now = Timestamp::from_seconds(0);
     for position in 0..saves.count {
@@ -105,19 +108,13 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
             id: StepId::new(Attempt::FIRST, step),
             name: String::new(),
             created: now,
-            written_at: now,
             bytes: step_bytes,
             reclaimable_bytes: step_bytes,
             best: Vec::new(),
             metrics: worst_metrics(tier.rules, position),
-            pinned: false,
-            leased: false,
             verified: Verified::Yes,
-            durable_on: durable_on.clone(),
-            retired_on: Vec::new(),
-            uploading: false,
-            unproven: None,
-            needs_other_nodes: false,
+            needed: Needed::default(),
+            elsewhere: elsewhere.clone(),
             abandoned: false,
         });
     }
@@ -129,7 +126,7 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
         free_bytes: None,
     };
     let guards = Guards {
-        required_remotes: durable_on,
+        required_remotes: elsewhere.durable_on,
         maximum_deletions: None,
     };
     // The free space of the disk is unknown: only the byte budget counts.

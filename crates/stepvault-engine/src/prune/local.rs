@@ -7,7 +7,8 @@ use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::retention::{
-    Guards, KeepRules, LocalLimits, RetentionPlan, StepFacts, TierView, Verified, abandoned_steps, plan,
+    Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verified,
+    abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::sealed::SealedStep;
@@ -129,27 +130,30 @@ async fn facts(
         amends: record.origin.amends,
         name: record.name.clone(),
         created,
-        written_at: record.written_at,
         bytes: record.data_bytes(),
         reclaimable_bytes,
         best: record.origin.best.clone(),
         metrics: record.metrics.clone(),
-        pinned: pinned.contains(&record.id),
-        leased: false,
         verified: if health.is_sound() {
             Verified::Yes
         } else {
             Verified::Damaged(health.faults.join("; "))
         },
-        durable_on,
-        retired_on: retired
-            .iter()
-            .filter(|(_, removed)| removed.contains(record.id))
-            .map(|(name, _)| name.clone())
-            .collect(),
-        uploading: prune.uploading.contains(&record.id),
-        unproven: None,
-        needs_other_nodes: record.is_one_of_several(),
+        needed: Needed {
+            pinned: pinned.contains(&record.id),
+            leased: false,
+            uploading: prune.uploading.contains(&record.id),
+        },
+        elsewhere: Elsewhere {
+            durable_on,
+            retired_on: retired
+                .iter()
+                .filter(|(_, removed)| removed.contains(record.id))
+                .map(|(name, _)| name.clone())
+                .collect(),
+            unproven: None,
+            needs_other_nodes: record.is_one_of_several(),
+        },
         abandoned,
     })
 }

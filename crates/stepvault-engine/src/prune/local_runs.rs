@@ -226,12 +226,12 @@ impl<'a> LocalTier<'a> {
             return Ok(true);
         };
         let Some(_claim) = claim(&self.prune.run, id, Verdict::Drop).await else {
-            self.spare(id, "it is being uploaded", |facts| facts.uploading = true);
+            self.spare(id, "it is being uploaded", |facts| facts.needed.uploading = true);
             return Ok(false);
         };
         if let Err(unproven) = prove_elsewhere(self.prune, &step, &mut self.unanswered).await {
             let reason = unproven.reason().to_owned();
-            self.spare(id, &reason, |facts| facts.unproven = Some(unproven));
+            self.spare(id, &reason, |facts| facts.elsewhere.unproven = Some(unproven));
             return Ok(false);
         }
         if self.remove(&step).await? {
@@ -303,10 +303,10 @@ impl<'a> LocalTier<'a> {
 
     async fn record_given_up(&self, step: &SealedStep) -> Result<()> {
         let facts = self.view.steps.iter().find(|facts| facts.id == step.id());
-        let is_lost = |facts: &&StepFacts| matches!(facts.unproven, Some(Unproven::Lost(_)));
+        let is_lost = |facts: &&StepFacts| matches!(facts.elsewhere.unproven, Some(Unproven::Lost(_)));
         let durable_on: Vec<RemoteName> = facts
             .filter(|facts| !is_lost(facts))
-            .map(|facts| facts.durable_on.clone())
+            .map(|facts| facts.elsewhere.durable_on.clone())
             .unwrap_or_default();
         let (vault, step, now) = (self.prune.vault.clone(), step.clone(), self.view.now);
         blocking(move || record_given_up(&vault, &step, durable_on, now)).await

@@ -9,8 +9,8 @@ use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Observer;
 use stepvault_core::retention::{
-    Guards, KeepRules, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified, abandoned_steps,
-    plan,
+    Elsewhere, Guards, KeepRules, LocalLimits, Needed, RetentionPlan, StepFacts, TierView, Verdict, Verified,
+    abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
@@ -147,19 +147,21 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
                     amends: commit.amends,
                     name: commit.name.clone(),
                     created: Timestamp::from(found.object.modified),
-                    written_at: commit.written_at,
                     bytes: commit.data_bytes(),
                     reclaimable_bytes: commit.data_bytes(),
                     best: commit.best.clone(),
                     metrics: commit.metrics.clone(),
-                    pinned: pinned.contains(&id),
-                    leased: leased.contains(&id),
                     verified: Verified::Yes,
-                    durable_on: vec![remote.name().clone()],
-                    retired_on: Vec::new(),
-                    uploading: false,
-                    unproven: None,
-                    needs_other_nodes: commit.parts.len() > 1,
+                    needed: Needed {
+                        pinned: pinned.contains(&id),
+                        leased: leased.contains(&id),
+                        uploading: false,
+                    },
+                    elsewhere: Elsewhere {
+                        durable_on: vec![remote.name().clone()],
+                        needs_other_nodes: commit.parts.len() > 1,
+                        ..Elsewhere::default()
+                    },
                     abandoned: abandoned.contains(&id),
                 });
                 readable.push(commit);
@@ -264,12 +266,11 @@ async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepI
                 if let Some(step) = found.view.steps.iter_mut().find(|step| step.id == id) {
                     step.amends = commit.amends;
                     step.name.clone_from(&commit.name);
-                    step.written_at = commit.written_at;
                     step.bytes = commit.data_bytes();
                     step.reclaimable_bytes = commit.data_bytes();
                     step.best.clone_from(&commit.best);
                     step.metrics.clone_from(&commit.metrics);
-                    step.needs_other_nodes = commit.parts.len() > 1;
+                    step.elsewhere.needs_other_nodes = commit.parts.len() > 1;
                 }
                 *known = commit;
             }

@@ -51,6 +51,8 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
 fn broken_toml_names_its_line() {
     let (fault, _) = only_fault("format = 1\n[local\n");
     assert!(fault.starts_with("/etc/stepvault.toml:2: "), "{fault}");
+    let (fault, _) = only_fault("[upload]\nmaximum-backlog-steps = 99999999999999999999\n");
+    assert!(fault.starts_with("/etc/stepvault.toml:2: "), "{fault}");
     let (fault, _) = only_fault("format = 1\nformat = 1\n");
     assert!(
         fault.starts_with("/etc/stepvault.toml:2: ") && fault.contains("duplicate"),

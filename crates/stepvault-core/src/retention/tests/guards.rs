@@ -49,9 +49,9 @@ fn rules_that_would_delete_everything_are_refused() {
 #[test]
 fn guards_name_themselves() {
     let mut all = steps([1, 2, 3, 4, 5, 6]);
-    all.steps[0].pinned = true;
-    all.steps[1].leased = true;
-    all.steps[2].uploading = true;
+    all.steps[0].needed.pinned = true;
+    all.steps[1].needed.leased = true;
+    all.steps[2].needed.uploading = true;
     all.steps[4].verified = Verified::Damaged("cut off".to_owned());
     all.steps[5].verified = Verified::Damaged("a part is missing".to_owned());
     assert_eq!(
@@ -76,11 +76,11 @@ fn guards_name_themselves() {
 #[test]
 fn local_copies_wait_for_the_required_remotes() {
     let mut all = local([1, 2, 3, 4, 5]);
-    all.steps[0].durable_on = vec![remote("gcs"), remote("s3-main")];
-    all.steps[1].durable_on = vec![remote("s3-main")];
-    all.steps[2].durable_on.clear();
-    all.steps[3].durable_on = vec![remote("s3-main")];
-    all.steps[3].retired_on = vec![remote("gcs")];
+    all.steps[0].elsewhere.durable_on = vec![remote("gcs"), remote("s3-main")];
+    all.steps[1].elsewhere.durable_on = vec![remote("s3-main")];
+    all.steps[2].elsewhere.durable_on.clear();
+    all.steps[3].elsewhere.durable_on = vec![remote("s3-main")];
+    all.steps[3].elsewhere.retired_on = vec![remote("gcs")];
     let guards = Guards {
         required_remotes: vec![remote("s3-main"), remote("gcs")],
         ..Guards::default()
@@ -101,7 +101,7 @@ fn local_copies_wait_for_the_required_remotes() {
 #[test]
 fn without_a_required_remote_a_local_copy_still_needs_another_one() {
     let mut all = local([1, 2, 3]);
-    all.steps[0].durable_on.clear();
+    all.steps[0].elsewhere.durable_on.clear();
     assert_eq!(told(&planned(&all, &last(1)))[0], "+1 last verified copy");
 }
 

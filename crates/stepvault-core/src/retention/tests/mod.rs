@@ -32,19 +32,16 @@ fn step(attempt: u32, number: u64) -> StepFacts {
         id: id(attempt, number),
         name: format!("step_{number}"),
         created,
-        written_at: created,
         bytes: 10,
         reclaimable_bytes: 10,
         best: Vec::new(),
         metrics: [("loss".to_owned(), f64::from(u32::try_from(number).unwrap()))].into(),
-        pinned: false,
-        leased: false,
         verified: Verified::Yes,
-        durable_on: vec![remote("s3-main")],
-        retired_on: Vec::new(),
-        uploading: false,
-        unproven: None,
-        needs_other_nodes: false,
+        needed: Needed::default(),
+        elsewhere: Elsewhere {
+            durable_on: vec![remote("s3-main")],
+            ..Elsewhere::default()
+        },
         abandoned: false,
     }
 }

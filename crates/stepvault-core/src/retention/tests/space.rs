@@ -9,7 +9,7 @@ fn a_byte_budget_evicts_the_oldest_and_says_what_it_cannot_reach() {
         ..LocalLimits::default()
     };
     let mut all = local([1, 2, 3, 4]);
-    all.steps[1].durable_on.clear();
+    all.steps[1].elsewhere.durable_on.clear();
     let plan_at = |bytes| plan(&all, &last(3), &limits(bytes), &Guards::default()).unwrap();
     let enough = plan_at(20);
     assert_eq!(
@@ -179,7 +179,9 @@ fn given_up(plan: &RetentionPlan) -> Vec<u64> {
 
 fn undurable(numbers: impl IntoIterator<Item = u64>) -> TierView {
     let mut all = local(numbers);
-    all.steps.iter_mut().for_each(|step| step.durable_on.clear());
+    all.steps
+        .iter_mut()
+        .for_each(|step| step.elsewhere.durable_on.clear());
     all
 }
 
@@ -219,7 +221,7 @@ fn nothing_is_given_up_where_the_configuration_keeps_undurable_steps() {
 #[test]
 fn durable_steps_are_evicted_before_one_is_given_up() {
     let mut all = undurable([1, 2, 3, 4]);
-    all.steps[1].durable_on = vec![remote("s3-main")];
+    all.steps[1].elsewhere.durable_on = vec![remote("s3-main")];
     let plan = room(&all, 10, 0);
     assert_eq!((given_up(&plan), dropped(&plan)), (vec![], vec![2]));
     let plan = room(&all, 11, 0);
@@ -230,10 +232,10 @@ fn durable_steps_are_evicted_before_one_is_given_up() {
 fn a_step_that_a_remote_acknowledged_is_given_up_before_a_last_copy() {
     let mut all = undurable([1, 2, 3, 4]);
     for step in &mut all.steps[1..3] {
-        step.durable_on = vec![remote("s3-main")];
+        step.elsewhere.durable_on = vec![remote("s3-main")];
     }
-    all.steps[1].unproven = Some(Unproven::Lost("its data is missing".to_owned()));
-    all.steps[2].unproven = Some(Unproven::Unanswered("s3-main cannot be asked".to_owned()));
+    all.steps[1].elsewhere.unproven = Some(Unproven::Lost("its data is missing".to_owned()));
+    all.steps[2].elsewhere.unproven = Some(Unproven::Unanswered("s3-main cannot be asked".to_owned()));
     let order = [10, 20, 30].map(|low| given_up(&room(&all, low, 0)));
     assert_eq!(order, [vec![3], vec![3, 1], vec![3, 1, 2]]);
 }
@@ -241,7 +243,7 @@ fn a_step_that_a_remote_acknowledged_is_given_up_before_a_last_copy() {
 #[test]
 fn a_step_that_is_being_uploaded_is_given_up_last_and_only_below_the_configured_mark() {
     let mut all = undurable([1, 2, 3]);
-    all.steps[0].uploading = true;
+    all.steps[0].needed.uploading = true;
     assert_eq!(given_up(&room(&all, 10, 0)), [2]);
     assert_eq!(given_up(&room(&all, 20, 0)), [2]);
     assert_eq!(
@@ -270,8 +272,8 @@ fn what_the_trainer_still_has_is_not_given_up_as_that_frees_nothing() {
 #[test]
 fn pinned_steps_and_those_that_are_restored_are_never_given_up() {
     let mut all = undurable([1, 2, 3, 4]);
-    all.steps[0].pinned = true;
-    all.steps[1].leased = true;
+    all.steps[0].needed.pinned = true;
+    all.steps[1].needed.leased = true;
     assert_eq!(given_up(&room(&all, 1_000, 1_000)), [3]);
 }
 
@@ -280,7 +282,7 @@ fn of_steps_that_several_nodes_write_the_one_before_the_newest_stays_too() {
     let mut all = undurable([1, 2, 3, 4]);
     all.steps
         .iter_mut()
-        .for_each(|step| step.needs_other_nodes = true);
+        .for_each(|step| step.elsewhere.needs_other_nodes = true);
     assert_eq!(given_up(&room(&all, 1_000, 1_000)), [1, 2]);
     // The only step is kept, as in all cases.
     all.steps.truncate(1);

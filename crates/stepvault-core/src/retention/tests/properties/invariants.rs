@@ -14,7 +14,7 @@ proptest! {
             view.steps.iter().filter(|step| step.verified == Verified::Yes).map(|step| step.id).max();
         for step in view.steps.iter().filter(|step| dropped.contains(&step.id)) {
             prop_assert!(Some(step.id) < newest_valid, "the newest valid step or one above it goes");
-            prop_assert!(!step.pinned && !step.leased && !step.uploading);
+            prop_assert!(!step.needed.pinned && !step.needed.leased && !step.needed.uploading);
         }
     }
 
@@ -48,7 +48,7 @@ proptest! {
         prop_assume!(view.tier == Tier::Local);
         let dropped = dropped(&plan(&view, &rules, &limits, &guards).unwrap());
         for step in view.steps.iter().filter(|step| dropped.contains(&step.id)) {
-            let elsewhere: Vec<_> = step.durable_on.iter().chain(&step.retired_on).collect();
+            let elsewhere: Vec<_> = step.elsewhere.durable_on.iter().chain(&step.elsewhere.retired_on).collect();
             prop_assert!(!elsewhere.is_empty());
             prop_assert!(guards.required_remotes.iter().all(|remote| elsewhere.contains(&remote)));
         }
@@ -87,8 +87,8 @@ proptest! {
         prop_assume!(!view.steps.is_empty());
         view.tier = if local { Tier::Local } else { Tier::Remote(remotes()[0].clone()) };
         for step in &mut view.steps {
-            (step.pinned, step.leased, step.uploading, step.abandoned) = (false, false, false, false);
-            (step.verified, step.unproven, step.durable_on) = (Verified::Yes, None, remotes().to_vec());
+            (step.needed.pinned, step.needed.leased, step.needed.uploading, step.abandoned) = (false, false, false, false);
+            (step.verified, step.elsewhere.unproven, step.elsewhere.durable_on) = (Verified::Yes, None, remotes().to_vec());
         }
         let rules = KeepRules { last: Some(last), ..KeepRules::default() };
         let guards = Guards { required_remotes: remotes().to_vec(), maximum_deletions: None };
@@ -211,7 +211,7 @@ proptest! {
                     continue;
                 }
                 prop_assert!(limits.give_up_undurable && view.tier == Tier::Local && plan.refusal.is_none());
-                prop_assert!(Some(step.id) < newest_valid && !step.pinned && !step.leased);
+                prop_assert!(Some(step.id) < newest_valid && !step.needed.pinned && !step.needed.leased);
                 prop_assert!(step.reclaimable_bytes > 0);
                 prop_assert!(limits.free_space_low_bytes.is_some_and(|low| free < low));
             }

@@ -51,7 +51,6 @@ prop_compose! {
             id: StepId::new(Attempt::FIRST, Step::MAX),
             name: "step".to_owned(),
             created: Timestamp::from_seconds(seconds),
-            written_at: Timestamp::from_seconds(0),
             bytes,
             reclaimable_bytes: bytes * reclaimable / 4,
             best: Vec::new(),
@@ -59,14 +58,9 @@ prop_compose! {
                 .map(|loss| ("loss".to_owned(), if loss == 99 { f64::NAN } else { f64::from(loss) }))
                 .into_iter()
                 .collect(),
-            pinned,
-            leased,
             verified,
-            durable_on,
-            retired_on,
-            uploading,
-            unproven,
-            needs_other_nodes,
+            needed: Needed { pinned, leased, uploading },
+            elsewhere: Elsewhere { durable_on, retired_on, unproven, needs_other_nodes },
             abandoned: false,
         }
     }
