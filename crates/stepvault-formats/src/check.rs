@@ -5,8 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::find::{Extent, FoundStep};
 use crate::not_checkpoint::is_in_clutter;
-use crate::soundness::{Fault, Soundness};
-use crate::structure::finding::Finding;
+use crate::soundness::{Fault, Finding, Soundness};
 use crate::structure::{dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr};
 use crate::tree::{OpenFile, Tree};
 
@@ -132,61 +131,39 @@ fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile)
 
 /// Returns the checks that a step needs.
 pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let mut covered = Covered::default();
-    for member in &step.members {
-        if !tree.is_directory(member) {
+    let mut plan = Plan::of(tree);
+    for directory in paths_of(step, tree).filter(|path| tree.is_directory(path)) {
+        if plan.covers(directory) {
             continue;
         }
-        let inside = tree.inside(member).map(|(path, _)| path);
-        for directory in std::iter::once(member.as_str()).chain(inside) {
-            if tree.is_directory(directory) && !covered.has(directory) {
-                plan_directory(directory, tree, &mut checks, &mut covered);
-                if !covered.has(directory) && hf_index::holds_shards(tree, directory) {
-                    checks.push(Check::HfShards(directory.to_owned()));
-                }
-            }
+        plan.add_directory(directory);
+        if !plan.covers(directory) && hf_index::holds_shards(tree, directory) {
+            plan.checks.push(Check::HfShards(directory.to_owned()));
         }
     }
-    plan_files(step, tree, &covered, &mut checks);
-    checks
+    plan.add_files(step);
+    plan.checks
 }
 
 /// Returns the checks that a part of a step needs.
 fn plan_part(step: &FoundStep, tree: &Tree) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let mut covered = Covered::default();
-    for member in &step.members {
-        let inside = tree.inside(member).map(|(path, _)| path);
-        for directory in std::iter::once(member.as_str()).chain(inside) {
-            if !tree.is_directory(directory) {
-                continue;
-            }
-            let before = covered.files.len();
-            let entries = tree.children(directory).map(|(name, _)| name);
-            let paths = entries
-                .filter(|name| is_dcp(name))
-                .map(|name| format!("{directory}/{name}"));
-            covered.files.extend(paths.filter(|path| tree.is_file(path)));
-            if covered.files.len() > before {
-                checks.push(Check::DcpPart(directory.to_owned()));
-            }
+    let mut plan = Plan::of(tree);
+    for directory in paths_of(step, tree).filter(|path| tree.is_directory(path)) {
+        let names = tree.file_names(directory).filter(|name| is_dcp(name));
+        if plan.cover(names.map(|name| format!("{directory}/{name}"))) {
+            plan.checks.push(Check::DcpPart(directory.to_owned()));
         }
     }
-    plan_files(step, tree, &covered, &mut checks);
-    checks
+    plan.add_files(step);
+    plan.checks
 }
 
-/// Adds a check for every file that no other check covers.
-fn plan_files(step: &FoundStep, tree: &Tree, covered: &Covered, checks: &mut Vec<Check>) {
-    for member in &step.members {
+/// Returns every path of a step, and those below them.
+fn paths_of<'a>(step: &'a FoundStep, tree: &'a Tree) -> impl Iterator<Item = &'a str> {
+    step.members.iter().flat_map(move |member| {
         let inside = tree.inside(member).map(|(path, _)| path);
-        for path in std::iter::once(member.as_str()).chain(inside) {
-            if tree.is_file(path) && !covered.has(path) {
-                checks.push(Check::File(path.to_owned()));
-            }
-        }
-    }
+        std::iter::once(member.as_str()).chain(inside)
+    })
 }
 
 /// Returns whether a file name is one of DCP's.
@@ -194,15 +171,25 @@ fn is_dcp(name: &str) -> bool {
     name.ends_with(".metadata") || name.ends_with(".distcp")
 }
 
-/// The files that directory checks cover, so that no other check covers them.
-#[derive(Debug, Default)]
-struct Covered {
+/// The checks of a step, and what they cover, so that no other check covers it.
+struct Plan<'a> {
+    tree: &'a Tree,
+    checks: Vec<Check>,
     files: BTreeSet<String>,
     directories: BTreeSet<String>,
 }
 
-impl Covered {
-    fn has(&self, path: &str) -> bool {
+impl<'a> Plan<'a> {
+    fn of(tree: &'a Tree) -> Self {
+        Self {
+            tree,
+            checks: Vec::new(),
+            files: BTreeSet::new(),
+            directories: BTreeSet::new(),
+        }
+    }
+
+    fn covers(&self, path: &str) -> bool {
         let mut above = path;
         loop {
             if self.directories.contains(above) {
@@ -214,70 +201,74 @@ impl Covered {
             }
         }
     }
-}
 
-fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
-    let at = |name: &str| format!("{directory}/{name}");
-    let has = |name: &str| tree.is_file(&at(name));
-    let whole = directory.to_owned();
-    if has(orbax::STEP_METADATA_NAME) {
-        covered.directories.insert(whole.clone());
-        checks.push(Check::Orbax(whole));
-        return;
+    /// Covers files, and returns whether there are any that were not covered.
+    fn cover(&mut self, files: impl Iterator<Item = String>) -> bool {
+        let before = self.files.len();
+        self.files.extend(files);
+        self.files.len() > before
     }
-    if has(ocdbt::MANIFEST_NAME) {
-        covered.directories.insert(whole.clone());
-        checks.push(Check::Ocdbt(whole));
-        return;
-    }
-    if zarr::is_array(tree, directory) {
-        covered.directories.insert(whole.clone());
-        checks.push(Check::Zarr(whole));
-        return;
-    }
-    let names: Vec<&str> = tree
-        .children(directory)
-        .map(|(name, _)| name)
-        .filter(|name| has(name))
-        .collect();
-    if names.iter().any(|name| is_dcp(name)) {
-        checks.push(Check::Dcp(whole.clone()));
-        covered
-            .files
-            .extend(names.iter().filter(|name| is_dcp(name)).map(|name| at(name)));
-    }
-    if has(megatron::METADATA_NAME)
-        && [".metadata", "common.pt", megatron::INTEGRITY_NAME]
-            .into_iter()
-            .any(has)
-    {
-        checks.push(Check::Megatron(whole.clone()));
-    }
-    if names
-        .iter()
-        .any(|name| name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt"))
-    {
-        checks.push(Check::DeepSpeed(whole.clone()));
-    }
-    for name in names {
-        if hf_index::is_index(name) {
-            checks.push(Check::HfIndex(at(name)));
-        }
-        if let Some(prefix) = name.strip_suffix(tf_bundle::INDEX_ENDING) {
-            plan_bundle(&at(prefix), &at(name), tree, checks, covered);
+
+    /// Adds a check for every file that no other check covers.
+    fn add_files(&mut self, step: &FoundStep) {
+        for path in paths_of(step, self.tree) {
+            if self.tree.is_file(path) && !self.covers(path) {
+                self.checks.push(Check::File(path.to_owned()));
+            }
         }
     }
-}
 
-/// Adds a TensorFlow bundle if a data file exists beside the file that is named like an index.
-fn plan_bundle(prefix: &str, index: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
-    let data = format!("{prefix}.data-");
-    let parts = tree.starting_with(&data).map(|(path, _)| path);
-    let before = covered.files.len();
-    covered.files.extend(parts.map(str::to_owned));
-    if covered.files.len() > before {
-        covered.files.insert(index.to_owned());
-        checks.push(Check::TfBundle(prefix.to_owned()));
+    /// Adds the checks of what a directory holds together.
+    fn add_directory(&mut self, directory: &str) {
+        let tree = self.tree;
+        let at = |name: &str| format!("{directory}/{name}");
+        let has = |name: &str| tree.is_file(&at(name));
+        let whole = directory.to_owned();
+        let of_whole: Option<fn(String) -> Check> = if has(orbax::STEP_METADATA_NAME) {
+            Some(Check::Orbax)
+        } else if has(ocdbt::MANIFEST_NAME) {
+            Some(Check::Ocdbt)
+        } else if zarr::is_array(tree, directory) {
+            Some(Check::Zarr)
+        } else {
+            None
+        };
+        if let Some(check) = of_whole {
+            self.directories.insert(whole.clone());
+            self.checks.push(check(whole));
+            return;
+        }
+        let names: Vec<&str> = tree.file_names(directory).collect();
+        if names.iter().any(|name| is_dcp(name)) {
+            self.checks.push(Check::Dcp(whole.clone()));
+            self.cover(names.iter().filter(|name| is_dcp(name)).map(|name| at(name)));
+        }
+        let of_megatron = [".metadata", "common.pt", megatron::INTEGRITY_NAME];
+        if has(megatron::METADATA_NAME) && of_megatron.into_iter().any(has) {
+            self.checks.push(Check::Megatron(whole.clone()));
+        }
+        let is_deepspeed =
+            |name: &str| name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt");
+        if names.iter().any(|name| is_deepspeed(name)) {
+            self.checks.push(Check::DeepSpeed(whole));
+        }
+        for name in names {
+            if hf_index::is_index(name) {
+                self.checks.push(Check::HfIndex(at(name)));
+            }
+            if let Some(prefix) = name.strip_suffix(tf_bundle::INDEX_ENDING) {
+                self.add_bundle(&at(prefix), &at(name));
+            }
+        }
+    }
+
+    /// Adds a TensorFlow bundle if a data file exists beside the file that is named like an index.
+    fn add_bundle(&mut self, prefix: &str, index: &str) {
+        let parts = self.tree.starting_with(&format!("{prefix}.data-"));
+        if self.cover(parts.map(|(path, _)| path.to_owned())) {
+            self.files.insert(index.to_owned());
+            self.checks.push(Check::TfBundle(prefix.to_owned()));
+        }
     }
 }
 

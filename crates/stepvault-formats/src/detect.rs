@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use crate::find::finds_steps;
 use crate::profile::{Contains, Detect, GENERIC, Profile, ProfileSet};
+use crate::soundness::{read_head, read_tail};
 use crate::source::ReadAt;
 use crate::tree::{OpenFile, Tree};
 
@@ -109,17 +110,8 @@ fn holder<'a>(tree: &'a Tree, files: &dyn OpenFile, contains: &Contains) -> Opti
 }
 
 fn ends_hold(source: &dyn ReadAt, text: &[u8]) -> std::io::Result<bool> {
-    let size_bytes = source.size_bytes();
-    let length_bytes = size_bytes.min(CONTENT_LIMIT_BYTES);
-    let mut buffer = vec![0; usize::try_from(length_bytes).unwrap_or(0)];
-    source.read_exact_at(0, &mut buffer)?;
-    if holds(&buffer, text) {
-        return Ok(true);
-    }
-    if size_bytes > length_bytes {
-        source.read_exact_at(size_bytes - length_bytes, &mut buffer)?;
-    }
-    Ok(holds(&buffer, text))
+    Ok(holds(&read_head(source, CONTENT_LIMIT_BYTES)?, text)
+        || source.size_bytes() > CONTENT_LIMIT_BYTES && holds(&read_tail(source, CONTENT_LIMIT_BYTES)?, text))
 }
 
 fn holds(bytes: &[u8], text: &[u8]) -> bool {

@@ -3,8 +3,6 @@
 //! The plan is computed from facts alone and changes nothing. Its order is the order of execution: files in the way
 //! are moved aside, the whole step is put in place, then the pointers are written.
 
-mod kept;
-
 use std::collections::BTreeSet;
 use std::io;
 
@@ -17,9 +15,8 @@ use crate::pointer::{PointerContent, PointerWrite, pointer_after_restore};
 use crate::profile::{GENERIC, Profile, ProfileSet, ResumeBy, last_component};
 use crate::resume::{looks_at, moved_aside_before_restore, resume_text};
 use crate::source::ReadAt;
-use crate::step_name::looks_like_a_step;
-use crate::tree::{Entry, EntryKind, OpenFile, Tree};
-pub use kept::kept_in_place;
+use crate::step_name::{looks_like_a_step, without_numbers};
+use crate::tree::{Entry, EntryKind, OpenFile, Tree, is_inside};
 
 /// A step in the directory where its trainer looks for it. All paths are relative to that directory.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +79,45 @@ pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile
     let Chosen { profile, why, view } = chosen(restored, profiles, files)?;
     let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
     view.plan(&step, restored, (profile, why), files)
+}
+
+/// Returns the handoff to what stands at one of the step's own paths instead of the step, which a restore leaves in place
+/// as it does with newer steps that have no path in common with the restored one: content that states a higher number,
+/// was written later, and is proved whole by the formats of its files. `of_step` is the step's number and when it was
+/// written; the tree of `restored` is the directory as it is. The same facts always give the same plan.
+pub fn kept_in_place(
+    restored: &Restored<'_>,
+    of_step: (u64, Timestamp),
+    profiles: &ProfileSet,
+    files: &dyn OpenFile,
+) -> Option<HandoffPlan> {
+    if restored.overrides_newer {
+        return None;
+    }
+    let chosen = chosen(restored, profiles, files)?;
+    let (profile, view) = (chosen.profile, &chosen.view);
+    let paths: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
+    let files = view.files(files);
+    let found = view.find_named(profile, &files);
+    let is_at_its_paths = |step: &&FoundStep| step.members.iter().any(|member| paths.contains(member));
+    let there = found.steps.iter().filter(is_at_its_paths);
+    let there = there.max_by_key(|step| step.step)?;
+    let path = &there.path;
+    let was_skipped = there.step.is_some_and(|step| restored.skipped.contains(&step));
+    let is_newer = there.step > Some(of_step.0) && there.written_at > of_step.1 && !was_skipped;
+    let is_kept = (there.rewritten || there.has_shared_path(profile))
+        && there.is_complete()
+        && is_newer
+        && check_step(there, &view.tree, &files).is_proved();
+    is_kept.then(|| HandoffPlan {
+        framework: profile.name.clone(),
+        why: chosen.why.clone(),
+        kept: view.inside(path),
+        kept_has_its_path: true,
+        aside: Vec::new(),
+        pointers: Vec::new(),
+        resume: view.resume(profile, path),
+    })
 }
 
 /// The framework of a directory, and the view from which it sees the step.
@@ -179,6 +215,14 @@ impl View {
         format!("{}{inside}", self.prefix)
     }
 
+    /// Opens the files of the view.
+    fn files<'a>(&'a self, files: &'a dyn OpenFile) -> Below<'a> {
+        Below {
+            files,
+            prefix: &self.prefix,
+        }
+    }
+
     /// Returns a path relative to the directory of the steps. Nothing outside of it is ever touched.
     fn inside(&self, path: &str) -> Option<String> {
         path.strip_prefix(&self.prefix).map(str::to_owned)
@@ -191,10 +235,7 @@ impl View {
         (profile, why): (&Profile, Vec<String>),
         files: &dyn OpenFile,
     ) -> Option<HandoffPlan> {
-        let files = Below {
-            files,
-            prefix: &self.prefix,
-        };
+        let files = self.files(files);
         let found = self.find(profile, &files, step);
         let newer = if restored.overrides_newer {
             None
@@ -223,21 +264,31 @@ impl View {
                 .into_iter()
                 .filter_map(|write| self.planned(write, &found, goes_on_from))
                 .collect(),
-            resume: resume_text(profile, &self.root, goes_on_from)
-                .unwrap_or_else(|| format!("start the trainer from {}/{goes_on_from}", self.root)),
+            resume: self.resume(profile, goes_on_from),
         })
     }
 
-    /// Finds the steps of the directory. One whose files are damaged is not complete, whatever its names say; those
-    /// before `step`, the restored one, are not read: the trainer does not prefer them.
-    fn find(&self, profile: &Profile, files: &dyn OpenFile, step: &[String]) -> Found {
+    /// Returns how to start the trainer so that it resumes from a step.
+    fn resume(&self, profile: &Profile, step: &str) -> String {
+        resume_text(profile, &self.root, step)
+            .unwrap_or_else(|| format!("start the trainer from {}/{step}", self.root))
+    }
+
+    /// Finds the steps of the directory by their names.
+    fn find_named(&self, profile: &Profile, files: &dyn OpenFile) -> Found {
         // Nobody writes here while a step is restored, so the last write is finished.
         let now = self.tree.files().map(|(_, entry)| entry.mtime).max();
         let options = FindOptions {
             quiet_seconds: 0,
             ..FindOptions::default()
         };
-        let mut found = find_steps(profile, &self.tree, files, now.unwrap_or_default(), &options);
+        find_steps(profile, &self.tree, files, now.unwrap_or_default(), &options)
+    }
+
+    /// Finds the steps of the directory. One whose files are damaged is not complete, whatever its names say; those
+    /// before `step`, the restored one, are not read: the trainer does not prefer them.
+    fn find(&self, profile: &Profile, files: &dyn OpenFile, step: &[String]) -> Found {
+        let mut found = self.find_named(profile, files);
         let is_own = |other: &FoundStep| other.members.iter().any(|member| step.contains(member));
         let own = found.steps.iter().find(|other| is_own(other));
         let number = own.and_then(|own| own.step);
@@ -255,10 +306,7 @@ impl View {
     }
 
     fn in_the_way(&self, profile: &Profile, files: &dyn OpenFile, from_scratch: bool) -> Vec<String> {
-        let files = Below {
-            files,
-            prefix: &self.prefix,
-        };
+        let files = self.files(files);
         let found = self.find(profile, &files, &[]);
         let is_step =
             |step: &FoundStep| profile.name != GENERIC || looks_like_a_step(last_component(&step.path));
@@ -315,13 +363,7 @@ fn detect_in<'a>(
     profiles: &'a ProfileSet,
     files: &dyn OpenFile,
 ) -> Option<Detection<'a>> {
-    let detected = |view: &View| {
-        let files = Below {
-            files,
-            prefix: &view.prefix,
-        };
-        detect(&view.tree, &files, profiles)
-    };
+    let detected = |view: &View| detect(&view.tree, &view.files(files), profiles);
     let plain = detected(here)?;
     let other = above.and_then(detected);
     Some(
@@ -383,27 +425,15 @@ fn abandoned(profile: &Profile, found: &Found, goes_on_from: &str, restored: &Re
     // Those before are no later save's, and none that the trainer prefers. On most nodes of several they lack the proof.
     let is_later = |step: &FoundStep| step.step.is_some() && (number.is_none() || step.step >= number);
     // The generic profile takes every name with a number for a step.
-    let is_named_alike =
-        |step: &FoundStep| profile.name != GENERIC || shape(&step.path) == shape(goes_on_from);
+    let is_named_alike = |step: &FoundStep| {
+        profile.name != GENERIC || without_numbers(&step.path) == without_numbers(goes_on_from)
+    };
     found
         .steps
         .iter()
         .filter(|step| is_later(step) && is_left(step) && is_named_alike(step))
         .flat_map(|step| step.members.iter().cloned())
         .collect()
-}
-
-/// Returns a name with each of its numbers replaced: names of one series have the same shape.
-fn shape(name: &str) -> String {
-    let mut shape = String::new();
-    for letter in name.chars() {
-        match letter {
-            '0'..='9' if shape.ends_with('#') => {}
-            '0'..='9' => shape.push('#'),
-            other => shape.push(other),
-        }
-    }
-    shape
 }
 
 /// Returns the paths that occupy the place of a pointer but are not pointers: writing the pointer would delete them.
@@ -441,9 +471,7 @@ fn outermost(mut paths: Vec<String>, kept: &[&str]) -> Vec<String> {
 }
 
 fn holds(outer: &str, inner: &str) -> bool {
-    inner
-        .strip_prefix(outer)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    inner == outer || is_inside(inner, outer)
 }
 
 /// Opens the files of a view.

@@ -1,25 +1,17 @@
 //! Names of files and directories that are no part of a checkpoint, and what the others can hold.
 
 /// What tools and filesystems leave behind anywhere.
-const CLUTTER: [&str; 18] = [
-    ".ds_store",
-    ".ipynb_checkpoints",
-    ".git",
-    ".gitattributes",
-    ".gitignore",
-    ".gitkeep",
-    ".cache",
-    ".huggingface",
-    ".locks",
-    ".directory",
-    ".pytest_cache",
-    "__pycache__",
-    "__macosx",
-    "thumbs.db",
-    "desktop.ini",
-    "lost+found",
-    ".snapshot",
-    ".fseventsd",
+const CLUTTER: [&[&str]; 6] = [
+    // Of version control.
+    &[".git", ".gitattributes", ".gitignore", ".gitkeep"],
+    // Caches and locks.
+    &[".cache", ".huggingface", ".pytest_cache", "__pycache__"],
+    &[".ipynb_checkpoints", ".locks"],
+    // Of desktops.
+    &[".ds_store", ".directory", "__macosx", "thumbs.db"],
+    &["desktop.ini"],
+    // Of filesystems.
+    &["lost+found", ".snapshot", ".fseventsd"],
 ];
 /// How the names of such files begin: macOS archives, deleted files that are open on NFS and FUSE, lock files.
 const CLUTTER_PREFIXES: [&str; 5] = ["._", ".nfs", ".fuse_hidden", ".trash", ".~lock"];
@@ -40,23 +32,11 @@ const COMPRESSIONS: [&str; 4] = ["gz", "bz2", "xz", "zst"];
 /// Extensions of formats that hold weights and nothing else.
 const WEIGHTS: [&str; 6] = ["safetensors", "gguf", "onnx", "tflite", "engine", "torchscript"];
 /// Names of files that tell nothing more than their names do, in lower case.
-const NAMES: [&str; 16] = [
-    "readme",
-    "license",
-    "notice",
-    "makefile",
-    "dockerfile",
-    "stable",
-    "done",
-    "complete",
-    "_success",
-    "tokenizer.model",
-    "spiece.model",
-    "vocab.bpe",
-    "evaluations.npz",
-    "manifest.ocdbt",
-    "_sharding",
-    "commit_success",
+const NAMES: [&[&str]; 4] = [
+    &["readme", "license", "notice", "makefile", "dockerfile"],
+    &["stable", "done", "complete", "_success", "commit_success"],
+    &["tokenizer.model", "spiece.model", "vocab.bpe"],
+    &["evaluations.npz", "manifest.ocdbt", "_sharding"],
 ];
 /// Words of names such as `model_10.json`, which some libraries give to models.
 const MODEL_WORDS: [&str; 10] = [
@@ -66,9 +46,13 @@ const MODEL_WORDS: [&str; 10] = [
 /// Whether tools or filesystems leave entries of this name anywhere: no part of what a trainer writes.
 pub fn is_clutter(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    CLUTTER.contains(&lower.as_str())
+    is_among(&CLUTTER, &lower)
         || CLUTTER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
         || CLUTTER_EXTENSIONS.contains(&extension_of(&lower))
+}
+
+fn is_among(groups: &[&[&str]], name: &str) -> bool {
+    groups.iter().any(|group| group.contains(&name))
 }
 
 /// Extensions of lock files, compiled programs and editors' files.
@@ -85,7 +69,7 @@ pub fn is_no_checkpoint(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_clutter(name)
         || lower.contains("tfevents")
-        || NAMES.contains(&lower.as_str())
+        || is_among(&NAMES, &lower)
         || lower.starts_with('_') && lower.ends_with("metadata")
         || lower.starts_with("readme.")
         || OTHERS.contains(&extension_of(&lower))

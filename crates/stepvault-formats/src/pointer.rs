@@ -3,7 +3,7 @@
 use crate::find::unit::{Unit, UnitFile};
 use crate::profile::template::{Template, Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Pointer, PointerKind, PointerRole, Profile};
-use crate::source::ReadAt;
+use crate::soundness::read_tail;
 use crate::text_file::read_text;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
@@ -118,10 +118,7 @@ fn named(profile: &Profile, pointer: &Pointer, path: &str, says: String, units: 
             .series
             .iter()
             .find_map(|series| series.path.parts(&step))
-            .and_then(|parts| {
-                let values = Values::from_parts(&parts, None, &step);
-                values.step()
-            })
+            .and_then(|parts| Values::from_parts(&parts, None, &step).step)
     };
     let target_step = match unit {
         Some(unit) => unit.step,
@@ -184,14 +181,8 @@ fn member_paths(unit: &Unit<'_>) -> Vec<String> {
 }
 
 fn same_tail(files: &dyn OpenFile, one: &str, other: &str) -> std::io::Result<bool> {
-    Ok(tail(&*files.open(one)?)? == tail(&*files.open(other)?)?)
-}
-
-fn tail(source: &dyn ReadAt) -> std::io::Result<Vec<u8>> {
-    let length_bytes = source.size_bytes().min(TAIL_BYTES);
-    let mut bytes = vec![0; usize::try_from(length_bytes).unwrap_or(0)];
-    source.read_exact_at(source.size_bytes() - length_bytes, &mut bytes)?;
-    Ok(bytes)
+    let tail = |path| read_tail(&*files.open(path)?, TAIL_BYTES);
+    Ok(tail(one)? == tail(other)?)
 }
 
 /// Returns the pointers to write so that the trainer resumes from a restored step. `root` is the watched directory's
@@ -215,7 +206,7 @@ pub fn pointer_after_restore(
     // to the rest.
     let by_rank = |pointer: &&Pointer| pointer.path.uses("rank");
     let by_shape = resuming.iter().any(by_rank) && !resuming.iter().all(by_rank);
-    let has_rank = |path: &str| Values::of(profile, None, path).is_some_and(|values| values.has_rank());
+    let has_rank = |path: &str| Values::of(profile, None, path).is_some_and(|values| values.rank.is_some());
     for pointer in resuming {
         for path in paths {
             if by_shape && by_rank(&pointer) != has_rank(path) {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use crate::profile::template::parent_prefix;
 use crate::soundness::Fault;
 use crate::structure::safetensors::{self, ClaimedSize};
 use crate::structure::{dcp, hf_index};
-use crate::tree::{EntryKind, OpenFile, Tree};
+use crate::tree::{OpenFile, Tree};
 
 /// The headers and tables that state how large files are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,10 +171,7 @@ fn claimed_of_shard(tree: &Tree, path: &str, files: &dyn OpenFile) -> Result<Opt
 }
 
 fn file(tree: &Tree, path: String, expected_bytes: Option<u64>) -> HeaderFile {
-    let real_bytes = match tree.get(&path).map(|entry| &entry.kind) {
-        Some(EntryKind::File { size_bytes, .. }) => Some(*size_bytes),
-        _ => None,
-    };
+    let real_bytes = tree.file_size_bytes(&path);
     HeaderFile {
         path,
         expected_bytes,
@@ -190,10 +188,7 @@ fn claimed_file(tree: &Tree, path: String, claimed: ClaimedSize) -> HeaderFile {
 }
 
 fn beside(table: &str, name: &str) -> String {
-    match table.rsplit_once('/') {
-        Some((directory, _)) => format!("{directory}/{name}"),
-        None => name.to_owned(),
-    }
+    format!("{}{name}", parent_prefix(table))
 }
 
 #[cfg(test)]

@@ -4,6 +4,25 @@ use std::io;
 
 use crate::source::ReadAt;
 
+/// Formats the reason of a [`Fault::Broken`] of the file as a whole.
+macro_rules! broken {
+    ($($why:tt)+) => { $crate::soundness::Fault::Broken { offset: None, why: format!($($why)+) } };
+}
+
+/// Formats the reason of a [`Fault::Broken`] at an offset of the file, which comes first.
+macro_rules! broken_at {
+    ($offset:expr, $($why:tt)+) => {
+        $crate::soundness::Fault::Broken { offset: Some($offset), why: format!($($why)+) }
+    };
+}
+
+/// Formats the reason of a [`Fault::Unknown`].
+macro_rules! unknown {
+    ($($why:tt)+) => { $crate::soundness::Fault::Unknown(format!($($why)+)) };
+}
+
+pub(crate) use {broken, broken_at, unknown};
+
 /// The result of a structural check of a file. Sound does not mean intact: only a digest can tell that the bytes are
 /// those that were written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +78,56 @@ impl Fault {
             why: why.into(),
         }
     }
+
+    /// Puts a name in front of the reason.
+    #[must_use]
+    pub(crate) fn prefixed(self, name: &str) -> Self {
+        match self {
+            Self::Broken { offset, why } => Self::Broken {
+                offset,
+                why: format!("{name}: {why}"),
+            },
+            Self::Unknown(why) => unknown!("{name}: {why}"),
+            Self::Read(error) => Self::Read(error),
+        }
+    }
+
+    /// Returns the fault of a piece of a file that was checked as a file of its own, and that begins at `start`.
+    #[must_use]
+    pub(crate) fn in_piece(self, name: &str, start: u64) -> Self {
+        match self.prefixed(name) {
+            Self::Broken {
+                offset: Some(offset),
+                why,
+            } => Self::at(offset.saturating_add(start), why),
+            other => other,
+        }
+    }
+
+    /// Adds the path of its file to a fault, and the offset to the reason.
+    #[must_use]
+    pub(crate) fn in_file(self, path: &str) -> Self {
+        match self {
+            Self::Broken {
+                offset: Some(offset),
+                why,
+            } => broken!("{path}, at byte {offset}: {why}"),
+            other => other.prefixed(path),
+        }
+    }
+}
+
+/// Returns the first broken rule of several checks; if there is none, the first that could not decide. Runs no check
+/// behind a broken rule.
+pub(crate) fn worst_of(outcomes: impl IntoIterator<Item = Result<(), Fault>>) -> Result<(), Fault> {
+    let mut undecided = Ok(());
+    for outcome in outcomes {
+        match outcome {
+            Err(fault @ Fault::Unknown(_)) => undecided = undecided.and(Err(fault)),
+            decided => decided?,
+        }
+    }
+    undecided
 }
 
 /// Turns the outcome of a check into the soundness of the file.
@@ -91,21 +160,98 @@ pub fn read_piece(
         .checked_add(length_bytes)
         .is_none_or(|end| end > size_bytes)
     {
-        return Err(Fault::at(
+        return Err(broken_at!(
             offset,
-            format!("{what} of {length_bytes} bytes does not fit in a file of {size_bytes} bytes"),
+            "{what} of {length_bytes} bytes does not fit in a file of {size_bytes} bytes"
         ));
     }
     if length_bytes > limit_bytes {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "{what} is {length_bytes} bytes long, more than the limit of {limit_bytes}"
-        )));
+        ));
     }
     let length = usize::try_from(length_bytes)
-        .map_err(|_| Fault::Unknown(format!("{what} is larger than this machine can address")))?;
+        .map_err(|_| unknown!("{what} is larger than this machine can address"))?;
     let mut buffer = vec![0; length];
     source.read_exact_at(offset, &mut buffer)?;
     Ok(buffer)
+}
+
+/// Reads `N` bytes at `offset`. `what` names them in the message.
+///
+/// # Errors
+/// [`Fault::Broken`] when they are not all inside the file.
+pub(crate) fn read_array<const N: usize>(
+    source: &dyn ReadAt,
+    offset: u64,
+    what: &str,
+) -> Result<[u8; N], Fault> {
+    let mut array = [0; N];
+    array.copy_from_slice(&read_piece(source, offset, N as u64, N as u64, what)?);
+    Ok(array)
+}
+
+/// Reads the first bytes of a file, at most `length_bytes`.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(crate) fn read_head(source: &dyn ReadAt, length_bytes: u64) -> io::Result<Vec<u8>> {
+    let length_bytes = source.size_bytes().min(length_bytes);
+    let mut head = vec![0; usize::try_from(length_bytes).unwrap_or_default()];
+    source.read_exact_at(0, &mut head)?;
+    Ok(head)
+}
+
+/// Reads the last bytes of a file, at most `length_bytes`.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(crate) fn read_tail(source: &dyn ReadAt, length_bytes: u64) -> io::Result<Vec<u8>> {
+    let length_bytes = source.size_bytes().min(length_bytes);
+    let mut tail = vec![0; usize::try_from(length_bytes).unwrap_or_default()];
+    source.read_exact_at(source.size_bytes() - length_bytes, &mut tail)?;
+    Ok(tail)
+}
+
+/// The result of a check for one file of a directory, or for one that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The path in the tree that was checked.
+    pub path: String,
+    /// The result.
+    pub soundness: Soundness,
+}
+
+impl Finding {
+    /// Turns the outcome of a check into a finding.
+    ///
+    /// # Errors
+    /// When the file could not be read.
+    pub fn of(path: impl Into<String>, outcome: Result<(), Fault>) -> io::Result<Self> {
+        Ok(Self {
+            path: path.into(),
+            soundness: judged(outcome)?,
+        })
+    }
+
+    /// Returns a finding of a broken rule.
+    pub fn broken(path: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            soundness: Soundness::Broken {
+                offset: None,
+                why: why.into(),
+            },
+        }
+    }
+
+    /// Returns a finding of unknown soundness.
+    pub fn unknown(path: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            soundness: Soundness::Unknown { why: why.into() },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -126,5 +272,13 @@ mod tests {
         );
         let large = read_piece(&bytes, 0, 9, 8, "the header");
         assert!(matches!(large, Err(Fault::Unknown(_))));
+    }
+
+    #[test]
+    fn a_fault_inside_a_piece_is_told_from_the_file() {
+        let fault = Fault::at(3, "it is cut off").in_piece("the item at byte 100", 100);
+        assert!(
+            matches!(&fault, Fault::Broken { offset: Some(103), why } if why == "the item at byte 100: it is cut off")
+        );
     }
 }

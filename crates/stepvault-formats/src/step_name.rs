@@ -1,4 +1,4 @@
-//! Reads the step number from the name of a directory or file.
+//! What the name of a directory or file says: the number of its step, or that it holds the newest state.
 
 /// Words whose number is the step, the most specific first. The first word of this list that the name contains with a
 /// number decides, wherever it stands in the name: `ep0-ba100` is batch 100. `checkpoint` and `ckpt` come last,
@@ -16,131 +16,57 @@ const STEP_WORDS: [&str; 8] = [
 /// How many of [`STEP_WORDS`] are more exact than a word behind the number, as in `rl_model_400_steps`.
 const EXACT_WORDS: usize = 6;
 /// Words behind the number of a step.
-const UNITS: [&str; 9] = [
-    "step",
-    "steps",
-    "timesteps",
-    "iter",
-    "iters",
-    "iterations",
-    "updates",
-    "epoch",
-    "epochs",
+const UNITS: [&[&str]; 2] = [
+    &["step", "steps", "timesteps", "iter", "iters", "iterations"],
+    &["updates", "epoch", "epochs"],
 ];
-/// Words whose number counts something else: ranks, shards, versions, datasets, repetitions, precisions, metrics.
-const OTHER_WORDS: [&str; 62] = [
-    "rank",
-    "v",
-    "version",
-    "shard",
-    "part",
-    "of",
-    "size",
-    "dp",
-    "tp",
-    "pp",
-    "mp",
-    "replica",
-    "data",
-    "dataset",
-    "fold",
-    "trial",
-    "seed",
-    "run",
-    "exp",
-    "experiment",
-    "job",
-    "worker",
-    "gpu",
-    "node",
-    "host",
-    "proc",
-    "process",
-    "group",
-    "expert",
-    "layer",
-    "block",
-    "split",
-    "cv",
-    "fp",
-    "bf",
-    "int",
-    "uint",
-    "nf",
-    "q",
-    "f",
-    "w",
-    "r",
-    "lr",
-    "bs",
-    "dim",
-    "hidden",
-    "heads",
-    "top",
-    "acc",
-    "accuracy",
-    "loss",
-    "val",
-    "score",
-    "map",
-    "miou",
-    "reward",
-    "bleu",
-    "psnr",
-    "fid",
-    "auc",
-    "bit",
-    "attempt",
+/// Words whose number counts something else.
+const OTHER_WORDS: [&[&str]; 6] = [
+    // Ranks, machines and the files of ranks.
+    &[
+        "rank", "size", "dp", "tp", "pp", "mp", "replica", "worker", "gpu", "node", "host", "proc",
+        "process", "group", "shard", "part", "of",
+    ],
+    // Runs, versions and repetitions.
+    &[
+        "run",
+        "exp",
+        "experiment",
+        "job",
+        "trial",
+        "attempt",
+        "seed",
+        "v",
+        "version",
+    ],
+    // Datasets and their parts.
+    &["data", "dataset", "fold", "split", "cv"],
+    // Parts and sizes of a model, and settings.
+    &["expert", "layer", "block", "dim", "hidden", "heads", "lr", "bs"],
+    // Precisions.
+    &["fp", "bf", "int", "uint", "nf", "q", "f", "w", "r", "bit"],
+    // Metrics.
+    &[
+        "top", "acc", "accuracy", "loss", "val", "score", "map", "miou", "reward", "bleu", "psnr", "fid",
+        "auc",
+    ],
 ];
 /// Names of models whose short number is a version or a size.
-const MODEL_WORDS: [&str; 47] = [
-    "llama",
-    "gpt",
-    "qwen",
-    "phi",
-    "bert",
-    "t",
-    "opt",
-    "gemma",
-    "falcon",
-    "mistral",
-    "mixtral",
-    "resnet",
-    "resnext",
-    "vgg",
-    "yolo",
-    "yolov",
-    "efficientnet",
-    "densenet",
-    "inception",
-    "mobilenet",
-    "convnext",
-    "vit",
-    "deit",
-    "swin",
-    "unet",
-    "clip",
-    "sd",
-    "sdxl",
-    "dino",
-    "dinov",
-    "sam",
-    "whisper",
-    "wav",
-    "vec",
-    "bloom",
-    "pythia",
-    "mamba",
-    "deepseek",
-    "glm",
-    "internlm",
-    "yi",
-    "mpt",
-    "flux",
-    "roberta",
-    "deberta",
-    "xlm",
-    "granite",
+const MODEL_WORDS: [&[&str]; 4] = [
+    // Models of language.
+    &[
+        "llama", "gpt", "qwen", "phi", "bert", "t", "opt", "gemma", "falcon", "mistral", "mixtral", "bloom",
+        "pythia", "mamba", "deepseek", "glm", "internlm", "yi", "mpt", "roberta", "deberta", "xlm",
+        "granite",
+    ],
+    // Models of images.
+    &[
+        "resnet", "resnext", "vgg", "yolo", "yolov", "densenet", "convnext", "vit", "deit", "swin", "unet",
+        "clip", "sd", "sdxl", "dino", "dinov", "sam", "flux",
+    ],
+    &["efficientnet", "inception", "mobilenet"],
+    // Models of speech.
+    &["whisper", "wav", "vec"],
 ];
 /// Maximum number of digits of a model's version or size: `resnet152`, but `opt020000` is an optimizer's step.
 const MAX_MODEL_DIGITS: usize = 3;
@@ -167,6 +93,48 @@ pub fn looks_like_a_step(name: &str) -> bool {
     NAMING_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// Words in the names of files that hold the newest state, or the best one, the most likely to be resumed from first.
+const NEWEST_WORDS: [&str; 11] = [
+    "last",
+    "latest",
+    "current",
+    "resume",
+    "checkpoint",
+    "ckpt",
+    "recent",
+    "final",
+    "snapshot",
+    "backup",
+    "best",
+];
+
+/// Whether a name says that a path holds the newest state, or the best one.
+pub fn says_newest(path: &str) -> bool {
+    newest_precedence(path) < NEWEST_WORDS.len()
+}
+
+/// Returns the position of a name's first word in [`NEWEST_WORDS`].
+pub(crate) fn newest_precedence(path: &str) -> usize {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let lower = name.to_ascii_lowercase();
+    let mut words = NEWEST_WORDS.iter();
+    let position = words.position(|word| lower.contains(word));
+    position.unwrap_or(NEWEST_WORDS.len())
+}
+
+/// Returns a name with `*` in place of each of its numbers.
+pub(crate) fn without_numbers(name: &str) -> String {
+    let mut result = String::new();
+    for character in name.chars() {
+        match character {
+            '0'..='9' if result.ends_with('*') => {}
+            '0'..='9' => result.push('*'),
+            other => result.push(other),
+        }
+    }
+    result
+}
+
 /// Returns the step in a name, or `None` when the name has none or several numbers qualify.
 ///
 /// Extensions such as `.pt` are removed first, with the digits in them; case does not matter, and a decimal number is a
@@ -186,7 +154,7 @@ pub fn parse(name: &str) -> Option<u64> {
         words.iter().find_map(|word| {
             // Of several numbers, use the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
             let mut numbers = numbers.iter().rev();
-            numbers.find(|number| is_one_of(number.word, &[word]))
+            numbers.find(|number| is_one_of(number.word, &[&[word]]))
         })
     };
     let (exact, others) = STEP_WORDS.split_at(EXACT_WORDS);
@@ -201,7 +169,7 @@ pub fn parse(name: &str) -> Option<u64> {
     let mut plain = numbers.iter().filter(|number| number.is_plain());
     match (plain.next(), plain.next()) {
         // `model-00001-of-00003`: the number of a file within a step.
-        (Some(number), None) if !is_one_of(number.next, &["of"]) => number.digits.parse().ok(),
+        (Some(number), None) if !is_one_of(number.next, &[&["of"]]) => number.digits.parse().ok(),
         _ => None,
     }
 }
@@ -251,8 +219,9 @@ fn numbers_of<'a>(pieces: &[Piece<'a>]) -> Vec<Number<'a>> {
     numbers
 }
 
-fn is_one_of(word: Option<&str>, list: &[&str]) -> bool {
-    word.is_some_and(|word| list.iter().any(|other| other.eq_ignore_ascii_case(word)))
+fn is_one_of(word: Option<&str>, lists: &[&[&str]]) -> bool {
+    let mut all = lists.iter().copied().flatten();
+    word.is_some_and(|word| all.any(|other| other.eq_ignore_ascii_case(word)))
 }
 
 /// Returns a name without its extensions. Text that names a step, as in `model.step100`, is not an extension.

@@ -87,15 +87,18 @@ impl Tree {
 
     /// Returns the direct entries of a directory of this tree (`""` is the tree's own), by name.
     pub fn children<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
-        let prefix = if directory.is_empty() {
-            String::new()
-        } else {
-            format!("{directory}/")
-        };
+        let prefix = joined(directory, "");
         self.entries
             .range(prefix.clone()..)
             .map_while(move |(path, entry)| Some((path.strip_prefix(&prefix)?, entry)))
             .filter(|(name, _)| !name.contains('/'))
+    }
+
+    /// Returns the names of the regular files in a directory of this tree (`""` is the tree's own).
+    pub fn file_names<'a>(&'a self, directory: &str) -> impl Iterator<Item = &'a str> {
+        self.children(directory)
+            .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
+            .map(|(name, _)| name)
     }
 
     /// Returns everything below one of its directories, by paths of this tree.
@@ -144,14 +147,27 @@ impl Tree {
     /// Returns the part of this tree below one of its directories, as a separate tree.
     #[must_use]
     pub fn below(&self, directory: &str) -> Self {
-        let prefix = format!("{directory}/");
-        let entries = self
-            .entries
-            .range(prefix.clone()..)
-            .map_while(|(path, entry)| Some((path.strip_prefix(&prefix)?.to_owned(), entry.clone())))
+        let inside = self.inside(directory);
+        let entries = inside
+            .filter_map(|(path, entry)| Some((path.get(directory.len() + 1..)?.to_owned(), entry.clone())))
             .collect();
         Self { entries }
     }
+}
+
+/// Returns a path below a directory of a tree; `""` is the tree's own directory.
+pub(crate) fn joined(directory: &str, path: &str) -> String {
+    if directory.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{directory}/{path}")
+    }
+}
+
+/// Returns whether a path lies below a directory.
+pub(crate) fn is_inside(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory);
+    rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Opens the files of a tree for checks that read their contents.

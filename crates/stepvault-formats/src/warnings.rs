@@ -6,10 +6,9 @@ use serde::Deserialize;
 use crate::find::{Found, FoundStep};
 use crate::profile::last_component;
 use crate::step_name;
-use crate::structure::place::joined;
 use crate::structure::torch;
 use crate::text_file::read_json;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, joined};
 
 /// Maximum number of missing files that are named.
 const MAX_NAMED: usize = 3;

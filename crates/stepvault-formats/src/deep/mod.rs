@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use crate::find::FoundStep;
-use crate::structure::finding::Finding;
+use crate::soundness::Finding;
 use crate::structure::text::shown;
 use crate::tree::{OpenFile, Tree};
 use plan::Checksums;

@@ -5,12 +5,11 @@ use std::io;
 
 use crate::check::{Check, plan};
 use crate::find::FoundStep;
-use crate::soundness::Fault;
+use crate::soundness::{Fault, read_head};
 use crate::source::{ReadAt, Window};
 use crate::structure::kind::{FileKind, HEAD_BYTES, kind_of};
-use crate::structure::place::joined;
 use crate::structure::{dcp, megatron, ocdbt, tf_bundle, zarr, zip};
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, joined};
 
 use super::span::{Checksum, Span};
 
@@ -38,9 +37,13 @@ impl Checksums {
                     checksums.add_dcp(directory, tree, files)
                 }
                 Check::Orbax(directory) => checksums.add_arrays(directory, tree, files),
-                Check::Ocdbt(directory) => checksums.add_database(directory, tree, files),
+                Check::Ocdbt(directory) => {
+                    checksums.add_all("OCDBT", ocdbt::checksums(tree, directory, files))
+                }
                 Check::Zarr(directory) => checksums.add_array(directory, tree, files),
-                Check::TfBundle(prefix) => checksums.add_bundle(prefix, tree, files),
+                Check::TfBundle(prefix) => {
+                    checksums.add_all("TensorFlow", tf_bundle::checksums(tree, prefix, files))
+                }
                 Check::Megatron(directory) => checksums.add_digests(directory, tree, files),
                 Check::File(_) | Check::DeepSpeed(_) | Check::HfIndex(_) | Check::HfShards(_) => Ok(()),
             };
@@ -65,12 +68,9 @@ impl Checksums {
     }
 
     fn add_dcp(&mut self, directory: &str, tree: &Tree, files: &dyn OpenFile) -> Result<(), Fault> {
-        let names = tree.children(directory).map(|(name, _)| name);
+        let names = tree.file_names(directory);
         for name in names.filter(|name| name.ends_with(".metadata")) {
             let path = joined(directory, name);
-            if !tree.is_file(&path) {
-                continue;
-            }
             for item in dcp::read_metadata(&*files.open(&path)?)? {
                 let path = joined(directory, &item.relative_path);
                 let known = self.0.entry(path).or_insert(("DCP", Known::Archives(Vec::new())));
@@ -90,7 +90,7 @@ impl Checksums {
         for directory in inside.filter(|path| tree.is_directory(path)) {
             if tree.is_file(&joined(directory, ocdbt::MANIFEST_NAME)) {
                 // A process's own database may name files that were merged since.
-                let _ = self.add_database(directory, tree, files);
+                let _ = self.add_all("OCDBT", ocdbt::checksums(tree, directory, files));
             } else if zarr::is_array(tree, directory) {
                 self.add_array(directory, tree, files)?;
             }
@@ -98,9 +98,13 @@ impl Checksums {
         Ok(())
     }
 
-    fn add_database(&mut self, directory: &str, tree: &Tree, files: &dyn OpenFile) -> Result<(), Fault> {
-        for (path, span) in ocdbt::checksums(tree, directory, files)? {
-            self.add_spans("OCDBT", path, [span]);
+    fn add_all(
+        &mut self,
+        format: &'static str,
+        spans: Result<Vec<(String, Span)>, Fault>,
+    ) -> Result<(), Fault> {
+        for (path, span) in spans? {
+            self.add_spans(format, path, [span]);
         }
         Ok(())
     }
@@ -109,13 +113,6 @@ impl Checksums {
         for path in zarr::checksummed_chunks(tree, directory, files)? {
             let span = zarr::chunk_span(&*files.open(&path)?)?;
             self.add_spans("zarr", path, span);
-        }
-        Ok(())
-    }
-
-    fn add_bundle(&mut self, prefix: &str, tree: &Tree, files: &dyn OpenFile) -> Result<(), Fault> {
-        for (path, span) in tf_bundle::checksums(tree, prefix, files)? {
-            self.add_spans("TensorFlow", path, [span]);
         }
         Ok(())
     }
@@ -141,9 +138,7 @@ impl Checksums {
 
 /// Returns the format of a file from its name and its first bytes, and the pieces of it that have checksums.
 fn by_kind(path: &str, source: &dyn ReadAt) -> io::Result<(&'static str, Vec<Span>)> {
-    let mut head = vec![0; usize::try_from(source.size_bytes().min(HEAD_BYTES)).unwrap_or_default()];
-    source.read_exact_at(0, &mut head)?;
-    let kind = kind_of(path, &head);
+    let kind = kind_of(path, &read_head(source, HEAD_BYTES)?);
     let is_archive = matches!(kind, FileKind::TorchZip | FileKind::Npz | FileKind::Zip);
     let ranges: &[_] = if is_archive {
         &[(0, source.size_bytes())]
@@ -168,14 +163,14 @@ fn archives(source: &dyn ReadAt, ranges: &[(u64, u64)]) -> io::Result<Vec<Span>>
         // torch writes 0 for all members when checksums are turned off.
         let stored = records
             .iter()
-            .filter(|record| record.is_stored() && record.crc32() != 0);
+            .filter(|record| record.is_stored() && record.crc32 != 0);
         spans.extend(stored.map(|record| {
-            let start = start.saturating_add(record.data_offset());
+            let start = start.saturating_add(record.data_offset);
             Span {
                 start,
-                end: start.saturating_add(record.size_bytes()),
-                checksum: Checksum::Crc32(record.crc32()),
-                what: record.name().to_owned(),
+                end: start.saturating_add(record.size_bytes),
+                checksum: Checksum::Crc32(record.crc32),
+                what: record.name.clone(),
             }
         }));
     }

@@ -9,7 +9,7 @@ use super::unit::{Member, Unit, UnitFile, files_of};
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{last_component, parent_prefix};
 use crate::text_file::read_json;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, is_inside};
 
 /// The files of `recover_info`, in the order in which they are written.
 const INFO_FILES: [&str; 6] = [
@@ -124,11 +124,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
         ));
     }
     for model in &unit.members {
-        let below = |file: &&&UnitFile| {
-            file.inside
-                .strip_prefix(&model.path)
-                .is_some_and(|rest| rest.starts_with('/'))
-        };
+        let below = |file: &&&UnitFile| is_inside(&file.inside, &model.path);
         let mut shards = weights.iter().filter(below);
         let marker = weights
             .iter()

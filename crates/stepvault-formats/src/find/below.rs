@@ -11,7 +11,7 @@ use crate::profile::{GENERIC, ProfileSet, last_component};
 use crate::source::ReadAt;
 use crate::step_name::looks_like_a_step;
 use crate::temporary::is_temporary;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, joined};
 
 /// How many levels below the directory are searched.
 const MAX_DEPTH: usize = 3;
@@ -43,11 +43,7 @@ pub fn runs_below(
     let mut queue = VecDeque::from([(String::new(), 0)]);
     while let Some((parent, depth)) = queue.pop_front() {
         for (name, _) in tree.children(&parent) {
-            let directory = if parent.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{parent}/{name}")
-            };
+            let directory = joined(&parent, name);
             if !tree.is_directory(&directory) || is_temporary(name) {
                 continue;
             }

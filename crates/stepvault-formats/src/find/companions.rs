@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use stepvault_core::timestamp::Timestamp;
 
 use super::found::{Completeness, FoundStep, LONGEST_SAVE_SECONDS, QuietRule};
-use super::newest_names::says_newest;
 use super::units::is_text_alone;
 use crate::profile::template::{last_component, parent_prefix};
 use crate::step_name;
@@ -34,9 +33,10 @@ pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Opti
     };
     let is_of_its_save = alias.written_at <= newest.written_at
         && seconds <= LONGEST_SAVE_SECONDS
-        && beside
-            .next()
-            .map_or_else(|| says_newest(&alias.path), |earlier| is_nearer(earlier));
+        && beside.next().map_or_else(
+            || step_name::says_newest(&alias.path),
+            |earlier| is_nearer(earlier),
+        );
     is_of_its_save.then_some(newest)
 }
 
@@ -79,7 +79,7 @@ pub(super) fn add_texts(steps: &mut [FoundStep], tree: &Tree, files: &dyn OpenFi
     }
     let texts = tree
         .entries()
-        .filter(|(path, _)| says_newest(path) && is_text_alone(path, tree, files));
+        .filter(|(path, _)| step_name::says_newest(path) && is_text_alone(path, tree, files));
     for (path, entry) in texts {
         let Ok(text) = read_text(tree, files, path) else {
             continue;

@@ -5,11 +5,11 @@ use std::io;
 
 use super::companions::{add, saved_with};
 use super::found::{FoundStep, LONGEST_SAVE_SECONDS};
-use super::newest_names::{precedence, says_newest};
 use crate::check::check_step;
 use crate::profile::template::parent_prefix;
 use crate::profile::{GENERIC, Profile};
 use crate::source::ReadAt;
+use crate::step_name;
 use crate::structure::zip;
 use crate::tree::{OpenFile, Tree};
 
@@ -76,7 +76,7 @@ pub(super) fn leave_out_copies(
             own.push(alias);
         } else if let Some(step) = saved_with(&alias, &complete).filter(|_| is_sound(&alias)) {
             companions.push((step.path.clone(), alias));
-        } else if is_ahead() || is_later() && says_newest(&alias.path) {
+        } else if is_ahead() || is_later() && step_name::says_newest(&alias.path) {
             own.push(alias);
         }
     }
@@ -116,7 +116,7 @@ fn joined(aliases: Vec<FoundStep>, tree: &Tree) -> Vec<FoundStep> {
 }
 
 fn join(mut aliases: Vec<FoundStep>) -> Option<FoundStep> {
-    aliases.sort_by_cached_key(|alias| (precedence(&alias.path), alias.path.clone()));
+    aliases.sort_by_cached_key(|alias| (step_name::newest_precedence(&alias.path), alias.path.clone()));
     let mut aliases = aliases.into_iter();
     let mut leading = aliases.next()?;
     for other in aliases {
@@ -180,14 +180,14 @@ fn has_same_records(one: &dyn ReadAt, other: &dyn ReadAt) -> bool {
     let records = |source: &dyn ReadAt| -> Option<Vec<(String, u32, u64)>> {
         let records = zip::read(source).ok()?;
         let of = |record: &zip::Record| {
-            let (_, name) = record.name().split_once('/')?;
-            (record.crc32() != 0 || record.size_bytes() == 0)
-                .then(|| (name.to_owned(), record.crc32(), record.size_bytes()))
+            let (_, name) = record.name.split_once('/')?;
+            (record.crc32 != 0 || record.size_bytes == 0)
+                .then(|| (name.to_owned(), record.crc32, record.size_bytes))
         };
         // It depends on the name of the file.
         let compared = records
             .iter()
-            .filter(|record| !record.name().ends_with("serialization_id"));
+            .filter(|record| !record.name.ends_with("serialization_id"));
         compared.map(of).collect()
     };
     let is_likely = one.size_bytes().abs_diff(other.size_bytes()) <= one.size_bytes() / 4 + SAMPLE_BYTES;

@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepvault_core::ids::Step;
 use stepvault_core::keys::check_step_name;
+use stepvault_core::nodes::Writer;
 use stepvault_core::step_origin::{BestName, MAX_BEST, StepOrigin};
 use stepvault_core::timestamp::Timestamp;
 
-use super::extent::Extent;
-use super::links::LinkFound;
 use super::stated;
 use crate::pointer::PointerFound;
 use crate::profile::template::{last_component, parent_prefix};
 use crate::profile::{GENERIC, PointerRole, Profile, Proof, Series, UnitRule};
 use crate::step_name;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{EntryKind, OpenFile, Tree};
 
 /// How long after a step a trainer may write the same state under a name without a number, in seconds.
 pub const LONGEST_SAVE_SECONDS: u64 = 600;
@@ -264,5 +263,96 @@ impl Found {
     /// Returns the pointer that the trainer resumes by.
     pub fn pointer(&self) -> Option<&PointerFound> {
         self.pointers.iter().find(|pointer| pointer.is_for_resuming())
+    }
+}
+
+/// The part of a step that a directory holds, where several nodes write the step together.
+///
+/// If each node has its own disk, no directory holds all of a step. Rank 0 alone writes the files that prove it, a
+/// marker or a pointer, when all ranks are done. So only the node of rank 0 has a proof. On every other node, the
+/// files of its ranks are complete once they write no more. A save that was cut off is never proved on the first node
+/// and cannot become durable without it.
+///
+/// Nothing is compared with earlier steps: on a node that a restore has filled, they hold the files of all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Extent {
+    /// The whole step.
+    #[default]
+    Whole,
+    /// The files written by the ranks of one node, including rank 0.
+    LeadingPart,
+    /// The files written by the ranks of another node.
+    OtherPart,
+}
+
+impl Extent {
+    /// Returns the part that the directory of a step's writer holds. Rank 0 is assumed to run on the first node by
+    /// name, as with the names that launchers' ranks give.
+    pub fn of(writer: &Writer) -> Self {
+        let (node, nodes) = (writer.place.node(), writer.place.nodes());
+        if writer.shared || !nodes.is_several() {
+            Self::Whole
+        } else if nodes.iter().next() == Some(node) {
+            Self::LeadingPart
+        } else {
+            Self::OtherPart
+        }
+    }
+
+    /// Returns whether the directory may lack files of the step that no rank of this node writes.
+    pub fn is_part(self) -> bool {
+        self != Self::Whole
+    }
+}
+
+/// A symbolic link beside steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkFound {
+    /// Its path, in the directory of the steps.
+    pub path: String,
+    /// The path of the step that it leads to.
+    pub step: String,
+}
+
+/// Returns the links that lead to one of these steps from its own directory, except the pointers of the profile.
+pub(super) fn links(steps: &[FoundStep], is_pointer: impl Fn(&str) -> bool, tree: &Tree) -> Vec<LinkFound> {
+    let all = tree.entries().filter_map(|(path, entry)| match &entry.kind {
+        EntryKind::Symlink { target } => Some((path, target)),
+        _ => None,
+    });
+    let found = all
+        .filter(|(path, _)| !is_pointer(path))
+        .filter_map(|(path, target)| {
+            let place = parent_prefix(path);
+            let own = format!("{place}{}", last_component(target.trim_end_matches('/')));
+            let step = steps.iter().find(|step| step.members.contains(&own))?;
+            // A link inside a step is stored with it.
+            let is_inside = step
+                .members
+                .iter()
+                .any(|member| place.starts_with(&format!("{member}/")));
+            (!is_inside).then(|| LinkFound {
+                path: path.to_owned(),
+                step: step.path.clone(),
+            })
+        });
+    found.collect()
+}
+
+impl Found {
+    /// Returns the names of the links that must lead to a step when it is restored: those that lead to it, and those that
+    /// the trainer moves from an earlier step to the newest. Each is in the directory of the step.
+    pub fn links_to(&self, step: &FoundStep) -> Vec<&str> {
+        let number_of = |path: &str| self.steps.iter().find(|other| other.path == path)?.step;
+        let is_its = |link: &&LinkFound| {
+            let is_moved = !last_component(&link.path).to_ascii_lowercase().contains("best");
+            let is_beside = parent_prefix(&link.path) == parent_prefix(&step.path);
+            is_beside && (link.step == step.path || is_moved && number_of(&link.step) < step.step)
+        };
+        self.links
+            .iter()
+            .filter(is_its)
+            .map(|link| link.path.as_str())
+            .collect()
     }
 }

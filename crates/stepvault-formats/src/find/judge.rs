@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::words;
 
 use super::areal;
-use super::extent::Extent;
-use super::found::{Completeness, FindOptions, QuietRule};
+use super::found::{Completeness, Extent, FindOptions, QuietRule};
 use super::ranks::ranks_of;
 use super::unit::{Unit, UnitFile};
 use super::units::holds_state;
@@ -184,11 +184,7 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
     {
         return None;
     }
-    let few = if count == 1 {
-        "1 rank".to_owned()
-    } else {
-        format!("{count} ranks")
-    };
+    let few = words::count(u64::from(count), "rank");
     if let Some(world) = around.options.expected_world.filter(|world| count < *world) {
         return Some(format!("{few} wrote it, but the run has {world}"));
     }

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use stepvault_core::timestamp::Timestamp;
 
 use super::copies::{MAX_COMPARED, is_same_content};
-use super::unit::files_of;
+use super::unit::{files_of, newest_of, total_bytes};
 use super::units::{holds_state, is_text_alone};
 use super::{Found, FoundStep};
 use crate::not_checkpoint::{is_no_checkpoint, is_tracker};
 use crate::profile::template::last_component;
 use crate::temporary::is_temporary;
-use crate::tree::{EntryKind, OpenFile, Tree};
+use crate::tree::{EntryKind, OpenFile, Tree, joined};
 
 /// An entry that may be a checkpoint and belongs to no step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,45 +84,34 @@ struct Search<'a> {
 impl Search<'_> {
     fn collect(&self, directory: &str, leftovers: &mut Vec<Leftover>) {
         for (name, entry) in self.tree.children(directory) {
-            let path = if directory.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{directory}/{name}")
-            };
+            let path = joined(directory, name);
             if self.known.contains(path.as_str()) || is_temporary(name) {
                 continue;
             }
-            match entry.kind {
-                EntryKind::Directory if is_tracker(name) => {}
-                EntryKind::Directory if self.holds_known(&path) => self.collect(&path, leftovers),
-                EntryKind::Directory => {
-                    let (inside, _) = files_of(self.tree, &path, entry);
-                    if inside.iter().any(holds_state) {
-                        leftovers.push(Leftover {
-                            path,
-                            is_directory: true,
-                            written_at: inside.iter().map(|file| file.mtime).max().unwrap_or_default(),
-                            bytes: inside
-                                .iter()
-                                .map(|file| file.size_bytes)
-                                .fold(0, u64::saturating_add),
-                        });
-                    }
+            let may_be_checkpoint = match entry.kind {
+                EntryKind::Directory if is_tracker(name) => false,
+                EntryKind::Directory if self.holds_known(&path) => {
+                    self.collect(&path, leftovers);
+                    false
                 }
+                EntryKind::Directory => true,
                 EntryKind::File { size_bytes, .. } => {
-                    if size_bytes > 0
-                        && !is_no_checkpoint(name)
-                        && !is_text_alone(&path, self.tree, self.files)
-                    {
-                        leftovers.push(Leftover {
-                            path,
-                            is_directory: false,
-                            written_at: entry.mtime,
-                            bytes: size_bytes,
-                        });
-                    }
+                    size_bytes > 0 && !is_no_checkpoint(name) && !is_text_alone(&path, self.tree, self.files)
                 }
-                EntryKind::Symlink { .. } | EntryKind::Other => {}
+                EntryKind::Symlink { .. } | EntryKind::Other => false,
+            };
+            if !may_be_checkpoint {
+                continue;
+            }
+            let is_directory = entry.kind == EntryKind::Directory;
+            let (files, _) = files_of(self.tree, &path, entry);
+            if !is_directory || files.iter().any(holds_state) {
+                leftovers.push(Leftover {
+                    path,
+                    is_directory,
+                    written_at: newest_of(&files),
+                    bytes: total_bytes(&files),
+                });
             }
         }
     }

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::newest_names::says_newest;
-use super::unit::{Unit, UnitFile, files_of, is_below};
+use super::unit::{Unit, UnitFile, files_of, is_below, total_bytes};
 use crate::not_checkpoint::{holds_weights_alone, is_clutter, is_no_checkpoint, is_text, may_hold_state};
 use crate::profile::UnitRule;
 use crate::profile::template::{last_component, parent_prefix};
@@ -14,37 +13,16 @@ use crate::tree::{EntryKind, Tree};
 
 /// Words for what is made from another entry, as averaged, converted or exported weights, and for what belongs to one, as
 /// its optimizer.
-const SECONDARY_WORDS: [&str; 30] = [
-    "ema",
-    "swa",
-    "avg",
-    "average",
-    "averaged",
-    "hf",
-    "huggingface",
-    "merged",
-    "converted",
-    "consolidated",
-    "export",
-    "exported",
-    "onnx",
-    "gguf",
-    "quantized",
-    "fp",
-    "bf",
-    "weights",
-    "universal",
-    "optim",
-    "optimizer",
-    "optimizers",
-    "sched",
-    "scheduler",
-    "rng",
-    "scaler",
-    "replay",
-    "buffer",
-    "vecnormalize",
-    "lora",
+const SECONDARY_WORDS: [&[&str]; 6] = [
+    // Averages of weights.
+    &["ema", "swa", "avg", "average", "averaged"],
+    // Weights in another form.
+    &["weights", "fp", "bf", "hf", "huggingface", "merged", "lora"],
+    &["converted", "consolidated", "universal", "quantized"],
+    &["export", "exported", "onnx", "gguf"],
+    // State beside the weights.
+    &["optim", "optimizer", "optimizers", "sched", "scheduler"],
+    &["rng", "scaler", "replay", "buffer", "vecnormalize"],
 ];
 
 /// An entry of a step beside the one that the trainer resumes from.
@@ -109,7 +87,7 @@ pub(super) fn leave_out_other_numbers(units: &mut Vec<Unit<'_>>) {
     let is_named = |unit: &Unit<'_>| {
         let own = unit.members.iter().map(|member| &member.path);
         let mut paths = own.chain(unit.beside.iter().map(|beside| &beside.path));
-        paths.any(|path| step_name::looks_like_a_step(last_component(path)) || says_newest(path))
+        paths.any(|path| step_name::looks_like_a_step(last_component(path)) || step_name::says_newest(path))
     };
     let is_numbered = |unit: &&Unit<'_>| unit.step.is_some() && !unit.rewritten;
     let named = units.iter().filter(is_numbered).filter(|unit| is_named(unit));
@@ -163,18 +141,13 @@ fn adopt(units: &mut [Unit<'_>], loose: &[(String, u64)], tree: &Tree) -> BTreeS
 /// Returns what decides which of several entries of one number the trainer resumes from: the highest.
 fn precedence(unit: &Unit<'_>) -> (bool, bool, usize, bool, u32, Reverse<usize>, Reverse<String>) {
     let name = last_component(unit.path());
-    let bytes = unit
-        .files
-        .iter()
-        .map(|file| file.size_bytes)
-        .fold(0, u64::saturating_add);
     (
         unit.resumable,
         unit.fits,
         state_kinds(unit),
         !is_secondary(name),
         // Those of about the same size are alike.
-        bytes.checked_ilog2().unwrap_or_default(),
+        total_bytes(&unit.files).checked_ilog2().unwrap_or_default(),
         Reverse(name.len()),
         Reverse(unit.path().to_owned()),
     )
@@ -196,5 +169,5 @@ fn state_kinds(unit: &Unit<'_>) -> usize {
 fn is_secondary(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let mut words = lower.split(|character: char| !character.is_ascii_alphabetic());
-    words.any(|word| SECONDARY_WORDS.contains(&word))
+    words.any(|word| SECONDARY_WORDS.iter().any(|group| group.contains(&word)))
 }

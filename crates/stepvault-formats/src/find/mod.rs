@@ -4,13 +4,10 @@ mod areal;
 mod below;
 mod companions;
 mod copies;
-mod extent;
 mod found;
 mod judge;
 mod leftover;
-mod links;
 mod members;
-mod newest_names;
 mod ranks;
 mod stated;
 mod torchtune;
@@ -26,17 +23,17 @@ use stepvault_core::timestamp::Timestamp;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::last_component;
 use crate::profile::{GENERIC, Profile, UnitRule};
+pub use crate::step_name::says_newest;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
 use companions::add_texts;
 use copies::leave_out_copies;
-pub use extent::Extent;
-pub use found::{Completeness, FindOptions, Found, FoundStep, LONGEST_SAVE_SECONDS, QuietRule};
+pub use found::{
+    Completeness, Extent, FindOptions, Found, FoundStep, LONGEST_SAVE_SECONDS, LinkFound, QuietRule,
+};
 use judge::{Surroundings, judge, quiet_rule};
 pub use leftover::{Leftover, copied_files, leftovers};
-pub use links::LinkFound;
-pub use newest_names::says_newest;
-use unit::{Member, Unit};
+use unit::{Member, Unit, newest_of, total_bytes};
 use units::{Collected, collect};
 use usual::EarlierFiles;
 pub use usual::{StepNames, UsualFiles};
@@ -125,7 +122,7 @@ pub fn find_steps(
     }));
     let is_pointer = |path: &str| pointers.iter().any(|pointer| pointer.path == path);
     Found {
-        links: links::links(&steps, is_pointer, tree),
+        links: found::links(&steps, is_pointer, tree),
         steps,
         pointers,
         temporary: temporary.into_iter().map(|(path, _)| path).collect(),
@@ -209,9 +206,9 @@ fn found_step(
         complete,
         quiet_rule,
         ranks,
-        bytes: stored().map(|file| file.size_bytes).fold(0, u64::saturating_add),
+        bytes: total_bytes(stored()),
         files: stored().count() as u64,
-        written_at: stored().map(|file| file.mtime).max().unwrap_or_default(),
+        written_at: newest_of(stored()),
         content: content_of(unit),
         resumable: unit.resumable,
     }
@@ -242,12 +239,9 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
         },
         quiet_rule: QuietRule::Always,
         ranks: None,
-        bytes: files
-            .iter()
-            .map(|file| file.size_bytes)
-            .fold(0, u64::saturating_add),
+        bytes: total_bytes(&files),
         files: files.len() as u64,
-        written_at: files.iter().map(|file| file.mtime).max().unwrap_or_default(),
+        written_at: newest_of(&files),
         content: 0,
         resumable: false,
     }

@@ -93,6 +93,18 @@ impl Unit<'_> {
     }
 }
 
+/// Returns the length of all these files, in bytes.
+pub(super) fn total_bytes<'a>(files: impl IntoIterator<Item = &'a UnitFile>) -> u64 {
+    let sizes = files.into_iter().map(|file| file.size_bytes);
+    sizes.fold(0, u64::saturating_add)
+}
+
+/// Returns the modification time of the newest of these files.
+pub(super) fn newest_of<'a>(files: impl IntoIterator<Item = &'a UnitFile>) -> Timestamp {
+    let times = files.into_iter().map(|file| file.mtime);
+    times.max().unwrap_or_default()
+}
+
 /// Returns whether a path lies in one of these directories.
 pub(crate) fn is_below(path: &str, taken: &BTreeSet<String>) -> bool {
     let mut end = path.len();

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::profile::template::last_component;
+use crate::step_name::without_numbers;
+use crate::tree::is_inside;
 
 /// The fewest hexadecimal digits in a row that make a name one of a kind: a digest, an identifier or a time.
 const UNIQUE_DIGITS: usize = 8;
@@ -41,11 +43,7 @@ impl StepNames {
     pub fn of_entries(step: Option<u64>, entries: &[&str], paths: impl Iterator<Item = String>) -> Self {
         let (mut names, mut counts) = (Vec::new(), BTreeMap::new());
         for path in paths {
-            let below = |entry: &&&str| {
-                path.strip_prefix(**entry)
-                    .is_some_and(|rest| rest.starts_with('/'))
-            };
-            let name = match entries.iter().find(below) {
+            let name = match entries.iter().find(|entry| is_inside(&path, entry)) {
                 Some(entry) => {
                     let inside = path.get(entry.len() + 1..).unwrap_or_default();
                     if Some(entry) == entries.last() {
@@ -141,19 +139,6 @@ fn without_step(path: &str, step: Option<u64>) -> String {
         rest = behind;
     }
     result.push_str(rest);
-    result
-}
-
-/// Returns a name with `*` in place of each of its numbers.
-fn without_numbers(name: &str) -> String {
-    let mut result = String::new();
-    for character in name.chars() {
-        match character {
-            '0'..='9' if result.ends_with('*') => {}
-            '0'..='9' => result.push('*'),
-            other => result.push(other),
-        }
-    }
     result
 }
 

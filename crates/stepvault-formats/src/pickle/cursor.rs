@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::ops::Range;
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at};
 use crate::source::ReadAt;
 use crate::structure::forward::Forward;
 
@@ -19,13 +19,11 @@ impl<'a> Cursor<'a> {
     /// Returns a cursor at the start of a range, which must be inside the file.
     pub(super) fn new(source: &'a dyn ReadAt, range: Range<u64>) -> Result<Self, Fault> {
         if range.start > range.end || range.end > source.size_bytes() {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 range.start,
-                format!(
-                    "a pickle up to byte {} does not fit in a file of {} bytes",
-                    range.end,
-                    source.size_bytes()
-                ),
+                "a pickle up to byte {} does not fit in a file of {} bytes",
+                range.end,
+                source.size_bytes()
             ));
         }
         Ok(Self {
@@ -51,16 +49,9 @@ impl<'a> Cursor<'a> {
 
     /// Returns the next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
-        let left_bytes = self.left_bytes();
-        if left_bytes < N as u64 {
-            return Err(Fault::at(
-                self.position().saturating_add(left_bytes),
-                "the pickle is cut off: it ends before its STOP",
-            ));
-        }
-        let mut array = [0; N];
-        self.forward.read_exact(&mut array)?;
-        Ok(array)
+        let end = self.position().saturating_add(self.left_bytes());
+        let cut_off = || broken_at!(end, "the pickle is cut off: it ends before its STOP");
+        self.forward.array()?.ok_or_else(cut_off)
     }
 
     /// Returns the next `length` bytes. The caller has compared `length` with its own limit.
@@ -99,9 +90,9 @@ impl<'a> Cursor<'a> {
     fn must_hold(&self, length: u64) -> Result<(), Fault> {
         let left_bytes = self.left_bytes();
         if length > left_bytes {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 self.position(),
-                format!("the pickle is cut off: {length} bytes should follow, and {left_bytes} do"),
+                "the pickle is cut off: {length} bytes should follow, and {left_bytes} do"
             ));
         }
         Ok(())

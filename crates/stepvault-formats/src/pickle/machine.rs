@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::cursor::Cursor;
-use super::store::{Object, Store};
+use super::store::{Call, Object};
 use super::{Keep, MAX_TEXT_BYTES, Pickle, Value, opcode};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at};
 use crate::source::ReadAt;
 
 /// The newest protocol (`pickle.HIGHEST_PROTOCOL`).
@@ -14,11 +14,12 @@ const HIGHEST_PROTOCOL: u8 = 5;
 
 pub(super) struct Machine<'a> {
     pub(super) cursor: Cursor<'a>,
-    pub(super) store: Store,
-    pub(super) stack: Vec<Value>,
+    /// What has been read so far.
+    pub(super) pickle: Pickle,
+    stack: Vec<Value>,
     /// The height of the stack at each open mark.
     marks: Vec<usize>,
-    pub(super) memo: HashMap<u64, Value>,
+    memo: HashMap<u64, Value>,
     /// The end of the current frame.
     frame_end: Option<u64>,
     /// The current instruction and its offset.
@@ -31,7 +32,7 @@ impl<'a> Machine<'a> {
         let opcode_offset = range.start;
         Ok(Self {
             cursor: Cursor::new(source, range)?,
-            store: Store::new(keep),
+            pickle: Pickle::new(keep),
             stack: Vec::new(),
             marks: Vec::new(),
             memo: HashMap::new(),
@@ -64,7 +65,7 @@ impl<'a> Machine<'a> {
     pub(super) fn kept_bytes_when_cut_off(&mut self) -> u64 {
         assert!(self.run_to_stop().is_err());
         assert_eq!(self.cursor.left_bytes(), 0);
-        self.store.kept_bytes
+        self.pickle.kept_bytes()
     }
 
     fn finish(mut self) -> Result<Pickle, Fault> {
@@ -77,14 +78,9 @@ impl<'a> Machine<'a> {
             let left = self.stack.len().saturating_add(self.marks.len());
             return Err(self.fault(&format!("ends the pickle with {left} values left over")));
         }
-        Ok(Pickle {
-            root,
-            end: self.cursor.position(),
-            objects: self.store.objects,
-            integers: self.store.integers,
-            text: self.store.text,
-            kept_bytes: self.store.kept_bytes,
-        })
+        self.pickle.root = root;
+        self.pickle.end = self.cursor.position();
+        Ok(self.pickle)
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm an instruction")]
@@ -93,7 +89,7 @@ impl<'a> Machine<'a> {
             opcode::PROTO => self.protocol(),
             opcode::FRAME => self.enter_frame(),
             opcode::MARK => {
-                self.store.count::<usize>(1)?;
+                self.pickle.count::<usize>(1)?;
                 self.marks.push(self.stack.len());
                 Ok(())
             }
@@ -120,55 +116,19 @@ impl<'a> Machine<'a> {
                 let value = u16::from_le_bytes(self.cursor.array()?);
                 self.push(Value::Integer(i64::from(value)))
             }
-            opcode::LONG1 => {
-                let length = self.length1()?;
-                self.long(length)
-            }
-            opcode::LONG4 => {
-                let length = self.signed_length()?;
-                self.long(length)
-            }
+            opcode::LONG1 | opcode::LONG4 => self.long(),
             opcode::FLOAT => self.decimal_float(),
-            opcode::BINFLOAT => {
-                self.cursor.skip(8)?;
-                self.push(Value::Scalar)
-            }
+            opcode::BINFLOAT => self.skip(8),
             opcode::STRING => self.quoted_line(),
             opcode::UNICODE => {
                 let line = self.cursor.line(MAX_TEXT_BYTES)?;
                 self.push_line(line)
             }
-            opcode::BINSTRING => {
-                let length = self.signed_length()?;
-                self.byte_string(length)
-            }
-            opcode::SHORT_BINSTRING => {
-                let length = self.length1()?;
-                self.byte_string(length)
-            }
-            opcode::SHORT_BINUNICODE => {
-                let length = self.length1()?;
-                self.unicode(length)
-            }
-            opcode::BINUNICODE => {
-                let length = self.length4()?;
-                self.unicode(length)
-            }
-            opcode::BINUNICODE8 => {
-                let length = self.length8()?;
-                self.unicode(length)
-            }
-            opcode::SHORT_BINBYTES => {
-                let length = self.length1()?;
-                self.bytes(length)
-            }
-            opcode::BINBYTES => {
-                let length = self.length4()?;
-                self.bytes(length)
-            }
-            opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
-                let length = self.length8()?;
-                self.bytes(length)
+            opcode::SHORT_BINSTRING | opcode::BINSTRING => self.byte_string(),
+            opcode::SHORT_BINUNICODE | opcode::BINUNICODE | opcode::BINUNICODE8 => self.unicode(),
+            opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
+                let length = self.operand()?;
+                self.skip(length)
             }
             opcode::NEXT_BUFFER => self.push(Value::Unknown),
             opcode::READONLY_BUFFER => self.top().map(drop),
@@ -178,8 +138,7 @@ impl<'a> Machine<'a> {
             opcode::EMPTY_SET => self.push_object(Object::Set(Vec::new())),
             opcode::TUPLE => {
                 let elements = self.pop_to_mark()?;
-                let tuple = self.tuple(elements)?;
-                self.push(tuple)
+                self.push_object(Object::Tuple(elements.into()))
             }
             opcode::TUPLE1 => self.tuple_of_last(1),
             opcode::TUPLE2 => self.tuple_of_last(2),
@@ -204,29 +163,13 @@ impl<'a> Machine<'a> {
                 let pairs = self.pop_to_mark()?;
                 self.add_entries(&pairs)
             }
-            opcode::PUT => {
-                let index = self.decimal_index()?;
-                self.memoize(index)
-            }
-            opcode::BINPUT => {
-                let index = self.length1()?;
-                self.memoize(index)
-            }
-            opcode::LONG_BINPUT => {
-                let index = self.length4()?;
+            opcode::PUT | opcode::BINPUT | opcode::LONG_BINPUT => {
+                let index = self.operand()?;
                 self.memoize(index)
             }
             opcode::MEMOIZE => self.memoize(self.memo.len() as u64),
-            opcode::GET => {
-                let index = self.decimal_index()?;
-                self.recall(index)
-            }
-            opcode::BINGET => {
-                let index = self.length1()?;
-                self.recall(index)
-            }
-            opcode::LONG_BINGET => {
-                let index = self.length4()?;
+            opcode::GET | opcode::BINGET | opcode::LONG_BINGET => {
+                let index = self.operand()?;
                 self.recall(index)
             }
             opcode::PERSID => {
@@ -257,14 +200,14 @@ impl<'a> Machine<'a> {
             }
             opcode::OBJ => self.object_of_mark(),
             opcode::BUILD => self.build(),
-            other => Err(Fault::at(
+            other => Err(broken_at!(
                 self.opcode_offset,
-                format!("byte 0x{other:02x} is not a pickle instruction"),
+                "byte 0x{other:02x} is not a pickle instruction"
             )),
         }
     }
 
-    pub(super) fn protocol(&mut self) -> Result<(), Fault> {
+    fn protocol(&mut self) -> Result<(), Fault> {
         let protocol = self.cursor.byte()?;
         if protocol > HIGHEST_PROTOCOL {
             return Err(self.fault(&format!(
@@ -274,8 +217,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    pub(super) fn enter_frame(&mut self) -> Result<(), Fault> {
-        let length = self.length8()?;
+    fn enter_frame(&mut self) -> Result<(), Fault> {
+        let length = self.operand()?;
         let left_bytes = self.cursor.left_bytes();
         if length > left_bytes {
             return Err(self.fault(&format!(
@@ -290,7 +233,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Checks that an instruction does not extend beyond the end of its frame. It may end the frame.
-    pub(super) fn leave_frame(&mut self) -> Result<(), Fault> {
+    fn leave_frame(&mut self) -> Result<(), Fault> {
         let Some(end) = self.frame_end else { return Ok(()) };
         if self.cursor.position() > end {
             return Err(self.fault(&format!("extends beyond the end of its frame at byte {end}")));
@@ -302,58 +245,221 @@ impl<'a> Machine<'a> {
     }
 
     pub(super) fn push(&mut self, value: Value) -> Result<(), Fault> {
-        self.store.count::<Value>(1)?;
+        self.pickle.count::<Value>(1)?;
         self.stack.push(value);
         Ok(())
     }
 
-    pub(super) fn push_object(&mut self, object: Object) -> Result<(), Fault> {
-        let value = self.store.object(object)?;
+    fn push_object(&mut self, object: Object) -> Result<(), Fault> {
+        let value = self.pickle.add_object(object)?;
         self.push(value)
     }
 
     /// Returns the height of the stack at the last mark. Values below it may not be taken without closing the mark.
-    pub(super) fn floor(&self) -> usize {
+    fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or_default()
     }
 
-    pub(super) fn pop(&mut self) -> Result<Value, Fault> {
+    fn pop(&mut self) -> Result<Value, Fault> {
         if self.stack.len() <= self.floor() {
             return Err(self.underflow());
         }
-        self.store.release::<Value>(1);
+        self.pickle.release::<Value>(1);
         self.stack.pop().ok_or_else(|| self.underflow())
     }
 
-    pub(super) fn top(&self) -> Result<Value, Fault> {
+    fn top(&self) -> Result<Value, Fault> {
         let above = self.stack.get(self.floor()..).and_then(|values| values.last());
         above.copied().ok_or_else(|| self.underflow())
     }
 
-    pub(super) fn pop_to_mark(&mut self) -> Result<Vec<Value>, Fault> {
+    fn pop_to_mark(&mut self) -> Result<Vec<Value>, Fault> {
         let Some(start) = self.marks.pop() else {
             return Err(self.fault("closes a group that was never opened"));
         };
-        self.store.release::<usize>(1);
+        self.pickle.release::<usize>(1);
         let values = self.stack.split_off(start.min(self.stack.len()));
-        self.store.release::<Value>(values.len());
+        self.pickle.release::<Value>(values.len());
         Ok(values)
     }
 
-    pub(super) fn pop_value_or_mark(&mut self) -> Result<(), Fault> {
+    fn pop_value_or_mark(&mut self) -> Result<(), Fault> {
         if self.stack.len() > self.floor() {
             return self.pop().map(drop);
         }
         self.pop_to_mark().map(drop)
     }
 
-    pub(super) fn underflow(&self) -> Fault {
+    fn underflow(&self) -> Fault {
         self.fault("takes a value from an empty stack")
     }
 
     /// Returns a fault of the current instruction.
     pub(super) fn fault(&self, why: &str) -> Fault {
         let name = opcode::name_of(self.opcode).unwrap_or("an instruction");
-        Fault::at(self.opcode_offset, format!("the pickle's {name} {why}"))
+        broken_at!(self.opcode_offset, "the pickle's {name} {why}")
+    }
+
+    fn tuple_of_last(&mut self, length: usize) -> Result<(), Fault> {
+        if self.stack.len() < self.floor().saturating_add(length) {
+            return Err(self.underflow());
+        }
+        let elements = self.stack.split_off(self.stack.len() - length);
+        self.pickle.release::<Value>(length);
+        self.push_object(Object::Tuple(elements.into()))
+    }
+
+    fn tuple(&mut self, elements: Vec<Value>) -> Result<Value, Fault> {
+        self.pickle.add_object(Object::Tuple(elements.into()))
+    }
+
+    /// Creates a container of the values above the last mark.
+    fn container_of_mark(&mut self, empty: Object) -> Result<(), Fault> {
+        let parts = self.pop_to_mark()?;
+        self.push_object(empty)?;
+        if self.opcode == opcode::DICT {
+            self.add_entries(&parts)
+        } else {
+            self.add_items(&parts)
+        }
+    }
+
+    fn add_items(&mut self, new: &[Value]) -> Result<(), Fault> {
+        let target = self.top()?;
+        let expected: fn(&Object) -> bool = if self.opcode == opcode::ADDITEMS {
+            |object| matches!(object, Object::Set(_))
+        } else {
+            |object| matches!(object, Object::List(_) | Object::Set(_))
+        };
+        if !self.may_be(target, expected) {
+            return Err(self.fault("adds items to a value that is not a list or set"));
+        }
+        if !self.pickle.keeps_values() {
+            return Ok(());
+        }
+        self.pickle.count::<Value>(new.len())?;
+        match self.pickle.object_mut(target) {
+            Some(Object::List(items) | Object::Set(items)) => items.extend_from_slice(new),
+            Some(Object::Call(call)) => call.items.extend_from_slice(new),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add_entries(&mut self, pairs: &[Value]) -> Result<(), Fault> {
+        let target = self.top()?;
+        if !self.may_be(target, |object| matches!(object, Object::Dict(_))) {
+            return Err(self.fault("adds entries to a value that is not a dictionary"));
+        }
+        let (pairs, odd) = pairs.as_chunks::<2>();
+        if !odd.is_empty() {
+            return Err(self.fault("has a key without a value"));
+        }
+        if !self.pickle.keeps_values() {
+            return Ok(());
+        }
+        self.pickle.count::<(Value, Value)>(pairs.len())?;
+        let new = pairs.iter().map(|[key, value]| (*key, *value));
+        match self.pickle.object_mut(target) {
+            Some(Object::Dict(entries)) => entries.extend(new),
+            Some(Object::Call(call)) => call.entries.extend(new),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn memoize(&mut self, index: u64) -> Result<(), Fault> {
+        let value = self.top()?;
+        if self.memo.insert(index, value).is_none() {
+            self.pickle.count::<(u64, Value, u64)>(1)?;
+        }
+        Ok(())
+    }
+
+    fn recall(&mut self, index: u64) -> Result<(), Fault> {
+        let Some(value) = self.memo.get(&index).copied() else {
+            return Err(self.fault(&format!("reads memo slot {index}, which was never written")));
+        };
+        self.push(value)
+    }
+
+    fn global_of_stack(&mut self) -> Result<(), Fault> {
+        let name = self.pop()?;
+        let module = self.pop()?;
+        let (Value::Text(module), Value::Text(name)) = (module, name) else {
+            return Err(self.fault("names a class by values that are not two strings"));
+        };
+        self.push_object(Object::Global { module, name })
+    }
+
+    fn extension(&mut self, length: u64) -> Result<(), Fault> {
+        self.cursor.skip(length)?;
+        self.push(Value::Unknown)
+    }
+
+    fn persistent(&mut self) -> Result<(), Fault> {
+        let id = self.pop()?;
+        self.push_object(Object::Persistent(id))
+    }
+
+    fn call(&mut self, callable: Value, arguments: Value) -> Result<(), Fault> {
+        if !self.may_be(callable, |object| matches!(object, Object::Global { .. })) {
+            return Err(self.fault("calls a value that is not a class or function"));
+        }
+        if !self.may_be(arguments, |object| matches!(object, Object::Tuple(_))) {
+            return Err(self.fault("calls with arguments that are not a tuple"));
+        }
+        self.push_object(Object::Call(Box::new(Call {
+            callable,
+            arguments,
+            state: Value::None,
+            items: Vec::new(),
+            entries: Vec::new(),
+        })))
+    }
+
+    fn new_object_with_keywords(&mut self) -> Result<(), Fault> {
+        let keywords = self.pop()?;
+        let arguments = self.pop()?;
+        let class = self.pop()?;
+        if !self.may_be(keywords, |object| matches!(object, Object::Dict(_))) {
+            return Err(self.fault("creates an object with keyword arguments that are not a dictionary"));
+        }
+        self.call(class, arguments)
+    }
+
+    fn object_of_mark(&mut self) -> Result<(), Fault> {
+        let mut arguments = self.pop_to_mark()?;
+        if arguments.is_empty() {
+            return Err(self.fault("creates an object without a class"));
+        }
+        let class = arguments.remove(0);
+        let arguments = self.tuple(arguments)?;
+        self.call(class, arguments)
+    }
+
+    /// Handles `BUILD`, which sets attributes, also on an object that is filled like a dictionary: a `state_dict` is
+    /// an `OrderedDict` with a `_metadata`.
+    fn build(&mut self) -> Result<(), Fault> {
+        let state = self.pop()?;
+        let target = self.top()?;
+        if !self.may_be(target, |_| false) {
+            return Err(self.fault("sets the state of a value that has none"));
+        }
+        if self.pickle.keeps_values()
+            && let Some(Object::Call(call)) = self.pickle.object_mut(target)
+        {
+            call.state = state;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a value is what `expected` accepts, or could become so if the pickle were executed.
+    fn may_be(&self, value: Value, expected: fn(&Object) -> bool) -> bool {
+        match self.pickle.object(value) {
+            None => value == Value::Unknown,
+            Some(Object::Call(_) | Object::Persistent(_)) => true,
+            Some(object) => expected(object),
+        }
     }
 }

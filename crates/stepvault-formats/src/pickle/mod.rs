@@ -13,18 +13,15 @@
 //! does one that turns an instruction into another with the same operands (`NEWTRUE` into `NEWFALSE`, `BINPUT` of one
 //! slot into that of another), or the protocol number into another known one.
 
-mod calls;
-mod containers;
 mod cursor;
 mod machine;
-mod numbers;
 mod opcode;
+mod operands;
 mod store;
-mod texts;
 
 use std::ops::Range;
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at};
 use crate::source::ReadAt;
 
 pub use store::{Call, Object, Pickle, Value};
@@ -68,9 +65,9 @@ pub fn read_whole(source: &dyn ReadAt, range: Range<u64>, keep: Keep) -> Result<
     let pickle = read(source, range, keep)?;
     let left_bytes = range_end.saturating_sub(pickle.end());
     if left_bytes > 0 {
-        return Err(Fault::at(
+        return Err(broken_at!(
             pickle.end(),
-            format!("{left_bytes} unexpected bytes follow the end of the pickle"),
+            "{left_bytes} unexpected bytes follow the end of the pickle"
         ));
     }
     Ok(pickle)

@@ -1,7 +1,7 @@
 //! The contents of a pickle, as flat data.
 
 use super::{Keep, MAX_KEPT_BYTES};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, unknown};
 
 /// The position of a text's bytes in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -81,12 +81,13 @@ pub struct Call {
 /// A pickle that has been read.
 #[derive(Debug, Clone)]
 pub struct Pickle {
+    keep: Keep,
     pub(super) root: Value,
     pub(super) end: u64,
-    pub(super) objects: Vec<Object>,
-    pub(super) integers: Vec<i128>,
-    pub(super) text: String,
-    pub(super) kept_bytes: u64,
+    objects: Vec<Object>,
+    integers: Vec<i128>,
+    text: String,
+    kept_bytes: u64,
 }
 
 impl Pickle {
@@ -189,19 +190,13 @@ impl Pickle {
     }
 }
 
-/// Stores the values of a pickle while it is read, and checks each against the limit first.
-pub(super) struct Store {
-    keep: Keep,
-    pub(super) objects: Vec<Object>,
-    pub(super) integers: Vec<i128>,
-    pub(super) text: String,
-    pub(super) kept_bytes: u64,
-}
-
-impl Store {
+/// Stores values while the pickle is read, and checks each against the limit first.
+impl Pickle {
     pub(super) fn new(keep: Keep) -> Self {
         Self {
             keep,
+            root: Value::None,
+            end: 0,
             objects: Vec::new(),
             integers: Vec::new(),
             text: String::new(),
@@ -219,9 +214,9 @@ impl Store {
         let bytes = (size_of::<T>() as u64).saturating_mul(elements as u64);
         self.kept_bytes = self.kept_bytes.saturating_add(bytes);
         if self.kept_bytes > MAX_KEPT_BYTES {
-            return Err(Fault::Unknown(format!(
+            return Err(unknown!(
                 "the pickle holds too many values to check: they would take more than {MAX_KEPT_BYTES} bytes"
-            )));
+            ));
         }
         Ok(())
     }
@@ -233,12 +228,12 @@ impl Store {
     }
 
     /// Stores a text. Where values are not kept, one text stands for all.
-    pub(super) fn text(&mut self, text: &str) -> Result<Span, Fault> {
+    pub(super) fn add_text(&mut self, text: &str) -> Result<Span, Fault> {
         if !self.keeps_values() {
             return Ok(Span::default());
         }
         self.count::<u8>(text.len())?;
-        let too_much = |_| Fault::Unknown("the pickle holds too much text to check".to_owned());
+        let too_much = |_| unknown!("the pickle holds too much text to check");
         let span = Span {
             start: u32::try_from(self.text.len()).map_err(too_much)?,
             length_bytes: u32::try_from(text.len()).map_err(too_much)?,
@@ -248,7 +243,7 @@ impl Store {
     }
 
     /// Stores an integer, separately if it is large and values are kept.
-    pub(super) fn integer(&mut self, integer: i128) -> Result<Value, Fault> {
+    pub(super) fn add_integer(&mut self, integer: i128) -> Result<Value, Fault> {
         if let Ok(narrow) = i64::try_from(integer) {
             return Ok(Value::Integer(narrow));
         }
@@ -257,13 +252,13 @@ impl Store {
         }
         self.count::<i128>(1)?;
         let index = u32::try_from(self.integers.len())
-            .map_err(|_| Fault::Unknown("the pickle holds too many integers to check".to_owned()))?;
+            .map_err(|_| unknown!("the pickle holds too many integers to check"))?;
         self.integers.push(integer);
         Ok(Value::LargeInteger(IntegerId(index)))
     }
 
     /// Stores an object. Where values are not kept, one object of each kind stands for all.
-    pub(super) fn object(&mut self, object: Object) -> Result<Value, Fault> {
+    pub(super) fn add_object(&mut self, object: Object) -> Result<Value, Fault> {
         if !self.keeps_values()
             && let Some(index) = self
                 .objects
@@ -279,19 +274,12 @@ impl Store {
             _ => {}
         }
         let index = u32::try_from(self.objects.len())
-            .map_err(|_| Fault::Unknown("the pickle holds too many objects to check".to_owned()))?;
+            .map_err(|_| unknown!("the pickle holds too many objects to check"))?;
         self.objects.push(object);
         Ok(Value::Object(ObjectId(index)))
     }
 
-    pub(super) fn get(&self, value: Value) -> Option<&Object> {
-        let Value::Object(ObjectId(index)) = value else {
-            return None;
-        };
-        self.objects.get(usize::try_from(index).ok()?)
-    }
-
-    pub(super) fn get_mut(&mut self, value: Value) -> Option<&mut Object> {
+    pub(super) fn object_mut(&mut self, value: Value) -> Option<&mut Object> {
         let Value::Object(ObjectId(index)) = value else {
             return None;
         };

@@ -114,8 +114,10 @@ pub(crate) struct Values {
     root: Option<String>,
     path: String,
     stem: Option<String>,
-    step: Option<u64>,
-    rank: Option<u32>,
+    /// The number in its name.
+    pub(crate) step: Option<u64>,
+    /// The rank that wrote it, if its path contains it.
+    pub(crate) rank: Option<u32>,
 }
 
 impl Values {
@@ -133,16 +135,6 @@ impl Values {
             step: parts.step.or_else(|| step_name::parse(last_component(path))),
             rank: parts.rank,
         }
-    }
-
-    /// Returns the step's number.
-    pub(crate) fn step(&self) -> Option<u64> {
-        self.step
-    }
-
-    /// Returns whether the path contains the rank that wrote it.
-    pub(crate) fn has_rank(&self) -> bool {
-        self.rank.is_some()
     }
 
     fn get(&self, name: &str) -> Option<String> {

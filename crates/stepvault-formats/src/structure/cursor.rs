@@ -1,6 +1,8 @@
 //! Reads fields from a piece of a file that is already in memory.
 
-use crate::soundness::Fault;
+use std::fmt::Display;
+
+use crate::soundness::{Fault, broken};
 
 /// A reader of the fields of a byte slice, in order. `what` names the slice in messages: "the manifest".
 pub(super) struct Cursor<'a> {
@@ -54,10 +56,31 @@ impl<'a> Cursor<'a> {
                 return Ok(value);
             }
         }
-        let what = self.what;
-        Err(Fault::broken(format!(
-            "{what} is damaged: its {field} is not a number"
-        )))
+        Err(self.damaged(format_args!("its {field} is not a number")))
+    }
+
+    /// Reads columns of `count` numbers each, and returns them as rows.
+    pub(super) fn rows<const N: usize>(
+        &mut self,
+        count: usize,
+        fields: [&str; N],
+    ) -> Result<Vec<[u64; N]>, Fault> {
+        let mut rows = vec![[0; N]; count];
+        for (column, field) in fields.into_iter().enumerate() {
+            for row in &mut rows {
+                row[column] = self.varint(field)?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Reads a column of numbers without that of the first row, which is 0.
+    pub(super) fn column_after_first(&mut self, count: usize, field: &str) -> Result<Vec<u64>, Fault> {
+        let mut column = vec![0; count];
+        for number in column.iter_mut().skip(1) {
+            *number = self.varint(field)?;
+        }
+        Ok(column)
     }
 
     /// Reads a count. Refuses it when the remaining bytes could not hold that many items of `least_bytes` each.
@@ -66,17 +89,37 @@ impl<'a> Cursor<'a> {
         let room = self.rest.len() / least_bytes.max(1);
         let count = usize::try_from(stated).ok().filter(|count| *count <= room);
         count.ok_or_else(|| {
-            let what = self.what;
-            Fault::broken(format!(
-                "{what} is damaged: its {field} is {stated}, but there is room for {room} only"
+            self.damaged(format_args!(
+                "its {field} is {stated}, but there is room for {room} only"
             ))
         })
     }
 
-    fn ended(&self, field: &str) -> Fault {
-        let what = self.what;
-        Fault::broken(format!("{what} is damaged: it ends before its {field}"))
+    /// Returns the fault of a slice that breaks a rule.
+    pub(super) fn damaged(&self, why: impl Display) -> Fault {
+        broken!("{} is damaged: {why}", self.what)
     }
+
+    fn ended(&self, field: &str) -> Fault {
+        self.damaged(format_args!("it ends before its {field}"))
+    }
+}
+
+/// Returns the length of a prefix that a key or path shares with the previous one; `None` if that one is shorter.
+pub(super) fn shared_bytes(stated: u64, previous_bytes: usize) -> Option<usize> {
+    usize::try_from(stated)
+        .ok()
+        .filter(|shared| *shared <= previous_bytes)
+}
+
+/// Returns an unsigned little-endian number of at most `length` bytes in a header; bytes beyond its end count as 0.
+pub(super) fn number(bytes: &[u8], start: usize, length: usize) -> u64 {
+    let rest = bytes.get(start..).unwrap_or_default();
+    let field = rest.get(..length.min(rest.len())).unwrap_or_default();
+    field
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

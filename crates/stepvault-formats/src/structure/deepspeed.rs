@@ -13,13 +13,11 @@
 use std::collections::BTreeMap;
 use std::{fmt, io};
 
-use super::finding::Finding;
-use super::place::joined;
 use super::torch;
 use crate::pickle::{Pickle, Value};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, Finding};
 use crate::source::ReadAt;
-use crate::tree::{EntryKind, OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, joined};
 
 /// The maximum number of ranks. More than any machine has, and few enough to list.
 const MAX_RANKS: u64 = 1 << 20;
@@ -80,12 +78,12 @@ fn world_size_of(pickle: &Pickle) -> Option<WorldSize> {
 /// # Errors
 /// When a file could not be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<Vec<Finding>> {
-    let path_of = |name: &str| joined(directory, name);
-    let models = ranks(tree, directory, "_model_states.pt");
-    let optimizers = ranks(tree, directory, "_optim_states.pt");
-    let Some(first) = models.values().next().map(|name| path_of(name)) else {
+    let models = RankFiles::of(tree, directory, "_model_states.pt");
+    let optimizers = RankFiles::of(tree, directory, "_optim_states.pt");
+    let Some(first) = models.first() else {
         let why = "it and every other model file are missing: the save was cut off";
-        return Ok(vec![Finding::broken(path_of("mp_rank_00_model_states.pt"), why)]);
+        let path = joined(directory, "mp_rank_00_model_states.pt");
+        return Ok(vec![Finding::broken(path, why)]);
     };
     let object = match torch::read_object(&*files.open(&first)?) {
         Ok(object) => object,
@@ -100,31 +98,16 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
         let why = format!("it gives {world}, which is impossible");
         return Ok(vec![Finding::broken(first, why)]);
     }
-    let mut findings = Vec::new();
+    let cause = format!("{first} gives {world}");
     // ZeRO-3 also splits the model: every rank has a model file.
-    let split = models.keys().any(|rank| rank.data.is_some());
-    let wanted = world.ranks(split);
-    findings.extend(missing(
-        &wanted,
-        &models,
-        "mp_rank_00_model_states.pt",
-        &first,
-        world,
-        path_of,
-    ));
-    if !optimizers.is_empty() || wants_optimizer_files(&object) {
-        if let Some(path) = optimizers.values().next().map(|name| path_of(name)) {
+    let is_split = models.names.keys().any(|rank| rank.data.is_some());
+    let mut findings = models.missing(&world.ranks(is_split), &cause);
+    let optimizer = optimizers.first();
+    if optimizer.is_some() || wants_optimizer_files(&object) {
+        if let Some(path) = optimizer {
             findings.extend(contradiction(&*files.open(&path)?, path, world)?);
         }
-        let pattern = "zero_pp_rank_0_mp_rank_00_optim_states.pt";
-        findings.extend(missing(
-            &world.ranks(true),
-            &optimizers,
-            pattern,
-            &first,
-            world,
-            path_of,
-        ));
+        findings.extend(optimizers.missing(&world.ranks(true), &cause));
     }
     Ok(findings)
 }
@@ -132,17 +115,12 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
 impl WorldSize {
     /// Returns every rank of a world whose size is within the limit.
     fn ranks(self, of_data: bool) -> Vec<Rank> {
-        let each = |model| -> Vec<Rank> {
-            if of_data {
-                let rank = |data| Rank {
-                    model,
-                    data: Some(data),
-                };
-                (0..self.data_parallel).map(rank).collect()
-            } else {
-                vec![Rank { model, data: None }]
-            }
+        let data_ranks = if of_data { self.data_parallel } else { 1 };
+        let rank = move |model, data: u64| Rank {
+            model,
+            data: of_data.then_some(data),
         };
+        let each = |model| (0..data_ranks).map(move |data| rank(model, data));
         (0..self.model_parallel).flat_map(each).collect()
     }
 }
@@ -157,61 +135,66 @@ impl fmt::Display for WorldSize {
     }
 }
 
-/// Returns the files of a directory with this ending, by the rank in their names. Only the rank matters: bf16 runs
-/// put a word in front.
-fn ranks(tree: &Tree, directory: &str, ending: &str) -> BTreeMap<Rank, String> {
-    let parsed = |name: &str| {
-        let name = name.strip_suffix(ending)?;
-        let name = name.strip_prefix("bf16_").unwrap_or(name);
-        let (data, model) = match name.strip_prefix("zero_pp_rank_") {
-            Some(rest) => {
-                let (data, model) = rest.split_once("_mp_rank_")?;
-                (Some(data.parse().ok()?), model)
-            }
-            None => (None, name.strip_prefix("mp_rank_")?),
-        };
-        Some(Rank {
-            model: model.parse().ok()?,
-            data,
-        })
-    };
-    tree.children(directory)
-        .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
-        .filter_map(|(name, _)| Some((parsed(name)?, name.to_owned())))
-        .collect()
+/// The files of a directory with one ending.
+struct RankFiles<'a> {
+    directory: &'a str,
+    ending: &'static str,
+    /// By the rank in their names.
+    names: BTreeMap<Rank, &'a str>,
 }
 
-/// Returns the findings for ranks without a file. `pattern` is the name of such a file, if no file exists to derive
-/// it from.
-fn missing(
-    wanted: &[Rank],
-    found: &BTreeMap<Rank, String>,
-    pattern: &str,
-    first: &str,
-    world: WorldSize,
-    path_of: impl Fn(&str) -> String,
-) -> Vec<Finding> {
-    let there = wanted.iter().filter(|rank| found.contains_key(rank)).count();
-    let why = format!(
-        "it is missing: {first} gives {world}, and {there} of {} such files exist",
-        wanted.len()
-    );
-    let ending = pattern.split_once("mp_rank_00").map_or("", |(_, ending)| ending);
-    let prefix = if found.values().any(|name| name.starts_with("bf16_")) {
-        "bf16_"
-    } else {
-        ""
-    };
-    let name_of = |rank: &Rank| match rank.data {
-        Some(data) => format!("{prefix}zero_pp_rank_{data}_mp_rank_{:02}{ending}", rank.model),
-        None => format!("mp_rank_{:02}{ending}", rank.model),
-    };
-    wanted
-        .iter()
-        .filter(|rank| !found.contains_key(rank))
-        .take(MAX_REPORTED)
-        .map(|rank| Finding::broken(path_of(&name_of(rank)), why.clone()))
-        .collect()
+impl<'a> RankFiles<'a> {
+    /// Returns the files of a directory with this ending. Only the rank matters: bf16 runs put a word in front.
+    fn of(tree: &'a Tree, directory: &'a str, ending: &'static str) -> Self {
+        let parsed = |name: &str| {
+            let name = name.strip_suffix(ending)?;
+            let name = name.strip_prefix("bf16_").unwrap_or(name);
+            let (data, model) = match name.strip_prefix("zero_pp_rank_") {
+                Some(rest) => {
+                    let (data, model) = rest.split_once("_mp_rank_")?;
+                    (Some(data.parse().ok()?), model)
+                }
+                None => (None, name.strip_prefix("mp_rank_")?),
+            };
+            let model = model.parse().ok()?;
+            Some(Rank { model, data })
+        };
+        let names = tree.file_names(directory);
+        Self {
+            directory,
+            ending,
+            names: names.filter_map(|name| Some((parsed(name)?, name))).collect(),
+        }
+    }
+
+    /// Returns the path of the first rank's file.
+    fn first(&self) -> Option<String> {
+        self.names
+            .values()
+            .next()
+            .map(|name| joined(self.directory, name))
+    }
+
+    /// Returns the findings for ranks without a file. `cause` tells why there must be one.
+    fn missing(&self, wanted: &[Rank], cause: &str) -> Vec<Finding> {
+        let there = wanted.iter().filter(|rank| self.names.contains_key(rank)).count();
+        let why = format!(
+            "it is missing: {cause}, and {there} of {} such files exist",
+            wanted.len()
+        );
+        let is_bf16 = self.names.values().any(|name| name.starts_with("bf16_"));
+        let prefix = if is_bf16 { "bf16_" } else { "" };
+        let name_of = |Rank { model, data }: &Rank| match data {
+            Some(data) => format!("{prefix}zero_pp_rank_{data}_mp_rank_{model:02}{}", self.ending),
+            None => format!("mp_rank_{model:02}{}", self.ending),
+        };
+        wanted
+            .iter()
+            .filter(|rank| !self.names.contains_key(rank))
+            .take(MAX_REPORTED)
+            .map(|rank| Finding::broken(joined(self.directory, &name_of(rank)), why.clone()))
+            .collect()
+    }
 }
 
 /// Returns how an optimizer file contradicts the world size, if it does.

@@ -74,6 +74,16 @@ impl<'a> Forward<'a> {
         true
     }
 
+    /// Reads the next `N` bytes; `None`, without moving, when fewer remain.
+    pub(crate) fn array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+        if self.remaining() < N as u64 {
+            return Ok(None);
+        }
+        let mut array = [0; N];
+        self.read_exact(&mut array)?;
+        Ok(Some(array))
+    }
+
     fn rest(&self) -> &[u8] {
         self.piece.get(self.taken..).unwrap_or_default()
     }

@@ -8,7 +8,7 @@
 //! Nothing behind the superblock is read: no change in the contents is detected.
 
 use super::cursor::Cursor;
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at, unknown};
 use crate::source::ReadAt;
 
 /// The first bytes of a file without a user block.
@@ -45,33 +45,27 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
             address_bytes = fields.byte("size of addresses")?;
             fields.byte("size of lengths")?;
             if fields.byte("flags")? & OPEN_FOR_WRITING != 0 {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     start,
-                    "the file was not closed: its writer has it open, or died",
+                    "the file was not closed: its writer has it open, or died"
                 ));
             }
         }
         other => {
-            return Err(Fault::Unknown(format!(
-                "superblocks of version {other} are not known"
-            )));
+            return Err(unknown!("superblocks of version {other} are not known"));
         }
     }
     if address_bytes != 8 {
-        return Err(Fault::Unknown(format!(
-            "addresses of {address_bytes} bytes are not known"
-        )));
+        return Err(unknown!("addresses of {address_bytes} bytes are not known"));
     }
     let base = u64::from_le_bytes(fields.array("base address")?);
     fields.take(8, "address of free space or of the extension")?;
     let end = u64::from_le_bytes(fields.array("end of the file")?);
     match base.checked_add(end) {
         Some(end) if end <= size_bytes => Ok(()),
-        _ => Err(Fault::at(
+        _ => Err(broken_at!(
             size_bytes,
-            format!(
-                "the file has {size_bytes} bytes, and its superblock records {end}: the save was cut off"
-            ),
+            "the file has {size_bytes} bytes, and its superblock records {end}: the save was cut off"
         )),
     }
 }
@@ -89,8 +83,8 @@ fn superblock(source: &dyn ReadAt) -> Result<(u64, Vec<u8>), Fault> {
         }
         start = if start == 0 { 512 } else { start * 2 };
     }
-    Err(Fault::at(
+    Err(broken_at!(
         0,
-        "the file has no superblock: this is not HDF5, or it is damaged",
+        "the file has no superblock: this is not HDF5, or it is damaged"
     ))
 }

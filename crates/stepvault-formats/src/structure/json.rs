@@ -10,7 +10,7 @@
 use serde::de::DeserializeSeed;
 
 use super::json_stream::{parse, parse_values};
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_piece, unknown};
 use crate::source::ReadAt;
 
 /// The largest file that is read. A tokenizer has tens of megabytes, and so has the log of a long run.
@@ -40,17 +40,17 @@ pub(super) fn read<'de, S: DeserializeSeed<'de>>(source: &dyn ReadAt, seed: S) -
 fn readable(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
-        return Err(Fault::broken("the JSON file is empty: the write was cut off"));
+        return Err(broken!("the JSON file is empty: the write was cut off"));
     }
     if size_bytes > LARGEST_FILE_BYTES {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "the JSON file is {size_bytes} bytes long, more than the limit of {LARGEST_FILE_BYTES}"
-        )));
+        ));
     }
     if read_piece(source, 0, 1, 1, "the first byte")? == [0] {
-        return Err(Fault::at(
+        return Err(broken_at!(
             0,
-            "the JSON file begins with a zero byte: its contents were lost, as after a power failure",
+            "the JSON file begins with a zero byte: its contents were lost, as after a power failure"
         ));
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Se
 
 use super::forward::Forward;
 use super::text::bytes;
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at, unknown};
 use crate::source::ReadAt;
 
 /// The longest string or number that is read. DCP's writer of safetensors puts one line per tensor into a single
@@ -33,7 +33,7 @@ pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
     parsed.map_err(|error| match guard.refusal.take() {
-        Some(refusal) => Fault::Unknown(format!("{what} {refusal}")),
+        Some(refusal) => unknown!("{what} {refusal}"),
         None => fault_of(error, guard.inner.position(), what),
     })
 }
@@ -46,9 +46,9 @@ pub(crate) fn parse_values(source: &dyn ReadAt, start: u64, end: u64, what: &str
     let none = first.is_none();
     let flaw = first.into_iter().chain(values).find_map(Result::err);
     match (flaw, guard.refusal.take()) {
-        (Some(_), Some(refusal)) => Err(Fault::Unknown(format!("{what} {refusal}"))),
+        (Some(_), Some(refusal)) => Err(unknown!("{what} {refusal}")),
         (Some(error), None) => Err(fault_of(error, guard.inner.position(), what)),
-        (None, _) if none => Err(Fault::at(start, format!("{what} holds nothing but white space"))),
+        (None, _) if none => Err(broken_at!(start, "{what} holds nothing but white space")),
         (None, _) => Ok(()),
     }
 }
@@ -59,14 +59,14 @@ fn fault_of(error: serde_json::Error, position: u64, what: &str) -> Fault {
     let reason = reason.unwrap_or(&message);
     match error.classify() {
         serde_json::error::Category::Io => Fault::Read(error.into()),
-        serde_json::error::Category::Eof => Fault::at(
+        serde_json::error::Category::Eof => broken_at!(
             position,
-            format!("{what} ends in the middle of its JSON: the write was cut off"),
+            "{what} ends in the middle of its JSON: the write was cut off"
         ),
         serde_json::error::Category::Syntax | serde_json::error::Category::Data => {
             // The parser has already consumed the byte that it rejects.
             let at = position.saturating_sub(1);
-            Fault::at(at, format!("{what} is damaged at byte {at}: {reason}"))
+            broken_at!(at, "{what} is damaged at byte {at}: {reason}")
         }
     }
 }
@@ -180,6 +180,41 @@ impl Read for Guard<'_> {
             }
         }
         Ok(read)
+    }
+}
+
+/// Reads the entries of a JSON object one by one.
+pub(crate) trait ReadEntry<'de> {
+    /// What the object is, in messages.
+    const EXPECTED: &'static str;
+
+    /// Reads the value of a key.
+    fn read_entry<A: MapAccess<'de>>(&mut self, key: String, entries: &mut A) -> Result<(), A::Error>;
+}
+
+/// A JSON object that is passed entry by entry to its reader, without being kept.
+pub(crate) struct Entries<'a, R>(pub(crate) &'a mut R);
+
+impl<'de, R: ReadEntry<'de>> DeserializeSeed<'de> for Entries<'_, R> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, R: ReadEntry<'de>> Visitor<'de> for Entries<'_, R> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(R::EXPECTED)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while let Some(key) = entries.next_key()? {
+            self.0.read_entry(key, &mut entries)?;
+        }
+        Ok(())
     }
 }
 

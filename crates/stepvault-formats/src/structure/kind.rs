@@ -9,7 +9,7 @@ use std::io;
 use super::{
     gguf, hdf5, json, msgpack, npy, npz, pickle_file, safetensors, tar, torch_legacy, torch_zip, yaml, zip,
 };
-use crate::soundness::{Fault, Soundness, judged};
+use crate::soundness::{Fault, Soundness, broken_at, judged, read_head, unknown};
 use crate::source::ReadAt;
 
 /// The length of a file's beginning that [`kind_of`] uses.
@@ -119,8 +119,7 @@ fn is_zeros(head: &[u8]) -> bool {
 /// # Errors
 /// When the file cannot be read.
 pub fn check_file(path: &str, source: &dyn ReadAt) -> io::Result<Soundness> {
-    let mut head = vec![0; usize::try_from(source.size_bytes().min(HEAD_BYTES)).unwrap_or_default()];
-    source.read_exact_at(0, &mut head)?;
+    let head = read_head(source, HEAD_BYTES)?;
     let kind = kind_of(path, &head);
     judged(written(kind, &head).and_then(|()| check_as(kind, source)))
 }
@@ -132,19 +131,17 @@ fn written(kind: FileKind, head: &[u8]) -> Result<(), Fault> {
         return Ok(());
     }
     let noun = kind.noun();
-    Err(Fault::at(
-        0,
-        if head.is_empty() {
-            format!(
-                "the file is empty, but its name is that of a {noun} file: its contents were never written or were \
-                 lost"
-            )
-        } else {
-            format!(
-                "the file begins with zeros, which no {noun} file does: its contents were never written or were lost"
-            )
-        },
-    ))
+    Err(if head.is_empty() {
+        broken_at!(
+            0,
+            "the file is empty, but its name is that of a {noun} file: its contents were never written or were lost"
+        )
+    } else {
+        broken_at!(
+            0,
+            "the file begins with zeros, which no {noun} file does: its contents were never written or were lost"
+        )
+    })
 }
 
 /// Runs the check of a kind. This is the only place that maps kinds to modules.
@@ -164,11 +161,11 @@ fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
         FileKind::TorchZip => torch_zip::check(source),
         FileKind::TorchLegacy => torch_legacy::check(source),
         FileKind::Pickle => pickle_file::check(source),
-        FileKind::OcdbtManifest | FileKind::TfBundleIndex => Err(Fault::Unknown(format!(
+        FileKind::OcdbtManifest | FileKind::TfBundleIndex => Err(unknown!(
             "{} files are only checked together with the files beside them",
             kind.noun()
-        ))),
-        FileKind::Opaque => Err(Fault::Unknown("the structure of this file is unknown".to_owned())),
+        )),
+        FileKind::Opaque => Err(unknown!("the structure of this file is unknown")),
     }
 }
 

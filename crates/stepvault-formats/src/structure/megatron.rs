@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use stepvault_core::digest::Sha256Digest;
 
-use crate::soundness::Fault;
-use crate::structure::place::{joined, json};
-use crate::tree::{EntryKind, OpenFile, Tree};
+use crate::soundness::{Fault, broken, unknown};
+use crate::structure::directory::json;
+use crate::tree::{EntryKind, OpenFile, Tree, joined};
 
 /// The file that states how the tensors of a step are stored.
 pub const METADATA_NAME: &str = "metadata.json";
@@ -40,7 +40,6 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Integrity {
-    #[serde(default)]
     algorithm: Option<String>,
     files: BTreeMap<String, String>,
 }
@@ -56,37 +55,24 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
         return check_legacy(tree, directory);
     };
     if metadata.sharded_backend != "torch_dist" {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "{path} says that tensors are stored by {}, which is not checked",
             metadata.sharded_backend
-        )));
+        ));
     }
     let shards = joined(directory, SHARDS_NAME);
-    match tree.file_size_bytes(&shards) {
-        None => {
-            return Err(Fault::broken(format!(
-                "{shards} is missing, and tensors cannot be found without it"
-            )));
-        }
-        Some(0) => return Err(empty(&shards)),
-        Some(_) => {}
-    }
+    written(tree, &shards, || {
+        broken!("{shards} is missing, and tensors cannot be found without it")
+    })?;
     let common = joined(directory, COMMON_NAME);
-    if tree.file_size_bytes(&common) == Some(0) {
-        return Err(empty(&common));
+    if tree.is_file(&common) {
+        written(tree, &common, || empty(&common))?;
     }
     let integrity = joined(directory, INTEGRITY_NAME);
     for name in listed_digests(tree, directory, files)?.keys() {
-        let listed = joined(directory, name);
-        match tree.file_size_bytes(&listed) {
-            None => {
-                return Err(Fault::broken(format!(
-                    "{integrity} lists {name}, and that file is missing"
-                )));
-            }
-            Some(0) => return Err(empty(&listed)),
-            Some(_) => {}
-        }
+        written(tree, &joined(directory, name), || {
+            broken!("{integrity} lists {name}, and that file is missing")
+        })?;
     }
     Ok(())
 }
@@ -107,9 +93,7 @@ pub fn listed_digests(
     };
     let algorithm = integrity.algorithm.as_deref().unwrap_or("sha256");
     if algorithm != "sha256" {
-        return Err(Fault::Unknown(format!(
-            "{path} lists digests of the unknown kind {algorithm}"
-        )));
+        return Err(unknown!("{path} lists digests of the unknown kind {algorithm}"));
     }
     let digest = |(name, digest): (String, String)| {
         let is_inside = !name.is_empty()
@@ -118,12 +102,8 @@ pub fn listed_digests(
                 .all(|part| !part.is_empty() && part != "." && part != "..");
         match Sha256Digest::from_hex(&digest) {
             Ok(digest) if is_inside => Ok((name, digest)),
-            Ok(_) => Err(Fault::broken(format!(
-                "{path} lists {name:?}, which is not a file of the step"
-            ))),
-            Err(_) => Err(Fault::broken(format!(
-                "{path} lists {name} with a value that is not a SHA-256"
-            ))),
+            Ok(_) => Err(broken!("{path} lists {name:?}, which is not a file of the step")),
+            Err(_) => Err(broken!("{path} lists {name} with a value that is not a SHA-256")),
         }
     };
     integrity.files.into_iter().map(digest).collect()
@@ -140,20 +120,29 @@ fn check_legacy(tree: &Tree, directory: &str) -> Result<(), Fault> {
         let rank = joined(directory, name);
         let sizes = LEGACY_NAMES.map(|file| tree.file_size_bytes(&joined(&rank, file)));
         match sizes.into_iter().flatten().max() {
-            None => return Err(Fault::broken(format!("{rank} holds no {}", LEGACY_NAMES[0]))),
+            None => return Err(broken!("{rank} holds no {}", LEGACY_NAMES[0])),
             Some(0) => return Err(empty(&joined(&rank, LEGACY_NAMES[0]))),
             Some(_) => {}
         }
     }
     if ranks == 0 {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "{}, which is written last, is missing: the save was not finished",
             joined(directory, METADATA_NAME)
-        )));
+        ));
     }
     Ok(())
 }
 
+/// Refuses a file that is missing or empty.
+fn written(tree: &Tree, path: &str, missing: impl FnOnce() -> Fault) -> Result<(), Fault> {
+    match tree.file_size_bytes(path) {
+        None => Err(missing()),
+        Some(0) => Err(empty(path)),
+        Some(_) => Ok(()),
+    }
+}
+
 fn empty(path: &str) -> Fault {
-    Fault::broken(format!("{path} is empty: it was never written"))
+    broken!("{path} is empty: it was never written")
 }

@@ -6,7 +6,7 @@
 mod cursor;
 pub mod dcp;
 pub mod deepspeed;
-pub mod finding;
+mod directory;
 pub(crate) mod forward;
 pub mod gguf;
 pub mod hdf5;
@@ -22,7 +22,6 @@ pub mod npz;
 pub mod ocdbt;
 pub mod orbax;
 pub mod pickle_file;
-pub(crate) mod place;
 pub mod rank_set;
 pub mod safetensors;
 pub mod tar;

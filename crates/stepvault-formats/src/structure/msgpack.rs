@@ -7,10 +7,8 @@
 //!
 //! The format has no checksum, so changed bytes in a string or array are not detected.
 
-use std::io::Read as _;
-
 use super::forward::Forward;
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at, unknown};
 use crate::source::ReadAt;
 
 /// The maximum nesting; trees of parameters have about ten levels.
@@ -38,18 +36,16 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         let inside = reader.value()?;
         if inside > 0 {
             if open.len() >= MAX_DEPTH {
-                return Err(Fault::Unknown(format!(
-                    "its values are nested more than {MAX_DEPTH} deep"
-                )));
+                return Err(unknown!("its values are nested more than {MAX_DEPTH} deep"));
             }
             open.push(inside);
         }
     }
     let rest_bytes = reader.forward.remaining();
     if rest_bytes > 0 {
-        return Err(Fault::at(
+        return Err(broken_at!(
             reader.forward.position(),
-            format!("{rest_bytes} bytes follow the end of the value"),
+            "{rest_bytes} bytes follow the end of the value"
         ));
     }
     Ok(())
@@ -71,9 +67,9 @@ impl Reader<'_> {
             0x90..=0x9f => (u64::from(kind & 0x0f), 0),
             0xa0..=0xbf => (0, u64::from(kind & 0x1f)),
             0xc1 => {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     start,
-                    "a value is of an unknown kind: this is not MessagePack, or it is damaged",
+                    "a value is of an unknown kind: this is not MessagePack, or it is damaged"
                 ));
             }
             0xc4 | 0xd9 => (0, self.length(1)?),
@@ -112,19 +108,17 @@ impl Reader<'_> {
     }
 
     fn byte(&mut self) -> Result<u8, Fault> {
-        if self.forward.remaining() == 0 {
-            return Err(cut(self.size_bytes, self.size_bytes + 1, self.size_bytes));
+        match self.forward.array()? {
+            Some([byte]) => Ok(byte),
+            None => Err(cut(self.size_bytes, self.size_bytes + 1, self.size_bytes)),
         }
-        let mut byte = [0];
-        self.forward.read_exact(&mut byte)?;
-        Ok(byte[0])
     }
 }
 
 fn cut(offset: u64, needed_bytes: u64, size_bytes: u64) -> Fault {
-    Fault::at(
+    broken_at!(
         offset,
-        format!("it needs at least {needed_bytes} bytes, and ends at byte {size_bytes}: it was cut off"),
+        "it needs at least {needed_bytes} bytes, and ends at byte {size_bytes}: it was cut off"
     )
 }
 

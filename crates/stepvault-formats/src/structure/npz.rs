@@ -11,11 +11,10 @@
 //! - Compressed members (`np.savez_compressed`) are not checked inside.
 //! - Fields that readers do not use are not checked either: times, attributes, comments, versions.
 
-use super::finding::inside;
 use super::npy;
 use super::text::shown;
 use super::zip::{self, Record};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at, unknown, worst_of};
 use crate::source::{ReadAt, Window};
 
 /// Checks an `.npz` file, reading the archive's directory and the headers of its members.
@@ -24,34 +23,22 @@ use crate::source::{ReadAt, Window};
 /// [`Fault::Broken`] if a rule is violated, [`Fault::Unknown`] if a limit, a pickle or an uncommon member prevents
 /// the check.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
-    let mut unknown = None;
-    for record in zip::read(source)? {
-        match member(source, &record) {
-            // Another member may be broken, which takes precedence.
-            Err(Fault::Unknown(why)) => unknown = unknown.or(Some(why)),
-            done => done?,
-        }
-    }
-    unknown.map_or(Ok(()), |why| Err(Fault::Unknown(why)))
+    worst_of(zip::read(source)?.iter().map(|record| member(source, record)))
 }
 
 fn member(source: &dyn ReadAt, record: &Record) -> Result<(), Fault> {
-    let name = format!("member {}", shown(record.name()));
-    if record.name().strip_suffix(".npy").is_none() {
-        return Err(Fault::Unknown(format!(
-            "{name} is not an array and is not checked"
-        )));
+    let name = format!("member {}", shown(&record.name));
+    if record.name.strip_suffix(".npy").is_none() {
+        return Err(unknown!("{name} is not an array and is not checked"));
     }
     if record.is_deflated() {
         return Ok(());
     }
     if !record.is_stored() {
-        return Err(Fault::Unknown(format!(
-            "{name} is compressed by an unknown method"
-        )));
+        return Err(unknown!("{name} is compressed by an unknown method"));
     }
-    let start = record.data_offset();
-    let window = Window::new(source, start, record.size_bytes())
-        .ok_or_else(|| Fault::at(start, format!("{name} does not lie inside the file")))?;
-    npy::check(&window).map_err(|fault| inside(fault, &name, start))
+    let start = record.data_offset;
+    let window = Window::new(source, start, record.size_bytes)
+        .ok_or_else(|| broken_at!(start, "{name} does not lie inside the file"))?;
+    npy::check(&window).map_err(|fault| fault.in_piece(&name, start))
 }

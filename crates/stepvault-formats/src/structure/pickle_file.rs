@@ -4,7 +4,7 @@
 //! Those of every pickle: see [`crate::pickle`].
 
 use crate::pickle::{self, Keep};
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_head};
 use crate::source::ReadAt;
 
 /// The number of zeros at the start of a file that show that it was never written.
@@ -17,15 +17,13 @@ const ZEROS_BYTES: u64 = 16;
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
-        return Err(Fault::broken(
-            "the file is empty: it was created and never written",
-        ));
+        return Err(broken!("the file is empty: it was created and never written"));
     }
-    let head = read_piece(source, 0, size_bytes.min(ZEROS_BYTES), ZEROS_BYTES, "the file")?;
+    let head = read_head(source, ZEROS_BYTES)?;
     if head.iter().all(|byte| *byte == 0) {
-        return Err(Fault::at(
+        return Err(broken_at!(
             0,
-            "the file begins with zeros: its space was reserved and never written",
+            "the file begins with zeros: its space was reserved and never written"
         ));
     }
     pickle::read_whole(source, 0..size_bytes, Keep::Shape).map(drop)

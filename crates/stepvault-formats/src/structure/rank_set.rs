@@ -7,7 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use super::text::{counted, shown};
+use stepvault_core::words;
+
+use super::text::shown;
 
 /// The maximum number of missing files that are named.
 const NAMED: usize = 3;
@@ -95,7 +97,7 @@ impl RankPattern {
         if let (Some(told), Some(expected)) = (told_world, expected_world)
             && told != expected
         {
-            let told = counted(told, "rank");
+            let told = words::count(told, "rank");
             return Err(format!("the files are of {told}, but {expected} were expected"));
         }
         let world = match told_world.or(expected_world) {
@@ -105,7 +107,7 @@ impl RankPattern {
         let outside = |rank: &u64| *rank < self.first_rank || *rank - self.first_rank >= world;
         if let Some(rank) = [lowest, highest].into_iter().find(|rank| outside(rank)) {
             let name = self.name(*rank, world, digits);
-            let ranks = counted(world, "rank");
+            let ranks = words::count(world, "rank");
             return Err(format!("{name} exists, but the world has {ranks}"));
         }
         // Every rank is inside, so there are no more than the world has.

@@ -7,7 +7,7 @@
 //!
 //! No member is read: no change in the contents is detected. A last member that ends with 1,024 zeros looks like the end.
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at};
 use crate::source::ReadAt;
 
 const BLOCK_BYTES: u64 = 512;
@@ -30,8 +30,8 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     if is_whole {
         return Ok(());
     }
-    Err(Fault::at(
+    Err(broken_at!(
         size_bytes,
-        "the archive does not end with two empty blocks: the save was cut off",
+        "the archive does not end with two empty blocks: the save was cut off"
     ))
 }

@@ -1,5 +1,7 @@
 //! Formats names from files for use in messages.
 
+use stepvault_core::words;
+
 /// The maximum length of a name in a message.
 const SHOWN_CHARACTERS: usize = 120;
 
@@ -19,16 +21,7 @@ pub(crate) fn shown(name: &str) -> String {
 
 /// `1 byte`, `2 bytes`.
 pub(crate) fn bytes(count: u64) -> String {
-    counted(count, "byte")
-}
-
-/// `1 tensor`, `2 tensors`.
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    if count == 1 {
-        format!("1 {what}")
-    } else {
-        format!("{count} {what}s")
-    }
+    words::count(count, "byte")
 }
 
 #[cfg(test)]
@@ -47,6 +40,6 @@ mod tests {
     #[test]
     fn counts_read_as_words() {
         assert_eq!(bytes(1), "1 byte");
-        assert_eq!(counted(0, "tensor"), "0 tensors");
+        assert_eq!(words::count(0, "tensor"), "0 tensors");
     }
 }

@@ -3,11 +3,10 @@
 
 use super::{pickle_file, torch_legacy, torch_zip};
 use crate::pickle::Pickle;
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, read_head, read_tail, unknown};
 use crate::source::ReadAt;
 
 /// The format of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Zip,
     Legacy,
@@ -16,7 +15,9 @@ enum Format {
 }
 
 /// The offset of the magic bytes of a tar archive, and those bytes.
-const TAR_MARK: (u64, &[u8; 5]) = (257, b"ustar");
+const TAR_MARK: (usize, &[u8]) = (257, b"ustar");
+/// The first bytes of a zip archive, and of its end record.
+const ZIP_MARKS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 /// Bytes of a zip archive's end record.
 const ZIP_END_BYTES: u64 = 22;
 
@@ -42,38 +43,32 @@ pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
         Format::Zip => torch_zip::read_object(source),
         Format::Legacy => torch_legacy::read_object(source),
         Format::Tar => Err(tar()),
-        Format::Pickle => Err(Fault::Unknown(
-            "the file was not written by torch.save".to_owned(),
-        )),
+        Format::Pickle => Err(unknown!("the file was not written by torch.save")),
     }
 }
 
 fn tar() -> Fault {
-    Fault::Unknown("the file is a tar archive, which torch wrote before 0.1.10".to_owned())
+    unknown!("the file is a tar archive, which torch wrote before 0.1.10")
 }
 
 fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
-    let has = |offset: Option<u64>, mark: &[u8]| -> Result<bool, Fault> {
-        let length = mark.len() as u64;
-        let Some(offset) = offset.filter(|offset| {
-            offset
-                .checked_add(length)
-                .is_some_and(|end| end <= source.size_bytes())
-        }) else {
-            return Ok(false);
-        };
-        Ok(read_piece(source, offset, length, length, "the mark of its format")? == mark)
-    };
+    let (tar_offset, tar_mark) = TAR_MARK;
+    let head = read_head(source, (tar_offset + tar_mark.len()) as u64)?;
+    let tail = read_tail(source, ZIP_END_BYTES)?;
     // The end identifies it as well: an archive with a damaged start is a damaged archive.
-    let last = source.size_bytes().checked_sub(ZIP_END_BYTES);
-    if has(Some(0), b"PK\x03\x04")? || has(Some(0), b"PK\x05\x06")? || has(last, b"PK\x05\x06")? {
-        return Ok(Format::Zip);
-    }
-    if torch_legacy::is_legacy(source)? {
-        return Ok(Format::Legacy);
-    }
-    if has(Some(TAR_MARK.0), TAR_MARK.1)? {
-        return Ok(Format::Tar);
-    }
-    Ok(Format::Pickle)
+    let ends_as_zip = tail.len() as u64 == ZIP_END_BYTES && tail.starts_with(ZIP_MARKS[1]);
+    Ok(
+        if ends_as_zip || ZIP_MARKS.iter().any(|mark| head.starts_with(mark)) {
+            Format::Zip
+        } else if torch_legacy::is_legacy(source)? {
+            Format::Legacy
+        } else if head
+            .get(tar_offset..)
+            .is_some_and(|rest| rest.starts_with(tar_mark))
+        {
+            Format::Tar
+        } else {
+            Format::Pickle
+        },
+    )
 }

@@ -12,11 +12,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::finding::inside;
 use super::text::shown;
 use super::torch_storage::{StorageReference, references};
 use crate::pickle::{self, Keep, Pickle, Value};
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_array, read_head, unknown};
 use crate::source::ReadAt;
 
 /// `MAGIC_NUMBER` of torch/serialization.py.
@@ -36,13 +35,42 @@ struct Head {
     keys: Pickle,
 }
 
+impl Head {
+    fn read(source: &dyn ReadAt) -> Result<Self, Fault> {
+        let size_bytes = source.size_bytes();
+        let read = |start: u64, what: &str| {
+            pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| fault.in_piece(what, 0))
+        };
+        let magic = read(0, "the magic number")?;
+        if magic.integer(magic.root()) != Some(MAGIC_NUMBER) {
+            return Err(broken_at!(0, "the file does not begin with torch's magic number"));
+        }
+        let version = read(magic.end(), "the protocol version")?;
+        if version.integer(version.root()) != Some(PROTOCOL_VERSION) {
+            return Err(broken_at!(
+                magic.end(),
+                "the protocol version is not {PROTOCOL_VERSION}, the only one that exists"
+            ));
+        }
+        let system = read(version.end(), "the facts about the system")?;
+        if system.entries(system.root()).is_none() {
+            return Err(broken_at!(
+                version.end(),
+                "the facts about the system are not a dictionary"
+            ));
+        }
+        let object = read(system.end(), "the object")?;
+        let keys = read(object.end(), "the list of storages")?;
+        Ok(Self { object, keys })
+    }
+}
+
 /// Returns whether a file begins with the magic number of the format, whatever pickle protocol it was written with.
 ///
 /// # Errors
 /// When the file could not be read.
 pub fn is_legacy(source: &dyn ReadAt) -> Result<bool, Fault> {
-    let length = source.size_bytes().min(MAGIC_WINDOW_BYTES);
-    let head = read_piece(source, 0, length, MAGIC_WINDOW_BYTES, "the file")?;
+    let head = read_head(source, MAGIC_WINDOW_BYTES)?;
     let little_endian = MAGIC_NUMBER.to_le_bytes();
     let binary = little_endian.get(..MAGIC_BYTES).unwrap_or_default();
     let decimal = MAGIC_NUMBER.to_string();
@@ -56,36 +84,33 @@ pub fn is_legacy(source: &dyn ReadAt) -> Result<bool, Fault> {
 /// [`Fault::Broken`] if one of its pickles is damaged or cut off, or if its storages are not those that the object
 /// names; [`Fault::Unknown`] if the element size of a storage's class is unknown.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
-    let head = read_head(source)?;
+    let head = Head::read(source)?;
     let named = named_storages(&head.object)?;
     let mut offset = head.keys.end();
     let mut seen = HashSet::new();
     for key in storage_keys(&head.keys)? {
         let Some(reference) = named.get(key) else {
-            return Err(Fault::broken(format!(
+            return Err(broken!(
                 "the list of storages has {}, which the object does not name",
                 shown(key)
-            )));
+            ));
         };
         if !seen.insert(key) {
-            return Err(Fault::broken(format!(
-                "the list of storages has {} twice",
-                shown(key)
-            )));
+            return Err(broken!("the list of storages has {} twice", shown(key)));
         }
         offset = check_storage(source, offset, reference)?;
     }
     if let Some(key) = named.keys().find(|key| !seen.contains(*key)) {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "the object names storage {}, which is not in the list of storages",
             shown(key)
-        )));
+        ));
     }
     let left_bytes = source.size_bytes().saturating_sub(offset);
     if left_bytes > 0 {
-        return Err(Fault::at(
+        return Err(broken_at!(
             offset,
-            format!("{left_bytes} unexpected bytes follow the last storage"),
+            "{left_bytes} unexpected bytes follow the last storage"
         ));
     }
     Ok(())
@@ -96,35 +121,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
 /// # Errors
 /// As [`check`], of the pickles.
 pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
-    read_head(source).map(|head| head.object)
-}
-
-fn read_head(source: &dyn ReadAt) -> Result<Head, Fault> {
-    let size_bytes = source.size_bytes();
-    let read = |start: u64, what: &str| {
-        pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| inside(fault, what, 0))
-    };
-    let magic = read(0, "the magic number")?;
-    if magic.integer(magic.root()) != Some(MAGIC_NUMBER) {
-        return Err(Fault::at(0, "the file does not begin with torch's magic number"));
-    }
-    let version = read(magic.end(), "the protocol version")?;
-    if version.integer(version.root()) != Some(PROTOCOL_VERSION) {
-        return Err(Fault::at(
-            magic.end(),
-            format!("the protocol version is not {PROTOCOL_VERSION}, the only one that exists"),
-        ));
-    }
-    let system = read(version.end(), "the facts about the system")?;
-    if system.entries(system.root()).is_none() {
-        return Err(Fault::at(
-            version.end(),
-            "the facts about the system are not a dictionary",
-        ));
-    }
-    let object = read(system.end(), "the object")?;
-    let keys = read(object.end(), "the list of storages")?;
-    Ok(Head { object, keys })
+    Head::read(source).map(|head| head.object)
 }
 
 /// Returns the storages that the object names, by key. Views of one storage share its key.
@@ -134,17 +131,17 @@ fn named_storages(object: &Pickle) -> Result<HashMap<&str, StorageReference<'_>>
         let reference = reference?;
         let first = *named.entry(reference.key).or_insert(reference);
         if (first.elements, first.element_bytes) != (reference.elements, reference.element_bytes) {
-            return Err(Fault::broken(format!(
+            return Err(broken!(
                 "the object names storage {} with two different sizes",
                 shown(reference.key)
-            )));
+            ));
         }
     }
     Ok(named)
 }
 
 fn storage_keys(keys: &Pickle) -> Result<Vec<&str>, Fault> {
-    let no_list = || Fault::broken("the list of storages is not a list of names");
+    let no_list = || broken!("the list of storages is not a list of names");
     let elements = keys.elements(keys.root()).ok_or_else(no_list)?;
     let text = |element: &Value| keys.text(*element).ok_or_else(no_list);
     elements.iter().map(text).collect()
@@ -154,33 +151,25 @@ fn storage_keys(keys: &Pickle) -> Result<Vec<&str>, Fault> {
 fn check_storage(source: &dyn ReadAt, offset: u64, reference: &StorageReference<'_>) -> Result<u64, Fault> {
     let key = shown(reference.key);
     let Some(size_bytes) = reference.size_bytes("the object")? else {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "storage {key} is of a class whose element size is unknown"
-        )));
+        ));
     };
     let left_bytes = source.size_bytes().saturating_sub(offset);
     let needed_bytes = size_bytes.saturating_add(COUNT_BYTES);
     if needed_bytes > left_bytes {
-        return Err(Fault::at(
+        return Err(broken_at!(
             offset,
-            format!(
-                "storage {key} takes {needed_bytes} bytes, and {left_bytes} are left in the file: the save was cut \
-                 off"
-            ),
+            "storage {key} takes {needed_bytes} bytes, and {left_bytes} are left in the file: the save was cut \
+             off"
         ));
     }
-    let count = read_piece(source, offset, COUNT_BYTES, COUNT_BYTES, "the size of a storage")?;
-    let count = count
-        .iter()
-        .rev()
-        .fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
+    let count = u64::from_le_bytes(read_array(source, offset, "the size of a storage")?);
     if count != reference.elements {
-        return Err(Fault::at(
+        return Err(broken_at!(
             offset,
-            format!(
-                "storage {key} states {count} elements, but the object states {}",
-                reference.elements
-            ),
+            "storage {key} states {count} elements, but the object states {}",
+            reference.elements
         ));
     }
     Ok(offset.saturating_add(needed_bytes))

@@ -2,7 +2,7 @@
 
 use super::text::shown;
 use crate::pickle::{Object, Pickle, Value};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken};
 
 /// The longest key of a storage, in bytes: a key is a number. Every mention of a longer one would cost its length.
 const MAX_KEY_BYTES: usize = 64;
@@ -27,11 +27,11 @@ impl StorageReference<'_> {
         };
         match self.elements.checked_mul(element_bytes) {
             Some(size_bytes) => Ok(Some(size_bytes)),
-            None => Err(Fault::broken(format!(
+            None => Err(broken!(
                 "{pickle_name} names storage {} of {} elements, more than any file can hold",
                 shown(self.key),
                 self.elements
-            ))),
+            )),
         }
     }
 }
@@ -53,11 +53,8 @@ pub(super) fn references<'a>(
             .first()
             .is_some_and(|head| pickle.text(*head) == Some("storage"));
         is_storage.then(|| {
-            reference(pickle, parts).ok_or_else(|| {
-                Fault::broken(format!(
-                    "{pickle_name} names a storage without its type, key or size"
-                ))
-            })
+            reference(pickle, parts)
+                .ok_or_else(|| broken!("{pickle_name} names a storage without its type, key or size"))
         })
     })
 }

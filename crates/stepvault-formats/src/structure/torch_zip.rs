@@ -15,12 +15,11 @@
 
 use std::collections::HashMap;
 
-use super::finding::inside;
 use super::text::shown;
 use super::torch_storage::references;
 use super::zip::{self, Record};
 use crate::pickle::{self, Keep, Pickle};
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_piece, unknown};
 use crate::source::ReadAt;
 
 /// The longest `data.pkl` whose checksum is computed, in bytes. A longer one holds arrays inside the pickle.
@@ -66,9 +65,7 @@ pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
 }
 
 fn no_pickle() -> Fault {
-    Fault::broken(
-        "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
-    )
+    broken!("the archive has no data.pkl, which torch.save writes first, in the folder of its first record")
 }
 
 /// An archive with its records by name, inside its folder.
@@ -82,28 +79,25 @@ impl<'a> Archive<'a> {
         let listed = zip::read(source)?;
         let folder = listed
             .first()
-            .and_then(|record| record.name().split_once('/'))
+            .and_then(|record| record.name.split_once('/'))
             .map(|(folder, _)| format!("{folder}/"))
             .ok_or_else(no_pickle)?;
         let mut records = HashMap::new();
         for record in listed {
             // Records outside the folder come from a rewriting tool; torch does not see them.
-            let Some(name) = record.name().strip_prefix(&folder).map(str::to_owned) else {
+            let Some(name) = record.name.strip_prefix(&folder).map(str::to_owned) else {
                 continue;
             };
             if let Some(other) = records.insert(name, record) {
-                let name = shown(other.name());
-                return Err(Fault::at(
-                    other.header_offset(),
-                    format!("the archive holds {name} twice"),
-                ));
+                let name = shown(&other.name);
+                return Err(broken_at!(other.header_offset, "the archive holds {name} twice"));
             }
         }
         if !records.contains_key(PICKLES[0].0) {
             // An archive of torch.package holds Python modules, and pickles under names of their own.
             return if records.contains_key(".data/extern_modules") {
-                Err(Fault::Unknown(
-                    "the archive was written by torch.package, whose pickles are not checked".to_owned(),
+                Err(unknown!(
+                    "the archive was written by torch.package, whose pickles are not checked"
                 ))
             } else {
                 Err(no_pickle())
@@ -127,7 +121,7 @@ impl<'a> Archive<'a> {
                 MAX_SMALL_RECORD_BYTES
             };
             // torch writes 0 for every record when checksums are turned off.
-            if record.is_stored() && record.crc32() != 0 && record.size_bytes() <= limit_bytes {
+            if record.is_stored() && record.crc32 != 0 && record.size_bytes <= limit_bytes {
                 self.check_checksum(name, record)?;
             }
         }
@@ -136,10 +130,10 @@ impl<'a> Archive<'a> {
 
     fn check_checksum(&self, name: &str, record: &Record) -> Result<(), Fault> {
         let mut checksum = rawzip::Crc32::new();
-        let mut done_bytes = 0;
-        while done_bytes < record.size_bytes() {
-            let length = (record.size_bytes() - done_bytes).min(CHECKSUM_PIECE_BYTES);
-            let offset = record.data_offset().saturating_add(done_bytes);
+        let end = record.data_offset.saturating_add(record.size_bytes);
+        let mut offset = record.data_offset;
+        while offset < end {
+            let length = (end - offset).min(CHECKSUM_PIECE_BYTES);
             checksum.update(&read_piece(
                 self.source,
                 offset,
@@ -147,12 +141,13 @@ impl<'a> Archive<'a> {
                 CHECKSUM_PIECE_BYTES,
                 name,
             )?);
-            done_bytes += length;
+            offset += length;
         }
-        if checksum.checksum() != record.crc32() {
-            return Err(Fault::at(
-                record.data_offset(),
-                format!("{} does not match its checksum", shown(name)),
+        if checksum.checksum() != record.crc32 {
+            return Err(broken_at!(
+                record.data_offset,
+                "{} does not match its checksum",
+                shown(name)
             ));
         }
         Ok(())
@@ -162,8 +157,8 @@ impl<'a> Archive<'a> {
     fn check_version(&self) -> Result<(), Fault> {
         let record = self.find("version").or_else(|| self.find(".data/version"));
         let Some(record) = record else {
-            return Err(Fault::broken(
-                "the archive has no version record, which torch requires: the save was cut off",
+            return Err(broken!(
+                "the archive has no version record, which torch requires: the save was cut off"
             ));
         };
         let Some(text) = self.small_text(record)? else {
@@ -171,9 +166,9 @@ impl<'a> Archive<'a> {
         };
         let digits = text.trim_ascii();
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(Fault::at(
-                record.data_offset(),
-                "the archive's version record is not a number",
+            return Err(broken_at!(
+                record.data_offset,
+                "the archive's version record is not a number"
             ));
         }
         Ok(())
@@ -185,9 +180,9 @@ impl<'a> Archive<'a> {
         };
         match self.small_text(record)?.as_deref() {
             None | Some(b"little" | b"big") => Ok(()),
-            Some(_) => Err(Fault::at(
-                record.data_offset(),
-                "the archive's byteorder record is neither little nor big",
+            Some(_) => Err(broken_at!(
+                record.data_offset,
+                "the archive's byteorder record is neither little nor big"
             )),
         }
     }
@@ -197,26 +192,17 @@ impl<'a> Archive<'a> {
         if !record.is_stored() {
             return Ok(None);
         }
-        let length = record.size_bytes();
-        read_piece(
-            self.source,
-            record.data_offset(),
-            length,
-            MAX_SMALL_RECORD_BYTES,
-            record.name(),
-        )
-        .map(Some)
+        let (offset, length) = (record.data_offset, record.size_bytes);
+        read_piece(self.source, offset, length, MAX_SMALL_RECORD_BYTES, &record.name).map(Some)
     }
 
     fn read_pickle(&self, name: &str, record: &Record) -> Result<Pickle, Fault> {
         if !record.is_stored() {
-            return Err(Fault::Unknown(format!(
-                "{name} is compressed, which torch.save never does"
-            )));
+            return Err(unknown!("{name} is compressed, which torch.save never does"));
         }
-        let start = record.data_offset();
-        let range = start..start.saturating_add(record.size_bytes());
-        pickle::read_whole(self.source, range, Keep::Values).map_err(|fault| inside(fault, name, 0))
+        let start = record.data_offset;
+        let range = start..start.saturating_add(record.size_bytes);
+        pickle::read_whole(self.source, range, Keep::Values).map_err(|fault| fault.in_piece(name, 0))
     }
 
     /// Checks that every storage that a pickle names exists and has the stated length. Neither the zip's own list nor
@@ -231,14 +217,15 @@ impl<'a> Archive<'a> {
                 None => format!("{pickle_name} names storage {key}"),
             };
             let Some(record) = self.find(&format!("{storages}{}", reference.key)) else {
-                return Err(Fault::broken(format!(
+                return Err(broken!(
                     "{named}, and the archive has no {storages}{key}: the save was cut off"
-                )));
+                ));
             };
-            if size_bytes.is_some_and(|size_bytes| size_bytes != record.size_bytes()) {
-                return Err(Fault::at(
-                    record.data_offset(),
-                    format!("{named}, but {storages}{key} holds {}", record.size_bytes()),
+            if size_bytes.is_some_and(|size_bytes| size_bytes != record.size_bytes) {
+                return Err(broken_at!(
+                    record.data_offset,
+                    "{named}, but {storages}{key} holds {}",
+                    record.size_bytes
                 ));
             }
         }

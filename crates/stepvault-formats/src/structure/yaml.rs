@@ -5,7 +5,7 @@
 //! Most YAML texts that are cut off are still valid YAML, so the check applies no grammar: it only tests that the
 //! file is text.
 
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_piece};
 use crate::source::ReadAt;
 
 /// The largest file that is read.
@@ -19,23 +19,21 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let file = read_piece(source, 0, size_bytes, LARGEST_FILE_BYTES, "the YAML file")?;
     if file.iter().all(u8::is_ascii_whitespace) {
-        return Err(Fault::broken("the YAML file is empty: the write was cut off"));
+        return Err(broken!("the YAML file is empty: the write was cut off"));
     }
     if let Some(at) = file.iter().position(|byte| *byte == 0) {
-        return Err(Fault::at(
+        return Err(broken_at!(
             at as u64,
-            format!(
-                "the YAML file has a zero byte at {at}: its contents were lost, as after a power failure"
-            ),
+            "the YAML file has a zero byte at {at}: its contents were lost, as after a power failure"
         ));
     }
     match std::str::from_utf8(&file) {
         Ok(_) => Ok(()),
         Err(error) => {
             let at = error.valid_up_to();
-            Err(Fault::at(
+            Err(broken_at!(
                 at as u64,
-                format!("the YAML file is damaged at byte {at}: it is not UTF-8 text"),
+                "the YAML file is damaged at byte {at}: it is not UTF-8 text"
             ))
         }
     }

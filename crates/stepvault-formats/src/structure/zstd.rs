@@ -4,7 +4,7 @@
 //!
 //! The contents of the blocks, and the checksum that a frame may end with.
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken, broken_at, unknown};
 use crate::source::ReadAt;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -36,9 +36,9 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
             1 => (1, stated, stated),
             2 => (stated, 0, MAX_BLOCK_BYTES),
             _ => {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     offset,
-                    "the compressed data is damaged: a block is of an unknown kind",
+                    "the compressed data is damaged: a block is of an unknown kind"
                 ));
             }
         };
@@ -50,9 +50,9 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
         if word & 1 == 1 {
             break;
         }
-        blocks_left = blocks_left.checked_sub(1).ok_or_else(|| {
-            Fault::Unknown("the compressed data has too many small blocks to check".to_owned())
-        })?;
+        blocks_left = blocks_left
+            .checked_sub(1)
+            .ok_or_else(|| unknown!("the compressed data has too many small blocks to check"))?;
     }
     if header.has_checksum {
         offset += 4;
@@ -62,16 +62,16 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
     }
     if offset < size_bytes {
         let more = size_bytes - offset;
-        return Err(Fault::at(
+        return Err(broken_at!(
             offset,
-            format!("{more} bytes follow the end of the compressed data"),
+            "{more} bytes follow the end of the compressed data"
         ));
     }
     match header.content_bytes {
-        Some(bytes) if bytes < content.0 || bytes > content.1 => Err(Fault::broken(format!(
+        Some(bytes) if bytes < content.0 || bytes > content.1 => Err(broken!(
             "the compressed data is damaged: it states a decompressed size of {bytes} bytes, which differs from its \
              blocks"
-        ))),
+        )),
         stated => Ok(stated),
     }
 }
@@ -85,16 +85,16 @@ struct Header {
 impl Header {
     fn read(source: &dyn ReadAt) -> Result<Self, Fault> {
         if piece::<4>(source, 0)? != MAGIC {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 0,
-                "the data is not zstd-compressed, although its description says so",
+                "the data is not zstd-compressed, although its description says so"
             ));
         }
         let [descriptor] = piece::<1>(source, 4)?;
         if descriptor & 0x08 != 0 {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 4,
-                "the compressed data is damaged: its header has a reserved bit set",
+                "the compressed data is damaged: its header has a reserved bit set"
             ));
         }
         let single_segment = descriptor & 0x20 != 0;
@@ -141,10 +141,10 @@ fn read(source: &dyn ReadAt, offset: u64, bytes: &mut [u8]) -> Result<(), Fault>
 }
 
 fn cut(needed_bytes: u64, size_bytes: u64) -> Fault {
-    Fault::broken(format!(
+    broken!(
         "the compressed data extends at least to byte {needed_bytes}, and the file ends at byte {size_bytes}: it \
          was cut off"
-    ))
+    )
 }
 
 #[cfg(test)]

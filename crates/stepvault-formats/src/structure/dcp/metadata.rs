@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::pickle::{self, Keep, Pickle, Value};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken, unknown};
 use crate::source::ReadAt;
 
 /// The longest `.metadata` that is read, in bytes: a few million items.
@@ -41,44 +41,40 @@ pub struct StorageItem {
 pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
-        return Err(Fault::broken(
-            "the file is empty: it was created and never written",
-        ));
+        return Err(broken!("the file is empty: it was created and never written"));
     }
     if size_bytes > MAX_METADATA_BYTES {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "it is {size_bytes} bytes long, more than the limit of {MAX_METADATA_BYTES}"
-        )));
+        ));
     }
     let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
     let attributes = attributes_of(&pickle, pickle.root(), (METADATA_MODULE, "Metadata"))
-        .ok_or_else(|| Fault::Unknown("it holds no Metadata of torch.distributed.checkpoint".to_owned()))?;
+        .ok_or_else(|| unknown!("it holds no Metadata of torch.distributed.checkpoint"))?;
     let (Some(described), Some(places)) = (
         attributes.get(&pickle, "state_dict_metadata"),
         attributes.get(&pickle, "storage_data"),
     ) else {
-        return Err(Fault::broken(
-            "its Metadata lacks the list of items or their locations",
-        ));
+        return Err(broken!("its Metadata lacks the list of items or their locations"));
     };
-    let described = pickle.entries(described).ok_or_else(|| {
-        Fault::broken("its state_dict_metadata, which lists the items, is not a dictionary")
-    })?;
+    let described = pickle
+        .entries(described)
+        .ok_or_else(|| broken!("its state_dict_metadata, which lists the items, is not a dictionary"))?;
     let places = match places {
         Value::None if described.is_empty() => &[],
         places => pickle
             .entries(places)
-            .ok_or_else(|| Fault::broken("its storage_data, which locates the items, is not a dictionary"))?,
+            .ok_or_else(|| broken!("its storage_data, which locates the items, is not a dictionary"))?,
     };
     let pieces: usize = described
         .iter()
         .map(|(_, value)| pieces_of(&pickle, *value))
         .sum();
     if places.len() < pieces {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "it describes {pieces} pieces, and locates {} of them",
             places.len()
-        )));
+        ));
     }
     let mut paths = HashMap::new();
     places
@@ -97,10 +93,9 @@ fn pieces_of(pickle: &Pickle, value: Value) -> usize {
 fn item(pickle: &Pickle, value: Value, paths: &mut HashMap<Value, Arc<str>>) -> Result<StorageItem, Fault> {
     let class = ("torch.distributed.checkpoint.filesystem", "_StorageInfo");
     let Some(attributes) = attributes_of(pickle, value, class) else {
-        return Err(Fault::Unknown(
+        return Err(unknown!(
             "its items are stored by something other than the file storage, so their locations are \
              unknown"
-                .to_owned(),
         ));
     };
     let transforms = attributes
@@ -117,7 +112,7 @@ fn item(pickle: &Pickle, value: Value, paths: &mut HashMap<Value, Arc<str>>) -> 
             transformed: !untransformed,
         })
     };
-    read().ok_or_else(|| Fault::broken("one of its items lacks its file, offset or length"))
+    read().ok_or_else(|| broken!("one of its items lacks its file, offset or length"))
 }
 
 /// The attributes of an object.

@@ -15,27 +15,26 @@
 //! - A save over an older one that was cut off before it replaced the first file leaves the older checkpoint, whole.
 
 mod metadata;
-mod part;
-mod ranges;
-mod sizes;
 
 use std::collections::BTreeMap;
 use std::io;
 
-use super::finding::{Finding, inside};
-use super::place::joined;
 use super::text::shown;
 use super::torch;
-use crate::soundness::{Fault, Soundness, judged};
+use crate::soundness::{Fault, Finding, broken, broken_at, read_head, read_tail, unknown};
 use crate::source::{ReadAt, Window};
-use crate::tree::{EntryKind, OpenFile, Tree};
+use crate::tree::{EntryKind, OpenFile, Tree, joined};
 
 pub use metadata::{MAX_METADATA_BYTES, StorageItem, read_metadata};
-pub use part::check_part;
-pub use sizes::{ClaimedFile, claimed_files};
 
 /// The name of the marker and table of contents.
 const METADATA: &str = ".metadata";
+/// The first bytes of a ZIP archive, the format of an item of `torch.save`.
+const LOCAL_HEADER: [u8; 4] = *b"PK\x03\x04";
+/// The first bytes of the record at its end.
+const END_RECORD: [u8; 4] = *b"PK\x05\x06";
+/// The length of that record, which is followed by no comment.
+const END_RECORD_BYTES: u64 = 22;
 
 /// Checks a directory that DCP saved to. `directory` is a path of the tree, `""` the tree's own.
 ///
@@ -60,6 +59,79 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
     Ok(findings)
 }
 
+/// Checks the files of a part of a DCP checkpoint: those of the ranks of one node of several. If the table of contents
+/// exists, which also names files of other nodes, the check uses it; otherwise it tests whether the last item of each
+/// file is whole.
+///
+/// # Errors
+/// When a file could not be read.
+pub fn check_part(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<Vec<Finding>> {
+    let tables = tables(tree, directory);
+    if !tables.is_empty() {
+        return check_tables(tree, directory, tables, files, &|path| tree.is_file(path));
+    }
+    tree.file_names(directory)
+        .filter(|name| name.ends_with(".distcp"))
+        .map(|name| {
+            let path = joined(directory, name);
+            let outcome = check_end(&*files.open(&path)?);
+            Finding::of(path, outcome)
+        })
+        .collect()
+}
+
+/// Tests that the last item has an end, which an item that was cut off lacks. A file without items is empty: a rank
+/// may have none.
+fn check_end(source: &dyn ReadAt) -> Result<(), Fault> {
+    let length_bytes = source.size_bytes();
+    if length_bytes == 0 {
+        return Ok(());
+    }
+    if read_head(source, LOCAL_HEADER.len() as u64)? == LOCAL_HEADER {
+        let at = length_bytes.saturating_sub(END_RECORD_BYTES);
+        if !read_tail(source, END_RECORD_BYTES)?.starts_with(&END_RECORD) {
+            return Err(broken_at!(
+                at,
+                "its last item does not end where the file does: the save was cut off or is still in progress"
+            ));
+        }
+    }
+    Err(unknown!("the table of its items is on another node"))
+}
+
+/// A file, described by its items.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimedFile {
+    /// Its path, relative to the table's directory.
+    pub path: String,
+    /// The end of its last item. A file that DCP wrote has nothing after it.
+    pub bytes: u64,
+    /// The number of its items.
+    pub items: u64,
+}
+
+/// Returns the files that a table of contents names, by name. A rank without items leaves an empty file that no item
+/// names.
+///
+/// # Errors
+/// As [`read_metadata`]; [`Fault::Broken`] if a path leads outside the directory or the end of an item overflows.
+pub fn claimed_files(source: &dyn ReadAt) -> Result<Vec<ClaimedFile>, Fault> {
+    let mut files: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for item in read_metadata(source)? {
+        is_inside(&item.relative_path)?;
+        let Some(end) = item.offset_bytes.checked_add(item.length_bytes) else {
+            return Err(broken!("one of its items ends beyond the largest possible file"));
+        };
+        let (bytes, items) = files.entry(item.relative_path.to_string()).or_default();
+        *bytes = end.max(*bytes);
+        *items += 1;
+    }
+    let files = files.into_iter();
+    Ok(files
+        .map(|(path, (bytes, items))| ClaimedFile { path, bytes, items })
+        .collect())
+}
+
 /// Checks tables of contents and those of their files for which `asked` returns true.
 fn check_tables(
     tree: &Tree,
@@ -82,13 +154,10 @@ fn check_tables(
         for item in &items {
             by_file.entry(&item.relative_path).or_default().push(item);
         }
-        let mut table_soundness = Soundness::Sound;
+        let mut of_table = Ok(());
         for (name, mut items) in by_file {
-            if let Some(why) = refusal_of_path(name) {
-                table_soundness = Soundness::Broken {
-                    offset: None,
-                    why: format!("it names the file {}, {why}", shown(name)),
-                };
+            if let Err(fault) = is_inside(name) {
+                of_table = Err(fault);
                 continue;
             }
             items.sort_by_key(|item| (item.offset_bytes, item.length_bytes));
@@ -99,10 +168,7 @@ fn check_tables(
             let outcome = check_file(tree, &path, &table_path, &items, files);
             findings.push(Finding::of(path, outcome)?);
         }
-        findings.push(Finding {
-            path: table_path,
-            soundness: table_soundness,
-        });
+        findings.push(Finding::of(table_path, of_table)?);
     }
     Ok(findings)
 }
@@ -110,18 +176,14 @@ fn check_tables(
 /// Returns the tables of contents of a directory: one, or one per rank if the ranks saved without communicating
 /// (`use_collectives=False`).
 fn tables(tree: &Tree, directory: &str) -> Vec<String> {
-    let names = || {
-        tree.children(directory)
-            .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
-    };
-    if names().any(|(name, _)| name == METADATA) {
+    if tree.file_names(directory).any(|name| name == METADATA) {
         return vec![METADATA.to_owned()];
     }
-    let mut ranks: Vec<(u64, String)> = names()
-        .filter_map(|(name, _)| Some((rank_of(name)?, name.to_owned())))
-        .collect();
-    ranks.sort();
-    ranks.into_iter().map(|(_, name)| name).collect()
+    let of_ranks = tree
+        .file_names(directory)
+        .filter_map(|name| Some((rank_of(name)?, name)));
+    let by_rank: BTreeMap<(u64, &str), &str> = of_ranks.map(|(rank, name)| ((rank, name), name)).collect();
+    by_rank.into_values().map(str::to_owned).collect()
 }
 
 /// Returns the rank of `__7.metadata`.
@@ -138,14 +200,17 @@ fn missing_rank(tables: &[String]) -> Option<u64> {
         .map(|(expected, _)| expected)
 }
 
-/// Returns why a path in a table of contents is not in its directory.
-fn refusal_of_path(path: &str) -> Option<&'static str> {
-    if path.starts_with('/') {
-        return Some("which is not in its directory");
-    }
+/// Refuses a path in a table of contents that is not in its directory.
+fn is_inside(path: &str) -> Result<(), Fault> {
     let odd = |segment: &str| matches!(segment, "" | "." | "..");
-    (path.split('/').any(odd) || path.contains('\0'))
-        .then_some("which leads outside its directory or is not a path")
+    let why = if path.starts_with('/') {
+        "which is not in its directory"
+    } else if path.split('/').any(odd) || path.contains('\0') {
+        "which leads outside its directory or is not a path"
+    } else {
+        return Ok(());
+    };
+    Err(broken!("it names the file {}, {why}", shown(path)))
 }
 
 /// Checks one file against the items that should be in it, in order of their offsets.
@@ -157,62 +222,133 @@ fn check_file(
     files: &dyn OpenFile,
 ) -> Result<(), Fault> {
     let table = shown(table_path);
-    let entry = tree.get(path);
-    let Some(entry) = entry else {
-        return Err(Fault::broken(format!(
-            "{table} names this file, and it is missing"
-        )));
+    let Some(entry) = tree.get(path) else {
+        return Err(broken!("{table} names this file, and it is missing"));
     };
     let EntryKind::File { size_bytes, .. } = entry.kind else {
-        return Err(Fault::broken(format!(
-            "{table} names this file, and it is not a regular file"
-        )));
+        return Err(broken!("{table} names this file, and it is not a regular file"));
     };
-    ranges::check(items, size_bytes, &table)?;
-    if let Some(table_entry) = tree.get(table_path)
-        && entry.mtime > table_entry.mtime
+    check_ranges(items, size_bytes, &table)?;
+    if tree
+        .get(table_path)
+        .is_some_and(|table| entry.mtime > table.mtime)
     {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "it was written after {table}, which is written last: a save over an older one was cut off"
-        )));
+        ));
     }
     let source = files.open(path)?;
     if source.size_bytes() != size_bytes {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "it was {size_bytes} bytes long when the directory was read and is {} bytes long now",
             source.size_bytes()
-        )));
+        ));
     }
-    let mut unknown = None;
+    let mut undecided = Ok(());
     for item in items {
-        match judged(check_item(&*source, item))? {
-            Soundness::Sound => {}
-            Soundness::Broken { offset, why } => return Err(Fault::Broken { offset, why }),
-            Soundness::Unknown { why } => unknown = Some(why),
+        match check_item(&*source, item) {
+            Err(fault @ Fault::Unknown(_)) => undecided = Err(fault),
+            decided => decided?,
         }
     }
-    if let Some(why) = unknown {
-        return Err(Fault::Unknown(why));
-    }
-    ranges::check_gaps(items, size_bytes, &table)
+    undecided?;
+    check_gaps(items, size_bytes, &table)
 }
 
 /// Checks one item, which is a file of `torch.save` unless it was transformed or is in safetensors format.
 fn check_item(source: &dyn ReadAt, item: &StorageItem) -> Result<(), Fault> {
-    let what = format!(
-        "the item of {} bytes at byte {}",
-        item.length_bytes, item.offset_bytes
-    );
+    let (offset, length) = (item.offset_bytes, item.length_bytes);
+    let what = format!("the item of {length} bytes at byte {offset}");
     if item.transformed {
-        return Err(Fault::Unknown(format!(
-            "{what} was transformed when it was saved"
-        )));
+        return Err(unknown!("{what} was transformed when it was saved"));
     }
-    let Some(window) = Window::new(source, item.offset_bytes, item.length_bytes) else {
-        return Err(Fault::at(
-            item.offset_bytes,
-            format!("{what} is not all in the file"),
-        ));
+    let Some(window) = Window::new(source, offset, length) else {
+        return Err(broken_at!(offset, "{what} is not all in the file"));
     };
-    torch::check(&window).map_err(|fault| inside(fault, &what, item.offset_bytes))
+    torch::check(&window).map_err(|fault| fault.in_piece(&what, offset))
+}
+
+/// Checks that items, in order of their offsets, lie inside a file of `size_bytes` and do not overlap.
+fn check_ranges(items: &[&StorageItem], size_bytes: u64, table: &str) -> Result<(), Fault> {
+    let mut previous_end = 0;
+    for item in items {
+        let (start, length) = (item.offset_bytes, item.length_bytes);
+        let Some(end) = start.checked_add(length).filter(|end| *end <= size_bytes) else {
+            return Err(broken_at!(
+                start,
+                "{table} names an item of {length} bytes at byte {start}, and the file has {size_bytes}: it is cut off \
+                 or from another save"
+            ));
+        };
+        if start < previous_end {
+            return Err(broken_at!(
+                start,
+                "{table} names an item at byte {start}, inside the one before it, which ends at {previous_end}"
+            ));
+        }
+        previous_end = end;
+    }
+    Ok(())
+}
+
+/// Checks that the items fill their file. DCP itself writes them without gaps. Another writer may leave gaps, so a
+/// gap only means that its bytes are unknown.
+fn check_gaps(items: &[&StorageItem], size_bytes: u64, table: &str) -> Result<(), Fault> {
+    let mut previous_end = 0;
+    let ranges = items.iter().map(|item| (item.offset_bytes, item.length_bytes));
+    for (start, length) in ranges.chain([(size_bytes, 0)]) {
+        if start > previous_end {
+            return Err(unknown!(
+                "its bytes {previous_end} to {start} belong to no item that {table} names"
+            ));
+        }
+        previous_end = start.saturating_add(length);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(ranges: &[(u64, u64)], size_bytes: u64) -> Result<(), String> {
+        let items: Vec<_> = ranges
+            .iter()
+            .map(|(offset_bytes, length_bytes)| StorageItem {
+                relative_path: "__0_0.distcp".into(),
+                offset_bytes: *offset_bytes,
+                length_bytes: *length_bytes,
+                transformed: false,
+            })
+            .collect();
+        let items: Vec<_> = items.iter().collect();
+        check_ranges(&items, size_bytes, ".metadata")
+            .and_then(|()| check_gaps(&items, size_bytes, ".metadata"))
+            .map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn items_lie_inside_and_apart() {
+        assert_eq!(outcome(&[(0, 10), (10, 5)], 15), Ok(()));
+        assert_eq!(outcome(&[(0, 0), (0, 15), (15, 0)], 15), Ok(()));
+        assert_eq!(
+            outcome(&[(0, 10), (10, 5)], 14),
+            Err(".metadata names an item of 5 bytes at byte 10, and the file has 14: it is cut off or from another \
+                save"
+                .to_owned())
+        );
+        assert!(outcome(&[(u64::MAX, 5)], 14).is_err());
+        assert_eq!(
+            outcome(&[(0, 10), (9, 6)], 15),
+            Err(".metadata names an item at byte 9, inside the one before it, which ends at 10".to_owned())
+        );
+        assert_eq!(
+            outcome(&[(0, 10), (12, 3)], 15),
+            Err("its bytes 10 to 12 belong to no item that .metadata names".to_owned())
+        );
+        assert_eq!(
+            outcome(&[(0, 10)], 15),
+            Err("its bytes 10 to 15 belong to no item that .metadata names".to_owned())
+        );
+    }
 }

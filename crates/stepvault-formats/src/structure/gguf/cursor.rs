@@ -1,8 +1,8 @@
 //! Reads the numbers and strings of a GGUF header in order.
 
-use std::io::{self, Read};
+use std::io::Read as _;
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at, unknown};
 use crate::source::ReadAt;
 use crate::structure::forward::Forward;
 
@@ -10,6 +10,9 @@ use crate::structure::forward::Forward;
 pub const LONGEST_HEADER_BYTES: u64 = 256 * 1024 * 1024;
 /// The longest key or name (docs/gguf.md in ggml).
 const LONGEST_NAME_BYTES: u64 = 65_535;
+
+/// The maximum number of bytes of names of one kind.
+const MAX_NAME_BYTES: usize = 32 * 1024 * 1024;
 
 /// Reads a header from front to back.
 pub(super) struct Cursor<'a> {
@@ -73,11 +76,9 @@ impl<'a> Cursor<'a> {
         if self.limited {
             return Err(too_long());
         }
-        Err(Fault::at(
+        Err(broken_at!(
             at,
-            format!(
-                "{what} is {count}, more than the {remaining} bytes that follow can hold: the header is damaged, or the file was cut off"
-            ),
+            "{what} is {count}, more than the {remaining} bytes that follow can hold: the header is damaged, or the file was cut off"
         ))
     }
 
@@ -86,55 +87,63 @@ impl<'a> Cursor<'a> {
         let at = self.position();
         let length = self.count(1, &format!("the length of {what}"))?;
         if length > LONGEST_NAME_BYTES {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 at,
-                format!("{what} would be {length} bytes long: the header is damaged"),
+                "{what} would be {length} bytes long: the header is damaged"
             ));
         }
+        // The count was compared with what follows.
         let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
-        self.fill(&mut text, what)?;
-        String::from_utf8(text)
-            .map_err(|_| Fault::at(at, format!("{what} is not UTF-8 text: the header is damaged")))
+        self.forward.read_exact(&mut text)?;
+        String::from_utf8(text).map_err(|_| broken_at!(at, "{what} is not UTF-8 text: the header is damaged"))
     }
 
     pub(super) fn skip(&mut self, count: u64, what: &str) -> Result<(), Fault> {
-        if self.forward.skip(count) {
-            Ok(())
-        } else {
-            Err(self.cut_off(what))
-        }
-    }
-
-    fn take<const LENGTH: usize>(&mut self, what: &str) -> Result<[u8; LENGTH], Fault> {
-        let mut bytes = [0; LENGTH];
-        self.fill(&mut bytes, what)?;
-        Ok(bytes)
-    }
-
-    fn fill(&mut self, buffer: &mut [u8], what: &str) -> Result<(), Fault> {
-        let at = self.position();
         self.forward
-            .read_exact(buffer)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => self.cut_off_at(at, what),
-                _ => Fault::Read(error),
-            })
+            .skip(count)
+            .then_some(())
+            .ok_or_else(|| self.cut_off(what))
+    }
+
+    fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Fault> {
+        self.forward.array()?.ok_or_else(|| self.cut_off(what))
     }
 
     fn cut_off(&self, what: &str) -> Fault {
-        self.cut_off_at(self.position(), what)
-    }
-
-    fn cut_off_at(&self, at: u64, what: &str) -> Fault {
         if self.limited {
             return too_long();
         }
-        Fault::at(at, format!("the file ends within {what}: it was cut off"))
+        broken_at!(self.position(), "the file ends within {what}: it was cut off")
     }
 }
 
 fn too_long() -> Fault {
-    Fault::Unknown(format!(
-        "the header is longer than the limit of {LONGEST_HEADER_BYTES} bytes"
-    ))
+    unknown!("the header is longer than the limit of {LONGEST_HEADER_BYTES} bytes")
+}
+
+/// Names seen so far, each of which may occur only once.
+#[derive(Default)]
+pub(super) struct Names {
+    names: Vec<String>,
+    name_bytes: usize,
+}
+
+impl Names {
+    pub(super) fn add(&mut self, name: String) -> Result<(), Fault> {
+        self.name_bytes = self.name_bytes.saturating_add(name.len());
+        if self.name_bytes > MAX_NAME_BYTES {
+            return Err(unknown!(
+                "the header has more than {MAX_NAME_BYTES} bytes of names, the limit"
+            ));
+        }
+        self.names.push(name);
+        Ok(())
+    }
+
+    /// Returns a name that was added twice.
+    pub(super) fn twice(&mut self) -> Option<&str> {
+        self.names.sort_unstable();
+        let pair = self.names.array_windows().find(|[one, other]| one == other);
+        pair.map(|[name, _]| name.as_str())
+    }
 }

@@ -1,8 +1,7 @@
 //! The key-value pairs of a GGUF header, read to find the one that the layout of the tensors depends on.
 
-use super::cursor::Cursor;
-use super::names::Names;
-use crate::soundness::Fault;
+use super::cursor::{Cursor, Names};
+use crate::soundness::{Fault, broken, broken_at, unknown};
 use crate::structure::text::shown;
 
 /// The alignment of tensors if the header does not set it (docs/gguf.md in ggml).
@@ -20,9 +19,9 @@ const ARRAY: u32 = 9;
 /// Reads the pairs and returns the alignment of tensors in bytes.
 pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64, Fault> {
     if pairs > MAX_PAIRS {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "the header has {pairs} key-value pairs, more than the limit of {MAX_PAIRS}"
-        )));
+        ));
     }
     let mut alignment = DEFAULT_ALIGNMENT_BYTES;
     let mut keys = Names::default();
@@ -32,18 +31,16 @@ pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64
         let kind = cursor.u32("the kind of a value")?;
         if key == "general.alignment" {
             if kind != UINT32 {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     at,
-                    "general.alignment is not a 32-bit number: the header is damaged",
+                    "general.alignment is not a 32-bit number: the header is damaged"
                 ));
             }
             alignment = u64::from(cursor.u32("general.alignment")?);
             if !alignment.is_power_of_two() {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     at,
-                    format!(
-                        "general.alignment is {alignment}, which is not a power of two: the header is damaged"
-                    ),
+                    "general.alignment is {alignment}, which is not a power of two: the header is damaged"
                 ));
             }
         } else {
@@ -52,7 +49,7 @@ pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64
         keys.add(key)?;
     }
     match keys.twice() {
-        Some(key) => Err(Fault::broken(format!("the header has key {} twice", shown(key)))),
+        Some(key) => Err(broken!("the header has key {} twice", shown(key))),
         None => Ok(alignment),
     }
 }
@@ -63,10 +60,7 @@ fn value(cursor: &mut Cursor<'_>, kind: u32, at: u64, key: &str) -> Result<(), F
             let flag = cursor.byte("a value")?;
             if flag > 1 {
                 let key = shown(key);
-                return Err(Fault::at(
-                    at,
-                    format!("key {key} is {flag}, neither true nor false"),
-                ));
+                return Err(broken_at!(at, "key {key} is {flag}, neither true nor false"));
             }
             Ok(())
         }
@@ -85,9 +79,7 @@ fn array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<(), Fault> {
     }
     if depth == DEEPEST_ARRAY {
         let key = shown(key);
-        return Err(Fault::Unknown(format!(
-            "key {key} has lists that are nested too deep"
-        )));
+        return Err(unknown!("key {key} has lists that are nested too deep"));
     }
     // A list takes at least its kind and its length.
     for _ in 0..cursor.count(12, "the length of a list")? {
@@ -111,9 +103,9 @@ fn elements(cursor: &mut Cursor<'_>, kind: u32, count: u64, at: u64, key: &str) 
         }
         _ => {
             let key = shown(key);
-            return Err(Fault::at(
+            return Err(broken_at!(
                 at,
-                format!("key {key} has a value of the unknown kind {kind}: the header is damaged"),
+                "key {key} has a value of the unknown kind {kind}: the header is damaged"
             ));
         }
     };

@@ -14,14 +14,12 @@
 mod cursor;
 mod ggml_type;
 mod metadata;
-mod names;
 
-use self::cursor::Cursor;
 pub use self::cursor::LONGEST_HEADER_BYTES;
+use self::cursor::{Cursor, Names};
 use self::ggml_type::{Block, block_of};
-use self::names::Names;
 use super::text::{bytes, shown};
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_array, unknown};
 use crate::source::ReadAt;
 
 /// The maximum number of tensors.
@@ -50,61 +48,47 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let there = source.size_bytes().saturating_sub(data_start);
     if end > there {
         let (end, missing) = (bytes(end), bytes(end - there));
-        return Err(Fault::at(
+        return Err(broken_at!(
             source.size_bytes(),
-            format!("the tensors take {end}, and the file ends {missing} too early: the save was cut off"),
+            "the tensors take {end}, and the file ends {missing} too early: the save was cut off"
         ));
     }
     if let Some(Placed { name, kind, .. }) = table.iter().find(|tensor| tensor.size_bytes.is_none()) {
         let name = shown(name);
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "tensor {name} is of kind {kind}, which gguf 0.19.0 does not know"
-        )));
+        ));
     }
     // Some writers pad after the last tensor, some do not.
     let padded = aligned(end, alignment)?;
     if there > padded {
         let more = bytes(there - padded);
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "the file continues for {more} after the last tensor, which readers accept"
-        )));
+        ));
     }
     Ok(())
 }
 
 /// Checks magic and version, and returns whether the file is big endian.
 fn is_big_endian(source: &dyn ReadAt) -> Result<bool, Fault> {
-    let prefix = read_piece(
-        source,
-        0,
-        PREFIX_BYTES,
-        PREFIX_BYTES,
-        "the beginning of a GGUF file",
-    )?;
-    let (Some(magic), Some(version)) = (prefix.first_chunk::<4>(), prefix.last_chunk::<4>()) else {
-        return Err(Fault::at(
+    let [magic @ .., v0, v1, v2, v3]: [u8; 8] = read_array(source, 0, "the beginning of a GGUF file")?;
+    if magic != *b"GGUF" {
+        return Err(broken_at!(
             0,
-            "the file is shorter than the beginning of a GGUF file",
-        ));
-    };
-    if magic != b"GGUF" {
-        return Err(Fault::at(
-            0,
-            "the file does not begin with GGUF: it is another format, or its beginning is lost",
+            "the file does not begin with GGUF: it is another format, or its beginning is lost"
         ));
     }
-    let version = u32::from_le_bytes(*version);
+    let version = u32::from_le_bytes([v0, v1, v2, v3]);
     // Versions are small, so one whose low half is empty was written in the other byte order.
     let big_endian = version != 0 && version.trailing_zeros() >= 16;
     match if big_endian { version.swap_bytes() } else { version } {
-        0 => Err(Fault::at(
+        0 => Err(broken_at!(
             4,
-            "the GGUF version is 0, which does not exist: the file was reserved and never written",
+            "the GGUF version is 0, which does not exist: the file was reserved and never written"
         )),
         2 | 3 => Ok(big_endian),
-        other => Err(Fault::Unknown(format!(
-            "the GGUF version is {other}; only 2 and 3 are known"
-        ))),
+        other => Err(unknown!("the GGUF version is {other}; only 2 and 3 are known")),
     }
 }
 
@@ -120,9 +104,9 @@ struct Placed {
 
 fn table(cursor: &mut Cursor<'_>, tensors: u64) -> Result<Vec<Placed>, Fault> {
     if tensors > MAX_TENSORS {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "the header has {tensors} tensors, more than the limit of {MAX_TENSORS}"
-        )));
+        ));
     }
     let mut names = Names::default();
     let mut table = Vec::new();
@@ -132,10 +116,7 @@ fn table(cursor: &mut Cursor<'_>, tensors: u64) -> Result<Vec<Placed>, Fault> {
         table.push(tensor);
     }
     match names.twice() {
-        Some(name) => Err(Fault::broken(format!(
-            "the header names tensor {} twice",
-            shown(name)
-        ))),
+        Some(name) => Err(broken!("the header names tensor {} twice", shown(name))),
         None => Ok(table),
     }
 }
@@ -156,12 +137,10 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {
     let kind = cursor.u32("the kind of a tensor")?;
     let start = cursor.u64("the offset of a tensor")?;
     let size_bytes = match block_of(kind) {
-        Some(block) => Some(size_of(elements, row, block).map_err(|why| {
-            Fault::at(
-                at,
-                format!("tensor {} {why}: the header is damaged", shown(&name)),
-            )
-        })?),
+        Some(block) => Some(
+            size_of(elements, row, block)
+                .map_err(|why| broken_at!(at, "tensor {} {why}: the header is damaged", shown(&name)))?,
+        ),
         None => None,
     };
     Ok(Placed {
@@ -202,10 +181,10 @@ fn end_of_data(table: &[Placed], alignment: u64) -> Result<u64, Fault> {
         let name = shown(name);
         let expected = reached.map_or(Ok(*start), |reached| aligned(reached, alignment))?;
         if *start != expected || !start.is_multiple_of(alignment) {
-            return Err(Fault::broken(format!(
+            return Err(broken!(
                 "tensor {name} begins at byte {start} of the data instead of {expected}, which follows the previous \
                  one aligned to {alignment}: the header is damaged"
-            )));
+            ));
         }
         reached = match size_bytes {
             Some(size_bytes) => Some(start.checked_add(*size_bytes).ok_or_else(too_far)?),
@@ -221,5 +200,5 @@ fn aligned(offset: u64, alignment: u64) -> Result<u64, Fault> {
 }
 
 fn too_far() -> Fault {
-    Fault::broken("a tensor lies beyond the end of any file: the header is damaged")
+    broken!("a tensor lies beyond the end of any file: the header is damaged")
 }

@@ -9,23 +9,22 @@
 //! - An index and shards of two saves with the same tensor names fit each other.
 //! - `metadata.total_size` is not compared, because writers count it in different ways.
 
-mod listed;
+mod index;
 mod sharded;
-mod weight_map;
 
 use std::collections::BTreeMap;
 
-pub use self::listed::{Listed, listed};
+use stepvault_core::words;
+
+pub use self::index::{Listed, MAX_WEIGHTS, listed};
 pub use self::sharded::{check_sharded, holds_shards};
-pub use self::weight_map::MAX_WEIGHTS;
 
 use super::holes;
-use super::place::joined;
 use super::rank_set::{Gap, RankPattern, are_missing};
 use super::safetensors::{self, Tensor};
-use super::text::{counted, shown};
-use crate::soundness::Fault;
-use crate::tree::{EntryKind, OpenFile, Tree};
+use super::text::shown;
+use crate::soundness::{Fault, broken, unknown, worst_of};
+use crate::tree::{EntryKind, OpenFile, Tree, joined};
 
 /// Returns whether a path has the name of an index.
 pub fn is_index(path: &str) -> bool {
@@ -41,42 +40,17 @@ pub fn is_index(path: &str) -> bool {
 /// [`Fault::Broken`] if a file or a tensor is missing or not sound, [`Fault::Unknown`] if a limit or a symbolic link
 /// prevents the check.
 pub fn check(tree: &Tree, index_path: &str, files: &dyn OpenFile) -> Result<(), Fault> {
-    let weights = weight_map::read(&*files.open(index_path)?)?;
+    let weights = index::read(&*files.open(index_path)?)?;
     let directory = index_path.rsplit_once('/').map_or("", |(directory, _)| directory);
-    for file in weights.keys() {
-        inside(file)?;
-    }
     if let Some(gap) = first_gap(weights.keys().map(String::as_str))? {
         let missing = are_missing(&gap.missing, gap.missing_count);
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "{missing} from the index, which names others of the {}",
             gap.world
-        )));
+        ));
     }
-    let mut unknown = None;
-    for (file, names) in &weights {
-        match shard(tree, &joined(directory, file), names, files) {
-            // Another shard may be broken, which takes precedence.
-            Err(Fault::Unknown(why)) => unknown = unknown.or(Some(why)),
-            done => done?,
-        }
-    }
-    unknown.map_or(Ok(()), |why| Err(Fault::Unknown(why)))
-}
-
-/// Refuses a path that leads outside the index's directory.
-fn inside(file: &str) -> Result<(), Fault> {
-    let leads_out = file
-        .split(['/', '\\'])
-        .any(|part| matches!(part, "" | "." | ".."));
-    // `C:` starts an absolute path on Windows.
-    if leads_out || file.contains(':') || file.contains('\0') {
-        return Err(Fault::broken(format!(
-            "the index places tensors in {}, which is not a file name in its directory",
-            shown(file)
-        )));
-    }
-    Ok(())
+    let shards = weights.iter();
+    worst_of(shards.map(|(file, names)| shard(tree, &joined(directory, file), names, files)))
 }
 
 /// Returns the missing file of a set numbered `-00001-of-00003`, which must be numbered from 1 to the last.
@@ -112,51 +86,42 @@ fn shard(tree: &Tree, path: &str, names: &[String], files: &dyn OpenFile) -> Res
     match tree.get(path).map(|entry| &entry.kind) {
         Some(EntryKind::File { .. }) => {}
         Some(EntryKind::Symlink { .. }) => {
-            return Err(Fault::Unknown(format!(
+            return Err(unknown!(
                 "{shown_path}, which the index names, is a symbolic link and is not followed"
-            )));
+            ));
         }
         Some(EntryKind::Directory | EntryKind::Other) | None => {
-            let tensors = counted(names.len() as u64, "tensor");
-            return Err(Fault::broken(format!(
+            let tensors = words::count(names.len() as u64, "tensor");
+            return Err(broken!(
                 "{shown_path} is missing, and the index places {tensors} in it"
-            )));
+            ));
         }
     }
     if !path.ends_with(".safetensors") {
         return Ok(());
     }
     let held = tensors_of(path, files)?;
-    let lacking = names.iter().find(|name| {
-        held.binary_search_by(|tensor| tensor.name.as_str().cmp(name))
-            .is_err()
-    });
-    match lacking {
+    let is_held = |name: &String| held.binary_search_by(|tensor| tensor.name.cmp(name)).is_ok();
+    match names.iter().find(|name| !is_held(name)) {
         None => Ok(()),
-        Some(name) => Err(Fault::broken(format!(
+        Some(name) => Err(broken!(
             "the index places tensor {} in {shown_path}, which does not have it: index and file are from different \
              saves",
             shown(name)
-        ))),
+        )),
     }
 }
 
 /// Returns the tensors of a safetensors file that passes its check; faults name its path.
 fn tensors_of(path: &str, files: &dyn OpenFile) -> Result<Vec<Tensor>, Fault> {
     let source = files.open(path)?;
-    let tensors = safetensors::tensors(&*source).map_err(|fault| of_file(fault, path))?;
-    match holes::unwritten_end(&*source)? {
-        None => Ok(tensors),
-        Some(why) => Err(of_file(Fault::Unknown(why), path)),
-    }
-}
-
-fn of_file(fault: Fault, path: &str) -> Fault {
-    let path = shown(path);
-    match fault {
+    let tensors = safetensors::tensors(&*source).and_then(|tensors| {
+        let doubt = holes::unwritten_end(&*source)?.map(Fault::Unknown);
+        doubt.map_or(Ok(tensors), Err)
+    });
+    tensors.map_err(|fault| match fault.prefixed(&shown(path)) {
         // The offset is in a file other than the index.
-        Fault::Broken { why, .. } => Fault::broken(format!("{path}: {why}")),
-        Fault::Unknown(why) => Fault::Unknown(format!("{path}: {why}")),
-        Fault::Read(error) => Fault::Read(error),
-    }
+        Fault::Broken { why, .. } => Fault::broken(why),
+        other => other,
+    })
 }

@@ -14,17 +14,15 @@
 use std::collections::BTreeMap;
 
 use super::{first_gap, tensors_of};
-use crate::soundness::Fault;
-use crate::structure::place::joined;
+use crate::soundness::{Fault, broken, unknown};
 use crate::structure::rank_set::{RankPattern, are_missing};
 use crate::structure::safetensors::MAX_TENSORS;
 use crate::structure::text::shown;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, joined};
 
 /// Returns whether a directory of a tree, `""` for its own, holds shards of ranks.
 pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
-    tree.children(directory)
-        .any(|(name, _)| shard_set(name).is_some() && tree.is_file(&joined(directory, name)))
+    tree.file_names(directory).any(|name| shard_set(name).is_some())
 }
 
 /// Checks a directory that holds shards of ranks. Each file must be a sound safetensors file; together they must be
@@ -36,9 +34,8 @@ pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
 /// below the highest has no file and no final files show whether it should.
 pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let weights = |directory| {
-        tree.children(directory)
-            .map(|(name, _)| name)
-            .filter(move |name| name.ends_with(".safetensors") && tree.is_file(&joined(directory, name)))
+        tree.file_names(directory)
+            .filter(|name| name.ends_with(".safetensors"))
     };
     let shards: Vec<_> = weights(directory)
         .filter_map(|name| Some((name, shard_set(name)?)))
@@ -63,10 +60,10 @@ pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Resu
     for (tensor, elements) in &whole.0 {
         let there = found.0.get(tensor).copied().unwrap_or_default();
         if there < *elements {
-            return Err(Fault::broken(format!(
+            return Err(broken!(
                 "the shards hold {there} of the {elements} elements of tensor {}: the file of a rank is missing",
                 shown(tensor)
-            )));
+            ));
         }
     }
     Ok(())
@@ -84,7 +81,7 @@ fn every_set(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
         None => Ok(()),
         Some(gap) => {
             let missing = are_missing(&gap.missing, gap.missing_count);
-            Err(Fault::broken(format!("{missing}: no rank has a shard of it")))
+            Err(broken!("{missing}: no rank has a shard of it"))
         }
     }
 }
@@ -102,10 +99,10 @@ fn every_rank(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
         .map_err(Fault::broken)?;
     match gap.filter(|gap| gap.missing_count > 0) {
         None => Ok(()),
-        Some(gap) => Err(Fault::Unknown(format!(
+        Some(gap) => Err(unknown!(
             "{}: that rank had nothing to write, or was cut off",
             are_missing(&gap.missing, gap.missing_count)
-        ))),
+        )),
     }
 }
 
@@ -120,9 +117,9 @@ impl Elements {
             *total = total.saturating_add(tensor.elements);
         }
         if self.0.len() > MAX_TENSORS {
-            return Err(Fault::Unknown(format!(
+            return Err(unknown!(
                 "the files hold more than {MAX_TENSORS} tensors, the limit"
-            )));
+            ));
         }
         Ok(())
     }

@@ -15,8 +15,9 @@ mod literal;
 
 use self::dtype::{NoSize, element_bytes, elements, too_large};
 use self::literal::Literal;
+use super::cursor::number;
 use super::text::bytes;
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken_at, read_piece, unknown};
 use crate::source::ReadAt;
 
 /// The longest header that is read. `np.load` itself reads no more than 10,000 bytes by default.
@@ -44,18 +45,16 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         }
         if !another || next != *MAGIC {
             let more = bytes(size_bytes.saturating_sub(end));
-            return Err(Fault::at(
+            return Err(broken_at!(
                 end,
-                format!(
-                    "the file continues for {more} after the array: the header is damaged, or data was appended"
-                ),
+                "the file continues for {more} after the array: the header is damaged, or data was appended"
             ));
         }
         end = array(source, end)?;
     }
-    Err(Fault::Unknown(format!(
+    Err(unknown!(
         "the file holds more than {MAX_ARRAYS} arrays, the limit"
-    )))
+    ))
 }
 
 /// Checks the array that begins at `start`, and returns its end.
@@ -64,12 +63,10 @@ fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
     let (header_start, header_bytes) = header_place(source, start)?;
     let header_end = header_start.saturating_add(header_bytes);
     if header_end > size_bytes {
-        return Err(Fault::at(
+        return Err(broken_at!(
             start,
-            format!(
-                "the header takes {}, and the file ends after {size_bytes}: the save was cut off",
-                bytes(header_bytes)
-            ),
+            "the header takes {}, and the file ends after {size_bytes}: the save was cut off",
+            bytes(header_bytes)
         ));
     }
     let header = read_piece(
@@ -81,7 +78,7 @@ fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
     )?;
     let literal = literal::parse(&header).map_err(|flaw| {
         let at = header_start.saturating_add(flaw.at as u64);
-        Fault::at(at, format!("the header is damaged at byte {at}: {}", flaw.why))
+        broken_at!(at, "the header is damaged at byte {at}: {}", flaw.why)
     })?;
     let data_bytes = data_bytes(&literal).map_err(|no_size| match no_size {
         NoSize::Wrong(why) => Fault::at(header_start, why),
@@ -90,9 +87,9 @@ fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
     let there = size_bytes - header_end;
     if data_bytes > there {
         let (array, missing) = (bytes(data_bytes), bytes(data_bytes - there));
-        return Err(Fault::at(
+        return Err(broken_at!(
             size_bytes,
-            format!("the array takes {array}, and the file ends {missing} too early: the save was cut off"),
+            "the array takes {array}, and the file ends {missing} too early: the save was cut off"
         ));
     }
     Ok(header_end + data_bytes)
@@ -104,9 +101,9 @@ fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
         let size_bytes = source.size_bytes();
         if start.saturating_add(offset + length) > size_bytes {
             let size = bytes(size_bytes);
-            return Err(Fault::at(
+            return Err(broken_at!(
                 start,
-                format!("the file ends after {size}, in the beginning of a header: the save was cut off"),
+                "the file ends after {size}, in the beginning of a header: the save was cut off"
             ));
         }
         read_piece(
@@ -119,26 +116,22 @@ fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
     };
     let prefix = piece(0, 8)?;
     let Some(version) = prefix.strip_prefix(MAGIC) else {
-        return Err(Fault::at(
+        return Err(broken_at!(
             start,
-            "the file does not begin with the magic bytes of NumPy: it has another format, or its beginning is lost",
+            "the file does not begin with the magic bytes of NumPy: it has another format, or its beginning is lost"
         ));
     };
-    let (length_bytes, known) = match version {
-        [1, 0] => (2, true),
-        [2 | 3, 0] => (4, true),
-        _ => (0, false),
+    let length_bytes = match version {
+        [1, 0] => 2,
+        [2 | 3, 0] => 4,
+        _ => {
+            return Err(unknown!(
+                "the array is of format version {version:?}; 1.0, 2.0 and 3.0 are known"
+            ));
+        }
     };
-    if !known {
-        return Err(Fault::Unknown(format!(
-            "the array is of format version {version:?}; 1.0, 2.0 and 3.0 are known"
-        )));
-    }
-    let mut length = [0; 8];
-    for (to, from) in length.iter_mut().zip(piece(8, length_bytes)?) {
-        *to = from;
-    }
-    Ok((start + 8 + length_bytes, u64::from_le_bytes(length)))
+    let length = number(&piece(8, length_bytes)?, 0, 8);
+    Ok((start + 8 + length_bytes, length))
 }
 
 /// Returns the size of the elements.

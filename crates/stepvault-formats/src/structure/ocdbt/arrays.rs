@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::budget::Budget;
-use super::node::{Location, Value};
-use super::store::Store;
-use crate::soundness::Fault;
+use super::node::Value;
+use super::store::{Budget, Location, Store};
+use crate::soundness::{Fault, broken};
 use crate::structure::zarr::{self, Description};
+use crate::tree::joined;
 
 /// The maximum size of the description of one array.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
@@ -48,10 +48,11 @@ impl Arrays {
     pub fn check(&self) -> Result<(), Fault> {
         for (name, array) in &self.by_name {
             if array.description.is_none() && !self.has_below(name) {
-                return Err(Fault::broken(format!(
+                return Err(broken!(
                     "{} holds {} chunks of the array {name}, but not the description of the array",
-                    self.manifest_path, array.chunks
-                )));
+                    self.manifest_path,
+                    array.chunks
+                ));
             }
         }
         Ok(())
@@ -70,10 +71,11 @@ impl Arrays {
                 && array_of_chunk(&format!("{name}/0")) == Some(name)
                 && !self.has_below(name)
             {
-                return Err(Fault::broken(format!(
+                return Err(broken!(
                     "{} holds {} of the {expected} chunks of the array {name}: part of the save is missing",
-                    self.manifest_path, array.chunks
-                )));
+                    self.manifest_path,
+                    array.chunks
+                ));
             }
         }
         Ok(())
@@ -82,11 +84,7 @@ impl Arrays {
     /// Returns whether the name of a described array is an extension of this one. Then chunks of that array may have
     /// been counted here, because its name looks like the end of a chunk's key.
     fn has_below(&self, name: &str) -> bool {
-        let prefix = if name.is_empty() {
-            String::new()
-        } else {
-            format!("{name}/")
-        };
+        let prefix = joined(name, "");
         self.by_name
             .range(prefix.clone()..)
             .take_while(|(other, _)| other.starts_with(&prefix))
@@ -125,7 +123,7 @@ impl Collector {
             };
             budget.spend((bytes.len() + array.len()) as u64, "the descriptions of arrays")?;
             let description = Description::parse(&bytes, kind)
-                .map_err(|why| Fault::broken(format!("{name} does not describe an array: {why}")))?;
+                .map_err(|why| broken!("{name} does not describe an array: {why}"))?;
             if description.is_some() {
                 self.entry(array).description = description;
             }

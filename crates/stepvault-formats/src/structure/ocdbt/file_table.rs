@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use super::budget::Budget;
-use crate::soundness::Fault;
-use crate::structure::cursor::Cursor;
+use super::store::Budget;
+use crate::soundness::{Fault, broken, unknown};
+use crate::structure::cursor::{Cursor, shared_bytes};
 
 /// The longest path; tensorstore writes some fifty bytes.
 const MAX_PATH_BYTES: usize = 4096;
@@ -34,40 +34,24 @@ pub(super) fn read(
     budget: &mut Budget,
 ) -> Result<Vec<DataFile>, Fault> {
     let count = cursor.count("number of data files", 2)?;
-    let mut shared = vec![0_u64; count];
-    for length in shared.iter_mut().skip(1) {
-        *length = cursor.varint("path prefix length")?;
-    }
-    let mut column = |field| {
-        (0..count)
-            .map(|_| cursor.varint(field))
-            .collect::<Result<Vec<u64>, Fault>>()
-    };
-    let suffixes = column("path suffix length")?;
-    let bases = column("base path length")?;
+    let shared = cursor.column_after_first(count, "path prefix length")?;
+    let lengths = cursor.rows(count, ["path suffix length", "base path length"])?;
     budget.spend(
         (count as u64).saturating_mul(size_of::<DataFile>() as u64 * 2),
         what,
     )?;
     let mut files = Vec::with_capacity(count);
     let mut path: Vec<u8> = Vec::new();
-    for ((shared, suffix), relative_base) in shared.into_iter().zip(suffixes).zip(bases) {
-        let damaged = |field: &str| {
-            Fault::broken(format!(
-                "{what} is damaged: the {field} of a data file is out of range"
-            ))
-        };
-        let kept = usize::try_from(shared)
-            .ok()
-            .filter(|kept| *kept <= path.len())
-            .ok_or_else(|| damaged("path prefix"))?;
+    for (shared, [suffix, relative_base]) in shared.into_iter().zip(lengths) {
+        let damaged = |field: &str| broken!("{what} is damaged: the {field} of a data file is out of range");
+        let kept = shared_bytes(shared, path.len()).ok_or_else(|| damaged("path prefix"))?;
         path.truncate(kept);
         let suffix = cursor.take(suffix, "paths of data files")?;
         let full_bytes = base.len() + path.len() + suffix.len();
         if full_bytes > MAX_PATH_BYTES {
-            return Err(Fault::Unknown(format!(
+            return Err(unknown!(
                 "{what} names a data file by {full_bytes} bytes, more than the limit of {MAX_PATH_BYTES}"
-            )));
+            ));
         }
         path.extend_from_slice(suffix);
         budget.spend(full_bytes as u64, what)?;
@@ -87,12 +71,8 @@ pub(super) fn read(
 /// Returns the file that an entry names by `number`.
 pub(super) fn at<'a>(files: &'a [DataFile], number: u64, what: &str) -> Result<&'a DataFile, Fault> {
     let file = usize::try_from(number).ok().and_then(|index| files.get(index));
-    file.ok_or_else(|| {
-        Fault::broken(format!(
-            "{what} is damaged: it names data file {number}, but the table has {}",
-            files.len()
-        ))
-    })
+    let tabled = files.len();
+    file.ok_or_else(|| broken!("{what} is damaged: it names data file {number}, but the table has {tabled}"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! `manifest.ocdbt`: the data files, and the root of the newest version's tree.
 
-use super::budget::Budget;
 use super::file_table::{self, DataFile};
-use super::frame::{self, Kind};
-use super::node::{Location, Statistics};
-use crate::soundness::Fault;
+use super::frame::{self, MANIFEST_MAGIC};
+use super::node::Statistics;
+use super::store::{Budget, Location};
+use crate::soundness::{Fault, unknown};
 use crate::structure::cursor::Cursor;
 
 /// The maximum binary logarithm of the arity of the version tree (tensorstore's `kMaxVersionTreeArityLog2`).
@@ -19,18 +19,10 @@ pub(super) struct Root {
     pub(super) place: Option<(DataFile, Location)>,
 }
 
-/// The contents of a manifest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Manifest {
-    /// The newest version's root.
-    Root(Root),
-    /// The versions are in separate files, named `manifest.` and the version in sixteen hexadecimal digits.
-    Numbered,
-}
-
-/// Reads a manifest.
-pub(super) fn read(encoded: &[u8], what: &str, budget: &mut Budget) -> Result<Manifest, Fault> {
-    let body = frame::unpack(encoded, Kind::Manifest, what, budget)?;
+/// Reads a manifest. Returns the root of the newest version; `None` if the versions are in separate files, named
+/// `manifest.` and the version in sixteen hexadecimal digits.
+pub(super) fn read(encoded: &[u8], what: &str, budget: &mut Budget) -> Result<Option<Root>, Fault> {
+    let body = frame::unpack(encoded, MANIFEST_MAGIC, what, budget)?;
     let mut cursor = Cursor::new(&body, what);
     cursor.array::<16>("identifier")?;
     let kind = cursor.byte("kind")?;
@@ -40,31 +32,20 @@ pub(super) fn read(encoded: &[u8], what: &str, budget: &mut Budget) -> Result<Ma
     match cursor.varint("compression")? {
         0 => {}
         1 => drop(cursor.array::<4>("compression level")?),
-        other => {
-            return Err(Fault::Unknown(format!(
-                "{what} requires the unknown compression {other}"
-            )));
-        }
+        other => return Err(unknown!("{what} requires the unknown compression {other}")),
     }
     if !(1..=MAX_VERSION_ARITY_LOG2).contains(&arity_log2) {
-        return Err(Fault::broken(format!(
-            "{what} is damaged: its arity of versions is out of range"
-        )));
+        return Err(cursor.damaged("its arity of versions is out of range"));
     }
-    let manifest = match kind {
-        0 => Manifest::Root(newest_root(&mut cursor, what, budget)?),
-        1 => Manifest::Numbered,
-        other => {
-            return Err(Fault::Unknown(format!("{what} is of the unknown kind {other}")));
-        }
+    let root = match kind {
+        0 => Some(newest_root(&mut cursor, what, budget)?),
+        1 => None,
+        other => return Err(unknown!("{what} is of the unknown kind {other}")),
     };
-    if cursor.is_empty() {
-        Ok(manifest)
-    } else {
-        Err(Fault::broken(format!(
-            "{what} is damaged: bytes follow its last field"
-        )))
+    if !cursor.is_empty() {
+        return Err(cursor.damaged("bytes follow its last field"));
     }
+    Ok(root)
 }
 
 /// Reads the versions, of which the last is the one that is restored, and skips the references to older ones.
@@ -76,15 +57,13 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
     for _ in 0..versions {
         let next = cursor.varint("version number")?;
         if next <= generation {
-            return Err(Fault::broken(format!(
-                "{what} is damaged: its versions are out of order"
-            )));
+            return Err(cursor.damaged("its versions are out of order"));
         }
         generation = next;
     }
     let heights = cursor.take(versions as u64, "heights of versions")?;
     let Some(height) = heights.last().copied() else {
-        return Err(Fault::broken(format!("{what} is damaged: it lists no version")));
+        return Err(cursor.damaged("it lists no version"));
     };
     let mut last = |field: &str| {
         let mut value = 0;
@@ -103,15 +82,11 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
         tree_bytes: last("size of a version")?,
         value_bytes: last("size of the values of a version")?,
     };
-    for _ in 0..versions {
-        cursor.array::<8>("time of a version")?;
-    }
+    cursor.take((versions as u64).saturating_mul(8), "time of a version")?;
     skip_older_versions(cursor)?;
     let place = if location == Location::MISSING {
         if height != 0 || statistics != Statistics::default() {
-            return Err(Fault::broken(format!(
-                "{what} is damaged: its newest version has keys but no tree"
-            )));
+            return Err(cursor.damaged("its newest version has keys but no tree"));
         }
         None
     } else {

@@ -16,27 +16,27 @@
 //! it wrote before the databases were merged.
 
 mod arrays;
-mod budget;
 mod file_table;
 mod frame;
 mod manifest;
 mod node;
 mod store;
-mod walk;
 
-use budget::{Budget, MAX_PIECE_BYTES};
-use manifest::Manifest;
-use store::Store;
+use file_table::DataFile;
+use manifest::Root;
+use node::{Child, Expected, Statistics, Visit};
+use store::{Budget, MAX_PIECE_BYTES, Store};
 
 use crate::deep::Span;
-use crate::soundness::Fault;
-use crate::structure::place::joined;
+use crate::soundness::{Fault, broken, unknown};
 use crate::tree::{OpenFile, Tree};
 
 pub use arrays::{Arrays, StoredArray};
 
 /// The file that makes a directory a database.
 pub const MANIFEST_NAME: &str = "manifest.ocdbt";
+/// The maximum number of levels; three hold a billion keys.
+const MAX_HEIGHT: u8 = 16;
 
 /// Checks a database and returns its arrays.
 ///
@@ -47,53 +47,32 @@ pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays
     let mut store = Store::new(tree, directory, files);
     let mut budget = store.budget();
     let mut collected = arrays::Collector::default();
-    let manifest_path = read_with(
-        tree,
-        directory,
-        &mut store,
-        &mut budget,
-        &mut |store, key, value, budget| collected.take(store, key, value, budget),
-    )?;
+    let manifest_path = read_with(&mut store, &mut budget, &mut |store, key, value, budget| {
+        collected.take(store, key, value, budget)
+    })?;
     Ok(collected.finish(&manifest_path))
 }
 
 /// Passes every key of the newest version to `visit`, and returns the path of the manifest.
-fn read_with(
-    tree: &Tree,
-    directory: &str,
-    store: &mut Store<'_>,
-    budget: &mut Budget,
-    visit: &mut walk::WalkVisit<'_>,
-) -> Result<String, Fault> {
-    let manifest_path = joined(directory, MANIFEST_NAME);
-    if !tree.is_file(&manifest_path) {
-        return Err(Fault::broken(format!(
+fn read_with(store: &mut Store<'_>, budget: &mut Budget, visit: &mut WalkVisit<'_>) -> Result<String, Fault> {
+    let manifest_path = store.path_of(MANIFEST_NAME);
+    if !store.has(&manifest_path) {
+        return Err(broken!(
             "{manifest_path} is missing, and nothing in the directory can be found without it"
-        )));
+        ));
     }
-    let bytes = store.whole(MANIFEST_NAME, MAX_PIECE_BYTES)?;
-    store.collect(manifest_path.clone(), 0, &bytes, "the manifest");
-    let root = match manifest::read(&bytes, &manifest_path, budget)? {
-        Manifest::Root(root) => root,
-        Manifest::Numbered => {
-            let name = store.newest_numbered().ok_or_else(|| {
-                Fault::broken(format!(
-                    "{manifest_path} keeps its versions in files named manifest. and a number, but no such file \
-                     exists"
-                ))
+    let root = if let Some(root) = read_manifest(store, MANIFEST_NAME, budget)? {
+        root
+    } else {
+        let name = store.newest_numbered().ok_or_else(|| {
+                broken!(
+                    "{manifest_path} keeps its versions in files named manifest. and a number, but no such file exists"
+                )
             })?;
-            let bytes = store.whole(&name, MAX_PIECE_BYTES)?;
-            let path = store.path_of(&name);
-            store.collect(path.clone(), 0, &bytes, "the manifest");
-            match manifest::read(&bytes, &path, budget)? {
-                Manifest::Root(root) => root,
-                Manifest::Numbered => {
-                    return Err(Fault::broken(format!("{path} is damaged: it lists no version")));
-                }
-            }
-        }
+        read_manifest(store, &name, budget)?
+            .ok_or_else(|| broken!("{} is damaged: it lists no version", store.path_of(&name)))?
     };
-    walk::walk(store, &root, budget, visit)?;
+    walk(store, &root, budget, visit)?;
     Ok(manifest_path)
 }
 
@@ -110,13 +89,9 @@ pub(crate) fn checksums(
     let mut store = Store::new(tree, directory, files);
     store.checksums = Some(Vec::new());
     let mut budget = store.budget();
-    read_with(
-        tree,
-        directory,
-        &mut store,
-        &mut budget,
-        &mut |store, key, value, _| arrays::collect_checksum(&arrays, store, key, value),
-    )?;
+    read_with(&mut store, &mut budget, &mut |store, key, value, _| {
+        arrays::collect_checksum(&arrays, store, key, value)
+    })?;
     Ok(store.checksums.unwrap_or_default())
 }
 
@@ -126,6 +101,95 @@ pub(crate) fn checksums(
 /// Those of [`read`].
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     read(tree, directory, files)?.check()
+}
+
+fn read_manifest(store: &mut Store<'_>, name: &str, budget: &mut Budget) -> Result<Option<Root>, Fault> {
+    let bytes = store.whole(name, MAX_PIECE_BYTES)?;
+    let path = store.path_of(name);
+    store.collect(path.clone(), 0, &bytes, "the manifest");
+    manifest::read(&bytes, &path, budget)
+}
+
+/// A node that has not been read yet.
+struct Pending {
+    child: Child,
+    height: u8,
+}
+
+/// Reads every node below `root`, checks that each agrees with its parent's reference, and passes every key to
+/// `visit`.
+///
+/// Levels strictly decrease and every byte is charged to the budget, so the walk ends whatever the nodes contain.
+fn walk(
+    store: &mut Store<'_>,
+    root: &Root,
+    budget: &mut Budget,
+    visit: &mut WalkVisit<'_>,
+) -> Result<(), Fault> {
+    let Some((file, location)) = &root.place else {
+        return Ok(());
+    };
+    if root.height > MAX_HEIGHT {
+        return Err(unknown!(
+            "the tree of keys has {} levels, more than the limit of {MAX_HEIGHT}",
+            root.height
+        ));
+    }
+    let mut pending = vec![Pending {
+        child: Child {
+            file: file.clone(),
+            location: *location,
+            statistics: root.statistics,
+            prefix: Vec::new(),
+            first_key: Vec::new(),
+        },
+        height: root.height,
+    }];
+    while let Some(Pending { child, height }) = pending.pop() {
+        let what = named(store, &child.file, child.location.offset);
+        budget.spend(child.location.length_bytes, &what)?;
+        let encoded = store.read(&child.file.path, child.location, MAX_PIECE_BYTES, &what)?;
+        let path = store.path_of(&child.file.path);
+        store.collect(path, child.location.offset, &encoded, "the index node");
+        let expected = Expected {
+            height,
+            base: child.file.base(),
+            prefix: &child.prefix,
+            first_key: &child.first_key,
+        };
+        let mut each: Box<Visit<'_>> = Box::new(|key, value, budget| visit(store, key, value, budget));
+        let outcome = node::read(&encoded, &expected, &what, budget, &mut *each)?;
+        drop(each);
+        compare(child.statistics, outcome.statistics, &what)?;
+        let below = outcome.children.into_iter().rev().map(|child| Pending {
+            child,
+            height: height.saturating_sub(1),
+        });
+        pending.extend(below);
+    }
+    Ok(())
+}
+
+/// A callback for each key and its value, with access to the files.
+type WalkVisit<'v> = dyn FnMut(&mut Store<'_>, &[u8], node::Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
+
+fn named(store: &Store<'_>, file: &DataFile, offset: u64) -> String {
+    format!("the index node at byte {offset} of {}", store.path_of(&file.path))
+}
+
+fn compare(said: Statistics, found: Statistics, what: &str) -> Result<(), Fault> {
+    if said == found {
+        return Ok(());
+    }
+    let why = if said.keys == found.keys {
+        "sizes other than those stated by the node that refers to it".to_owned()
+    } else {
+        format!(
+            "{} keys, but the node that refers to it states {}",
+            found.keys, said.keys
+        )
+    };
+    Err(broken!("{what} holds {why}"))
 }
 
 #[cfg(test)]

@@ -1,30 +1,15 @@
 //! One node of the tree: keys in order, each with a value (in a leaf) or a child (in an inner node).
 
-use super::budget::Budget;
 use super::file_table::{self, DataFile};
-use super::frame::{self, Kind};
-use crate::soundness::Fault;
-use crate::structure::cursor::Cursor;
+use super::frame::{self, NODE_MAGIC};
+use super::store::{Budget, Location};
+use crate::soundness::{Fault, broken};
+use crate::structure::cursor::{Cursor, shared_bytes};
 
 /// The longest key (tensorstore's `kMaxKeyLength`).
 const MAX_KEY_BYTES: usize = 65_535;
 /// The maximum number of entries of a node (tensorstore's `kMaxNodeArity`).
 const MAX_ENTRIES: usize = 1 << 20;
-
-/// A range of a data file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Location {
-    pub(super) offset: u64,
-    pub(super) length_bytes: u64,
-}
-
-impl Location {
-    /// The location of the root of an empty tree.
-    pub(super) const MISSING: Self = Self {
-        offset: u64::MAX,
-        length_bytes: u64::MAX,
-    };
-}
 
 /// What a reference states about the tree that it points to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,21 +78,19 @@ pub(super) fn read(
     budget: &mut Budget,
     visit: &mut Visit<'_>,
 ) -> Result<Outcome, Fault> {
-    let body = frame::unpack(encoded, Kind::Node, what, budget)?;
+    let body = frame::unpack(encoded, NODE_MAGIC, what, budget)?;
     let mut cursor = Cursor::new(&body, what);
     let height = cursor.byte("height")?;
     if height != expected.height {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "{what} is on level {height} instead of level {}",
             expected.height
-        )));
+        ));
     }
     let files = file_table::read(&mut cursor, expected.base, what, budget)?;
     let count = cursor.count("number of entries", 4)?;
     if count == 0 || count > MAX_ENTRIES {
-        return Err(Fault::broken(format!(
-            "{what} is damaged: it holds {count} entries"
-        )));
+        return Err(cursor.damaged(format_args!("it holds {count} entries")));
     }
     let mut node = Reader {
         cursor,
@@ -122,9 +105,7 @@ pub(super) fn read(
         node.interior(expected)?
     };
     if !node.cursor.is_empty() {
-        return Err(Fault::broken(format!(
-            "{what} is damaged: bytes follow its last entry"
-        )));
+        return Err(node.cursor.damaged("bytes follow its last entry"));
     }
     outcome.statistics.add(Statistics {
         tree_bytes: encoded.len() as u64,
@@ -148,38 +129,25 @@ struct Reader<'a, 'c> {
 }
 
 impl<'c> Reader<'_, 'c> {
-    fn column(&mut self, field: &str) -> Result<Vec<u64>, Fault> {
-        (0..self.count).map(|_| self.cursor.varint(field)).collect()
+    /// Reads the lengths of the keys: of the prefix shared with the previous key, and of the rest.
+    fn key_lengths(&mut self) -> Result<Vec<(u64, u64)>, Fault> {
+        let shared = self.cursor.column_after_first(self.count, "key prefix length")?;
+        let suffixes = self.cursor.rows(self.count, ["key suffix length"])?;
+        Ok(shared.into_iter().zip(suffixes.into_iter().flatten()).collect())
     }
 
-    fn damaged(&self, why: &str) -> Fault {
-        let what = self.what;
-        Fault::broken(format!("{what} is damaged: {why}"))
-    }
-
-    /// Reads the keys. `subtree` tells whether the node has a column between lengths and keys, and receives it.
-    fn keys(&mut self, subtree: Option<&mut Vec<u64>>) -> Result<Vec<Key<'c>>, Fault> {
-        let mut shared = vec![0_u64; self.count];
-        for length in shared.iter_mut().skip(1) {
-            *length = self.cursor.varint("key prefix length")?;
-        }
-        let suffixes = self.column("key suffix length")?;
-        if let Some(subtree) = subtree {
-            *subtree = self.column("subtree prefix length")?;
-        }
+    fn keys(&mut self, lengths: Vec<(u64, u64)>) -> Result<Vec<Key<'c>>, Fault> {
         let mut keys = Vec::with_capacity(self.count);
         let mut before_bytes = 0;
-        for (shared, suffix) in shared.into_iter().zip(suffixes) {
-            let shared = usize::try_from(shared)
-                .ok()
-                .filter(|shared| *shared <= before_bytes)
-                .ok_or_else(|| {
-                    self.damaged("a key shares more bytes with the previous key than that key has")
-                })?;
+        for (shared, suffix) in lengths {
+            let shared = shared_bytes(shared, before_bytes).ok_or_else(|| {
+                self.cursor
+                    .damaged("a key shares more bytes with the previous key than that key has")
+            })?;
             let suffix = self.cursor.take(suffix, "keys")?;
             before_bytes = shared + suffix.len();
             if before_bytes > MAX_KEY_BYTES {
-                return Err(self.damaged("a key is longer than the limit"));
+                return Err(self.cursor.damaged("a key is longer than the limit"));
             }
             keys.push(Key { shared, suffix });
         }
@@ -187,32 +155,30 @@ impl<'c> Reader<'_, 'c> {
     }
 
     fn leaf(&mut self, expected: &Expected<'_>, visit: &mut Visit<'_>) -> Result<Outcome, Fault> {
-        let keys = self.keys(None)?;
-        let lengths = self.column("value length")?;
+        let lengths = self.key_lengths()?;
+        let keys = self.keys(lengths)?;
+        let lengths = self.cursor.rows(self.count, ["value length"])?;
         let kinds = self.cursor.take(self.count as u64, "value kinds")?;
         let stored = match kinds.iter().find(|kind| **kind > 1) {
             None => kinds.iter().map(|kind| usize::from(*kind)).sum(),
-            Some(_) => return Err(self.damaged("a value is of an unknown kind")),
+            Some(_) => return Err(self.cursor.damaged("a value is of an unknown kind")),
         };
-        let mut column = |field| {
-            (0..stored)
-                .map(|_| self.cursor.varint(field))
-                .collect::<Result<Vec<u64>, Fault>>()
-        };
-        let mut numbers = column("data file of a value")?.into_iter();
-        let mut offsets = column("offset of a value")?.into_iter();
+        let places = self
+            .cursor
+            .rows(stored, ["data file of a value", "offset of a value"])?;
+        let mut places = places.into_iter();
         let mut statistics = Statistics {
             keys: keys.len() as u64,
             ..Statistics::default()
         };
         let mut full = FullKey::new(expected);
-        for ((key, length_bytes), kind) in keys.iter().zip(lengths).zip(kinds) {
-            full.go_on(key).map_err(|why| self.damaged(why))?;
+        for ((key, [length_bytes]), kind) in keys.iter().zip(lengths).zip(kinds) {
+            full.go_on(key).map_err(|why| self.cursor.damaged(why))?;
             let value = if *kind == 0 {
                 Value::Inline(self.cursor.take(length_bytes, "inline values")?)
             } else {
-                let (Some(number), Some(offset)) = (numbers.next(), offsets.next()) else {
-                    return Err(self.damaged("a value has no location"));
+                let Some([number, offset]) = places.next() else {
+                    return Err(self.cursor.damaged("a value has no location"));
                 };
                 statistics.value_bytes = statistics.value_bytes.saturating_add(length_bytes);
                 let location = Location { offset, length_bytes };
@@ -227,31 +193,32 @@ impl<'c> Reader<'_, 'c> {
     }
 
     fn interior(&mut self, expected: &Expected<'_>) -> Result<Outcome, Fault> {
-        let mut subtree = Vec::new();
-        let keys = self.keys(Some(&mut subtree))?;
-        let numbers = self.column("data file of a child")?;
-        let offsets = self.column("offset of a child")?;
-        let lengths = self.column("length of a child")?;
-        let counts = self.column("number of keys of a child")?;
-        let sizes = self.column("size of a child")?;
-        let values = self.column("size of the values of a child")?;
-        let places = numbers.into_iter().zip(offsets.into_iter().zip(lengths));
-        let said = counts.into_iter().zip(sizes.into_iter().zip(values));
+        let lengths = self.key_lengths()?;
+        let subtrees = self.cursor.rows(self.count, ["subtree prefix length"])?;
+        let keys = self.keys(lengths)?;
+        let fields = [
+            "data file of a child",
+            "offset of a child",
+            "length of a child",
+            "number of keys of a child",
+            "size of a child",
+            "size of the values of a child",
+        ];
+        let rows = self.cursor.rows(self.count, fields)?;
         let mut total = Statistics::default();
         let mut full = FullKey::new(expected);
         let mut children = Vec::new();
-        for (((key, subtree), (number, (offset, length_bytes))), (keys, (tree_bytes, value_bytes))) in
-            keys.iter().zip(subtree).zip(places).zip(said)
-        {
-            full.go_on(key).map_err(|why| self.damaged(why))?;
-            let split = usize::try_from(subtree)
-                .ok()
-                .and_then(|length| {
-                    full.bytes
-                        .split_at_checked(length.checked_add(full.prefix_bytes)?)
-                })
-                .ok_or_else(|| self.damaged("the prefix of a child's keys is longer than its first key"))?;
-            let (prefix, first_key) = split;
+        for ((key, [subtree]), row) in keys.iter().zip(subtrees).zip(rows) {
+            let [number, offset, length_bytes, keys, tree_bytes, value_bytes] = row;
+            full.go_on(key).map_err(|why| self.cursor.damaged(why))?;
+            let split = usize::try_from(subtree).ok().and_then(|length| {
+                full.bytes
+                    .split_at_checked(length.checked_add(full.prefix_bytes)?)
+            });
+            let (prefix, first_key) = split.ok_or_else(|| {
+                self.cursor
+                    .damaged("the prefix of a child's keys is longer than its first key")
+            })?;
             self.budget
                 .spend((full.bytes.len() + size_of::<Child>()) as u64, self.what)?;
             let statistics = Statistics {

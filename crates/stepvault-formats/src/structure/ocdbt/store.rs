@@ -1,14 +1,68 @@
-//! The files of a database, and access to pieces of them.
+//! The files of a database, access to pieces of them, and the limit on what the check may decompress and keep.
 
 use std::rc::Rc;
 
-use super::budget::Budget;
-use super::node::Location;
 use crate::deep::{Checksum, Span};
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, read_piece, unknown};
 use crate::source::ReadAt;
-use crate::structure::place::joined;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, Tree, joined};
+
+/// The maximum size of a manifest or node, compressed or not. Orbax lets nodes grow to 100 MB.
+pub(super) const MAX_PIECE_BYTES: u64 = 128 << 20;
+
+/// The limit on the decompressed keys, paths and nodes of one database: some millions of chunks.
+const MAX_TOTAL_BYTES: u64 = 512 << 20;
+/// The limit on how much larger than the files their metadata may be. Names and array descriptions compress well, but
+/// not this well.
+const MAX_RATIO: u64 = 256;
+/// The minimum budget, for the smallest databases.
+const LEAST_TOTAL_BYTES: u64 = 1 << 20;
+
+/// The number of bytes that may still be decompressed. It bounds memory and time at once: everything that is built is
+/// charged to it.
+pub(super) struct Budget {
+    left_bytes: u64,
+}
+
+impl Budget {
+    /// Returns the budget of a database whose files are `files_bytes` long together.
+    pub(super) fn new(files_bytes: u64) -> Self {
+        let by_size = files_bytes
+            .saturating_mul(MAX_RATIO)
+            .saturating_add(LEAST_TOTAL_BYTES);
+        Self {
+            left_bytes: by_size.min(MAX_TOTAL_BYTES),
+        }
+    }
+
+    /// Returns the maximum size of the next piece.
+    pub(super) fn piece_limit_bytes(&self) -> u64 {
+        self.left_bytes.min(MAX_PIECE_BYTES)
+    }
+
+    pub(super) fn spend(&mut self, bytes: u64, what: &str) -> Result<(), Fault> {
+        let left = self.left_bytes.checked_sub(bytes);
+        self.left_bytes = left.ok_or_else(|| {
+            unknown!("{what} and the data read before it decompress to more than the limit")
+        })?;
+        Ok(())
+    }
+}
+
+/// A range of a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Location {
+    pub(super) offset: u64,
+    pub(super) length_bytes: u64,
+}
+
+impl Location {
+    /// The location of the root of an empty tree.
+    pub(super) const MISSING: Self = Self {
+        offset: u64::MAX,
+        length_bytes: u64::MAX,
+    };
+}
 
 /// The files below a database's directory.
 pub(super) struct Store<'a> {
@@ -35,11 +89,8 @@ impl<'a> Store<'a> {
     /// Returns the budget of a database of this size.
     pub(super) fn budget(&self) -> Budget {
         let prefix = joined(self.directory, "");
-        let sizes = self
-            .tree
-            .files()
-            .filter(|(path, _)| path.starts_with(&prefix))
-            .filter_map(|(path, _)| self.tree.file_size_bytes(path));
+        let files = self.tree.starting_with(&prefix);
+        let sizes = files.filter_map(|(path, _)| self.tree.file_size_bytes(path));
         Budget::new(sizes.fold(0, u64::saturating_add))
     }
 
@@ -48,19 +99,24 @@ impl<'a> Store<'a> {
         joined(self.directory, path)
     }
 
+    /// Returns whether there is a file at a path of the tree.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.tree.is_file(path)
+    }
+
     /// Checks that a range is inside its file.
     pub(super) fn hold(&self, path: &str, location: Location, what: &str) -> Result<(), Fault> {
         let Location { offset, length_bytes } = location;
         let whole = self.path_of(path);
         let Some(size_bytes) = self.tree.file_size_bytes(&whole) else {
-            return Err(Fault::broken(format!("{what} is in {whole}, which is missing")));
+            return Err(broken!("{what} is in {whole}, which is missing"));
         };
         let end = offset.checked_add(length_bytes);
         if end.is_none_or(|end| end > size_bytes) {
-            return Err(Fault::broken(format!(
+            return Err(broken!(
                 "{what} is {length_bytes} bytes at byte {offset} of {whole}, which ends at byte {size_bytes}: \
                  the file was cut off"
-            )));
+            ));
         }
         Ok(())
     }
@@ -125,12 +181,8 @@ impl<'a> Store<'a> {
 
     /// Returns the newest of the numbered manifests, by name.
     pub(super) fn newest_numbered(&self) -> Option<String> {
-        self.tree
-            .children(self.directory)
-            .map(|(name, _)| name)
-            .filter(|name| is_numbered(name) && self.tree.is_file(&self.path_of(name)))
-            .max()
-            .map(str::to_owned)
+        let names = self.tree.file_names(self.directory);
+        names.filter(|name| is_numbered(name)).max().map(str::to_owned)
     }
 }
 

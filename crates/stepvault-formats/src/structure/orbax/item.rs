@@ -1,16 +1,15 @@
 //! One item of a step: a tree of arrays, JSON, or a user's own kind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::leaves::{Kind, Structure};
-use super::{Item, holds_arrays};
-use crate::soundness::Fault;
-use crate::structure::place::{in_file, joined, json};
+use super::holds_arrays;
+use crate::soundness::{Fault, broken};
+use crate::structure::directory::Directory;
 use crate::structure::zarr::Presence;
 use crate::structure::{msgpack, ocdbt, zarr};
-use crate::tree::{OpenFile, Tree};
 
 /// The file that describes a tree of arrays.
 const STRUCTURE_NAME: &str = "_METADATA";
@@ -26,88 +25,76 @@ const JSON_NAME: &str = "metadata";
 const MAX_JSON_BYTES: u64 = 64 << 20;
 
 /// Returns whether a directory is a tree of arrays.
-pub(super) fn is_pytree(tree: &Tree, directory: &str) -> bool {
-    [STRUCTURE_NAME, AGGREGATE_NAME, ocdbt::MANIFEST_NAME]
-        .into_iter()
-        .any(|name| tree.is_file(&joined(directory, name)))
+pub(super) fn is_pytree(item: Directory<'_>) -> bool {
+    let names = [STRUCTURE_NAME, AGGREGATE_NAME, ocdbt::MANIFEST_NAME];
+    names.into_iter().any(|name| item.has(name))
 }
 
-pub(super) fn check(tree: &Tree, item: &Item, files: &dyn OpenFile) -> Result<(), Fault> {
-    let directory = item.directory.as_str();
-    let handler = item.handler.as_deref().unwrap_or_default();
-    let wrote = |class: &str| {
-        handler
-            .rsplit('.')
-            .next()
-            .is_some_and(|name| name.starts_with(class))
-    };
-    if is_pytree(tree, directory) || wrote("PyTree") || wrote("Standard") {
-        check_pytree(tree, directory, files)
+/// Checks an item. `handler` is the class that wrote it, if the step names it.
+pub(super) fn check(item: Directory<'_>, handler: Option<&str>) -> Result<(), Fault> {
+    let class = handler.and_then(|handler| handler.rsplit('.').next());
+    let wrote = |name: &str| class.is_some_and(|class| class.starts_with(name));
+    if is_pytree(item) || wrote("PyTree") || wrote("Standard") {
+        check_pytree(item)
     } else if wrote("Json") {
-        let path = joined(directory, JSON_NAME);
-        json::<IgnoredAny>(tree, &path, files, MAX_JSON_BYTES)?
-            .map(drop)
-            .ok_or_else(|| missing(&path))
+        let value = item.json::<IgnoredAny>(JSON_NAME, MAX_JSON_BYTES)?;
+        value.map(drop).ok_or_else(|| missing(item, JSON_NAME))
     } else {
         Ok(())
     }
 }
 
-fn check_pytree(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
-    let structure_path = joined(directory, STRUCTURE_NAME);
-    let structure: Option<Structure> = json(tree, &structure_path, files, MAX_JSON_BYTES)?;
-    let aggregate_path = joined(directory, AGGREGATE_NAME);
-    if tree.is_file(&aggregate_path) {
-        let source = files.open(&aggregate_path)?;
-        msgpack::check(&*source).map_err(|fault| in_file(&aggregate_path, fault))?;
+fn check_pytree(item: Directory<'_>) -> Result<(), Fault> {
+    let structure: Option<Structure> = item.json(STRUCTURE_NAME, MAX_JSON_BYTES)?;
+    let has_aggregate = item.has(AGGREGATE_NAME);
+    if has_aggregate {
+        let path = item.path_of(AGGREGATE_NAME);
+        msgpack::check(&*item.files.open(&path)?).map_err(|fault| fault.in_file(&path))?;
     }
+    let structure_path = item.path_of(STRUCTURE_NAME);
     let structure = match structure {
         Some(structure) => structure,
         // Older versions keep the structure, and all data that has no file of its own, in one file.
-        None if tree.is_file(&aggregate_path) => Structure::default(),
+        None if has_aggregate => Structure::default(),
         None => {
-            return Err(Fault::broken(format!(
-                "{structure_path} is missing, and the structure of the arrays in {directory} is unknown without it"
-            )));
+            return Err(broken!(
+                "{structure_path} is missing, and the structure of the arrays in {} is unknown without it",
+                item.path
+            ));
         }
     };
-    json::<IgnoredAny>(tree, &joined(directory, SHARDING_NAME), files, MAX_JSON_BYTES)?;
-    check_strings(tree, directory, files, &structure)?;
+    item.json::<IgnoredAny>(SHARDING_NAME, MAX_JSON_BYTES)?;
+    check_strings(item, &structure)?;
     // A leaf in the aggregate has no separate array.
-    let arrays = if tree.is_file(&aggregate_path) {
+    let arrays = if has_aggregate {
         BTreeSet::new()
     } else {
         structure.names(Kind::Array)
     };
-    if tree.is_file(&joined(directory, ocdbt::MANIFEST_NAME)) {
-        let stored = ocdbt::read(tree, directory, files)?;
+    if item.has(ocdbt::MANIFEST_NAME) {
+        let stored = ocdbt::read(item.tree, item.path, item.files)?;
         stored.check()?;
         if let Some(name) = arrays.iter().find(|name| stored.get(name).is_none()) {
-            return Err(no_array(
-                &structure_path,
-                name,
-                "the database in the same directory",
-            ));
+            return Err(no_array(item, name, "the database in the same directory"));
         }
         if structure.stores_every_chunk() {
             stored.check_chunks()?;
         }
         return Ok(());
     }
-    if structure.is_in_ocdbt() || (!arrays.is_empty() && !holds_arrays(tree, directory)) {
-        return Err(Fault::broken(format!(
-            "{directory} holds no array, but {structure_path} names {}",
+    if structure.is_in_ocdbt() || (!arrays.is_empty() && !holds_arrays(item)) {
+        return Err(broken!(
+            "{} holds no array, but {structure_path} names {}",
+            item.path,
             arrays.len()
-        )));
+        ));
     }
-    check_directories(tree, directory, files, &structure, &arrays)
+    check_directories(item, &structure, &arrays)
 }
 
 /// Checks the arrays that are directories.
 fn check_directories(
-    tree: &Tree,
-    directory: &str,
-    files: &dyn OpenFile,
+    item: Directory<'_>,
     structure: &Structure,
     arrays: &BTreeSet<String>,
 ) -> Result<(), Fault> {
@@ -116,48 +103,148 @@ fn check_directories(
     } else {
         Presence::Optional
     };
-    for name in arrays {
-        if !zarr::is_array(tree, &joined(directory, name)) {
-            let structure_path = joined(directory, STRUCTURE_NAME);
-            return Err(no_array(&structure_path, name, "a directory of that name"));
-        }
+    let is_array = |name: &str| zarr::is_array(item.tree, &item.path_of(name));
+    if let Some(name) = arrays.iter().find(|name| !is_array(name)) {
+        return Err(no_array(item, name, "a directory of that name"));
     }
-    let children = tree.children(directory).map(|(name, _)| joined(directory, name));
-    for path in children.filter(|path| zarr::is_array(tree, path)) {
-        zarr::check(tree, &path, files, presence)?;
+    let names = item.tree.children(item.path).map(|(name, _)| name);
+    for name in names.filter(|name| is_array(name)) {
+        zarr::check(item.tree, &item.path_of(name), item.files, presence)?;
     }
     Ok(())
 }
 
-fn check_strings(
-    tree: &Tree,
-    directory: &str,
-    files: &dyn OpenFile,
-    structure: &Structure,
-) -> Result<(), Fault> {
-    let path = joined(directory, STRINGS_NAME);
+fn check_strings(item: Directory<'_>, structure: &Structure) -> Result<(), Fault> {
     let strings: Option<serde_json::Map<String, serde_json::Value>> =
-        json(tree, &path, files, MAX_JSON_BYTES)?;
+        item.json(STRINGS_NAME, MAX_JSON_BYTES)?;
     let names = structure.names(Kind::Text);
-    let Some(strings) = strings else {
-        return if names.is_empty() {
-            Ok(())
-        } else {
-            Err(missing(&path))
-        };
-    };
+    if names.is_empty() {
+        return Ok(());
+    }
+    let strings = strings.ok_or_else(|| missing(item, STRINGS_NAME))?;
     match names.iter().find(|name| !strings.contains_key(name.as_str())) {
-        Some(name) => Err(no_array(&joined(directory, STRUCTURE_NAME), name, &path)),
+        Some(name) => Err(no_array(item, name, &item.path_of(STRINGS_NAME))),
         None => Ok(()),
     }
 }
 
-fn no_array(structure_path: &str, name: &str, place: &str) -> Fault {
-    Fault::broken(format!(
-        "{structure_path} names {name}, but {place} does not have it: part of the save is missing"
-    ))
+fn no_array(item: Directory<'_>, name: &str, place: &str) -> Fault {
+    let structure_path = item.path_of(STRUCTURE_NAME);
+    broken!("{structure_path} names {name}, but {place} does not have it: part of the save is missing")
 }
 
-fn missing(path: &str) -> Fault {
-    Fault::broken(format!("{path} is missing"))
+fn missing(item: Directory<'_>, name: &str) -> Fault {
+    broken!("{} is missing", item.path_of(name))
+}
+
+/// How a leaf is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// As an array.
+    Array,
+    /// As a string in a file shared with the others.
+    Text,
+    /// In the structure itself (an empty container), or in an unknown way.
+    Elsewhere,
+}
+
+/// The leaves of a tree.
+#[derive(Deserialize, Default)]
+struct Structure {
+    #[serde(default)]
+    tree_metadata: BTreeMap<String, Leaf>,
+    use_ocdbt: Option<bool>,
+    #[serde(default)]
+    store_array_data_equal_to_fill_value: bool,
+}
+
+#[derive(Deserialize)]
+struct Leaf {
+    key_metadata: Vec<Key>,
+    value_metadata: Stored,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    key: KeyName,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum KeyName {
+    Text(String),
+    Number(u64),
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    value_type: String,
+    #[serde(default)]
+    skip_deserialize: bool,
+}
+
+impl Structure {
+    /// Returns the names of the leaves that are stored in this way: the keys on the path to them, joined with dots
+    /// (`param_name_from_keypath` in `orbax/checkpoint/_src/tree/utils.py`).
+    fn names(&self, kind: Kind) -> BTreeSet<String> {
+        self.tree_metadata
+            .values()
+            .filter(|leaf| leaf.value_metadata.kind() == kind)
+            .map(Leaf::name)
+            .collect()
+    }
+
+    /// Returns whether a missing chunk was lost, and does not just hold the fill value.
+    fn stores_every_chunk(&self) -> bool {
+        self.store_array_data_equal_to_fill_value
+    }
+
+    fn is_in_ocdbt(&self) -> bool {
+        self.use_ocdbt == Some(true)
+    }
+}
+
+impl Leaf {
+    fn name(&self) -> String {
+        let keys = self.key_metadata.iter().map(|key| match &key.key {
+            KeyName::Text(text) => text.clone(),
+            KeyName::Number(number) => number.to_string(),
+        });
+        keys.collect::<Vec<_>>().join(".")
+    }
+}
+
+impl Stored {
+    fn kind(&self) -> Kind {
+        match self.value_type.as_str() {
+            _ if self.skip_deserialize => Kind::Elsewhere,
+            "jax.Array" | "np.ndarray" | "scalar" => Kind::Array,
+            "string" => Kind::Text,
+            _ => Kind::Elsewhere,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_are_named_by_their_keys() {
+        let text = r#"{"tree_metadata": {
+            "a": {"key_metadata": [{"key": "params", "key_type": 2}, {"key": "0", "key_type": 1}],
+                  "value_metadata": {"value_type": "jax.Array", "skip_deserialize": false}},
+            "b": {"key_metadata": [{"key": "step", "key_type": 2}], "value_metadata": {"value_type": "scalar"}},
+            "c": {"key_metadata": [{"key": 7, "key_type": 1}], "value_metadata": {"value_type": "string"}},
+            "d": {"key_metadata": [{"key": "none", "key_type": 2}],
+                  "value_metadata": {"value_type": "None", "skip_deserialize": true}}},
+            "use_ocdbt": true, "use_zarr3": false}"#;
+        let structure: Structure = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            structure.names(Kind::Array).into_iter().collect::<Vec<_>>(),
+            ["params.0", "step"]
+        );
+        assert_eq!(structure.names(Kind::Text).into_iter().collect::<Vec<_>>(), ["7"]);
+        assert!(structure.is_in_ocdbt() && !structure.stores_every_chunk());
+    }
 }

@@ -17,16 +17,14 @@
 //! chunks (the default).
 
 mod item;
-mod leaves;
-mod processes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::soundness::Fault;
-use crate::structure::place::{joined, json};
+use crate::soundness::{Fault, broken, unknown};
+use crate::structure::directory::Directory;
 use crate::structure::{ocdbt, zarr};
 use crate::tree::{EntryKind, OpenFile, Tree};
 
@@ -40,7 +38,6 @@ const MAX_METADATA_BYTES: u64 = 16 << 20;
 /// The description of a step.
 #[derive(Deserialize)]
 struct StepMetadata {
-    #[serde(default)]
     item_handlers: Option<ItemHandlers>,
     /// Missing in older versions, null until the step is committed.
     #[serde(default, deserialize_with = "present")]
@@ -79,33 +76,34 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Stamp, D
 /// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] if the check cannot decide; [`Fault::Read`] when a
 /// file cannot be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
-    unfinished(tree, directory)?;
-    let path = joined(directory, STEP_METADATA_NAME);
-    let metadata: Option<StepMetadata> = json(tree, &path, files, MAX_METADATA_BYTES)?;
+    let step = Directory {
+        tree,
+        path: directory,
+        files,
+    };
+    unfinished(step)?;
+    let metadata: Option<StepMetadata> = step.json(STEP_METADATA_NAME, MAX_METADATA_BYTES)?;
     if let Some(metadata) = &metadata
         && metadata.commit_timestamp_nsecs == Stamp::Null
     {
-        return Err(Fault::broken(format!(
-            "{path} has no commit time: the save was not finished"
-        )));
+        let path = step.path_of(STEP_METADATA_NAME);
+        return Err(broken!("{path} has no commit time: the save was not finished"));
     }
-    let items = items_of(tree, directory, metadata.as_ref())?;
+    let items = items_of(step, metadata.as_ref())?;
     if items.is_empty() {
         let step = if directory.is_empty() {
             "the step"
         } else {
             directory
         };
-        return Err(Fault::broken(format!(
-            "{step} contains no items: nothing was saved in it"
-        )));
+        return Err(broken!("{step} contains no items: nothing was saved in it"));
     }
     for item in &items {
-        item::check(tree, item, files)?;
+        item::check(item.of(step), item.handler.as_deref())?;
     }
-    processes::check_iterators(tree, directory, files)?;
+    check_iterators(step)?;
     for item in &items {
-        processes::check_array_metadatas(tree, &item.directory, files)?;
+        check_array_metadatas(item.of(step))?;
     }
     Ok(())
 }
@@ -117,69 +115,139 @@ struct Item {
     handler: Option<String>,
 }
 
-fn unfinished(tree: &Tree, directory: &str) -> Result<(), Fault> {
-    let own = directory.rsplit('/').next().unwrap_or(directory);
-    let inside = tree.children(directory).map(|(name, _)| name);
-    match std::iter::once(own)
-        .chain(inside)
-        .find(|name| name.contains(TEMPORARY_INFIX))
-    {
-        Some(name) => Err(Fault::broken(format!(
+impl Item {
+    fn of<'a>(&'a self, step: Directory<'a>) -> Directory<'a> {
+        Directory {
+            path: &self.directory,
+            ..step
+        }
+    }
+}
+
+fn unfinished(step: Directory<'_>) -> Result<(), Fault> {
+    let own = step.path.rsplit('/').next().unwrap_or(step.path);
+    let inside = step.tree.children(step.path).map(|(name, _)| name);
+    let mut names = std::iter::once(own).chain(inside);
+    match names.find(|name| name.contains(TEMPORARY_INFIX)) {
+        Some(name) => Err(broken!(
             "{name} was never renamed to its final name: the save was not finished"
-        ))),
+        )),
         None => Ok(()),
     }
 }
 
-fn items_of(tree: &Tree, directory: &str, metadata: Option<&StepMetadata>) -> Result<Vec<Item>, Fault> {
+fn items_of(step: Directory<'_>, metadata: Option<&StepMetadata>) -> Result<Vec<Item>, Fault> {
+    let item = |(name, handler): (&String, &Option<String>)| {
+        let directory = step.path_of(name);
+        if !step.tree.is_directory(&directory) {
+            let path = step.path_of(STEP_METADATA_NAME);
+            return Err(broken!(
+                "{path} names the item {name}, but no directory of that name exists"
+            ));
+        }
+        let handler = handler.clone();
+        Ok(Item { directory, handler })
+    };
     match metadata.and_then(|metadata| metadata.item_handlers.as_ref()) {
-        Some(ItemHandlers::ByItem(handlers)) => handlers
-            .iter()
-            .map(|(name, handler)| {
-                let item = joined(directory, name);
-                if tree.is_directory(&item) {
-                    Ok(Item {
-                        directory: item,
-                        handler: handler.clone(),
-                    })
-                } else {
-                    Err(Fault::broken(format!(
-                        "{} names the item {name}, but no directory of that name exists",
-                        joined(directory, STEP_METADATA_NAME)
-                    )))
-                }
-            })
-            .collect(),
+        Some(ItemHandlers::ByItem(handlers)) => handlers.iter().map(item).collect(),
         Some(ItemHandlers::Single(handler)) => Ok(vec![Item {
-            directory: directory.to_owned(),
+            directory: step.path.to_owned(),
             handler: Some(handler.clone()),
         }]),
-        Some(ItemHandlers::Other(_)) | None => Ok(items_found(tree, directory)),
+        Some(ItemHandlers::Other(_)) | None => Ok(items_found(step)),
     }
 }
 
 /// Returns the items of a step without a list: the step itself if it is a tree of arrays, otherwise its directories.
-fn items_found(tree: &Tree, directory: &str) -> Vec<Item> {
+fn items_found(step: Directory<'_>) -> Vec<Item> {
     let unnamed = |directory: String| Item {
         directory,
         handler: None,
     };
-    if item::is_pytree(tree, directory) {
-        return vec![unnamed(directory.to_owned())];
+    if item::is_pytree(step) {
+        return vec![unnamed(step.path.to_owned())];
     }
-    tree.children(directory)
+    let entries = step.tree.children(step.path);
+    entries
         .filter(|(_, entry)| entry.kind == EntryKind::Directory)
-        .map(|(name, _)| unnamed(joined(directory, name)))
+        .map(|(name, _)| unnamed(step.path_of(name)))
         .collect()
 }
 
+/// Checks `iter/process_{i}-of-{n}.json`, in which `MaxText` keeps each process's position in its data: one file for
+/// each of n.
+fn check_iterators(step: Directory<'_>) -> Result<(), Fault> {
+    let path = step.path_of("iter");
+    let iterators = Directory { path: &path, ..step };
+    let mut seen = BTreeSet::new();
+    let mut declared = None;
+    for (name, _) in step.tree.children(&path) {
+        let rest = name.strip_prefix("process_");
+        let Some(rest) = rest.and_then(|rest| rest.strip_suffix(".json")) else {
+            continue;
+        };
+        iterators.json::<IgnoredAny>(name, MAX_METADATA_BYTES)?;
+        let Some((Ok(index), Ok(count))) = rest
+            .split_once("-of-")
+            .map(|(index, count)| (index.parse::<u64>(), count.parse::<u64>()))
+        else {
+            continue;
+        };
+        if *declared.get_or_insert(count) != count {
+            return Err(broken!(
+                "{} gives {count} processes, but another file in its directory gives a different number: two saves \
+                 are mixed",
+                iterators.path_of(name)
+            ));
+        }
+        seen.insert(index);
+    }
+    let missing = first_gap(&seen);
+    match declared {
+        Some(count) if missing < count => Err(broken!(
+            "{path} has no file of process {missing} of {count}: part of the save is missing"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks `array_metadatas/process_{i}`: a file of each process that wrote. Arrays can be restored without them, and
+/// processes that hold only copies write none, so a gap proves nothing.
+fn check_array_metadatas(item: Directory<'_>) -> Result<(), Fault> {
+    let path = item.path_of("array_metadatas");
+    let metadatas = Directory { path: &path, ..item };
+    let mut seen = BTreeSet::new();
+    for (name, _) in item.tree.children(&path) {
+        let Some(Ok(index)) = name.strip_prefix("process_").map(str::parse::<u64>) else {
+            continue;
+        };
+        metadatas.json::<IgnoredAny>(name, MAX_METADATA_BYTES)?;
+        seen.insert(index);
+    }
+    let missing = first_gap(&seen);
+    match seen.last() {
+        Some(last) if missing < *last => Err(unknown!(
+            "{path} has a file of process {last} but none of process {missing}: it was lost, or that process had \
+             nothing to write"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the smallest missing number.
+fn first_gap(seen: &BTreeSet<u64>) -> u64 {
+    (0..)
+        .zip(seen)
+        .take_while(|(expected, index)| expected == *index)
+        .count() as u64
+}
+
 /// Returns whether a directory holds arrays in a form that Orbax writes.
-fn holds_arrays(tree: &Tree, directory: &str) -> bool {
-    tree.is_file(&joined(directory, ocdbt::MANIFEST_NAME))
-        || zarr::is_array(tree, directory)
-        || tree
-            .children(directory)
-            .any(|(name, _)| zarr::is_array(tree, &joined(directory, name)))
+fn holds_arrays(item: Directory<'_>) -> bool {
+    let mut names = item.tree.children(item.path).map(|(name, _)| name);
+    item.has(ocdbt::MANIFEST_NAME)
+        || zarr::is_array(item.tree, item.path)
+        || names.any(|name| zarr::is_array(item.tree, &item.path_of(name)))
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::dtype::Dtype;
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_array};
 use crate::source::ReadAt;
-use crate::structure::json_stream;
-use crate::structure::text::bytes;
+use crate::structure::json_stream::{self, Entries, ReadEntry};
+use crate::structure::text::{bytes, shown};
 
 /// Longest header that safetensors itself reads (safetensors/src/tensor.rs, `MAX_HEADER_SIZE`).
 pub const LONGEST_HEADER_BYTES: u64 = 100_000_000;
@@ -25,7 +24,7 @@ const PREFIX_BYTES: u64 = 8;
 pub(super) struct Header {
     /// The offset in the file of the first tensor's first byte.
     pub(super) data_start: u64,
-    /// In the order of the header.
+    /// In the order of their bytes in the file.
     pub(super) tensors: Vec<Claim>,
 }
 
@@ -45,48 +44,46 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes < PREFIX_BYTES {
         let size = bytes(size_bytes);
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "a safetensors file begins with the length of its header, but this file has only {size}"
-        )));
+        ));
     }
-    let prefix = read_piece(source, 0, PREFIX_BYTES, PREFIX_BYTES, "the length of the header")?;
-    let length_bytes = prefix
-        .try_into()
-        .map_or(0, |prefix: [u8; 8]| u64::from_le_bytes(prefix));
+    let length_bytes = u64::from_le_bytes(read_array(source, 0, "the length of the header")?);
     if length_bytes == 0 {
-        return Err(Fault::at(
+        return Err(broken_at!(
             0,
-            "the header has a length of 0 bytes: the file was reserved and never written",
+            "the header has a length of 0 bytes: the file was reserved and never written"
         ));
     }
     if length_bytes > LONGEST_HEADER_BYTES {
-        return Err(Fault::at(
+        return Err(broken_at!(
             0,
-            format!(
-                "the header would be {length_bytes} bytes long, but safetensors reads at most \
-                 {LONGEST_HEADER_BYTES}: this is not a safetensors file, or its first bytes are damaged"
-            ),
+            "the header would be {length_bytes} bytes long, but safetensors reads at most \
+             {LONGEST_HEADER_BYTES}: this is not a safetensors file, or its first bytes are damaged"
         ));
     }
     let data_start = PREFIX_BYTES + length_bytes;
     if data_start > size_bytes {
-        return Err(Fault::at(
+        return Err(broken_at!(
             0,
-            format!(
-                "the header takes {length_bytes} bytes, and the file ends after {size_bytes}: the save was cut off"
-            ),
+            "the header takes {length_bytes} bytes, and the file ends after {size_bytes}: the save was cut off"
         ));
     }
     let mut claims = Claims::default();
-    let parsed = json_stream::parse(source, PREFIX_BYTES, data_start, "the header", &mut claims);
-    match (parsed, claims.refusal) {
-        (Err(Fault::Broken { .. }), Some(refusal)) => Err(Fault::Unknown(refusal)),
-        (Err(fault), _) => Err(fault),
-        (Ok(()), _) => Ok(Header {
-            data_start,
-            tensors: claims.tensors,
-        }),
-    }
+    let parsed = json_stream::parse(
+        source,
+        PREFIX_BYTES,
+        data_start,
+        "the header",
+        Entries(&mut claims),
+    );
+    let mut tensors = match (parsed, claims.refusal) {
+        (Err(Fault::Broken { .. }), Some(refusal)) => return Err(Fault::Unknown(refusal)),
+        (Err(fault), _) => return Err(fault),
+        (Ok(()), _) => claims.tensors,
+    };
+    tensors.sort_unstable_by_key(|tensor| (tensor.start, tensor.end));
+    Ok(Header { data_start, tensors })
 }
 
 /// Collects the contents of the header, and stops at the limits.
@@ -118,34 +115,18 @@ impl Claims {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Claims {
-    type Value = ();
+impl<'de> ReadEntry<'de> for Claims {
+    const EXPECTED: &'static str = "an object of tensors";
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for &mut Claims {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object of tensors")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        while let Some(name) = entries.next_key::<String>()? {
-            if name == "__metadata__" {
-                if std::mem::replace(&mut self.has_metadata, true) {
-                    return Err(A::Error::custom("__metadata__ is listed twice"));
-                }
-                entries.next_value::<Option<TextMap>>()?;
-            } else {
-                let tensor = entries.next_value()?;
-                self.add(name, tensor).map_err(A::Error::custom)?;
-            }
+    fn read_entry<A: MapAccess<'de>>(&mut self, name: String, entries: &mut A) -> Result<(), A::Error> {
+        if name != "__metadata__" {
+            let tensor = entries.next_value()?;
+            return self.add(name, tensor).map_err(A::Error::custom);
         }
-        Ok(())
+        if std::mem::replace(&mut self.has_metadata, true) {
+            return Err(A::Error::custom("__metadata__ is listed twice"));
+        }
+        entries.next_value::<Option<TextMap>>().map(drop)
     }
 }
 
@@ -185,21 +166,73 @@ impl<'de> Deserialize<'de> for ElementCount {
 /// `__metadata__`: read text by text without keeping it.
 struct TextMap;
 
+impl<'de> ReadEntry<'de> for TextMap {
+    const EXPECTED: &'static str = "an object of strings";
+
+    fn read_entry<A: MapAccess<'de>>(&mut self, _: String, entries: &mut A) -> Result<(), A::Error> {
+        entries.next_value::<String>().map(drop)
+    }
+}
+
 impl<'de> Deserialize<'de> for TextMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = TextMap;
+        Entries(&mut Self).deserialize(deserializer).map(|()| Self)
+    }
+}
+
+/// The kind of a tensor's elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dtype {
+    /// A dtype that safetensors 0.8 knows, with the bits of an element.
+    Known { name: &'static str, bits: u64 },
+    /// Any other dtype: of a later release, or damaged.
+    Other(String),
+}
+
+/// Every dtype of safetensors 0.8.0 with the bits of an element (safetensors/src/tensor.rs, `Dtype::bitsize`).
+const DTYPES: [(&str, u64); 22] = [
+    ("BOOL", 8),
+    ("F4", 4),
+    ("F6_E2M3", 6),
+    ("F6_E3M2", 6),
+    ("U8", 8),
+    ("I8", 8),
+    ("F8_E5M2", 8),
+    ("F8_E4M3", 8),
+    ("F8_E8M0", 8),
+    ("F8_E4M3FNUZ", 8),
+    ("F8_E5M2FNUZ", 8),
+    ("I16", 16),
+    ("U16", 16),
+    ("F16", 16),
+    ("BF16", 16),
+    ("I32", 32),
+    ("U32", 32),
+    ("F32", 32),
+    ("C64", 64),
+    ("F64", 64),
+    ("I64", 64),
+    ("U64", 64),
+];
+
+impl<'de> Deserialize<'de> for Dtype {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = Dtype;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object of strings")
+                formatter.write_str("the name of a dtype")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<TextMap, A::Error> {
-                while entries.next_entry::<String, String>()?.is_some() {}
-                Ok(TextMap)
+            fn visit_str<E: Error>(self, text: &str) -> Result<Dtype, E> {
+                let known = DTYPES.iter().find(|(name, _)| *name == text);
+                Ok(match known {
+                    Some(&(name, bits)) => Dtype::Known { name, bits },
+                    None => Dtype::Other(shown(text)),
+                })
             }
         }
-        deserializer.deserialize_map(Texts)
+        deserializer.deserialize_str(Name)
     }
 }

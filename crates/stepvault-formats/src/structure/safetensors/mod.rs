@@ -13,15 +13,13 @@
 //!   whether the tensors followed. If the filesystem reports holes in the file and its end reads as zeros, the file
 //!   is `Unknown`; see [`holes`].
 
-mod dtype;
 mod header;
 
-use self::dtype::Dtype;
-use self::header::{Claim, Header};
+use self::header::{Claim, Dtype};
 pub use self::header::{LONGEST_HEADER_BYTES, MAX_NAME_BYTES, MAX_TENSORS};
 use super::holes;
 use super::text::{bytes, shown};
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken, broken_at, unknown};
 use crate::source::ReadAt;
 
 /// A tensor that a file holds.
@@ -46,21 +44,12 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
 }
 
-/// Returns the header, with its tensors in the order of their bytes in the file.
-fn in_file_order(source: &dyn ReadAt) -> Result<Header, Fault> {
-    let mut header = header::read(source)?;
-    header
-        .tensors
-        .sort_unstable_by_key(|tensor| (tensor.start, tensor.end));
-    Ok(header)
-}
-
 /// Returns the tensors of a sound file, in the byte order of their names.
 ///
 /// # Errors
 /// As [`check`], but holes are not checked.
 pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
-    let mut header = in_file_order(source)?;
+    let mut header = header::read(source)?;
     let mut reached = 0;
     for tensor in &header.tensors {
         end_to_end(tensor, reached)?;
@@ -80,17 +69,17 @@ pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
         .find(|[one, other]| one.name == other.name);
     if let Some([tensor, _]) = twice {
         let name = shown(&tensor.name);
-        return Err(Fault::broken(format!("the header names tensor {name} twice")));
+        return Err(broken!("the header names tensor {name} twice"));
     }
     let unknown = header.tensors.iter().find_map(|tensor| match &tensor.dtype {
         Dtype::Other(dtype) => Some((&tensor.name, dtype)),
         Dtype::Known { .. } => None,
     });
     if let Some((name, dtype)) = unknown {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "tensor {} is of dtype {dtype}, which safetensors 0.8 does not know",
             shown(name)
-        )));
+        ));
     }
     let tensor = |claim: Claim| Tensor {
         name: claim.name,
@@ -124,7 +113,7 @@ impl ClaimedSize {
 /// [`Fault::Broken`] if the header is not whole or contradicts itself, [`Fault::Unknown`] if a limit prevents the
 /// check.
 pub fn claimed_size(source: &dyn ReadAt) -> Result<ClaimedSize, Fault> {
-    let header = in_file_order(source)?;
+    let header = header::read(source)?;
     let mut reached = 0;
     for tensor in &header.tensors {
         end_to_end(tensor, reached)?;
@@ -143,9 +132,9 @@ fn end_to_end(tensor: &Claim, reached: u64) -> Result<(), Fault> {
     let Claim { start, end, .. } = *tensor;
     let name = shown(&tensor.name);
     if end < start {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "tensor {name} ends at byte {end} of the data, before it begins at {start}: the header is damaged"
-        )));
+        ));
     }
     if start != reached {
         let how = if start > reached {
@@ -153,9 +142,9 @@ fn end_to_end(tensor: &Claim, reached: u64) -> Result<(), Fault> {
         } else {
             "they overlap"
         };
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "tensor {name} begins at byte {start} of the data, but the previous one ends at {reached}: {how}"
-        )));
+        ));
     }
     Ok(())
 }
@@ -165,21 +154,17 @@ fn whole(size_bytes: u64, data_start: u64, reached: u64) -> Result<(), Fault> {
     let there = size_bytes.saturating_sub(data_start);
     if reached > there {
         let missing = bytes(reached - there);
-        return Err(Fault::at(
+        return Err(broken_at!(
             size_bytes,
-            format!(
-                "the tensors take {}, and the file ends {missing} too early: the save was cut off",
-                bytes(reached)
-            ),
+            "the tensors take {}, and the file ends {missing} too early: the save was cut off",
+            bytes(reached)
         ));
     }
     if reached < there {
         let more = bytes(there - reached);
-        return Err(Fault::at(
+        return Err(broken_at!(
             data_start.saturating_add(reached),
-            format!(
-                "the file continues for {more} after the last tensor: the header is damaged, or data was appended"
-            ),
+            "the file continues for {more} after the last tensor: the header is damaged, or data was appended"
         ));
     }
     Ok(())
@@ -193,21 +178,21 @@ fn sized(tensor: &Claim) -> Result<(), Fault> {
     let name = shown(&tensor.name);
     let total_bits = tensor.elements.and_then(|elements| elements.checked_mul(bits));
     let Some(total_bits) = total_bits else {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "tensor {name} has a shape with more elements than any file can hold: the header is damaged"
-        )));
+        ));
     };
     if total_bits % 8 != 0 {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "tensor {name} of dtype {dtype} ends in the middle of a byte: the header is damaged"
-        )));
+        ));
     }
     let (has, needs) = (tensor.end.saturating_sub(tensor.start), total_bits / 8);
     if has != needs {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "tensor {name} needs {} for its shape and dtype {dtype}, but has {has}: the header is damaged",
             bytes(needs)
-        )));
+        ));
     }
     Ok(())
 }

@@ -1,30 +1,23 @@
 //! An index entry of a tensor: the few fields of its protocol buffers that locate the tensor.
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken};
 use crate::structure::cursor::Cursor;
 
-/// The first value of an index.
-pub(super) struct Header {
-    /// The number of data files.
-    pub(super) shards: u64,
-}
-
-impl Header {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let mut shards = 0;
-        each_field(bytes, "the header of the index", &mut |number, field| {
-            if let (1, Field::Number(value)) = (number, field) {
-                shards = value;
-            }
-            Ok(())
-        })?;
-        if shards == 0 || shards > 99_999 {
-            return Err(Fault::broken(format!(
-                "the header of the index is damaged: it states {shards} data files"
-            )));
+/// Returns the number of data files from the first value of an index.
+pub(super) fn shards(bytes: &[u8]) -> Result<u64, Fault> {
+    let mut shards = 0;
+    each_field(bytes, "the header of the index", &mut |number, field| {
+        if let (1, Field::Number(value)) = (number, field) {
+            shards = value;
         }
-        Ok(Self { shards })
+        Ok(())
+    })?;
+    if shards == 0 || shards > 99_999 {
+        return Err(broken!(
+            "the header of the index is damaged: it states {shards} data files"
+        ));
     }
+    Ok(shards)
 }
 
 /// A tensor.
@@ -74,10 +67,10 @@ impl Entry {
         };
         match elements.checked_mul(element_bytes) {
             Some(expected) if expected == self.length_bytes => Ok(()),
-            _ => Err(Fault::broken(format!(
+            _ => Err(broken!(
                 "tensor {name} is {} bytes long, but should have {elements} elements of {element_bytes} bytes",
                 self.length_bytes
-            ))),
+            )),
         }
     }
 
@@ -95,10 +88,10 @@ impl Entry {
         let end = self.offset.checked_add(self.length_bytes);
         match end {
             Some(end) if self.shard < shards => Ok(Some((self.shard, end))),
-            _ => Err(Fault::broken(format!(
+            _ => Err(broken!(
                 "the entry of tensor {name} is damaged: it names data file {} of {shards}",
                 self.shard
-            ))),
+            )),
         }
     }
 }
@@ -133,9 +126,7 @@ fn each_field(
             }
             5 => Field::Fixed(u32::from_le_bytes(cursor.array::<4>("fixed number")?)),
             _ => {
-                return Err(Fault::broken(format!(
-                    "{what} is damaged: a field is of an unknown kind"
-                )));
+                return Err(broken!("{what} is damaged: a field is of an unknown kind"));
             }
         };
         visit(tag >> 3, field)?;

@@ -16,11 +16,11 @@
 mod entry;
 mod table;
 
-use entry::{Entry, Header};
+use entry::Entry;
 
 use crate::deep::{Checksum, Span};
-use crate::soundness::Fault;
-use crate::structure::place::in_file;
+use crate::soundness::{Fault, broken};
+
 use crate::tree::{OpenFile, Tree};
 
 /// The ending of an index's name.
@@ -78,20 +78,18 @@ fn each_tensor(
 ) -> Result<(), Fault> {
     let index_path = format!("{prefix}{INDEX_ENDING}");
     if !tree.is_file(&index_path) {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "{index_path} is missing, and tensors cannot be found without it"
-        )));
+        ));
     }
     let source = files.open(&index_path)?;
     let mut shards = None;
     table::read(&*source, &mut |key, value| {
         let Some(shards) = shards else {
             if !key.is_empty() {
-                return Err(Fault::broken(
-                    "the index does not begin with the number of data files",
-                ));
+                return Err(broken!("the index does not begin with the number of data files"));
             }
-            shards = Some(Header::parse(value)?.shards);
+            shards = Some(entry::shards(value)?);
             return Ok(());
         };
         let name = String::from_utf8_lossy(key);
@@ -110,21 +108,19 @@ fn each_tensor(
             }
         }
     })
-    .map_err(|fault| in_file(&index_path, fault))?;
+    .map_err(|fault| fault.in_file(&index_path))?;
     match shards {
         Some(_) => Ok(()),
-        None => Err(Fault::broken(format!("{index_path} has no entries"))),
+        None => Err(broken!("{index_path} has no entries")),
     }
 }
 
 fn hold(tree: &Tree, path: &str, end: u64, name: &str) -> Result<(), Fault> {
     match tree.file_size_bytes(path) {
-        None => Err(Fault::broken(format!(
-            "tensor {name} is in {path}, which is missing"
-        ))),
-        Some(size_bytes) if end > size_bytes => Err(Fault::broken(format!(
+        None => Err(broken!("tensor {name} is in {path}, which is missing")),
+        Some(size_bytes) if end > size_bytes => Err(broken!(
             "tensor {name} extends to byte {end} of {path}, which ends at byte {size_bytes}: the file was cut off"
-        ))),
+        )),
         Some(_) => Ok(()),
     }
 }

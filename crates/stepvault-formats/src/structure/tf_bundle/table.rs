@@ -3,9 +3,9 @@
 use stepvault_core::digest::Crc32c;
 
 use super::entry::unmasked;
-use crate::soundness::{Fault, read_piece};
+use crate::soundness::{Fault, broken, broken_at, read_piece, unknown};
 use crate::source::ReadAt;
-use crate::structure::cursor::Cursor;
+use crate::structure::cursor::{Cursor, shared_bytes};
 
 /// Two handles of at most twenty bytes, padded, and the magic number.
 const FOOTER_BYTES: u64 = 48;
@@ -33,18 +33,18 @@ struct Handle {
 pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let Some(footer_start) = size_bytes.checked_sub(FOOTER_BYTES) else {
-        return Err(Fault::broken(format!(
+        return Err(broken!(
             "it is {size_bytes} bytes long, less than the minimum of an index: it was cut off"
-        )));
+        ));
     };
     let footer = read_piece(source, footer_start, FOOTER_BYTES, FOOTER_BYTES, "the footer")?;
     let Some((handles, magic)) = footer.split_last_chunk::<8>() else {
-        return Err(Fault::broken("it has no footer"));
+        return Err(broken!("it has no footer"));
     };
     if u64::from_le_bytes(*magic) != MAGIC {
-        return Err(Fault::at(
+        return Err(broken_at!(
             footer_start,
-            "it does not end with the magic number of an index: it was cut off or overwritten",
+            "it does not end with the magic number of an index: it was cut off or overwritten"
         ));
     }
     let mut handles = Cursor::new(handles, "the footer");
@@ -55,9 +55,9 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
     let numbers = [meta, index].map(|at| shortest_bytes(at.offset) + shortest_bytes(at.length_bytes));
     let padding_bytes = HANDLES_BYTES.checked_sub(numbers.iter().sum());
     if padding_bytes != Some(padding.len()) || padding.iter().any(|byte| *byte != 0) {
-        return Err(Fault::at(
+        return Err(broken_at!(
             footer_start,
-            "the footer is damaged: its padding is not empty",
+            "the footer is damaged: its padding is not empty"
         ));
     }
     each_entry(&block(source, meta, footer_start)?, &mut |_, _| Ok(()))?;
@@ -69,9 +69,9 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
         let at = handle(&mut value)?;
         // Blocks follow one another, so none is read twice.
         if at.offset < end {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 at.offset,
-                "the index of blocks is damaged: two blocks overlap",
+                "the index of blocks is damaged: two blocks overlap"
             ));
         }
         let data = block(source, at, footer_start)?;
@@ -81,9 +81,9 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
             .saturating_add(TRAILER_BYTES);
         each_entry(&data, &mut |key, value| {
             if last_key.as_deref().is_some_and(|last| last >= key) {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     at.offset,
-                    "a block is damaged: its names are out of order",
+                    "a block is damaged: its names are out of order"
                 ));
             }
             let last = last_key.get_or_insert_default();
@@ -114,29 +114,27 @@ fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, 
         .checked_add(whole_bytes)
         .is_none_or(|end| end > footer_start)
     {
-        return Err(Fault::at(
+        return Err(broken_at!(
             at.offset,
-            format!(
-                "a block of {} bytes does not fit before the footer: the file was cut off",
-                at.length_bytes
-            ),
+            "a block of {} bytes does not fit before the footer: the file was cut off",
+            at.length_bytes
         ));
     }
     let limit_bytes = MAX_BLOCK_BYTES + TRAILER_BYTES;
     let mut bytes = read_piece(source, at.offset, whole_bytes, limit_bytes, "a block")?;
     let Some((covered, masked)) = bytes.split_last_chunk::<4>() else {
-        return Err(Fault::at(at.offset, "a block has no checksum"));
+        return Err(broken_at!(at.offset, "a block has no checksum"));
     };
     if Crc32c::of(covered).0 != unmasked(u32::from_le_bytes(*masked)) {
-        return Err(Fault::at(
+        return Err(broken_at!(
             at.offset,
-            "a block does not match its checksum: its bytes have changed since they were written",
+            "a block does not match its checksum: its bytes have changed since they were written"
         ));
     }
     let compression = covered.last().copied().unwrap_or_default();
     if compression != 0 {
-        return Err(Fault::Unknown(
-            "its blocks are compressed, which TensorFlow does not do".to_owned(),
+        return Err(unknown!(
+            "its blocks are compressed, which TensorFlow does not do"
         ));
     }
     bytes.truncate(covered.len().saturating_sub(1));
@@ -146,7 +144,7 @@ fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, 
 /// Passes a block's entries to `visit`. Each key shares a prefix with the previous key. The block ends with a list of
 /// the keys that do not, which is not needed to read the block from its start.
 fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
-    let damaged = |why: &str| Fault::broken(format!("a block is damaged: {why}"));
+    let damaged = |why: &str| broken!("a block is damaged: {why}");
     let Some((rest, restarts)) = block.split_last_chunk::<4>() else {
         return Err(damaged("it is too short"));
     };
@@ -161,16 +159,14 @@ fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
         let shared = cursor.varint("shared length of a name")?;
         let unshared_bytes = cursor.varint("length of a name")?;
         let value_bytes = cursor.varint("length of a value")?;
-        let kept = usize::try_from(shared)
-            .ok()
-            .filter(|kept| *kept <= key.len())
+        let kept = shared_bytes(shared, key.len())
             .ok_or_else(|| damaged("a name shares more bytes with the previous name than that name has"))?;
         key.truncate(kept);
         key.extend_from_slice(cursor.take(unshared_bytes, "name")?);
         if key.len() > MAX_KEY_BYTES {
-            return Err(Fault::Unknown(format!(
+            return Err(unknown!(
                 "a name is longer than the limit of {MAX_KEY_BYTES} bytes"
-            )));
+            ));
         }
         visit(&key, cursor.take(value_bytes, "value")?)?;
     }

@@ -2,9 +2,10 @@
 
 use rawzip::ZipArchive;
 
-use super::{Adapter, number};
-use crate::soundness::{Fault, read_piece};
+use super::Adapter;
+use crate::soundness::{Fault, broken_at, read_piece};
 use crate::source::ReadAt;
+use crate::structure::cursor::number;
 
 /// The reason why an archive without an end record is broken.
 pub(super) const CUT_OFF: &str = "the archive has no end record in its last bytes: the save was cut off";
@@ -27,9 +28,9 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
     let end_offset = archive.eocd_offset();
     let left_bytes = source.size_bytes().saturating_sub(archive.end_offset());
     if left_bytes > 0 {
-        return Err(Fault::at(
+        return Err(broken_at!(
             archive.end_offset(),
-            format!("{left_bytes} unexpected bytes follow the end of the archive"),
+            "{left_bytes} unexpected bytes follow the end of the archive"
         ));
     }
     let record = read_piece(
@@ -55,31 +56,30 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
                 && agrees(short.records[1], long.records[1], 0xffff)
                 && short.disks.iter().all(|disk| [0, 0xffff].contains(disk));
             if !both {
-                return Err(Fault::at(
+                return Err(broken_at!(
                     end_offset,
-                    "the archive's two end records contradict each other",
+                    "the archive's two end records contradict each other"
                 ));
             }
             (long, offset)
         }
     };
     if end.disks != [0, 0] || end.records[0] != end.records[1] {
-        return Err(Fault::at(
+        return Err(broken_at!(
             end_offset,
-            "the archive's end record declares further volumes",
+            "the archive's end record declares further volumes"
         ));
     }
     let adds_up = end.start.checked_add(end.length) == Some(directory_end)
         && archive.directory_offset() == end.start
         && archive.entries_hint() == end.records[1];
     if !adds_up {
-        return Err(Fault::at(
+        return Err(broken_at!(
             end_offset,
-            format!(
-                "the archive's end record places its list of records in the {} bytes from byte {}, but the list \
-                 should end at byte {directory_end}",
-                end.length, end.start
-            ),
+            "the archive's end record places its list of records in the {} bytes from byte {}, but the list \
+             should end at byte {directory_end}",
+            end.length,
+            end.start
         ));
     }
     Ok(Directory {
@@ -109,7 +109,7 @@ fn long_end(source: &dyn ReadAt, end_offset: u64) -> Result<Option<(End, u64)>, 
         return Ok(None);
     }
     let offset = number(&locator, 8, 8);
-    let damaged = || Fault::at(locator_offset, "the archive's long end record is damaged");
+    let damaged = || broken_at!(locator_offset, "the archive's long end record is damaged");
     if number(&locator, 4, 4) != 0 || number(&locator, 16, 4) != 1 {
         return Err(damaged());
     }

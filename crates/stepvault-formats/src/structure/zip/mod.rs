@@ -14,7 +14,7 @@ use std::io;
 
 use rawzip::{ErrorKind, ReaderAt, ZipLocator};
 
-use crate::soundness::Fault;
+use crate::soundness::{Fault, broken_at, unknown};
 use crate::source::ReadAt;
 
 pub use record::Record;
@@ -41,9 +41,9 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
         source.read_exact_at(0, &mut first)?;
     }
     if !FIRST_BYTES.contains(&first) {
-        return Err(Fault::at(
+        return Err(broken_at!(
             0,
-            "the file does not begin with a record of a ZIP archive",
+            "the file does not begin with a record of a ZIP archive"
         ));
     }
     let adapter = Adapter { source, size_bytes };
@@ -56,9 +56,9 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
     let directory = end::check(source, &archive)?;
     let list_bytes = directory.end.saturating_sub(directory.start);
     if list_bytes > MAX_DIRECTORY_BYTES {
-        return Err(Fault::Unknown(format!(
+        return Err(unknown!(
             "the archive's list of records is {list_bytes} bytes long, more than the limit of {MAX_DIRECTORY_BYTES}"
-        )));
+        ));
     }
     let longest = u64::try_from(rawzip::MAX_CENTRAL_DIRECTORY_RECORD_SIZE).unwrap_or(u64::MAX);
     // At most 192 KiB.
@@ -91,24 +91,22 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
         records.push(Record::listed(&entry)?);
     }
     if expected_offset != directory.end || records.len() as u64 != directory.records {
-        return Err(Fault::at(
+        return Err(broken_at!(
             expected_offset,
-            format!(
-                "the archive's list holds {} records, but its end record states {}",
-                records.len(),
-                directory.records
-            ),
+            "the archive's list holds {} records, but its end record states {}",
+            records.len(),
+            directory.records
         ));
     }
     // Sort by offset, so that comparing neighbors detects an overlap.
-    places.sort_by_key(|(index, _)| records.get(*index).map(Record::header_offset));
+    places.sort_by_key(|(index, _)| records.get(*index).map(|record| record.header_offset));
     let mut limit = directory.start;
     for (index, wayfinder) in places.into_iter().rev() {
         let Some(record) = records.get_mut(index) else {
             continue;
         };
         record.check_place(source, &archive, wayfinder, limit)?;
-        limit = record.header_offset();
+        limit = record.header_offset;
     }
     Ok(records)
 }
@@ -139,13 +137,4 @@ fn zip_fault(error: rawzip::Error, broken: &str) -> Fault {
         ErrorKind::IO(error) if error.kind() != io::ErrorKind::UnexpectedEof => Fault::Read(error),
         _ => Fault::broken(broken),
     }
-}
-
-/// Returns an unsigned little-endian number of `length` bytes in a header, 0 if the header is too short.
-fn number(bytes: &[u8], start: usize, length: usize) -> u64 {
-    let field = bytes.get(start..start.saturating_add(length)).unwrap_or_default();
-    field
-        .iter()
-        .rev()
-        .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }

@@ -2,9 +2,10 @@
 
 use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipFileHeaderRecord};
 
-use super::{Adapter, number, zip_fault};
-use crate::soundness::{Fault, read_piece};
+use super::{Adapter, zip_fault};
+use crate::soundness::{Fault, broken_at, read_piece};
 use crate::source::ReadAt;
+use crate::structure::cursor::number;
 use crate::structure::text::shown;
 
 /// Bytes of a record's own header, without its name and extra.
@@ -21,22 +22,22 @@ const MAX_DESCRIPTOR_BYTES: u64 = 24;
 /// A record of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    name: String,
+    /// Its path in the archive.
+    pub name: String,
+    /// The CRC-32 of its bytes from the list. torch writes 0 for all when checksums are turned off.
+    pub crc32: u32,
+    /// Its decompressed length in bytes.
+    pub size_bytes: u64,
+    /// The offset in the file of its own header.
+    pub header_offset: u64,
+    /// The offset in the file of its bytes.
+    pub data_offset: u64,
     method: CompressionMethod,
     flags: u16,
-    crc32: u32,
-    size_bytes: u64,
     stored_bytes: u64,
-    header_offset: u64,
-    data_offset: u64,
 }
 
 impl Record {
-    /// Returns its path in the archive.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Returns whether its bytes are stored uncompressed.
     pub fn is_stored(&self) -> bool {
         self.method == CompressionMethod::STORE
@@ -45,26 +46,6 @@ impl Record {
     /// Returns whether its bytes are compressed by the usual method.
     pub fn is_deflated(&self) -> bool {
         self.method == CompressionMethod::DEFLATE
-    }
-
-    /// Returns the CRC-32 of its bytes from the list. torch writes 0 for all when checksums are turned off.
-    pub fn crc32(&self) -> u32 {
-        self.crc32
-    }
-
-    /// Returns its decompressed length in bytes.
-    pub fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    /// Returns the offset in the file of its own header.
-    pub fn header_offset(&self) -> u64 {
-        self.header_offset
-    }
-
-    /// Returns the offset in the file of its bytes.
-    pub fn data_offset(&self) -> u64 {
-        self.data_offset
     }
 
     /// Reads an entry of the list.
@@ -82,17 +63,15 @@ impl Record {
             data_offset: 0,
         };
         if entry.flags().is_encrypted() {
-            return Err(Fault::at(at, format!("{} is encrypted", shown(&name))));
+            return Err(broken_at!(at, "{} is encrypted", shown(&name)));
         }
         if record.is_stored() && record.size_bytes != record.stored_bytes {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 at,
-                format!(
-                    "{} is {} bytes long, but takes {} although it is not compressed",
-                    shown(&name),
-                    record.size_bytes,
-                    record.stored_bytes
-                ),
+                "{} is {} bytes long, but takes {} although it is not compressed",
+                shown(&name),
+                record.size_bytes,
+                record.stored_bytes
             ));
         }
         Ok(record)
@@ -109,15 +88,15 @@ impl Record {
     ) -> Result<(), Fault> {
         let name = shown(&self.name);
         let damaged = || {
-            Fault::at(
+            broken_at!(
                 self.header_offset,
-                format!("the header of {name} is damaged: it differs from the archive's list"),
+                "the header of {name} is damaged: it differs from the archive's list"
             )
         };
         let overlaps = || {
-            Fault::at(
+            broken_at!(
                 self.header_offset,
-                format!("{name} overlaps what follows it in the archive"),
+                "{name} overlaps what follows it in the archive"
             )
         };
         if self
@@ -161,9 +140,9 @@ impl Record {
             return Err(damaged());
         }
         if self.has_descriptor() && !self.is_described(source, data_end, limit)? {
-            return Err(Fault::at(
+            return Err(broken_at!(
                 data_end,
-                format!("the checksum and length after {name} differ from those in the archive's list"),
+                "the checksum and length after {name} differ from those in the archive's list"
             ));
         }
         self.data_offset = data_start;
