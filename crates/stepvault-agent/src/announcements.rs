@@ -13,7 +13,7 @@ use stepvault_local::process;
 use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};
 
-use crate::messages::{AnnounceAnswer, AnnounceRequest, AnnouncementState, AnnouncingRank};
+use crate::messages::{AnnounceAnswer, AnnounceRequest, AnnouncedStep, AnnouncementState, AnnouncingRank};
 
 /// Maximum number of waiting announcements.
 const MAX_WAITING: usize = 64;
@@ -215,13 +215,13 @@ impl Announcements {
         let mut state = self.state();
         match result {
             Ok(taken) => {
-                if let Some(answer) = state.known.get_mut(&id) {
-                    answer.state = AnnouncementState::Sealed;
-                    answer.step = Some(taken.id.step);
-                    answer.attempt = Some(taken.id.attempt);
-                    answer.revision = taken.id.revision;
-                    answer.provisional = taken.provisional;
-                    answer.newly_sealed = taken.newly_sealed;
+                if let Some(AnnounceAnswer { announced, .. }) = state.known.get_mut(&id) {
+                    announced.state = AnnouncementState::Sealed;
+                    announced.step = Some(taken.id.step);
+                    announced.attempt = Some(taken.id.attempt);
+                    announced.revision = taken.id.revision;
+                    announced.provisional = taken.provisional;
+                    announced.newly_sealed = taken.newly_sealed;
                 }
             }
             Err(error) => state.fail(id, error),
@@ -238,7 +238,7 @@ impl Announcements {
     /// Returns when an announcement is settled or forgotten.
     pub(crate) async fn settled(&self, id: u64) {
         let mut settled = self.settled.subscribe();
-        let waits = |answer: AnnounceAnswer| answer.state == AnnouncementState::Queued;
+        let waits = |answer: AnnounceAnswer| answer.announced.state == AnnouncementState::Queued;
         while self.answer(id).is_some_and(waits) {
             if settled.changed().await.is_err() {
                 return;
@@ -324,7 +324,7 @@ impl State {
 
     fn fail(&mut self, id: u64, error: &Error) {
         if let Some(answer) = self.known.get_mut(&id) {
-            answer.state = AnnouncementState::Failed;
+            answer.announced.state = AnnouncementState::Failed;
             answer.error = Some(ErrorInfo::from(error));
         }
     }
@@ -341,14 +341,16 @@ impl State {
         }
         let answer = AnnounceAnswer {
             announcement_id: announcement.id,
-            run: announcement.run.clone(),
-            path: announcement.path.clone(),
-            state: AnnouncementState::Queued,
-            step: None,
-            attempt: None,
-            revision: Revision::FIRST,
-            provisional: false,
-            newly_sealed: false,
+            announced: AnnouncedStep {
+                run: announcement.run.clone(),
+                path: announcement.path.clone(),
+                state: AnnouncementState::Queued,
+                step: None,
+                attempt: None,
+                revision: Revision::FIRST,
+                provisional: false,
+                newly_sealed: false,
+            },
             error: None,
         };
         self.known.insert(announcement.id, answer);
@@ -415,7 +417,11 @@ mod tests {
         settled.await;
         let answer = all.answer(id).unwrap();
         assert_eq!(
-            (answer.state, answer.step, answer.newly_sealed),
+            (
+                answer.announced.state,
+                answer.announced.step,
+                answer.announced.newly_sealed
+            ),
             (AnnouncementState::Sealed, Some(step.step), true)
         );
     }
@@ -467,7 +473,7 @@ mod tests {
         let Added::Gathering(id) = add("/out/step_1", 1) else {
             panic!("it waits for two others");
         };
-        assert_eq!(all.answer(id).unwrap().state, AnnouncementState::Queued);
+        assert_eq!(all.answer(id).unwrap().announced.state, AnnouncementState::Queued);
         // Once more is once.
         assert_eq!(add("/out/step_1", 1), Added::Gathering(id));
         assert_eq!(add("/out/step_1", 0), Added::Gathering(id));
@@ -532,7 +538,7 @@ mod tests {
         let id = add(&all, "/out/step_1").unwrap();
         tokio::join!(all.settled(id), async { all.close() });
         let answer = all.answer(id).unwrap();
-        assert_eq!(answer.state, AnnouncementState::Failed);
+        assert_eq!(answer.announced.state, AnnouncementState::Failed);
         assert_eq!(answer.error.unwrap().kind, "interrupted");
         assert_eq!(
             add(&all, "/out/step_2").unwrap_err().kind(),

@@ -14,9 +14,7 @@ use stepvault_local::sealed::SealedStep;
 use crate::agent_status::Trouble;
 use crate::pause::{LONGEST, LONGEST_WHEN_DRAINING, Pause, sleep_until};
 use crate::report::StepOnRemote;
-use crate::reporter::Reporter;
-use crate::signals::Signals;
-use crate::stop::Stop;
+use crate::shared::Shared;
 use crate::timeout_store::TimeoutStore;
 use crate::vault_access::VaultAccess;
 
@@ -55,21 +53,16 @@ impl OpenRun {
     }
 
     /// Determines all provisional attempts. Reports and returns the error that prevents it.
-    pub(crate) async fn determine(
-        &self,
-        vault: &VaultAccess,
-        reporter: &Reporter,
-        signals: &Signals,
-    ) -> Option<Error> {
-        let subject = format!("attempts {}", self.run);
-        match self.try_determine(vault).await {
+    pub(crate) async fn determine(&self, shared: &Shared) -> Option<Error> {
+        let (subject, reporter) = (format!("attempts {}", self.run), &shared.reporter);
+        match self.try_determine(&shared.vault).await {
             Ok(determined) => {
                 for one in &determined {
-                    self.record(vault, reporter, one);
+                    self.record(shared, one);
                 }
                 if !determined.is_empty() {
                     reporter.resolved(&subject);
-                    signals.wake_uploads();
+                    shared.signals.wake_uploads();
                 }
                 None
             }
@@ -120,10 +113,10 @@ impl OpenRun {
             .map_err(|error| (first, error))
     }
 
-    fn record(&self, vault: &VaultAccess, reporter: &Reporter, one: &Determined) {
-        let status = &reporter.status;
+    fn record(&self, shared: &Shared, one: &Determined) {
+        let status = &shared.reporter.status;
         for remark in &one.remarks {
-            reporter.warn_once(
+            shared.reporter.warn_once(
                 &format!("place {} {remark}", self.run),
                 &format!("{}: {remark}", self.run),
             );
@@ -131,7 +124,9 @@ impl OpenRun {
         match &one.outcome {
             Outcome::Placed(step) => status.renamed(&self.run, one.before, step.id()),
             Outcome::Duplicate(id) => status.renamed(&self.run, one.before, *id),
-            Outcome::NoPlace(error) => status.skipped(&self.run, vault.vault.root(), error.to_string()),
+            Outcome::NoPlace(error) => {
+                status.skipped(&self.run, shared.vault.vault.root(), error.to_string());
+            }
         }
     }
 }
@@ -139,30 +134,27 @@ impl OpenRun {
 /// The task that determines attempts.
 #[derive(Debug)]
 pub(crate) struct AttemptTask {
-    pub(crate) vault: VaultAccess,
-    pub(crate) reporter: Reporter,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) stop: Stop,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<Arc<OpenRun>>,
-    /// Whether to end instead of waiting for an unreachable remote.
-    pub(crate) once: bool,
 }
 
 impl AttemptTask {
     /// Determines attempts until nothing more will be sealed and no attempt is provisional.
     pub(crate) async fn work(self) {
+        let (signals, stop) = (&self.shared.signals, &self.shared.drain.stop);
         let mut pause = Pause::default();
         loop {
             // Checked before the scan: a step sealed in between is found by the next scan.
-            let ending = self.signals.all_sealed.is_cancelled();
-            let stopping = self.stop.is_requested();
+            let ending = signals.all_sealed.is_cancelled();
+            let stopping = stop.is_requested();
             let failure = self.determine_all().await;
-            let ends_open = |error: &Error| self.once || error.needs_operator();
+            // A single round does not wait for an unreachable remote.
+            let ends_open = |error: &Error| self.shared.options.lifecycle.once || error.needs_operator();
             if ending && failure.as_ref().is_none_or(ends_open) {
                 break;
             }
             let retry_at = failure.as_ref().and_then(|error| {
-                let longest = if self.stop.is_requested() {
+                let longest = if stop.is_requested() {
                     LONGEST_WHEN_DRAINING
                 } else {
                     LONGEST
@@ -174,21 +166,21 @@ impl AttemptTask {
                 pause.clear();
             }
             tokio::select! {
-                () = self.signals.attempts.notified(), if failure.is_none() => {}
-                () = self.signals.all_sealed.cancelled(), if !ending => {}
-                () = self.stop.wait(), if !stopping => {}
+                () = signals.attempts.notified(), if failure.is_none() => {}
+                () = signals.all_sealed.cancelled(), if !ending => {}
+                () = stop.wait(), if !stopping => {}
                 () = sleep_until(retry_at) => {}
             }
         }
-        self.signals.all_determined.cancel();
-        self.signals.wake_uploads();
+        signals.all_determined.cancel();
+        signals.wake_uploads();
     }
 
     /// Determines all provisional attempts; returns the error that prevents one.
     async fn determine_all(&self) -> Option<Error> {
         let mut failure = None;
         for run in &self.runs {
-            let determined = run.determine(&self.vault, &self.reporter, &self.signals).await;
+            let determined = run.determine(&self.shared).await;
             failure = determined.or(failure);
         }
         failure

@@ -1,8 +1,10 @@
 //! The final report: what the service did, and what of the vault is not durable, for every run, served or not.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use stepvault_core::Result;
+use stepvault_core::config::RunSettings;
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::run_remote::RunRemote;
@@ -10,41 +12,29 @@ use stepvault_engine::tier::step_state::{Durability, is_quarantined_durable_on};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use crate::agent_status::AgentStatus;
 use crate::backlog::{is_durable, unsent_bytes};
-use crate::options::{AgentOptions, AgentRun};
+use crate::options::AgentOptions;
 use crate::remotes::{on_remote, remotes_of};
-use crate::report::{AgentReport, NotDurable, SkippedEntry, UnservedRun};
-use crate::stop::Stop;
+use crate::report::{AgentReport, LeftUndone, NotDurable, SkippedEntry, UnservedRun};
+use crate::shared::Shared;
 
 /// Why a step of an unserved run waits.
 const NOT_SERVED: &str = "the agent does not serve the run";
 
-/// The contents of the vault that are not durable elsewhere.
-#[derive(Debug, Default)]
-pub(crate) struct UndurableContents {
-    /// One entry for each step and remote that it is not durable on, the oldest step first within each run.
-    pub(crate) not_durable: Vec<NotDurable>,
-    /// Steps that are unreadable or in quarantine and not known to be durable.
-    pub(crate) unreadable: Vec<SkippedEntry>,
-    /// Unserved runs with such steps.
-    pub(crate) unserved: Vec<UnservedRun>,
-}
-
-impl UndurableContents {
+impl LeftUndone {
     /// Scans every run in the vault. Blocks.
     ///
     /// A run that is not configured is compared with every configured remote, because its own remotes are unknown.
     ///
     /// # Errors
     /// When the vault cannot be listed.
-    pub(crate) fn scan(vault: &Vault, options: &AgentOptions) -> Result<Self> {
+    pub(crate) fn in_vault(vault: &Vault, options: &AgentOptions) -> Result<Self> {
         let mut found = Self::default();
         for run in vault.runs()? {
-            let is_it = |known: &&AgentRun| known.run == run;
+            let is_it = |known: &&RunSettings| known.name == run;
             let served = options.runs.iter().find(is_it);
             let remotes = if let Some(known) = served.or_else(|| options.other_runs.iter().find(is_it)) {
-                remotes_of(known, &options.remotes, vault)
+                remotes_of(known, options, vault)
             } else {
                 let all = options.remotes.iter();
                 all.map(|remote| on_remote(&run, remote, vault)).collect()
@@ -113,47 +103,40 @@ fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: b
 }
 
 /// Builds the final report of a service. `lost` is what was not durable in vaults that were deleted under it.
-pub(crate) async fn final_report(
-    options: &AgentOptions,
-    vault: &Vault,
-    status: &AgentStatus,
-    stop: &Stop,
-    lost: &[NotDurable],
-) -> Result<AgentReport> {
+pub(crate) async fn final_report(shared: &Shared, lost: &[NotDurable]) -> Result<AgentReport> {
+    let (options, status) = (&shared.options, &shared.reporter.status);
     let mut report = status.report();
-    let (vault, asked) = (vault.clone(), options.clone());
-    let mut found = blocking(move || UndurableContents::scan(&vault, &asked)).await?;
-    let is_served = |run: &RunName| options.runs.iter().any(|served| served.run == *run);
+    let (vault, asked) = (shared.vault.vault.clone(), Arc::clone(options));
+    let mut found = blocking(move || LeftUndone::in_vault(&vault, &asked)).await?;
+    let is_served = |run: &RunName| options.runs.iter().any(|served| served.name == *run);
     for step in &mut found.not_durable {
         if is_served(&step.run) {
             status.explain_not_durable(step);
         }
     }
-    report.not_durable = found.not_durable;
     // Steps that the trainer still had were sealed again and count like any other.
     let sealed_again = |step: &&NotDurable| {
         let mut sealed = report.sealed.latest.iter();
         !sealed.any(|sealed| sealed.run == step.run && sealed.id.step == step.id.step)
     };
     let lost: Vec<NotDurable> = lost.iter().filter(sealed_again).cloned().collect();
-    report.not_durable.extend(lost);
-    report.unreadable = found.unreadable;
-    report.unserved = found.unserved;
+    found.not_durable.extend(lost);
     for run in &options.runs {
-        let mut unsealed = status.unsealed_of(&run.run, usize::MAX);
-        if let Some(directory) = &run.watch_directory
-            && stop.is_requested()
-            && !status.has_final_scan(&run.run)
+        let mut unsealed = status.unsealed_of(&run.name, usize::MAX);
+        if let Some(directory) = &run.watch
+            && shared.drain.stop.is_requested()
+            && !status.has_final_scan(&run.name)
         {
             let reason = "there was no time to scan it again, and it may hold a finished step".to_owned();
             unsealed.push((directory.clone(), reason));
         }
         let entries = unsealed.into_iter().map(|(path, reason)| SkippedEntry {
-            run: run.run.clone(),
+            run: run.name.clone(),
             path,
             reason,
         });
-        report.unsealed.extend(entries);
+        found.unsealed.extend(entries);
     }
+    report.left = found;
     Ok(report)
 }

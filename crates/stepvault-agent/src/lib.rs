@@ -10,7 +10,7 @@
 //!
 //! Main types:
 //!
-//! - [`AgentOptions`], with an [`AgentRun`] for each run and an [`AgentRemote`] for each remote.
+//! - [`AgentOptions`], with the settings of each run and an [`AgentRemote`] for each remote.
 //! - [`Stop`]: asks the service to drain, by a deadline.
 //! - [`AgentReport`]: what the service did, and what is not durable.
 //! - [`control`]: requests and responses of the control socket, and its client.
@@ -55,6 +55,7 @@ mod reporter;
 mod retention;
 mod retries;
 mod sealer;
+mod shared;
 mod signals;
 mod starts;
 mod status_file;
@@ -70,11 +71,12 @@ mod vault_watch;
 
 pub use drain::read_drain;
 pub use messages::{FailedStep, RemoteUploads};
-pub use options::{AgentOptions, AgentRemote, AgentRun, NoticeOptions};
+pub use options::{AgentOptions, AgentRemote, Lifecycle, NoticeOptions};
 pub use profiles::profiles;
 pub use report::{
-    AgentReport, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote, Tally, UnservedRun,
+    AgentReport, LeftUndone, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote, Tally, UnservedRun,
 };
+pub use starts::new_start;
 pub use status_file::{StatusFile, read_status_file};
 pub use stop::{Stop, StopReason, StopRequest};
 pub use supervisor::run;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{Attempt, RemoteName, Revision, RunName, Step, StepId};
 
-use crate::report::{NotDurable, OtherWriter, SkippedEntry, UnservedRun};
+use crate::report::{LeftUndone, OtherWriter};
 use crate::step_progress::{Goal, Outcome, StepProgress};
 
 /// `GET /v1/status`
@@ -18,16 +18,9 @@ pub struct StatusAnswer {
     pub version: String,
     /// The node.
     pub node: String,
-    /// The agent's process.
-    pub process_id: u32,
-    /// When it started, in UTC.
-    pub started_at: String,
-    /// Why it was asked to stop; null otherwise.
-    pub stopping: Option<String>,
-    /// Whether it works without problems; the health check reports the same.
-    pub healthy: bool,
-    /// The problems found.
-    pub problems: Vec<String>,
+    /// Its process.
+    #[serde(flatten)]
+    pub process: AgentProcess,
     /// One entry for each run that it serves.
     pub runs: Vec<RunStatus>,
     /// One entry for each remote.
@@ -36,6 +29,21 @@ pub struct StatusAnswer {
     /// The uploads in progress, one for each remote at most.
     #[serde(default)]
     pub uploads: Vec<UploadProgress>,
+}
+
+/// A running agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentProcess {
+    /// The agent's process ID.
+    pub process_id: u32,
+    /// When the agent started, in UTC.
+    pub started_at: String,
+    /// Why it was asked to stop; null if it was not.
+    pub stopping: Option<String>,
+    /// Whether no problem keeps the agent from working.
+    pub healthy: bool,
+    /// Problems that keep the agent from working, as the health check reports them.
+    pub problems: Vec<String>,
 }
 
 /// How far the upload of a step has come.
@@ -70,17 +78,25 @@ pub struct RunStatus {
     pub run: RunName,
     /// By remote, in the configured order.
     pub remotes: Vec<RemoteUploads>,
-    /// Entries skipped in the watched directory, the latest first, at most 32.
+    /// What it saw of the trainer.
+    #[serde(flatten)]
+    pub seen: SeenOfRun,
+}
+
+/// What an agent saw of a run's trainer besides the steps that it has sealed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SeenOfRun {
+    /// Skipped entries of the watched directory, the latest first, at most 32.
     pub skipped: Vec<Skipped>,
     /// Entries of the watched directory that are not sealed yet, by path, at most 32.
     #[serde(default)]
     pub unfinished: Vec<Skipped>,
-    /// Other training jobs seen writing the run within the last hour.
-    #[serde(default)]
-    pub other_writers: Vec<OtherWriter>,
-    /// Steps that are finished, as far as known, and could not be sealed yet, at most 32.
+    /// Finished steps that could not be sealed yet, at most 32.
     #[serde(default)]
     pub unsealed: Vec<Skipped>,
+    /// Other training jobs that were seen writing the run within the last hour.
+    #[serde(default)]
+    pub other_writers: Vec<OtherWriter>,
 }
 
 /// A service's state with one remote.
@@ -179,26 +195,34 @@ pub enum AnnouncementState {
 pub struct AnnounceAnswer {
     /// Identifies this announcement until the agent ends or has forgotten it.
     pub announcement_id: u64,
+    /// What was announced.
+    #[serde(flatten)]
+    pub announced: AnnouncedStep,
+    /// Why it was not sealed.
+    pub error: Option<ErrorInfo>,
+}
+
+/// An announced step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AnnouncedStep {
     /// The run.
     pub run: RunName,
     /// The announced path.
     pub path: PathBuf,
-    /// Its progress.
+    /// The progress of the announcement.
     pub state: AnnouncementState,
-    /// The step, once it is sealed.
+    /// The step's number; null until it is sealed.
     pub step: Option<Step>,
-    /// Its attempt, once it is sealed.
+    /// The attempt; null until it is sealed.
     pub attempt: Option<Attempt>,
-    /// Its revision; omitted when it is the first.
+    /// The revision; omitted when it is the first.
     #[serde(default, skip_serializing_if = "Revision::is_first")]
     pub revision: Revision,
-    /// Whether the attempt may still change because no remote has answered since the step was sealed.
+    /// Whether the attempt may still change, because no remote has answered since the step was sealed.
     #[serde(default)]
     pub provisional: bool,
     /// Whether it was sealed for this announcement; false if it was already in the vault.
     pub newly_sealed: bool,
-    /// Why it was not sealed.
-    pub error: Option<ErrorInfo>,
 }
 
 /// `POST /v1/attach`
@@ -293,15 +317,7 @@ pub struct DrainAnswer {
     /// Whether every finished and every sealed step, of any run in the vault, is durable on every remote that it must
     /// be on; null until the agent has ended.
     pub durable: Option<bool>,
-    /// Sealed steps that are not durable on one of their remotes, once it has ended; at most 100.
-    pub not_durable: Vec<NotDurable>,
-    /// Finished steps that could not be sealed, and directories that may hold one but could not be read; at most 100.
-    #[serde(default)]
-    pub unsealed: Vec<SkippedEntry>,
-    /// Steps in the vault that are unreadable or damaged and not known to be durable; at most 100.
-    #[serde(default)]
-    pub unreadable: Vec<SkippedEntry>,
-    /// Runs that the agent does not serve but whose steps in the vault are not durable; at most 100.
-    #[serde(default)]
-    pub unserved: Vec<UnservedRun>,
+    /// What it left undone, once it has ended.
+    #[serde(flatten)]
+    pub left: LeftUndone,
 }

@@ -6,6 +6,7 @@
 //! compares the clocks of two nodes: a wrong clock makes the warning late or false, and has no other effect.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::Result;
@@ -22,8 +23,7 @@ use stepvault_engine::tier::run_remote::RunRemote;
 use tokio::time::{Instant, sleep_until};
 
 use crate::report::OtherWriter;
-use crate::reporter::Reporter;
-use crate::stop::Stop;
+use crate::shared::Shared;
 use stepvault_local::clock::SystemClock;
 
 /// How often the claims are listed while the service is idle.
@@ -88,10 +88,8 @@ impl WatchedRun {
 /// The task that detects other writers.
 #[derive(Debug)]
 pub(crate) struct OtherWriters {
-    pub(crate) reporter: Reporter,
-    pub(crate) stop: Stop,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<WatchedRun>,
-    pub(crate) writer: Writer,
     pub(crate) started_at: Timestamp,
 }
 
@@ -99,7 +97,7 @@ impl OtherWriters {
     /// Lists claims periodically, and soon after progress on a step of this service. It stops once the service ends,
     /// because the next launch may have begun by then.
     pub(crate) async fn work(mut self) {
-        let mut changes = self.reporter.status.changes();
+        let mut changes = self.shared.reporter.status.changes();
         loop {
             let began = Instant::now();
             changes.mark_unchanged();
@@ -114,7 +112,7 @@ impl OtherWriters {
                 sleep_until(began + SHORTEST_INTERVAL).await;
             };
             tokio::select! {
-                () = self.stop.wait() => return,
+                () = self.shared.drain.stop.wait() => return,
                 () = next_change => {}
                 () = sleep_until(began + INTERVAL) => {}
             }
@@ -145,8 +143,8 @@ impl OtherWriters {
                 }
                 Ok(None) | Err(_) => continue,
             };
-            let begun_here = self.reporter.status.has_begun(&run, id);
-            if !is_of_same_job(&claim, &self.writer, begun_here) {
+            let begun_here = self.shared.reporter.status.has_begun(&run, id);
+            if !is_of_same_job(&claim, &self.shared.options.writer, begun_here) {
                 watched.undecided.insert(id, claim);
             }
         }
@@ -195,8 +193,8 @@ impl OtherWriters {
                  or give each its own run name (exclusive = true refuses the second)"
             );
             let subject = format!("other writer {run} {whose}");
-            self.reporter.warn_of_cause(&subject, "alive", &text);
-            self.reporter.status.other_writer(&run, other);
+            self.shared.reporter.warn_of_cause(&subject, "alive", &text);
+            self.shared.reporter.status.other_writer(&run, other);
         }
         Ok(())
     }

@@ -2,26 +2,44 @@
 
 use std::sync::Arc;
 
+use stepvault_core::config::RunSettings;
 use stepvault_core::ids::RunName;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
-use crate::options::{AgentOptions, AgentRemote, AgentRun};
+use crate::options::{AgentOptions, AgentRemote};
 use crate::timeout_store::TimeoutStore;
 
-/// A served run and its remotes, each wrapped in a timeout.
+/// A served run and its remotes, each wrapped in a timeout that other tasks may share.
 #[derive(Debug, Clone)]
 pub(crate) struct ServedRun {
-    pub(crate) run: RunName,
+    pub(crate) settings: RunSettings,
     pub(crate) remotes: Vec<RunRemote>,
 }
 
-/// Returns the served runs, with timeouts of their own.
-pub(crate) fn served_runs(options: &AgentOptions, vault: &Vault) -> Vec<ServedRun> {
-    let remotes = with_timeouts(&options.remotes);
-    let served = options.runs.iter().map(|run| ServedRun {
-        run: run.run.clone(),
-        remotes: remotes_of(run, &remotes, vault),
+impl ServedRun {
+    pub(crate) fn name(&self) -> &RunName {
+        &self.settings.name
+    }
+}
+
+/// Returns the options with remotes that are each wrapped in a timeout.
+pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
+    let timed = |remote: &AgentRemote| AgentRemote {
+        settings: Arc::clone(&remote.settings),
+        store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
+    };
+    AgentOptions {
+        remotes: options.remotes.iter().map(timed).collect(),
+        ..options.clone()
+    }
+}
+
+/// Returns the served runs, given options with timeouts.
+pub(crate) fn served_runs(timed: &AgentOptions, vault: &Vault) -> Vec<ServedRun> {
+    let served = timed.runs.iter().map(|run| ServedRun {
+        settings: run.clone(),
+        remotes: remotes_of(run, timed, vault),
     });
     served.collect()
 }
@@ -37,18 +55,9 @@ pub(crate) fn on_remote(run: &RunName, remote: &AgentRemote, vault: &Vault) -> R
 }
 
 /// Returns a run on its remotes, as recorded in the vault.
-pub(crate) fn remotes_of(run: &AgentRun, remotes: &[AgentRemote], vault: &Vault) -> Vec<RunRemote> {
-    let its = remotes
-        .iter()
-        .filter(|remote| run.remotes.contains(&remote.settings.name));
-    its.map(|remote| on_remote(&run.run, remote, vault)).collect()
-}
-
-/// Returns the remotes, each wrapped in a timeout.
-pub(crate) fn with_timeouts(remotes: &[AgentRemote]) -> Vec<AgentRemote> {
-    let wrap = |remote: &AgentRemote| AgentRemote {
-        settings: Arc::clone(&remote.settings),
-        store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
-    };
-    remotes.iter().map(wrap).collect()
+pub(crate) fn remotes_of(run: &RunSettings, options: &AgentOptions, vault: &Vault) -> Vec<RunRemote> {
+    let remotes = options.remotes_of(run);
+    remotes
+        .map(|remote| on_remote(&run.name, remote, vault))
+        .collect()
 }

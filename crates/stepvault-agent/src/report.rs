@@ -181,6 +181,31 @@ impl std::fmt::Display for OtherWriter {
     }
 }
 
+/// What the service left undone. In the answer to a request to drain, each list has at most 100 entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftUndone {
+    /// Sealed steps of any run in the vault that are not durable on one of their remotes, oldest first within each run;
+    /// of `drain`, at most 100, those on required remotes first.
+    pub not_durable: Vec<NotDurable>,
+    /// Finished steps that could not be sealed, and directories that may hold one but could not be read; of `drain`, at
+    /// most 100.
+    #[serde(default)]
+    pub unsealed: Vec<SkippedEntry>,
+    /// Steps in the vault that are unreadable or damaged and not known to be durable; of `drain`, at most 100.
+    #[serde(default)]
+    pub unreadable: Vec<SkippedEntry>,
+    /// Runs that the agent does not serve but whose steps in the vault are not durable; of `drain`, at most 100.
+    #[serde(default)]
+    pub unserved: Vec<UnservedRun>,
+}
+
+impl LeftUndone {
+    /// Whether no finished step is left.
+    pub fn has_no_step(&self) -> bool {
+        self.not_durable.is_empty() && self.unsealed.is_empty() && self.unreadable.is_empty()
+    }
+}
+
 /// What the service did, and what it left undone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AgentReport {
@@ -196,14 +221,9 @@ pub struct AgentReport {
     pub cleaned: Tally<RunStep>,
     /// Steps that retention removed from a remote.
     pub pruned: Tally<StepOnRemote>,
-    /// Sealed steps of any run in the vault that are not durable on one of their remotes, oldest first within each run.
-    pub not_durable: Vec<NotDurable>,
-    /// Finished steps that could not be sealed, and directories that may hold one but could not be read.
-    pub unsealed: Vec<SkippedEntry>,
-    /// Steps in the vault that are unreadable or damaged and not known to be durable.
-    pub unreadable: Vec<SkippedEntry>,
-    /// Runs that this service does not serve but whose steps in the vault are not durable.
-    pub unserved: Vec<UnservedRun>,
+    /// What it left undone.
+    #[serde(flatten)]
+    pub left: LeftUndone,
     /// Entries that were not sealed, with the cause.
     pub skipped: Tally<SkippedEntry>,
     /// The restart loop that the agent is in; usually null.
@@ -214,7 +234,7 @@ impl AgentReport {
     /// Whether every finished and every sealed step, of any run in the vault, is durable on every remote that it must
     /// be on, and none was given up. What could not be checked counts as not durable.
     pub fn is_durable(&self) -> bool {
-        self.is_safe_here() && !self.not_durable.iter().any(|step| step.required)
+        self.is_safe_here() && !self.left.not_durable.iter().any(|step| step.required)
     }
 
     /// Whether this vault is not needed any more: as [`Self::is_durable`], except that the parts of other nodes may be
@@ -222,9 +242,9 @@ impl AgentReport {
     pub fn is_safe_here(&self) -> bool {
         let needed = |step: &NotDurable| step.required && step.needs_this_vault;
         self.given_up.total == 0
-            && self.unsealed.is_empty()
-            && self.unreadable.is_empty()
-            && !self.not_durable.iter().any(needed)
+            && self.left.unsealed.is_empty()
+            && self.left.unreadable.is_empty()
+            && !self.left.not_durable.iter().any(needed)
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::announcements::{Announcement, Announcements, SealedFor};
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
-use crate::drain::DrainState;
+use crate::drain::state::DrainState;
 use crate::outcome::{AfterFailedSeal, after_failed_seal};
 use crate::pause::{LONGEST, earliest};
 use crate::reporter::Reporter;

@@ -1,5 +1,7 @@
 //! The service's own starts: recorded in the vault of each run, copied to its remotes, and checked for a restart loop.
 
+use std::sync::Arc;
+
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
@@ -12,11 +14,25 @@ use stepvault_local::vault::Vault;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::options::AgentOptions;
 use crate::remotes::remotes_of;
-use crate::reporter::Reporter;
+use crate::shared::Shared;
 use crate::stop::StopRequest;
 use stepvault_local::clock::SystemClock;
+
+/// Returns the record of a start by this process.
+pub fn new_start(who: Who, node: NodeName, launch: Option<String>) -> Start {
+    Start {
+        id: uuid::Uuid::new_v4().simple().to_string(),
+        who,
+        node,
+        started_at: SystemClock.now(),
+        launch,
+        restored: None,
+        process: process::identify(std::process::id()),
+        trainer: None,
+        end: None,
+    }
+}
 
 /// The record of this start.
 pub(crate) struct OwnStart {
@@ -30,20 +46,10 @@ pub(crate) struct OwnStart {
 impl OwnStart {
     /// Records the start, and warns if it is one of too many. A round started by cron does not count as a start, nor does
     /// a service whose caller records the starts. Faults are warned of and block nothing.
-    pub(crate) async fn record(options: &AgentOptions, vault: &Vault, reporter: &Reporter) -> Self {
-        record_invocation(options, vault, reporter).await;
-        let node = options.writer.place.node();
-        let start = Start {
-            id: uuid::Uuid::new_v4().simple().to_string(),
-            who: Who::Agent,
-            node: node.clone(),
-            started_at: SystemClock.now(),
-            launch: None,
-            restored: None,
-            process: process::identify(std::process::id()),
-            trainer: None,
-            end: None,
-        };
+    pub(crate) async fn record(shared: &Arc<Shared>) -> Self {
+        record_invocation(shared).await;
+        let (options, vault) = (&shared.options, &shared.vault.vault);
+        let start = new_start(Who::Agent, options.node().clone(), None);
         let mut own = Self {
             vault: vault.clone(),
             start,
@@ -51,27 +57,26 @@ impl OwnStart {
             begun: Instant::now(),
             copies: Vec::new(),
         };
-        let Some(rule) = options.restart_loop.filter(|_| !options.once) else {
+        let Some(rule) = options.lifecycle.restart_loop.filter(|_| !options.lifecycle.once) else {
             return own;
         };
         for run in &options.runs {
-            let (in_vault, name, start) = (vault.clone(), run.run.clone(), own.start.clone());
+            let (in_vault, name, start) = (vault.clone(), run.name.clone(), own.start.clone());
             match blocking(move || in_vault.note_start(&name, &start)).await {
                 Ok(history) => {
-                    own.runs.push(run.run.clone());
+                    own.runs.push(run.name.clone());
                     let copies = HistoryCopies {
-                        vault: vault.clone(),
-                        reporter: reporter.clone(),
-                        node: node.clone(),
+                        shared: Arc::clone(shared),
+                        run: run.name.clone(),
                         rule,
-                        remotes: remotes_of(run, &options.remotes, vault),
+                        remotes: remotes_of(run, options, vault),
                     };
-                    copies.warn_of_loop(&run.run, &history);
-                    own.copies.push(tokio::spawn(copies.exchange(run.run.clone())));
+                    copies.warn_of_loop(&history);
+                    own.copies.push(tokio::spawn(copies.exchange()));
                 }
                 Err(error) => {
-                    let text = format!("{}: cannot record the start: {error}", run.run);
-                    reporter.warn_once("starts", &text);
+                    let text = format!("{}: cannot record the start: {error}", run.name);
+                    shared.reporter.warn_once("starts", &text);
                 }
             }
         }
@@ -107,36 +112,36 @@ impl OwnStart {
     }
 }
 
-async fn record_invocation(options: &AgentOptions, vault: &Vault, reporter: &Reporter) {
-    let Some(invocation) = options.invocation.clone() else {
+async fn record_invocation(shared: &Shared) {
+    let Some(invocation) = shared.options.lifecycle.invocation.clone() else {
         return;
     };
-    let vault = vault.clone();
+    let vault = shared.vault.vault.clone();
     if let Err(error) = blocking(move || vault.replace_invocation(&invocation)).await {
         let text = format!("cannot record how this agent was started: {error}");
-        reporter.warn_once("invocation", &text);
+        shared.reporter.warn_once("invocation", &text);
     }
 }
 
 /// The copies of a run's start history on its remotes.
 struct HistoryCopies {
-    vault: Vault,
-    reporter: Reporter,
-    node: NodeName,
+    shared: Arc<Shared>,
+    run: RunName,
     rule: RestartLoopRule,
     remotes: Vec<RunRemote>,
 }
 
 impl HistoryCopies {
     /// Imports what the remotes recorded of this node, for a new disk, and exports what is recorded here.
-    async fn exchange(self, run: RunName) {
+    async fn exchange(self) {
+        let node = self.shared.options.node();
         let (mut remembered, mut faults) = read_starts(&self.remotes).await;
-        remembered.retain(|start| start.node == self.node);
-        let (vault, in_vault) = (self.vault.clone(), run.clone());
+        remembered.retain(|start| start.node == *node);
+        let (vault, in_vault) = (self.shared.vault.vault.clone(), self.run.clone());
         match blocking(move || vault.adopt_starts(&in_vault, remembered)).await {
             Ok(history) => {
-                self.warn_of_loop(&run, &history);
-                faults.extend(write_starts(&self.remotes, &self.node, &history).await);
+                self.warn_of_loop(&history);
+                faults.extend(write_starts(&self.remotes, node, &history).await);
             }
             Err(error) => faults.push(error.to_string()),
         }
@@ -147,12 +152,14 @@ impl HistoryCopies {
     }
 
     /// Warns once, whatever the number of runs: all of them have the same starts.
-    fn warn_of_loop(&self, run: &RunName, history: &[Start]) {
-        if let Some(found) = restart_loop(history, run, &self.node, Who::Agent, self.rule, SystemClock.now())
-        {
-            self.reporter
-                .warn_of_cause("restart loop", "restart loop", &found.to_string());
-            self.reporter.status.restart_loop(found);
+    fn warn_of_loop(&self, history: &[Start]) {
+        let Shared {
+            options, reporter, ..
+        } = &*self.shared;
+        let (node, now) = (options.node(), SystemClock.now());
+        if let Some(found) = restart_loop(history, &self.run, node, Who::Agent, self.rule, now) {
+            reporter.warn_of_cause("restart loop", "restart loop", &found.to_string());
+            reporter.status.restart_loop(found);
         }
     }
 }

@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
+use stepvault_core::config::RunSettings;
+use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::vault::Vault;
 
-use crate::agent_status::{AgentStatus, Trouble};
+use crate::agent_status::Trouble;
 use crate::messages::{FailedStep, RemoteUploads};
-use crate::options::{AgentOptions, AgentRun};
-use crate::signals::Signals;
+use crate::options::AgentRemote;
+use crate::shared::Shared;
 
 const KEY: &str = "agent.json";
 const FORMAT: u32 = 1;
-/// Maximum number of entries of each list.
-const MAX_ENTRIES: usize = 32;
+/// Maximum number of entries of each list, also in answers about the status.
+pub(crate) const MAX_ENTRIES: usize = 32;
 /// Minimum interval between writes, as each costs a sync.
 const INTERVAL: Duration = Duration::from_secs(2);
 
@@ -50,64 +51,42 @@ pub fn read_status_file(vault: &Vault, run: &RunName) -> Result<Option<StatusFil
 }
 
 /// Writes the status files of all runs when they change.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct StatusFiles {
-    pub(crate) node: NodeName,
-    pub(crate) started_at: Timestamp,
-    runs: Vec<RunFile>,
-}
-
-#[derive(Debug, Clone)]
-struct RunFile {
-    run: RunName,
-    remotes: Vec<RemoteName>,
-    written: Option<StatusFile>,
+    shared: Arc<Shared>,
+    /// What was last written, by run.
+    written: Vec<Option<StatusFile>>,
 }
 
 impl StatusFiles {
-    pub(crate) fn new(options: &AgentOptions, started_at: Timestamp) -> Self {
-        let file = |run: &AgentRun| RunFile {
-            run: run.run.clone(),
-            remotes: run.remotes.clone(),
-            written: None,
-        };
-        Self {
-            node: options.writer.place.node().clone(),
-            started_at,
-            runs: options.runs.iter().map(file).collect(),
-        }
-    }
-
-    /// Returns the current contents, by run.
-    pub(crate) fn current(&self, status: &AgentStatus) -> Vec<(RunName, StatusFile)> {
-        let runs = self.runs.iter();
-        runs.map(|file| (file.run.clone(), self.current_of(file, status)))
-            .collect()
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let written = shared.options.runs.iter().map(|_| None).collect();
+        Self { shared, written }
     }
 
     /// Writes periodically until nothing more will be sealed.
-    pub(crate) async fn work(mut self, vault: Vault, status: Arc<AgentStatus>, signals: Arc<Signals>) {
-        while !signals.all_sealed.is_cancelled() {
-            self = self.write(&vault, &status).await;
+    pub(crate) async fn work(mut self) {
+        let all_sealed = self.shared.signals.all_sealed.clone();
+        while !all_sealed.is_cancelled() {
+            self = self.write().await;
             tokio::select! {
-                () = signals.all_sealed.cancelled() => {}
+                () = all_sealed.cancelled() => {}
                 () = tokio::time::sleep(INTERVAL) => {}
             }
         }
     }
 
     /// Writes the files that changed.
-    pub(crate) async fn write(mut self, vault: &Vault, status: &Arc<AgentStatus>) -> Self {
-        let (vault, status) = (vault.clone(), Arc::clone(status));
+    pub(crate) async fn write(mut self) -> Self {
         let fallback = Self {
-            runs: Vec::new(),
-            ..self.clone()
+            shared: Arc::clone(&self.shared),
+            written: Vec::new(),
         };
         let write = move || {
-            for index in 0..self.runs.len() {
-                let current = self.current_of(&self.runs[index], &status);
+            let vault = &self.shared.vault.vault;
+            for (run, written) in self.shared.options.runs.iter().zip(&mut self.written) {
                 // A full disk has its own warnings.
-                if let Err(error) = self.runs[index].write(&vault, current) {
+                if let Err(error) = write_changed(vault, &run.name, status_file(&self.shared, run), written) {
                     tracing::debug!(%error, "cannot write the agent's status file");
                 }
             }
@@ -115,48 +94,57 @@ impl StatusFiles {
         };
         blocking(write).await.unwrap_or(fallback)
     }
+}
 
-    fn current_of(&self, file: &RunFile, status: &AgentStatus) -> StatusFile {
-        let remotes = file.remotes.iter().map(|remote| {
-            let state = status.remote(&file.run, remote);
-            let described = |(id, trouble): (&StepId, &Trouble)| FailedStep {
-                id: *id,
-                reason: trouble.reason.clone(),
-                needs_operator: trouble.needs_operator,
-            };
-            let (failing, lacking) = (state.failing().rev(), state.lacking_parts().rev());
-            let error = state.fault.as_ref();
-            RemoteUploads {
-                remote: remote.clone(),
-                uploading: state.uploading,
-                failed: failing.take(MAX_ENTRIES).map(described).collect(),
-                lacking_parts: lacking.take(MAX_ENTRIES).map(described).collect(),
-                error_kind: error.and_then(|error| Some(error.kind?.name().to_owned())),
-                needs_operator: error.is_some_and(|error| error.needs_operator),
-                last_error: error.map(|error| error.reason.clone()),
-            }
-        });
-        StatusFile {
-            format: FORMAT,
-            node: self.node.clone(),
-            process_id: std::process::id(),
-            started_at: self.started_at,
-            remotes: remotes.collect(),
-            skipped: status.skipped_of(&file.run, MAX_ENTRIES),
-        }
+/// Writes the file if it changed. Blocks: it syncs.
+fn write_changed(
+    vault: &Vault,
+    run: &RunName,
+    current: StatusFile,
+    written: &mut Option<StatusFile>,
+) -> Result<()> {
+    if written.as_ref() == Some(&current) {
+        return Ok(());
+    }
+    let bytes = serde_json::to_vec(&current)
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
+    vault.write_note(run, KEY, &bytes)?;
+    *written = Some(current);
+    Ok(())
+}
+
+fn status_file(shared: &Shared, run: &RunSettings) -> StatusFile {
+    StatusFile {
+        format: FORMAT,
+        node: shared.options.node().clone(),
+        process_id: std::process::id(),
+        started_at: shared.started_at,
+        remotes: remote_uploads(shared, run),
+        skipped: shared.reporter.status.skipped_of(&run.name, MAX_ENTRIES),
     }
 }
 
-impl RunFile {
-    /// Writes the file if it changed. Blocks: it syncs.
-    fn write(&mut self, vault: &Vault, current: StatusFile) -> Result<()> {
-        if self.written.as_ref() == Some(&current) {
-            return Ok(());
+/// Returns the current state of a run with each of its remotes, in the configured order.
+pub(crate) fn remote_uploads(shared: &Shared, run: &RunSettings) -> Vec<RemoteUploads> {
+    let described = |(id, trouble): (&StepId, &Trouble)| FailedStep {
+        id: *id,
+        reason: trouble.reason.clone(),
+        needs_operator: trouble.needs_operator,
+    };
+    let of_remote = |remote: &AgentRemote| {
+        let remote = &remote.settings.name;
+        let state = shared.reporter.status.remote(&run.name, remote);
+        let (failing, lacking) = (state.failing().rev(), state.lacking_parts().rev());
+        let error = state.fault.as_ref();
+        RemoteUploads {
+            remote: remote.clone(),
+            uploading: state.uploading,
+            failed: failing.take(MAX_ENTRIES).map(described).collect(),
+            lacking_parts: lacking.take(MAX_ENTRIES).map(described).collect(),
+            error_kind: error.and_then(|error| Some(error.kind?.name().to_owned())),
+            needs_operator: error.is_some_and(|error| error.needs_operator),
+            last_error: error.map(|error| error.reason.clone()),
         }
-        let bytes = serde_json::to_vec(&current)
-            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
-        vault.write_note(&self.run, KEY, &bytes)?;
-        self.written = Some(current);
-        Ok(())
-    }
+    };
+    shared.options.remotes_of(run).map(of_remote).collect()
 }

@@ -132,7 +132,7 @@ impl StepQuery {
 
 impl StepProgress {
     /// Creates the state of an unknown step.
-    fn unknown(query: &StepQuery, remotes: &[RunRemote]) -> Self {
+    pub fn unknown(query: &StepQuery, remotes: &[RunRemote]) -> Self {
         let on = |remote: &RunRemote| RemoteProgress {
             remote: remote.name().clone(),
             required: remote.settings.required,

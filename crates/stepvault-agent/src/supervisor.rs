@@ -9,31 +9,34 @@ use stepvault_core::observe::Observer;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::cpu_share::CpuShare;
+use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
 
 use crate::agent_status::AgentStatus;
-use crate::announcements::Announcements;
-use crate::assembly::{Shared, Tasks};
+use crate::assembly::Tasks;
 use crate::control::{Control, ControlState, wait_permits};
 use crate::discovery::{Discovery, EarlyPlace, ScanMode};
-use crate::drain::{DrainState, Excluded, announce_plans, report_earlier_drains, write_drain_records};
-use crate::final_report::{UndurableContents, final_report};
+use crate::drain::state::DrainState;
+use crate::drain::{Excluded, announce_plans, report_earlier_drains, write_drain_records};
+use crate::final_report::final_report;
 use crate::followed::Followed;
-use crate::metrics::{CountingObserver, Metrics};
+use crate::metrics::{AgentObserver, Metrics};
 use crate::notice;
 use crate::options::AgentOptions;
 use crate::priority::Priority;
-use crate::remotes::{ServedRun, remotes_of, served_runs};
-use crate::report::{AgentReport, NotDurable};
+use crate::remotes::{ServedRun, served_runs, with_timeouts};
+use crate::report::{AgentReport, LeftUndone, NotDurable};
 use crate::reporter::Reporter;
+use crate::shared::Shared;
 use crate::signals::Signals;
 use crate::starts::OwnStart;
 use crate::status_file::StatusFiles;
 use crate::stop::Stop;
-use crate::throughput::{MeteringObserver, Throughput};
+use crate::throughput::Throughput;
 use crate::vault_access::VaultAccess;
 use crate::vault_watch::VaultWatch;
 use stepvault_local::clock::SystemClock;
@@ -57,77 +60,46 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     // Before anything that may take long: the trainer may save already.
     let started_at = SystemClock.now();
     options.check()?;
-    let followed = options
-        .followed_process
-        .map(|process_id| Followed::new(process_id, stop.clone()));
+    let followed = options.lifecycle.followed_process;
+    let followed = followed.map(|process_id| Followed::new(process_id, stop.clone()));
     let followed = followed.transpose()?;
     let priority = lowered(&options, &*observer);
-    if options.trainer_ended {
-        options.cpu_share.lift();
+    let share = options.agent.cpu_share_percent;
+    let cpu_share = share.map_or_else(CpuShare::unlimited, CpuShare::new);
+    if options.lifecycle.trainer_ended {
+        cpu_share.lift();
     }
+    let service = Service {
+        options: Arc::new(options),
+        followed,
+        cpu_share,
+        observer,
+        stop,
+        started_at,
+    };
     let restored = async {
-        stop.wait().await;
+        service.stop.wait().await;
         drop(priority);
-        options.cpu_share.lift();
+        service.cpu_share.lift();
         std::future::pending().await
     };
     tokio::select! {
         biased;
-        report = Box::pin(serve(&options, followed.as_ref(), &observer, &stop, started_at)) => report,
+        report = Box::pin(service.serve()) => report,
         report = restored => report,
     }
 }
 
 /// Lowers the priority of this process, if the options want it and the trainer may still run.
 fn lowered(options: &AgentOptions, observer: &dyn Observer) -> Option<Priority> {
-    if options.nice == 0 || options.trainer_ended {
+    if options.agent.nice == 0 || options.lifecycle.trainer_ended {
         return None;
     }
-    let lowered = Priority::lower(i32::from(options.nice));
+    let lowered = Priority::lower(i32::from(options.agent.nice));
     let warn = |error: &Error| {
         observer.warn(error.text_with_hint());
     };
     lowered.inspect_err(warn).ok()
-}
-
-/// Serves one vault after the other.
-async fn serve(
-    options: &AgentOptions,
-    followed: Option<&Arc<Followed>>,
-    observer: &Arc<dyn Observer>,
-    stop: &Stop,
-    started_at: Timestamp,
-) -> Result<AgentReport> {
-    let mut lost = Vec::new();
-    loop {
-        let (watch, waiting) =
-            match Box::pin(serve_vault(options, followed, observer, stop, started_at, &lost)).await? {
-                Served::Ended(report) => return Ok(*report),
-                Served::VaultGone { watch, waiting } => (watch, waiting),
-            };
-        let steps: BTreeSet<(&RunName, StepId)> = waiting.iter().map(|step| (&step.run, step.id)).collect();
-        let lost_with_it = match steps.len() {
-            0 => "every step in it was durable".to_owned(),
-            1 => "it held 1 step that was not durable".to_owned(),
-            steps => format!("it held {steps} steps that were not durable"),
-        };
-        let what = format!(
-            "the vault {} was deleted or replaced under the agent: {lost_with_it}",
-            options.vault_directory.display()
-        );
-        lost.extend(waiting);
-        if options.once {
-            return Err(Error::new(ErrorKind::Failed, what)
-                .hint("run it again: it seals the steps that the trainer still has"));
-        }
-        observer.warn(&what);
-        watch.may_begin_anew().await?;
-        let text = format!(
-            "creating a new vault in {}; the steps that the trainer still has are sealed again",
-            options.vault_directory.display()
-        );
-        observer.warn(&text);
-    }
 }
 
 /// How serving one vault ended.
@@ -142,138 +114,183 @@ enum Served {
     },
 }
 
-/// Serves one vault. `lost` is what was lost with earlier vaults.
-async fn serve_vault(
-    options: &AgentOptions,
-    followed: Option<&Arc<Followed>>,
-    observer: &Arc<dyn Observer>,
-    stop: &Stop,
+/// The service, over the vaults that it serves one after the other.
+struct Service {
+    options: Arc<AgentOptions>,
+    followed: Option<Arc<Followed>>,
+    cpu_share: CpuShare,
+    observer: Arc<dyn Observer>,
+    stop: Stop,
     started_at: Timestamp,
-    lost: &[NotDurable],
-) -> Result<Served> {
-    let scan_mode = if options.once {
-        ScanMode::Once
-    } else {
-        ScanMode::Continuous
-    };
-    let mut discoveries = options
-        .runs
-        .iter()
-        .map(|run| Discovery::new(run, &options.profiles, scan_mode, options.extent_of(run)))
-        .collect::<Result<Vec<_>>>()?;
-    let drain = DrainState::new(stop.clone(), options.drain_deadline);
-    let open = async {
-        let watch = open_vault(options).await?;
-        warn_of_unserved_runs(options, watch.vault(), observer).await?;
-        Ok(watch)
-    };
-    let watch = tokio::select! {
-        biased;
-        opened = open => opened?,
-        () = drain.uploads_end() => return Err(stopped_before_it_began(options)),
-    };
-    let vault = watch.vault();
-    for (run, discovery) in options.runs.iter().zip(&mut discoveries) {
-        let Some(discovery) = discovery else { continue };
-        let others = options.runs.iter().chain(&options.other_runs);
-        discovery.share_directory(others.filter(|other| other.run != run.run));
-        discovery.link_early(EarlyPlace {
-            vault: vault.clone(),
-            links: options.links,
-            low_bytes: options.local_limits.free_space_low_bytes,
+}
+
+impl Service {
+    /// Serves one vault after the other.
+    async fn serve(&self) -> Result<AgentReport> {
+        let place = self.options.vault_directory.display();
+        let mut lost = Vec::new();
+        loop {
+            let (watch, waiting) = match Box::pin(self.serve_vault(&lost)).await? {
+                Served::Ended(report) => return Ok(*report),
+                Served::VaultGone { watch, waiting } => (watch, waiting),
+            };
+            let steps: BTreeSet<(&RunName, StepId)> =
+                waiting.iter().map(|step| (&step.run, step.id)).collect();
+            let lost_with_it = match steps.len() {
+                0 => "every step in it was durable".to_owned(),
+                1 => "it held 1 step that was not durable".to_owned(),
+                steps => format!("it held {steps} steps that were not durable"),
+            };
+            let what = format!("the vault {place} was deleted or replaced under the agent: {lost_with_it}");
+            lost.extend(waiting);
+            if self.options.lifecycle.once {
+                return Err(Error::new(ErrorKind::Failed, what)
+                    .hint("run it again: it seals the steps that the trainer still has"));
+            }
+            self.observer.warn(&what);
+            watch.may_begin_anew().await?;
+            self.observer.warn(format!(
+                "creating a new vault in {place}; the steps that the trainer still has are sealed again"
+            ));
+        }
+    }
+
+    /// Serves one vault. `lost` is what was lost with earlier vaults.
+    async fn serve_vault(&self, lost: &[NotDurable]) -> Result<Served> {
+        let mut discoveries = self.discoveries()?;
+        let drain = DrainState::new(self.stop.clone(), self.options.agent.drain_deadline);
+        let open = async {
+            let watch = open_vault(&self.options).await?;
+            self.warn_of_unserved_runs(watch.vault()).await?;
+            Ok(watch)
+        };
+        let watch = tokio::select! {
+            biased;
+            opened = open => opened?,
+            () = drain.uploads_end() => return Err(stopped_before_it_began(&self.options)),
+        };
+        self.prepare(&mut discoveries, watch.vault());
+        let (shared, metrics, runs) = self.share(watch.vault(), drain);
+        let reporter = &shared.reporter;
+        for run in &self.options.runs {
+            reporter.info(&self.options.description_of(run));
+        }
+        let own_start = OwnStart::record(&shared).await;
+        let tasks = Tasks::new(&shared, discoveries);
+        let (ended, told) = watch::channel(None);
+        let control_state = ControlState {
+            shared: Arc::clone(&shared),
+            followed: self.followed.clone(),
+            runs,
+            metrics,
+            ended: told,
+            waits: wait_permits(),
+        };
+        let control = Control::start(control_state, ended).await?;
+        // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
+        let life = Box::pin(live(&shared, self.followed.as_ref(), &watch, tasks));
+        let lived = LocalSet::new().run_until(life).await;
+        if let Ok(Lived::VaultGone) = lived {
+            own_start.abandon();
+            control.end(None).await;
+            let waiting = reporter.status.lost_with_vault(&self.options.remotes);
+            return Ok(Served::VaultGone { watch, waiting });
+        }
+        own_start.record_end(self.stop.requested(), &lived).await;
+        lived?;
+        let report = conclude(&shared, lost).await;
+        control.end(report.as_ref().ok()).await;
+        drop(watch);
+        report.map(|report| Served::Ended(Box::new(report)))
+    }
+
+    fn discoveries(&self) -> Result<Vec<Option<Discovery>>> {
+        let scan_mode = if self.options.lifecycle.once {
+            ScanMode::Once
+        } else {
+            ScanMode::Continuous
+        };
+        let (options, profiles) = (&self.options, &self.options.profiles);
+        let runs = options.runs.iter();
+        runs.map(|run| Discovery::new(run, profiles, scan_mode, options.extent_of(run)))
+            .collect()
+    }
+
+    /// Gives the discoveries what they need of other runs and of the vault.
+    fn prepare(&self, discoveries: &mut [Option<Discovery>], vault: &Vault) {
+        let options = &self.options;
+        for (run, discovery) in options.runs.iter().zip(discoveries) {
+            let Some(discovery) = discovery else { continue };
+            let others = options.runs.iter().chain(&options.other_runs);
+            discovery.share_directory(others.filter(|other| other.name != run.name));
+            discovery.link_early(EarlyPlace {
+                vault: vault.clone(),
+                links: options.local.links,
+                low_bytes: options.local.limits.free_space_low_bytes,
+            });
+        }
+    }
+
+    /// Creates what the tasks share and what clients are answered from.
+    fn share(&self, vault: &Vault, drain: DrainState) -> (Arc<Shared>, Arc<Metrics>, Arc<[ServedRun]>) {
+        let (status, throughput) = (Arc::new(AgentStatus::default()), Arc::<Throughput>::default());
+        let runs: Arc<[ServedRun]> = served_runs(&with_timeouts(&self.options), vault).into();
+        let metrics = Arc::new(Metrics::new(
+            &self.options,
+            self.started_at,
+            vault.clone(),
+            Arc::clone(&status),
+            Arc::clone(&runs),
+        ));
+        let observer = Arc::new(AgentObserver {
+            metrics: Arc::clone(&metrics),
+            throughput: Arc::clone(&throughput),
+            next: Arc::clone(&self.observer),
         });
+        let shared = Shared {
+            options: Arc::clone(&self.options),
+            started_at: self.started_at,
+            vault: VaultAccess::new(vault.clone()),
+            reporter: Reporter { status, observer },
+            signals: Arc::new(Signals::new(self.options.remotes.len())),
+            drain,
+            throughput,
+            announcements: Arc::default(),
+            cpu_share: self.cpu_share.clone(),
+        };
+        (Arc::new(shared), metrics, runs)
     }
-    let (status, throughput) = (Arc::new(AgentStatus::default()), Arc::new(Throughput::default()));
-    let runs: Arc<[ServedRun]> = served_runs(options, vault).into();
-    let metrics = Metrics::new(
-        options,
-        started_at,
-        vault.clone(),
-        Arc::clone(&status),
-        Arc::clone(&runs),
-    );
-    let metrics = Arc::new(metrics);
-    let counting: Arc<dyn Observer> = Arc::new(CountingObserver {
-        metrics: Arc::clone(&metrics),
-        next: Arc::clone(observer),
-    });
-    let observer = Arc::new(MeteringObserver {
-        inner: counting,
-        throughput: Arc::clone(&throughput),
-    });
-    let shared = Shared {
-        vault: VaultAccess::new(vault.clone()),
-        reporter: Reporter { status, observer },
-        signals: Arc::new(Signals::new(options.remotes.len())),
-        drain,
-        throughput,
-        announcements: Arc::new(Announcements::default()),
-    };
-    let reporter = &shared.reporter;
-    for run in &options.runs {
-        reporter.info(&run.beginning(&options.vault_directory));
+
+    /// Steps of an unserved run would otherwise wait forever without a message.
+    async fn warn_of_unserved_runs(&self, vault: &Vault) -> Result<()> {
+        let (options, vault) = (Arc::clone(&self.options), vault.clone());
+        let left = blocking(move || LeftUndone::in_vault(&vault, &options)).await?;
+        for run in left.unserved {
+            self.observer.warn(run.to_string());
+        }
+        Ok(())
     }
-    let own_start = OwnStart::record(options, vault, reporter).await;
-    let tasks = shared.tasks(options, discoveries, started_at);
-    let status_files = StatusFiles::new(options, started_at);
-    let (ended, told) = watch::channel(None);
-    let control_state = ControlState {
-        vault: vault.clone(),
-        status: Arc::clone(&reporter.status),
-        drain: shared.drain.clone(),
-        followed: followed.cloned(),
-        throughput: Arc::clone(&shared.throughput),
-        announcements: Arc::clone(&shared.announcements),
-        runs,
-        status_files: status_files.clone(),
-        metrics,
-        ended: told,
-        waits: wait_permits(),
-    };
-    let control = Control::start(options, control_state, ended, reporter).await?;
-    // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
-    let life = live(options, &shared, followed, &watch, tasks, status_files.clone());
-    let life = Box::pin(life);
-    let lived = LocalSet::new().run_until(life).await;
-    if let Ok(Lived::VaultGone) = lived {
-        own_start.abandon();
-        control.end(None).await;
-        let waiting = reporter.status.lost_with_vault(&options.remotes);
-        return Ok(Served::VaultGone { watch, waiting });
-    }
-    own_start.record_end(stop.requested(), &lived).await;
-    lived?;
-    let report = conclude(options, &shared, status_files, lost).await;
-    control.end(report.as_ref().ok()).await;
-    drop(watch);
-    report.map(|report| Served::Ended(Box::new(report)))
 }
 
 /// Writes the status files and the report; after a drain, within its remaining time.
-async fn conclude(
-    options: &AgentOptions,
-    shared: &Shared,
-    status_files: StatusFiles,
-    lost: &[NotDurable],
-) -> Result<AgentReport> {
-    let Shared { reporter, drain, .. } = shared;
-    let (vault, status) = (&shared.vault.vault, &reporter.status);
-    let report = final_report(options, vault, status, &drain.stop, lost);
+async fn conclude(shared: &Arc<Shared>, lost: &[NotDurable]) -> Result<AgentReport> {
+    let (drain, status_files) = (&shared.drain, StatusFiles::new(Arc::clone(shared)));
+    let report = final_report(shared, lost);
     let (Some(request), Some(deadline)) = (drain.stop.requested(), drain.record_deadline()) else {
-        status_files.write(vault, status).await;
+        status_files.write().await;
         return report.await;
     };
     // First the report, which separates durable from lost steps. If it fails, an error is returned: any other report
     // would look like success.
     let report = timeout_at(deadline, report).await.map_err(|_| {
         Error::new(ErrorKind::Failed, "cannot report what the drain left")
-            .on(vault.root().display())
+            .on(shared.vault.vault.root().display())
             .because("the vault could not be read before the deadline")
             .hint("run 'stepvault status' while the vault exists; the next start continues with it")
     })??;
-    write_drain_records(options, vault, reporter, &request, &report, deadline).await;
+    write_drain_records(shared, &request, &report, deadline).await;
     // Without this, readers would see the state of two seconds before.
-    let _ = timeout_at(deadline, status_files.write(vault, status)).await;
+    let _ = timeout_at(deadline, status_files.write()).await;
     Ok(report)
 }
 
@@ -288,12 +305,10 @@ enum Lived {
 
 /// Runs from the first scan to the end of the drain.
 async fn live(
-    options: &AgentOptions,
-    shared: &Shared,
+    shared: &Arc<Shared>,
     followed: Option<&Arc<Followed>>,
     watch: &VaultWatch,
     tasks: Tasks,
-    status_files: StatusFiles,
 ) -> Result<Lived> {
     let Tasks {
         mut sealer,
@@ -303,11 +318,10 @@ async fn live(
         prunes,
         other_writers,
     } = tasks;
-    let (reporter, signals, drain) = (&shared.reporter, &shared.signals, &shared.drain);
+    let (once, signals, drain) = (shared.options.lifecycle.once, &shared.signals, &shared.drain);
     let mut running = JoinSet::new();
     let mut at_the_end = None;
-    let (vault, status) = (watch.vault().clone(), Arc::clone(&reporter.status));
-    running.spawn_local(status_files.work(vault, status, Arc::clone(signals)));
+    running.spawn_local(StatusFiles::new(Arc::clone(shared)).work());
     let workers = upload_workers.iter();
     let planners = workers
         .map(|worker| worker.planner(Excluded::default()))
@@ -316,7 +330,7 @@ async fn live(
     for worker in upload_workers {
         running.spawn_local(worker.work());
     }
-    if options.once {
+    if once {
         at_the_end = Some((local, prunes));
     } else {
         // The vault may have changed while no service ran.
@@ -327,15 +341,10 @@ async fn live(
         }
     }
     let mut beside = JoinSet::new();
-    beside.spawn_local(announce_plans(planners, drain.clone(), reporter.clone()));
-    let runs = options.runs.iter().map(|run| {
-        let remotes = remotes_of(run, &options.remotes, watch.vault());
-        (run.run.clone(), remotes)
-    });
-    let earlier = report_earlier_drains(watch.vault().clone(), reporter.clone(), runs.collect());
-    beside.spawn_local(earlier);
-    if !options.once {
-        notice::watch(&options.notices, reporter, drain, &mut beside);
+    beside.spawn_local(announce_plans(planners, Arc::clone(shared)));
+    beside.spawn_local(report_earlier_drains(Arc::clone(shared)));
+    if !once {
+        notice::watch(shared, &mut beside);
         beside.spawn_local(other_writers.work());
     }
     let life = async {
@@ -365,7 +374,7 @@ async fn live(
         },
         () = drain.uploads_end() => Ok(Lived::Ended),
         () = succeeded(followed, signals) => {
-            reporter.info("another process asked for an agent: leaving the uploads to the one that it starts");
+            shared.reporter.info("another process asked for an agent: leaving the uploads to the one that it starts");
             Ok(Lived::Ended)
         }
     };
@@ -385,7 +394,10 @@ async fn succeeded(followed: Option<&Arc<Followed>>, signals: &Signals) {
 
 /// Opens and locks the vault, and cleans up after a killed process.
 async fn open_vault(options: &AgentOptions) -> Result<VaultWatch> {
-    let (directory, parents) = (options.vault_directory.clone(), options.vault_parents);
+    let (directory, parents) = (
+        options.vault_directory.clone(),
+        Parents::allowed_if(options.local.allow_shared_parents),
+    );
     blocking(move || {
         let vault = Vault::open_or_create_below(&directory, parents)?;
         let lock = vault.lock()?;
@@ -401,20 +413,6 @@ fn stopped_before_it_began(options: &AgentOptions) -> Error {
         .on(options.vault_directory.display())
         .because("the vault was not open by the deadline")
         .hint("start the agent again: it continues with the sealed steps, which are unaffected")
-}
-
-/// Steps of an unserved run would otherwise wait forever without a message.
-async fn warn_of_unserved_runs(
-    options: &AgentOptions,
-    vault: &Vault,
-    observer: &Arc<dyn Observer>,
-) -> Result<()> {
-    let (options, vault) = (options.clone(), vault.clone());
-    let left = blocking(move || UndurableContents::scan(&vault, &options)).await?;
-    for run in left.unserved {
-        observer.warn(run.to_string());
-    }
-    Ok(())
 }
 
 /// Waits for all tasks. A task that panicked ends the service, so that its supervisor restarts it.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::ids::RemoteName;
-use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::observe::{Event, Tier};
 use tokio::time::Instant;
 
 /// Length of the measured upload time. Long enough for slow remotes, whose parts complete in bursts.
@@ -115,30 +115,21 @@ impl Throughput {
     pub(crate) fn bytes_per_second(&self, remote: &RemoteName) -> Option<u64> {
         self.with(remote, |meter| meter.bytes_per_second(Instant::now()))
     }
-}
 
-/// Forwards every event and counts the bytes.
-#[derive(Debug)]
-pub(crate) struct MeteringObserver {
-    pub(crate) inner: Arc<dyn Observer>,
-    pub(crate) throughput: Arc<Throughput>,
-}
-
-impl Observer for MeteringObserver {
-    fn on_event(&self, event: &Event<'_>) {
+    /// Counts the bytes of an event.
+    pub(crate) fn count(&self, event: &Event<'_>) {
         match event {
             Event::BytesMoved {
                 tier: Tier::Remote(remote),
                 bytes,
             } => {
                 let bytes = i64::try_from(*bytes).unwrap_or(i64::MAX);
-                self.throughput
-                    .with(remote, |meter| meter.moved(Instant::now(), bytes));
+                self.with(remote, |meter| meter.moved(Instant::now(), bytes));
             }
             Event::BytesInFlight {
                 tier: Tier::Remote(remote),
                 change_bytes,
-            } => self.throughput.with(remote, |meter| {
+            } => self.with(remote, |meter| {
                 meter.in_flight_bytes += change_bytes;
                 meter.moved(Instant::now(), *change_bytes);
             }),
@@ -146,12 +137,9 @@ impl Observer for MeteringObserver {
             Event::BytesGivenUp {
                 tier: Tier::Remote(remote),
                 bytes,
-            } => self
-                .throughput
-                .with(remote, |meter| meter.in_flight_bytes -= bytes.cast_signed()),
+            } => self.with(remote, |meter| meter.in_flight_bytes -= bytes.cast_signed()),
             _ => {}
         }
-        self.inner.on_event(event);
     }
 }
 
@@ -197,16 +185,12 @@ mod tests {
     #[test]
     fn each_remote_has_its_own() {
         let throughput = Arc::new(Throughput::default());
-        let observer = MeteringObserver {
-            inner: Arc::new(stepvault_core::observe::SilentObserver),
-            throughput: Arc::clone(&throughput),
-        };
         let (main, other) = ("main".parse::<RemoteName>().unwrap(), "other".parse().unwrap());
         let busy = throughput.busy(&main);
         throughput.with(&main, |meter| {
             meter.busy_before = Duration::from_secs(9);
         });
-        observer.on_event(&Event::BytesMoved {
+        throughput.count(&Event::BytesMoved {
             tier: &Tier::Remote(main.clone()),
             bytes: 90_000,
         });

@@ -25,15 +25,20 @@ pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Res
             .because("this agent was not started for a process: it runs until it is told to end")
             .hint("to end it, send a request to /v1/drain")
     })?;
-    state.announcements.left(request.process_id);
+    state.shared.announcements.left(request.process_id);
     let deadline = deadline_after(request.deadline_seconds);
-    let deadline = deadline.unwrap_or_else(|| Instant::now() + state.drain.configured);
+    let deadline = deadline.unwrap_or_else(|| Instant::now() + state.shared.drain.configured);
     let waiting = request.wait.then(|| followed.waiting_client());
     let was_last = followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline));
     if was_last && waiting.is_some() {
         return ended(state).await;
     }
-    let remaining = state.drain.stop.requested().and_then(|request| request.deadline);
+    let remaining = state
+        .shared
+        .drain
+        .stop
+        .requested()
+        .and_then(|request| request.deadline);
     Ok(document(StatusCode::OK, still_serving(remaining)))
 }
 
@@ -52,7 +57,7 @@ fn deadline_after(seconds: Option<u64>) -> Option<Instant> {
 
 pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result<Answer> {
     let now = Instant::now();
-    let (stop, configured) = (&state.drain.stop, state.drain.configured);
+    let (stop, configured) = (&state.shared.drain.stop, state.shared.drain.configured);
     let asked_for = deadline_after(request.deadline_seconds);
     // The configured deadline counts like an earlier request's: a request without a deadline shortens nothing.
     let deadline = match asked_for {
@@ -92,15 +97,17 @@ async fn ended(state: &ControlState) -> Result<Answer> {
 /// Returns the final response of an ended service to clients that waited for the end.
 pub(super) fn final_response(report: Option<&AgentReport>) -> Option<DrainAnswer> {
     let report = report?;
-    let (required, optional): (Vec<_>, Vec<_>) = report.not_durable.iter().partition(|step| step.required);
-    let required_first = required.into_iter().chain(optional);
+    let mut left = report.left.clone();
+    // Those on required remotes first.
+    left.not_durable.sort_by_key(|step| !step.required);
+    left.not_durable.truncate(MAX_NAMED);
+    left.unsealed.truncate(MAX_NAMED);
+    left.unreadable.truncate(MAX_NAMED);
+    left.unserved.truncate(MAX_NAMED);
     Some(DrainAnswer {
         ended: true,
         remaining_seconds: 0,
         durable: Some(report.is_durable()),
-        not_durable: required_first.take(MAX_NAMED).cloned().collect(),
-        unsealed: report.unsealed.iter().take(MAX_NAMED).cloned().collect(),
-        unreadable: report.unreadable.iter().take(MAX_NAMED).cloned().collect(),
-        unserved: report.unserved.iter().take(MAX_NAMED).cloned().collect(),
+        left,
     })
 }

@@ -19,21 +19,17 @@ use std::sync::Arc;
 
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::vault::Vault;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use crate::agent_status::AgentStatus;
-use crate::announcements::Announcements;
-use crate::drain::DrainState;
 use crate::followed::Followed;
 pub use crate::messages::{
-    AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest, DetachRequest,
-    DrainAnswer, DrainRequest, RemoteRate, RunStatus, Skipped, StatusAnswer, WaitAnswer, WaitRequest,
+    AgentProcess, AnnounceAnswer, AnnounceRequest, AnnouncedStep, AnnouncementState, AttachAnswer,
+    AttachRequest, DetachRequest, DrainAnswer, DrainRequest, RemoteRate, RunStatus, SeenOfRun, Skipped,
+    StatusAnswer, WaitAnswer, WaitRequest,
 };
 use crate::metrics::Metrics;
 use crate::remotes::ServedRun;
-use crate::status_file::StatusFiles;
-use crate::throughput::Throughput;
+use crate::shared::Shared;
 pub(crate) use start::Control;
 
 /// Maximum number of requests that wait at once.
@@ -50,15 +46,10 @@ pub(crate) fn wait_permits() -> Semaphore {
 /// The state from which requests are answered.
 #[derive(Debug)]
 pub(crate) struct ControlState {
-    pub(crate) vault: Vault,
-    pub(crate) status: Arc<AgentStatus>,
-    pub(crate) drain: DrainState,
+    pub(crate) shared: Arc<Shared>,
     /// The processes that the service runs for, if it was started for one.
     pub(crate) followed: Option<Arc<Followed>>,
-    pub(crate) throughput: Arc<Throughput>,
-    pub(crate) announcements: Arc<Announcements>,
     pub(crate) runs: Arc<[ServedRun]>,
-    pub(crate) status_files: StatusFiles,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ended: watch::Receiver<FinalResponse>,
     pub(crate) waits: Semaphore,
@@ -67,10 +58,10 @@ pub(crate) struct ControlState {
 impl ControlState {
     /// Returns the named run, or the only one.
     fn run(&self, name: Option<&RunName>) -> Result<&ServedRun> {
-        let names: Vec<&str> = self.runs.iter().map(|served| served.run.as_str()).collect();
+        let names: Vec<&str> = self.runs.iter().map(|served| served.name().as_str()).collect();
         let names = names.join(", ");
         match (name, &*self.runs) {
-            (Some(name), runs) => runs.iter().find(|served| served.run == *name).ok_or_else(|| {
+            (Some(name), runs) => runs.iter().find(|served| served.name() == name).ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, "this agent does not serve the run")
                     .on(name)
                     .hint(format!("use one of its runs: {names}"))

@@ -12,21 +12,21 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::tree::scan;
 
 use super::http::{Answer, Refusal, document, read, text};
 use super::{ControlState, drain, wait};
 use crate::announcements::Added;
 use crate::messages::{
-    AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest, RemoteRate, RunStatus,
-    Skipped, StatusAnswer,
+    AgentProcess, AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest,
+    RemoteRate, RunStatus, SeenOfRun, Skipped, StatusAnswer,
 };
 use crate::metrics::Metrics;
+use crate::status_file::{MAX_ENTRIES, remote_uploads};
 
 /// How long an announcement is awaited before the answer says that it is queued.
 const SEALED_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of listed entries that are not sealed yet.
-const MAX_UNFINISHED: usize = 32;
 /// How long a query about an announcement waits for progress.
 const NEWS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -120,40 +120,42 @@ fn entries(of: Vec<(PathBuf, String)>) -> Vec<Skipped> {
 }
 
 fn status(state: &ControlState) -> StatusAnswer {
-    let (status, files) = (&state.status, state.status_files.current(&state.status));
+    let shared = &state.shared;
+    let (options, status) = (&shared.options, &shared.reporter.status);
     let problems = state.metrics.problems();
-    let remotes: BTreeSet<&RemoteName> = files
+    let remotes: BTreeSet<&RemoteName> = state
+        .runs
         .iter()
-        .flat_map(|(_, file)| file.remotes.iter().map(|on| &on.remote))
+        .flat_map(|run| run.remotes.iter().map(RunRemote::name))
         .collect();
     let rates = remotes.into_iter().map(|remote| RemoteRate {
         remote: remote.clone(),
-        bytes_per_second: state.throughput.bytes_per_second(remote),
+        bytes_per_second: shared.throughput.bytes_per_second(remote),
         next_prune_at: status.next_prune(remote).map(Timestamp::to_rfc3339),
     });
-    let rates = rates.collect();
-    let runs = files.into_iter().map(|(run, file)| RunStatus {
-        remotes: file.remotes,
-        skipped: entries(file.skipped),
-        unfinished: entries(status.unfinished_of(&run, MAX_UNFINISHED)),
-        other_writers: status.other_writers(&run),
-        unsealed: entries(status.unsealed_of(&run, MAX_UNFINISHED)),
-        run,
+    let runs = options.runs.iter().map(|run| RunStatus {
+        run: run.name.clone(),
+        remotes: remote_uploads(shared, run),
+        seen: SeenOfRun {
+            skipped: entries(status.skipped_of(&run.name, MAX_ENTRIES)),
+            unfinished: entries(status.unfinished_of(&run.name, MAX_ENTRIES)),
+            unsealed: entries(status.unsealed_of(&run.name, MAX_ENTRIES)),
+            other_writers: status.other_writers(&run.name),
+        },
     });
+    let request = shared.drain.stop.requested();
     StatusAnswer {
-        rates,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: state.status_files.node.to_string(),
-        process_id: std::process::id(),
-        started_at: state.status_files.started_at.to_rfc3339(),
-        stopping: state
-            .drain
-            .stop
-            .requested()
-            .map(|request| request.reason.to_string()),
-        healthy: problems.is_empty(),
-        problems,
+        node: options.node().to_string(),
+        process: AgentProcess {
+            process_id: std::process::id(),
+            started_at: shared.started_at.to_rfc3339(),
+            stopping: request.map(|request| request.reason.to_string()),
+            healthy: problems.is_empty(),
+            problems,
+        },
         runs: runs.collect(),
+        rates: rates.collect(),
         uploads: state.metrics.uploads.all(),
     }
 }
@@ -161,7 +163,7 @@ fn status(state: &ControlState) -> StatusAnswer {
 /// Follows a process, if the service runs for processes.
 fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer, Error> {
     // The next agent may serve another run.
-    if !state.drain.stop.is_requested() {
+    if !state.shared.drain.stop.is_requested() {
         state.run(request.run.as_ref())?;
     }
     let Some(followed) = &state.followed else {
@@ -171,7 +173,7 @@ fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer,
         });
     };
     followed.follow(request.process_id)?;
-    state.announcements.joined();
+    state.shared.announcements.joined();
     Ok(AttachAnswer {
         followed: true,
         process_ids: followed.process_ids(),
@@ -179,7 +181,7 @@ fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer,
 }
 
 async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answer, Refusal> {
-    let run = state.run(request.run.as_ref())?.run.clone();
+    let run = state.run(request.run.as_ref())?.name().clone();
     check_path(&request.path)?;
     if let Some(name) = &request.name {
         stepvault_core::keys::check_step_name(name)?;
@@ -193,7 +195,7 @@ async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answ
         }
         None => None,
     };
-    let announcements = &state.announcements;
+    let announcements = &state.shared.announcements;
     let id = match announcements.add(run, request, announced)? {
         // No rank waits for another one.
         Added::Gathering(id) => id,
@@ -212,13 +214,13 @@ async fn announcement(state: &ControlState, id: &str) -> Result<Answer, Refusal>
             .hint("use the number from the answer to the announcement")
     })?;
     let _permit = state.wait_permit()?;
-    let _ = tokio::time::timeout(NEWS_WITHIN, state.announcements.settled(id)).await;
+    let _ = tokio::time::timeout(NEWS_WITHIN, state.shared.announcements.settled(id)).await;
     Ok(known(state, id)?)
 }
 
 /// Returns the state of an announcement: sealed, queued, or refused with a cause.
 fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
-    let answer: AnnounceAnswer = state.announcements.answer(id).ok_or_else(|| {
+    let answer: AnnounceAnswer = state.shared.announcements.answer(id).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no such announcement")
             .on(id)
             .because("this agent never received it, or has discarded it after many later ones")
@@ -227,7 +229,7 @@ fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
     if let Some(info) = answer.error {
         return Err(info.into_error());
     }
-    let status = match answer.state {
+    let status = match answer.announced.state {
         AnnouncementState::Queued => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
     };

@@ -15,9 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::serve::{Listener, serve};
 use super::{ControlState, FinalResponse, drain};
-use crate::options::AgentOptions;
 use crate::report::AgentReport;
-use crate::reporter::Reporter;
 
 /// A process that listens on a socket accepts a connection within this time, or is useless to its clients.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
@@ -37,36 +35,32 @@ impl Control {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when the metrics port cannot be opened, because it was requested explicitly.
-    pub(crate) async fn start(
-        options: &AgentOptions,
-        state: ControlState,
-        ended: watch::Sender<FinalResponse>,
-        reporter: &Reporter,
-    ) -> Result<Self> {
+    pub(crate) async fn start(state: ControlState, ended: watch::Sender<FinalResponse>) -> Result<Self> {
         let mut control = Self {
             listening: JoinSet::new(),
             end: CancellationToken::new(),
             ended,
             socket: None,
         };
-        if options.once {
+        let shared = Arc::clone(&state.shared);
+        if shared.options.lifecycle.once {
             return Ok(control);
         }
         let state = Arc::new(state);
-        if let Some(address) = options.metrics_listen {
+        if let Some(address) = shared.options.agent.metrics_listen {
             let listener = Listener::Metrics(listen_on(address).await?);
             let serving = serve(listener, Arc::clone(&state), control.end.clone());
             control.listening.spawn(serving);
         }
-        if let Some(path) = &options.control_socket {
-            match open(path).await {
+        if let Some(path) = shared.options.control_socket() {
+            match open(&path).await {
                 Ok((listener, socket)) => {
                     tracing::info!(path = %socket.path().display(), "listening on the control socket");
                     control.socket = Some(socket);
                     let serving = serve(Listener::Control(listener), state, control.end.clone());
                     control.listening.spawn(serving);
                 }
-                Err(error) => reporter.warn_once("control", &warning(&error)),
+                Err(error) => shared.reporter.warn_once("control", &warning(&error)),
             }
         }
         Ok(control)

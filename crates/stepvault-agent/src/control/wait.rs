@@ -36,13 +36,13 @@ pub(super) async fn wait(state: &ControlState, request: WaitRequest) -> Result<W
         state,
         served,
         query: StepQuery {
-            run: served.run.clone(),
+            run: served.name().clone(),
             step: request.step,
             attempt: request.attempt,
         },
         elsewhere: None,
     };
-    let mut changes = state.status.changes();
+    let mut changes = state.shared.reporter.status.changes();
     let mut ended = state.ended.clone();
     loop {
         changes.mark_unchanged();
@@ -75,7 +75,7 @@ struct StepWatch<'a> {
 
 impl StepWatch<'_> {
     async fn progress(&mut self) -> Result<StepProgress> {
-        let (vault, remotes) = (&self.state.vault, &self.served.remotes);
+        let (vault, remotes) = (&self.state.shared.vault.vault, &self.served.remotes);
         let mut progress = match progress_in_vault(vault, remotes, &self.query).await? {
             Some(progress) => progress,
             None => match &self.elsewhere {
@@ -87,7 +87,7 @@ impl StepWatch<'_> {
                 }
             },
         };
-        self.state.status.explain(&mut progress);
+        self.state.shared.reporter.status.explain(&mut progress);
         Ok(progress)
     }
 }

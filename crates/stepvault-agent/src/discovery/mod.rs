@@ -32,7 +32,6 @@ use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::tree::Tree;
 use tokio::time::Instant;
 
-use crate::options::AgentRun;
 pub(crate) use announced::ready_alone;
 use choice::Choice;
 pub(crate) use early::EarlyPlace;
@@ -184,23 +183,23 @@ impl Discovery {
     /// Creates the discovery of one run; `None` for one that is not watched. `extent` is how much of a step its
     /// directory holds.
     pub(crate) fn new(
-        run: &AgentRun,
+        run: &RunSettings,
         profiles: &Arc<ProfileSet>,
         scan_mode: ScanMode,
         extent: Extent,
     ) -> Result<Option<Self>> {
-        let Some(directory) = run.watch_directory.clone() else {
+        let Some(directory) = run.watch.clone() else {
             return Ok(None);
         };
         let error = |why: String| {
             Error::new(ErrorKind::Usage, "cannot serve the run")
-                .on(&run.run)
+                .on(&run.name)
                 .because(why)
         };
         let names = run.pattern.clone().map(PathGlob::try_from).transpose();
         let names =
             names.map_err(|why| error(why).hint("write a glob such as step_* or {checkpoint,step}-*"))?;
-        let configured = Profile::configured(&run.completion, names.clone()).map_err(error)?;
+        let configured = Profile::configured(&run.complete, names.clone()).map_err(error)?;
         // Profile and series are about frameworks alone.
         let series = run.series.clone().filter(|_| configured.is_none());
         let ignored = run.ignore.iter().cloned().map(PathGlob::try_from);
@@ -214,7 +213,7 @@ impl Discovery {
                 Choice::of(profile, ignored)
             }
         };
-        let quiet_time = match run.completion {
+        let quiet_time = match run.complete {
             Completion::Auto(time) | Completion::Quiet(time) => Some(time),
             Completion::Marker(_) | Completion::Rename => None,
         };
@@ -224,7 +223,7 @@ impl Discovery {
             entries: BTreeMap::new(),
             choice,
             selection: Selection::new(names, series),
-            quiet_time: match run.completion {
+            quiet_time: match run.complete {
                 // Nothing but the name is waited for.
                 Completion::Rename => Duration::ZERO,
                 _ => expected_within,
@@ -252,8 +251,8 @@ impl Discovery {
     }
 
     /// Leaves to other runs of the same directory what their patterns and series include.
-    pub(crate) fn share_directory<'a>(&mut self, others: impl Iterator<Item = &'a AgentRun>) {
-        let others = others.filter(|other| other.watch_directory.as_deref() == Some(&*self.directory));
+    pub(crate) fn share_directory<'a>(&mut self, others: impl Iterator<Item = &'a RunSettings>) {
+        let others = others.filter(|other| other.watch.as_deref() == Some(&*self.directory));
         let mut others = others.map(|other| other.pattern.clone()).peekable();
         if others.peek().is_some() {
             let globs = others

@@ -2,11 +2,10 @@
 
 mod planner;
 mod record;
-mod state;
+pub(crate) mod state;
 mod telling;
 
 pub(crate) use planner::{DrainPlanner, Excluded, announce_plans};
 pub use record::read_drain;
 pub(crate) use record::{report_earlier_drains, write_drain_records};
-pub(crate) use state::DrainState;
 pub(crate) use telling::Telling;

@@ -11,13 +11,10 @@ use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use super::DrainState;
 use crate::backlog::{Backlog, unsent_bytes};
-use crate::reporter::Reporter;
-use crate::throughput::Throughput;
+use crate::shared::Shared;
 
 /// How often a running upload is compared with the plan.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -25,9 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Plans the uploads to one remote when time is short.
 #[derive(Debug, Clone)]
 pub(crate) struct DrainPlanner {
-    pub(crate) vault: Vault,
-    pub(crate) drain: DrainState,
-    pub(crate) throughput: Arc<Throughput>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) remote: RemoteName,
     pub(crate) runs: Vec<RunRemote>,
     pub(crate) excluded: Excluded,
@@ -54,7 +49,10 @@ impl DrainPlanner {
     pub(crate) async fn plan(&self) -> Result<RemotePlan> {
         let mut backlogs = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
-            backlogs.push((run.keys.run().clone(), Backlog::read(&self.vault, run).await?));
+            backlogs.push((
+                run.keys.run().clone(),
+                Backlog::read(&self.shared.vault.vault, run).await?,
+            ));
         }
         self.plan_of(&backlogs).await
     }
@@ -68,7 +66,7 @@ impl DrainPlanner {
             };
             steps.extend(backlog.sealed.iter().filter(waits).cloned());
         }
-        let (vault, remote) = (self.vault.clone(), self.remote.clone());
+        let (vault, remote) = (self.shared.vault.vault.clone(), self.remote.clone());
         let waiting = blocking(move || {
             let waiting = steps.iter().map(|step| Waiting {
                 run: step.run().clone(),
@@ -78,19 +76,20 @@ impl DrainPlanner {
             Ok(waiting.collect())
         })
         .await?;
-        let rate = self.rate();
-        Ok(plan(self.remote.clone(), waiting, rate, self.drain.time_left()))
+        let left = self.shared.drain.time_left();
+        Ok(plan(self.remote.clone(), waiting, self.rate(), left))
     }
 
     /// Returns the measured rate or, before anything was measured, the configured limit.
     fn rate(&self) -> Option<u64> {
         let limit = || self.runs.first()?.settings.bandwidth_limit_bytes_per_second;
-        self.throughput.bytes_per_second(&self.remote).or_else(limit)
+        let measured = self.shared.throughput.bytes_per_second(&self.remote);
+        measured.or_else(limit)
     }
 
     /// Returns when the upload of this step should be preempted by another one.
     pub(crate) async fn until_preempted(self, run: RunName, id: StepId) {
-        self.drain.urgent().await;
+        self.shared.drain.urgent().await;
         loop {
             // A momentarily unreadable vault changes nothing.
             if self.plan().await.is_ok_and(|plan| plan.gives_way(&run, id)) {
@@ -124,7 +123,7 @@ impl DrainPlanner {
     }
 
     fn fewer(&self, parts: PartsAtOnce) -> Option<usize> {
-        let left = self.drain.time_left().until_the_end?;
+        let left = self.shared.drain.time_left().until_the_end?;
         let rate = self.rate()?;
         let count = parts_at_once(parts.part_bytes, rate, left, parts.count);
         (count < parts.count).then_some(count)
@@ -133,7 +132,7 @@ impl DrainPlanner {
     /// Returns when fewer parts should be sent at once, and those under way would not be finished in half of the time
     /// left: what was sent of them is lost then, and the parts that take their place are finished.
     pub(crate) async fn until_fewer_at_once(self, parts: PartsAtOnce) {
-        self.drain.urgent().await;
+        self.shared.drain.urgent().await;
         loop {
             if self.fewer(parts).is_some() && !self.are_finished_soon(parts) {
                 return;
@@ -144,15 +143,16 @@ impl DrainPlanner {
 
     fn are_finished_soon(&self, parts: PartsAtOnce) -> bool {
         let under_way = parts.part_bytes.saturating_mul(parts.count as u64);
-        let unsent = under_way.saturating_sub(self.throughput.in_flight_bytes(&self.remote));
+        let unsent = under_way.saturating_sub(self.shared.throughput.in_flight_bytes(&self.remote));
         let rate = self.rate().unwrap_or_default();
-        let left = self.drain.time_left().until_the_end.unwrap_or_default();
+        let left = self.shared.drain.time_left().until_the_end.unwrap_or_default();
         u128::from(unsent) * 1000 <= u128::from(rate) * left.as_millis() / 2
     }
 }
 
 /// Reports once, when the service is asked to stop, what is expected to be finished in the remaining time.
-pub(crate) async fn announce_plans(planners: Vec<DrainPlanner>, drain: DrainState, reporter: Reporter) {
+pub(crate) async fn announce_plans(planners: Vec<DrainPlanner>, shared: Arc<Shared>) {
+    let (drain, reporter) = (&shared.drain, &shared.reporter);
     drain.stop.wait().await;
     let Some(request) = drain.stop.requested() else {
         return;

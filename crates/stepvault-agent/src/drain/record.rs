@@ -1,11 +1,13 @@
 //! Records what a drain left, in the vault and on every remote, and reports it at the next start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::{decode, encode};
+use stepvault_core::config::RunSettings;
 use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
@@ -15,10 +17,10 @@ use stepvault_local::vault::Vault;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::backlog::is_durable;
-use crate::options::{AgentOptions, AgentRun};
 use crate::remotes::remotes_of;
 use crate::report::AgentReport;
 use crate::reporter::Reporter;
+use crate::shared::Shared;
 use crate::stop::StopRequest;
 use stepvault_local::clock::SystemClock;
 
@@ -38,18 +40,20 @@ pub fn read_drain(vault: &Vault, run: &RunName) -> Result<Option<DrainRecord>> {
 /// Records what is not durable, as far as time allows: in the vault first, then on the remotes. A drain that left
 /// nothing writes no record: an earlier record is compared with the current state anyway.
 pub(crate) async fn write_drain_records(
-    options: &AgentOptions,
-    vault: &Vault,
-    reporter: &Reporter,
+    shared: &Shared,
     request: &StopRequest,
     report: &AgentReport,
     deadline: Instant,
 ) {
-    let records: Vec<(&AgentRun, DrainRecord)> = options
+    let Shared {
+        options, reporter, ..
+    } = shared;
+    let vault = &shared.vault.vault;
+    let records: Vec<(&RunSettings, DrainRecord)> = options
         .runs
         .iter()
         .filter_map(|run| {
-            let its = report.not_durable.iter().filter(|step| step.run == run.run);
+            let its = report.left.not_durable.iter().filter(|step| step.run == run.name);
             let left: Vec<LeftStep> = its
                 .map(|step| LeftStep {
                     id: step.id,
@@ -62,13 +66,7 @@ pub(crate) async fn write_drain_records(
                 return None;
             }
             let (reason, now) = (request.reason.to_string(), SystemClock.now());
-            let record = DrainRecord::new(
-                run.run.clone(),
-                options.writer.place.node().clone(),
-                reason,
-                now,
-                left,
-            );
+            let record = DrainRecord::new(run.name.clone(), options.node().clone(), reason, now, left);
             Some((run, record))
         })
         .collect();
@@ -77,12 +75,12 @@ pub(crate) async fn write_drain_records(
         if !matches!(written, Ok(Ok(()))) {
             reporter.warn(&format!(
                 "{}: cannot write the drain record to the vault",
-                run.run
+                run.name
             ));
         }
     }
     let writes = records.iter().flat_map(|(run, record)| {
-        let remotes = remotes_of(run, &options.remotes, vault).into_iter();
+        let remotes = remotes_of(run, options, vault).into_iter();
         remotes.map(move |remote| async move { write_to_remote(&remote, record, deadline).await })
     });
     join_all(writes).await;
@@ -107,13 +105,14 @@ async fn write_to_vault(vault: &Vault, record: &DrainRecord) -> Result<()> {
 
 /// Reports what the last drains left: this node's own from the vault's record; if the vault holds nothing of a run, as
 /// on a replacement machine, the records on the remotes.
-pub(crate) async fn report_earlier_drains(
-    vault: Vault,
-    reporter: Reporter,
-    runs: Vec<(RunName, Vec<RunRemote>)>,
-) {
-    for (run, remotes) in runs {
-        let (vault, name, its) = (vault.clone(), run.clone(), remotes.clone());
+pub(crate) async fn report_earlier_drains(shared: Arc<Shared>) {
+    let Shared {
+        options, reporter, ..
+    } = &*shared;
+    for run in &options.runs {
+        let remotes = remotes_of(run, options, &shared.vault.vault);
+        let (vault, run, its) = (shared.vault.vault.clone(), &run.name, remotes.clone());
+        let name = run.clone();
         let known = blocking(move || {
             let steps = vault.steps(&name)?.steps;
             let text = read_drain(&vault, &name)?.and_then(|record| {
@@ -132,7 +131,7 @@ pub(crate) async fn report_earlier_drains(
             Ok((Some(text), _)) => {
                 reporter.warn(&format!("{run}: {text}; uploading the missing data now"));
             }
-            Ok((None, true)) => report_drains_on_remotes(&reporter, &run, &remotes).await,
+            Ok((None, true)) => report_drains_on_remotes(reporter, run, &remotes).await,
             _ => {}
         }
     }

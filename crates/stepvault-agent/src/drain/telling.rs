@@ -29,15 +29,15 @@ pub(crate) struct Telling {
 impl Telling {
     /// Rewrites the record until dropped. Nothing is written before bytes were sent: the remote may be another one than it
     /// must be.
-    pub(crate) async fn tell(&mut self, remote: &RunRemote, node: &NodeName, planner: &DrainPlanner) {
-        let began = Instant::now();
+    pub(crate) async fn tell(&mut self, remote: &RunRemote, planner: &DrainPlanner) {
+        let (began, throughput) = (Instant::now(), &planner.shared.throughput);
         loop {
             let wait = self
                 .told_at
                 .map_or(SOON, |told_at| INTERVAL.saturating_sub(told_at.elapsed()));
             sleep(wait.max(SOON)).await;
-            if planner.throughput.in_flight_bytes(remote.name()) == 0
-                && planner.throughput.bytes_per_second(remote.name()).is_none()
+            if throughput.in_flight_bytes(remote.name()) == 0
+                && throughput.bytes_per_second(remote.name()).is_none()
             {
                 continue;
             }
@@ -56,7 +56,7 @@ impl Telling {
                 .collect();
             // The first one is being sent.
             if let Some(first) = left.first_mut() {
-                let in_flight_bytes = planner.throughput.in_flight_bytes(remote.name());
+                let in_flight_bytes = throughput.in_flight_bytes(remote.name());
                 first.missing_bytes = first.missing_bytes.saturating_sub(in_flight_bytes);
             }
             let bytes = left
@@ -67,7 +67,7 @@ impl Telling {
             }
             self.told_at = Some(Instant::now());
             let rate = plan.bytes_per_second.unwrap_or(0);
-            write(remote, node, left, Some(rate)).await;
+            write(remote, planner.shared.options.node(), left, Some(rate)).await;
         }
     }
 

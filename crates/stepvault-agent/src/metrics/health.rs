@@ -39,9 +39,9 @@ impl Metrics {
             let counted = served.remotes.iter();
             for remote in counted.filter(|remote| is_required(remote) || !some_required) {
                 let facts = Facts {
-                    run: &served.run,
+                    run: served.name(),
                     remote: remote.name(),
-                    state: self.status.remote(&served.run, remote.name()),
+                    state: self.status.remote(served.name(), remote.name()),
                     moved_at: moved_at.get(remote.name()).copied(),
                 };
                 problems.extend(facts.problem());

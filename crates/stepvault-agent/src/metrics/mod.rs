@@ -2,22 +2,22 @@
 
 mod health;
 mod observer;
+mod tables;
 mod uploads;
 mod vault;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Metric, Registry};
-use stepvault_core::ids::{RemoteName, RunName};
+use prometheus_client::registry::Registry;
+use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
@@ -26,67 +26,16 @@ use tokio::time::Instant;
 use crate::agent_status::AgentStatus;
 use crate::options::AgentOptions;
 use crate::remotes::ServedRun;
-pub(crate) use observer::CountingObserver;
+pub(crate) use observer::AgentObserver;
+use tables::{
+    EventMetrics, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run, of_tier, set,
+};
 use uploads::Uploads;
-use vault::VaultGauges;
 
 /// Maximum age of values read from the vault.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 /// How long reading the vault may delay an answer.
 const READ_WITHIN: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnRun {
-    run: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnRemote {
-    remote: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnRunRemote {
-    run: String,
-    remote: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnTier {
-    tier: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnError {
-    run: String,
-    remote: String,
-    kind: String,
-}
-
-impl OnRun {
-    fn new(run: &RunName) -> Self {
-        Self { run: run.to_string() }
-    }
-}
-
-impl OnRemote {
-    fn new(remote: &RemoteName) -> Self {
-        Self {
-            remote: remote.to_string(),
-        }
-    }
-}
-
-impl OnRunRemote {
-    fn new(run: &RunName, remote: &RemoteName) -> Self {
-        Self {
-            run: run.to_string(),
-            remote: remote.to_string(),
-        }
-    }
-}
-
-type Seconds = Gauge<f64, AtomicU64>;
 
 /// All metrics.
 #[derive(Debug)]
@@ -95,23 +44,9 @@ pub(crate) struct Metrics {
     status: Arc<AgentStatus>,
     runs: Arc<[ServedRun]>,
     registry: Registry,
-    sealed_steps: Counter,
-    warnings: Counter,
-    moved_bytes: Family<OnRemote, Counter>,
-    copied_bytes: Family<OnRemote, Counter>,
-    durable_steps: Family<OnRemote, Counter>,
-    removed_steps: Family<OnTier, Counter>,
-    given_up_steps: Family<OnRun, Counter>,
-    upload_failures: Family<OnRunRemote, Counter>,
-    last_durable: Family<OnRunRemote, Seconds>,
-    remote_failing: Family<OnRunRemote, Gauge>,
-    unsealed_steps: Family<OnRun, Gauge>,
-    other_writers: Family<OnRun, Gauge>,
-    steps_failed: Family<OnRunRemote, Gauge>,
-    remote_needs_operator: Family<OnRunRemote, Gauge>,
-    upload_errors: Family<OnError, Gauge>,
-    in_vault: VaultGauges,
-    healthy: Gauge,
+    of_vault: VaultMetrics,
+    of_events: EventMetrics,
+    of_status: StatusMetrics,
     /// When bytes were last sent to each remote.
     moved_at: Mutex<BTreeMap<RemoteName, Instant>>,
     /// The uploads in progress.
@@ -122,24 +57,15 @@ pub(crate) struct Metrics {
     is_reading: AtomicBool,
 }
 
-/// Registers a metric.
-fn register<M: Metric + Default + Clone>(registry: &mut Registry, name: &str, help: &str) -> M {
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
-}
-
 /// Creates a registry with what does not change.
 fn registry_of_start(started_at: Timestamp) -> Registry {
     let mut registry = Registry::with_prefix("stepvault");
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "Version of the running agent", build);
-    let started: Seconds = register(
-        &mut registry,
-        "agent_start_timestamp_seconds",
-        "Start time of the agent, in seconds since 1970",
-    );
+    let started = Seconds::default();
     started.set(seconds(started_at));
+    let help = "Start time of the agent, in seconds since 1970";
+    registry.register("agent_start_timestamp_seconds", help, started);
     registry
 }
 
@@ -152,91 +78,13 @@ impl Metrics {
         runs: Arc<[ServedRun]>,
     ) -> Self {
         let mut registry = registry_of_start(started_at);
-        let in_vault = VaultGauges::register(&mut registry);
         let metrics = Self {
-            sealed_steps: register(
-                &mut registry,
-                "sealed_steps",
-                "Steps sealed into the vault since the agent started",
-            ),
-            warnings: register(&mut registry, "warnings", "Warnings that the agent has emitted"),
-            moved_bytes: register(
-                &mut registry,
-                "uploaded_bytes",
-                "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
-            ),
-            copied_bytes: register(
-                &mut registry,
-                "copied_bytes",
-                "Checkpoint bytes that the remote copied from an earlier step and that were not sent",
-            ),
-            durable_steps: register(
-                &mut registry,
-                "durable_steps",
-                "Steps that became durable on the remote since the agent started",
-            ),
-            removed_steps: register(
-                &mut registry,
-                "removed_steps",
-                "Steps that retention removed from the tier, which is 'local' or a remote's name",
-            ),
-            given_up_steps: register(
-                &mut registry,
-                "given_up_steps",
-                "Steps that the vault gave up before they were durable, for lack of disk space",
-            ),
-            upload_failures: register(
-                &mut registry,
-                "upload_failures",
-                "Failed uploads; each is retried while the step is in the vault",
-            ),
-            last_durable: register(
-                &mut registry,
-                "last_durable_timestamp_seconds",
-                "Time at which a step last became durable on the remote, in seconds since 1970; absent until the first \
-             one since the agent started",
-            ),
-            remote_failing: register(
-                &mut registry,
-                "remote_failing",
-                "1 while uploads to the remote fail for a cause that affects the whole remote",
-            ),
-            unsealed_steps: register(
-                &mut registry,
-                "unsealed_steps",
-                "Finished steps that are not sealed yet, for lack of space or because their files cannot be read",
-            ),
-            other_writers: register(
-                &mut registry,
-                "other_writers",
-                "Other training jobs seen writing the run within the last hour; a run belongs to one job",
-            ),
-            steps_failed: register(
-                &mut registry,
-                "steps_failed",
-                "Steps whose upload to the remote fails for a cause that needs an operator; they are retried regardless",
-            ),
-            remote_needs_operator: register(
-                &mut registry,
-                "remote_needs_operator",
-                "1 while uploads to the remote fail for a cause that needs an operator, such as wrong credentials or a \
-             missing bucket",
-            ),
-            upload_errors: register(
-                &mut registry,
-                "upload_errors",
-                "Errors that currently keep steps from the remote, by kind: one for the whole remote, and one for each \
-             step",
-            ),
-            healthy: register(
-                &mut registry,
-                "agent_healthy",
-                "1 when the health check reports no problem",
-            ),
-            in_vault,
             vault,
             status,
             runs,
+            of_vault: VaultMetrics::register(&mut registry),
+            of_events: EventMetrics::register(&mut registry),
+            of_status: StatusMetrics::register(&mut registry),
             moved_at: Mutex::default(),
             uploads: Uploads::default(),
             read_at: Mutex::default(),
@@ -249,20 +97,25 @@ impl Metrics {
 
     /// Counters that exist from the start can be distinguished from missing ones.
     fn begin_at_zero(&self, options: &AgentOptions) {
-        let removed_from = |tier: String| self.removed_steps.get_or_create(&OnTier { tier }).inc_by(0);
-        removed_from("local".to_owned());
+        let events = &self.of_events;
+        events.removed_steps.get_or_create(&of_tier(&"local")).inc_by(0);
         for remote in &options.remotes {
-            let labels = OnRemote::new(&remote.settings.name);
-            for counters in [&self.moved_bytes, &self.copied_bytes, &self.durable_steps] {
-                counters.get_or_create(&labels).inc_by(0);
+            let name = &remote.settings.name;
+            for counters in [
+                &events.uploaded_bytes,
+                &events.copied_bytes,
+                &events.durable_steps,
+            ] {
+                counters.get_or_create(&of_remote(name)).inc_by(0);
             }
-            removed_from(labels.remote);
+            events.removed_steps.get_or_create(&of_tier(name)).inc_by(0);
         }
-        for run in &options.runs {
-            self.given_up_steps.get_or_create(&OnRun::new(&run.run)).inc_by(0);
+        for run in self.runs.iter() {
+            let given_up = &self.of_status.given_up_steps;
+            given_up.get_or_create(&of_run(run.name())).inc_by(0);
             for remote in &run.remotes {
-                let labels = OnRunRemote::new(&run.run, remote);
-                self.upload_failures.get_or_create(&labels).inc_by(0);
+                let labels = of_both(run.name(), remote.name());
+                self.of_status.upload_failures.get_or_create(&labels).inc_by(0);
             }
         }
     }
@@ -274,7 +127,9 @@ impl Metrics {
     pub(crate) async fn text(self: &Arc<Self>) -> Result<String> {
         self.read_vault().await?;
         self.read_status();
-        self.healthy.set(i64::from(self.problems().is_empty()));
+        self.of_status
+            .agent_healthy
+            .set(i64::from(self.problems().is_empty()));
         let mut text = String::new();
         encode(&mut text, &self.registry)
             .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the metrics").caused_by(error))?;
@@ -291,7 +146,7 @@ impl Metrics {
         }
         let metrics = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
-            let read = metrics.in_vault.read(&metrics.vault, &metrics.runs);
+            let read = metrics.of_vault.read(&metrics.vault, &metrics.runs);
             if read.is_ok() {
                 *metrics.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
@@ -311,51 +166,53 @@ impl Metrics {
     }
 
     fn read_status(&self) {
-        let status = &self.status;
-        self.upload_errors.clear();
+        let (status, metrics) = (&self.status, &self.of_status);
+        metrics.upload_errors.clear();
         for served in self.runs.iter() {
-            let labels = OnRun::new(&served.run);
-            self.given_up_steps
-                .get_or_create(&labels)
-                .inner()
-                .store(status.given_up_count(&served.run), Ordering::Relaxed);
-            let unsealed = status.unsealed_count(&served.run);
-            set(&self.unsealed_steps, &labels, unsealed as u64);
-            let others = status.other_writers(&served.run).len();
-            set(&self.other_writers, &labels, others as u64);
+            let (run, labels) = (served.name(), of_run(served.name()));
+            store(&metrics.given_up_steps, &labels, status.given_up_count(run));
+            set(
+                &metrics.unsealed_steps,
+                &labels,
+                status.unsealed_count(run) as u64,
+            );
+            let others = status.other_writers(run).len();
+            set(&metrics.other_writers, &labels, others as u64);
             for remote in &served.remotes {
-                let labels = OnRunRemote::new(&served.run, remote.name());
-                let state = status.remote(&served.run, remote.name());
-                self.upload_failures
-                    .get_or_create(&labels)
-                    .inner()
-                    .store(state.failures, Ordering::Relaxed);
+                let labels = of_both(run, remote.name());
+                let state = status.remote(run, remote.name());
+                store(&metrics.upload_failures, &labels, state.failures);
                 if let Some(time) = state.durable_at {
-                    self.last_durable.get_or_create(&labels).set(seconds(time));
+                    let last = metrics.last_durable_timestamp_seconds.get_or_create(&labels);
+                    last.set(seconds(time));
                 }
                 let is_failing = state.failing_since.is_some();
-                set(&self.remote_failing, &labels, u64::from(is_failing));
+                set(&metrics.remote_failing, &labels, u64::from(is_failing));
                 let for_operator = state.steps_for_operator().count();
-                set(&self.steps_failed, &labels, for_operator as u64);
+                set(&metrics.steps_failed, &labels, for_operator as u64);
                 let for_operator = state.fault.as_ref().is_some_and(|fault| fault.needs_operator);
-                set(&self.remote_needs_operator, &labels, u64::from(for_operator));
+                set(&metrics.remote_needs_operator, &labels, u64::from(for_operator));
                 // Errors of a remote as a whole are present from the start.
                 let of_remotes = [ErrorKind::Denied, ErrorKind::Unreachable, ErrorKind::Usage];
-                let mut errors: BTreeMap<&str, i64> = of_remotes.map(|kind| (kind.name(), 0)).into();
+                let mut errors: BTreeMap<&str, u64> = of_remotes.map(|kind| (kind.name(), 0)).into();
                 for kind in state.errors() {
                     *errors.entry(kind.name()).or_default() += 1;
                 }
                 for (kind, count) in errors {
-                    let labels = OnError {
-                        run: served.run.to_string(),
-                        remote: remote.name().to_string(),
-                        kind: kind.to_owned(),
-                    };
-                    self.upload_errors.get_or_create(&labels).set(count);
+                    set(&metrics.upload_errors, &of_error(run, remote.name(), kind), count);
                 }
             }
         }
     }
+}
+
+/// Sets a counter to what was counted elsewhere.
+fn store<Labels>(counters: &Family<Labels, Counter>, labels: &Labels, value: u64)
+where
+    Labels: Clone + Eq + Hash,
+{
+    let counter = counters.get_or_create(labels);
+    counter.inner().store(value, Ordering::Relaxed);
 }
 
 fn seconds(time: Timestamp) -> f64 {
@@ -365,15 +222,4 @@ fn seconds(time: Timestamp) -> f64 {
     )]
     let whole = time.seconds as f64;
     whole + f64::from(time.nanoseconds) / 1e9
-}
-
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn set<Labels>(gauges: &Family<Labels, Gauge>, labels: &Labels, value: u64)
-where
-    Labels: Clone + Eq + std::hash::Hash,
-{
-    gauges.get_or_create(labels).set(whole(value));
 }

@@ -3,22 +3,25 @@
 use std::sync::{Arc, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use tokio::time::Instant;
 
-use super::{Metrics, OnRemote, OnTier};
+use super::Metrics;
+use super::tables::{ByOne, of_remote, of_tier};
+use crate::throughput::Throughput;
 
-/// Counts events and forwards them.
+/// Counts events and bytes, and forwards every event.
 #[derive(Debug)]
-pub(crate) struct CountingObserver {
+pub(crate) struct AgentObserver {
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) throughput: Arc<Throughput>,
     pub(crate) next: Arc<dyn Observer>,
 }
 
-impl Observer for CountingObserver {
+impl Observer for AgentObserver {
     fn on_event(&self, event: &Event<'_>) {
+        self.throughput.count(event);
         self.metrics.count(event);
         self.next.on_event(event);
     }
@@ -30,21 +33,22 @@ impl Metrics {
         match event {
             Event::Finished { operation, .. } => self.count_finished(operation),
             Event::Warning { .. } => {
-                self.warnings.inc();
+                self.of_events.warnings.inc();
             }
             Event::BytesMoved {
                 tier: Tier::Remote(remote),
                 bytes,
-            } => self.count_bytes(&self.moved_bytes, remote, *bytes),
+            } => self.count_bytes(&self.of_events.uploaded_bytes, remote, *bytes),
             Event::BytesCopied {
                 tier: Tier::Remote(remote),
                 bytes,
-            } => self.count_bytes(&self.copied_bytes, remote, *bytes),
+            } => self.count_bytes(&self.of_events.copied_bytes, remote, *bytes),
             Event::Durable {
                 tier: Tier::Remote(remote),
                 ..
             } => {
-                self.durable_steps.get_or_create(&OnRemote::new(remote)).inc();
+                let steps = self.of_events.durable_steps.get_or_create(&of_remote(remote));
+                steps.inc();
             }
             _ => {}
         }
@@ -53,18 +57,18 @@ impl Metrics {
     fn count_finished(&self, operation: &Operation<'_>) {
         match operation.kind {
             OperationKind::Seal => {
-                self.sealed_steps.inc();
+                self.of_events.sealed_steps.inc();
             }
             OperationKind::Removal => {
-                let tier = operation.tier.to_string();
-                self.removed_steps.get_or_create(&OnTier { tier }).inc();
+                let labels = of_tier(operation.tier);
+                self.of_events.removed_steps.get_or_create(&labels).inc();
             }
             OperationKind::Transfer => {}
         }
     }
 
-    fn count_bytes(&self, counters: &Family<OnRemote, Counter>, remote: &RemoteName, bytes: u64) {
-        counters.get_or_create(&OnRemote::new(remote)).inc_by(bytes);
+    fn count_bytes(&self, counters: &ByOne<Counter>, remote: &RemoteName, bytes: u64) {
+        counters.get_or_create(&of_remote(remote)).inc_by(bytes);
         self.moved_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

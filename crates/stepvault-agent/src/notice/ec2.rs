@@ -1,5 +1,6 @@
 //! EC2: spot interruptions and rebalance recommendations, from the instance metadata service, version 2.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -9,9 +10,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::{Metadata, Reply};
-use crate::drain::DrainState;
-use crate::options::NoticeOptions;
-use crate::reporter::Reporter;
+use crate::shared::Shared;
 use crate::stop::StopReason;
 use stepvault_local::clock::SystemClock;
 
@@ -98,7 +97,8 @@ fn refused(path: &str, reply: &Reply) -> Error {
 
 /// Watches until there is a notice. On a machine that is not EC2's it ends after one query, unless the service is
 /// expected.
-pub(super) async fn watch(reporter: Reporter, drain: DrainState, endpoint: String, options: NoticeOptions) {
+pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
+    let reporter = &shared.reporter;
     let metadata = match Metadata::at(&endpoint) {
         Ok(metadata) => metadata,
         Err(error) => return reporter.warn_once("notices ec2", &error.text_with_hint()),
@@ -108,7 +108,7 @@ pub(super) async fn watch(reporter: Reporter, drain: DrainState, endpoint: Strin
         token: None,
     };
     while let Err(error) = service.token().await {
-        if !options.expected {
+        if !shared.options.notices.expected {
             tracing::debug!(%error, "not watching for EC2 notices");
             return;
         }
@@ -125,7 +125,7 @@ pub(super) async fn watch(reporter: Reporter, drain: DrainState, endpoint: Strin
     let mut silences = 0_u32;
     let mut recommended = false;
     loop {
-        match check(&mut service, &reporter, &drain, &options, &mut recommended).await {
+        match check(&mut service, &shared, &mut recommended).await {
             Ok(true) => return,
             Ok(false) => {
                 silences = 0;
@@ -145,13 +145,8 @@ pub(super) async fn watch(reporter: Reporter, drain: DrainState, endpoint: Strin
 }
 
 /// One check; returns true once there is nothing more to learn.
-async fn check(
-    service: &mut Service,
-    reporter: &Reporter,
-    drain: &DrainState,
-    options: &NoticeOptions,
-    recommended: &mut bool,
-) -> Result<bool> {
+async fn check(service: &mut Service, shared: &Shared, recommended: &mut bool) -> Result<bool> {
+    let drain = &shared.drain;
     if let Some(reply) = service.get(ACTION).await? {
         let (text, left) = notice(&reply);
         tracing::warn!("{text}");
@@ -168,7 +163,7 @@ async fn check(
             .map(|told| format!(" ({})", told.notice_time))
             .unwrap_or_default();
         let text = format!("an EC2 rebalance recommendation{since}");
-        if options.drains_on_rebalance {
+        if shared.options.notices.drains_on_rebalance {
             drain.stop.request(StopReason::Notice(text), None);
         } else {
             drain.expect_reclaim();
@@ -176,7 +171,7 @@ async fn check(
                 "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
                  uploaded first"
             );
-            reporter.warn(&text);
+            shared.reporter.warn(&text);
         }
     }
     Ok(false)

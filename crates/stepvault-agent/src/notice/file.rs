@@ -1,6 +1,7 @@
 //! The drain file: external tools create it to announce that the machine will be reclaimed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::Result;
@@ -10,8 +11,8 @@ use stepvault_engine::blocking::blocking;
 use stepvault_local::durable::read_bounded;
 use tokio::time::Instant;
 
-use crate::reporter::Reporter;
-use crate::stop::{Stop, StopReason};
+use crate::shared::Shared;
+use crate::stop::StopReason;
 use stepvault_local::clock::SystemClock;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -22,7 +23,8 @@ const MAX_BYTES: u64 = 256;
 type Seen = Option<(Option<SystemTime>, String)>;
 
 /// Watches until the file appears or is rewritten. A file that existed before counts as a leftover.
-pub(super) async fn watch(reporter: Reporter, stop: Stop, path: PathBuf) {
+pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
+    let reporter = &shared.reporter;
     let before = read(path.clone()).await.unwrap_or_default();
     if before.is_some() {
         let text = format!(
@@ -45,7 +47,10 @@ pub(super) async fn watch(reporter: Reporter, stop: Stop, path: PathBuf) {
         if is_new && is_whole {
             let text = seen.map(|(_, text)| text).unwrap_or_default();
             let deadline = left(&text, SystemClock.now()).map(|left| Instant::now() + left);
-            stop.request(StopReason::File(path.clone()), deadline);
+            shared
+                .drain
+                .stop
+                .request(StopReason::File(path.clone()), deadline);
             if !text.is_empty() && deadline.is_none() {
                 let text = format!(
                     "the drain file {} holds neither a future time nor a number of seconds: agent.drain-deadline \

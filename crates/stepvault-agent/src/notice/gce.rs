@@ -1,5 +1,6 @@
 //! Compute Engine: preemptions, by long polling of the metadata server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -8,8 +9,8 @@ use tokio::time::Instant;
 
 use super::metadata::Metadata;
 use crate::pause::Pause;
-use crate::reporter::Reporter;
-use crate::stop::{Stop, StopReason};
+use crate::shared::Shared;
+use crate::stop::StopReason;
 
 /// The time between notice and preemption.
 const NOTICE: Duration = Duration::from_secs(30);
@@ -74,7 +75,8 @@ fn is_plain(tag: &str) -> bool {
 
 /// Watches until the machine is preempted. On a machine that is not Google's it ends after one query, unless the server
 /// is expected.
-pub(super) async fn watch(reporter: Reporter, stop: Stop, endpoint: String, expected: bool) {
+pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
+    let reporter = &shared.reporter;
     let metadata = match Metadata::at(&endpoint) {
         Ok(metadata) => metadata,
         Err(error) => return reporter.warn_once("notices gce", &error.text_with_hint()),
@@ -82,7 +84,7 @@ pub(super) async fn watch(reporter: Reporter, stop: Stop, endpoint: String, expe
     let mut answer = loop {
         match ask(&metadata, None).await {
             Ok(answer) => break answer,
-            Err(error) if !expected => {
+            Err(error) if !shared.options.notices.expected => {
                 tracing::debug!(%error, "not watching for Compute Engine notices");
                 return;
             }
@@ -120,5 +122,5 @@ pub(super) async fn watch(reporter: Reporter, stop: Stop, endpoint: String, expe
         }
     }
     let reason = StopReason::Notice("a Compute Engine preemption notice".to_owned());
-    stop.request(reason, Some(Instant::now() + NOTICE));
+    shared.drain.stop.request(reason, Some(Instant::now() + NOTICE));
 }

@@ -8,27 +8,22 @@ mod file;
 mod gce;
 mod metadata;
 
+use std::sync::Arc;
+
 use tokio::task::JoinSet;
 
-use crate::drain::DrainState;
-use crate::options::NoticeOptions;
-use crate::reporter::Reporter;
+use crate::shared::Shared;
 
 /// Starts the tasks that watch for notices.
-pub(crate) fn watch(
-    options: &NoticeOptions,
-    reporter: &Reporter,
-    drain: &DrainState,
-    tasks: &mut JoinSet<()>,
-) {
-    let (reporter, stop) = (|| reporter.clone(), || drain.stop.clone());
+pub(crate) fn watch(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
+    let options = &shared.options.notices;
     if let Some(endpoint) = options.ec2_endpoint.clone() {
-        tasks.spawn_local(ec2::watch(reporter(), drain.clone(), endpoint, options.clone()));
+        tasks.spawn_local(ec2::watch(Arc::clone(shared), endpoint));
     }
     if let Some(endpoint) = options.gce_endpoint.clone() {
-        tasks.spawn_local(gce::watch(reporter(), stop(), endpoint, options.expected));
+        tasks.spawn_local(gce::watch(Arc::clone(shared), endpoint));
     }
     if let Some(path) = options.drain_file.clone() {
-        tasks.spawn_local(file::watch(reporter(), stop(), path));
+        tasks.spawn_local(file::watch(Arc::clone(shared), path));
     }
 }

@@ -9,8 +9,8 @@ const EC2_ENDPOINT_IPV6: &str = "http://[fd00:ec2::254]";
 /// By address: where there is no such service, its name would be looked up in the network.
 const GCE_HOST: &str = "169.254.169.254";
 
-/// The sources of notices.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The sources of notices; none by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NoticeOptions {
     /// The EC2 metadata service, if it is to be queried.
     pub ec2_endpoint: Option<String>,
@@ -25,17 +25,6 @@ pub struct NoticeOptions {
 }
 
 impl NoticeOptions {
-    /// Returns options without any source.
-    pub fn none() -> Self {
-        Self {
-            ec2_endpoint: None,
-            gce_endpoint: None,
-            expected: false,
-            drains_on_rebalance: false,
-            drain_file: None,
-        }
-    }
-
     /// Builds the options from the configuration and the variables of the providers' own tools.
     pub fn of(settings: &AgentSettings, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let given = |name| variable(name).filter(|value| !value.is_empty());

@@ -2,53 +2,33 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::Result;
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
+use stepvault_core::retention::{LocalLimits, Verdict};
 use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, write_given_up};
 use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
-use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::space;
 
 use super::admission::{Need, needs, shortfall, wanted_bytes};
 use super::faults_of;
+use crate::remotes::ServedRun;
 use crate::report::RunStep;
-use crate::reporter::Reporter;
-use crate::signals::Signals;
-use crate::stop::Stop;
-use crate::vault_access::VaultAccess;
+use crate::shared::Shared;
 
 /// Interval of free-space checks if a low mark is configured.
 const SPACE_POLL: Duration = Duration::from_secs(5);
 
-/// One run on the local tier.
-#[derive(Debug)]
-pub(crate) struct LocalRun {
-    pub(crate) run: RunName,
-    /// The directory in which its trainer writes.
-    pub(crate) watched: Option<PathBuf>,
-    pub(crate) rules: KeepRules,
-    /// Its remotes, each wrapped in a timeout.
-    pub(crate) remotes: Vec<RunRemote>,
-}
-
 /// Retention on the local tier, over all runs.
 #[derive(Debug)]
 pub(crate) struct LocalRetention {
-    pub(crate) vault: VaultAccess,
-    pub(crate) reporter: Reporter,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) stop: Stop,
-    pub(crate) runs: Vec<LocalRun>,
-    pub(crate) limits: LocalLimits,
-    pub(crate) interval: Duration,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runs: Vec<ServedRun>,
     /// The given-up record last written to each remote.
     pub(crate) published: RefCell<BTreeMap<(RunName, RemoteName), GivenUpRecord>>,
 }
@@ -56,11 +36,12 @@ pub(crate) struct LocalRetention {
 impl LocalRetention {
     /// Applies retention whenever a step has become durable or space is missing, and regularly, until told to stop.
     pub(crate) async fn work(self) {
+        let interval = self.shared.options.agent.retention_interval;
         loop {
             tokio::select! {
-                () = self.stop.wait() => return,
-                () = self.signals.eviction.notified() => {}
-                () = tokio::time::sleep(self.interval) => {}
+                () = self.shared.drain.stop.wait() => return,
+                () = self.shared.signals.eviction.notified() => {}
+                () = tokio::time::sleep(interval) => {}
                 () = self.space_runs_out() => {}
             }
             self.apply().await;
@@ -69,7 +50,7 @@ impl LocalRetention {
 
     /// Waits until the disk falls below the low mark, or considerably further below it.
     async fn space_runs_out(&self) {
-        let Some(low) = self.limits.free_space_low_bytes else {
+        let Some(low) = self.shared.options.local.limits.free_space_low_bytes else {
             return std::future::pending().await;
         };
         let free = async || self.room().await.map_or(u64::MAX, |room| room.free_bytes);
@@ -86,16 +67,17 @@ impl LocalRetention {
     /// Applies retention once. Faults are warned of, and retried the next time.
     pub(crate) async fn apply(&self) {
         if let Err(error) = self.try_apply().await {
-            self.reporter
-                .warn_once("eviction", &format!("cannot evict local copies: {error}"));
+            let text = format!("cannot evict local copies: {error}");
+            self.shared.reporter.warn_once("eviction", &text);
         }
     }
 
     async fn try_apply(&self) -> Result<()> {
-        let missing_bytes = self.signals.take_requested_bytes();
+        let missing_bytes = self.shared.signals.take_requested_bytes();
         let needs = self.needs().await;
         let limits = self.limits_for(missing_bytes, &needs).await?;
-        let nothing_to_do = limits.is_unset() && self.runs.iter().all(|run| run.rules.is_unset());
+        let nothing_to_do =
+            limits.is_unset() && self.runs.iter().all(|run| run.settings.keep_local.is_unset());
         if nothing_to_do {
             self.publish_given_up().await;
             self.warn_of_shortage(needs).await;
@@ -105,13 +87,13 @@ impl LocalRetention {
         let claim = async |run: &RunName, id: StepId, verdict: Verdict| {
             let step = RunStep::new(run, id);
             match verdict {
-                Verdict::GiveUp => self.vault.in_use.for_giving_up(step).await,
-                _ => self.vault.in_use.for_eviction(step),
+                Verdict::GiveUp => self.shared.vault.in_use.for_giving_up(&step).await,
+                _ => self.shared.vault.in_use.for_eviction(&step),
             }
         };
         // The forecast of the next checkpoint never stops an upload, which may end before it: only the configured mark
         // does.
-        let uploads_below_bytes = self.limits.free_space_low_bytes.unwrap_or(0);
+        let uploads_below_bytes = self.shared.options.local.limits.free_space_low_bytes.unwrap_or(0);
         let reports = prune_local_runs(&prunes, &limits, uploads_below_bytes, claim).await?;
         for (prune, report) in prunes.iter().zip(reports) {
             match report {
@@ -129,7 +111,8 @@ impl LocalRetention {
         if !faults.is_empty() {
             self.warn(run, &faults);
         }
-        let status = &self.reporter.status;
+        let reporter = &self.shared.reporter;
+        let status = &reporter.status;
         report.removed.iter().for_each(|id| status.evicted(run, *id));
         report.given_up.iter().for_each(|id| status.given_up(run, *id));
         let about = format!("spared {run}");
@@ -140,25 +123,25 @@ impl LocalRetention {
                     count => format!(" (and {} more)", count - 1),
                 };
                 let text = format!("{run}, local tier: {id} is due for eviction but stays{more}: {reason}");
-                self.reporter.warn_once(&about, &text);
+                reporter.warn_once(&about, &text);
             }
-            None => self.reporter.resolved(&about),
+            None => reporter.resolved(&about),
         }
         if !report.given_up.is_empty() {
             // The waiting steps have changed.
-            self.signals.wake_uploads();
+            self.shared.signals.wake_uploads();
         }
     }
 
     /// Writes to each remote, once it answers, which steps the vault gave up: restores elsewhere have no other source.
     async fn publish_given_up(&self) {
         for run in &self.runs {
-            let (vault, name) = (self.vault.vault.clone(), run.run.clone());
+            let (vault, name) = (self.shared.vault.vault.clone(), run.name().clone());
             let Ok(Some(record)) = blocking(move || read_given_up(&vault, &name)).await else {
                 continue;
             };
             for remote in &run.remotes {
-                let on_remote = (run.run.clone(), remote.name().clone());
+                let on_remote = (run.name().clone(), remote.name().clone());
                 if self.published.borrow().get(&on_remote) == Some(&record) {
                     continue;
                 }
@@ -179,13 +162,15 @@ impl LocalRetention {
     async fn needs(&self) -> Vec<Need> {
         let mut all = Vec::new();
         for run in &self.runs {
-            let Some(watched) = run.watched.clone() else {
+            let Some(watched) = run.settings.watch.clone() else {
                 continue;
             };
-            let (vault, name) = (self.vault.vault.clone(), run.run.clone());
+            let (vault, name) = (self.shared.vault.vault.clone(), run.name().clone());
             match blocking(move || needs(&vault, &name, &watched)).await {
                 Ok(needs) => all.extend(needs),
-                Err(error) => tracing::info!(%error, run = %run.run, "cannot estimate the next step's size"),
+                Err(error) => {
+                    tracing::info!(%error, run = %run.name(), "cannot estimate the next step's size");
+                }
             }
         }
         all
@@ -198,8 +183,8 @@ impl LocalRetention {
             let short = blocking(move || shortfall(&need)).await;
             match short {
                 // The free space changes constantly; only the shortage itself is new.
-                Ok(Some(text)) => self.reporter.warn_of_cause(&about, "short", &text),
-                Ok(None) => self.reporter.resolved(&about),
+                Ok(Some(text)) => self.shared.reporter.warn_of_cause(&about, "short", &text),
+                Ok(None) => self.shared.reporter.resolved(&about),
                 Err(error) => tracing::info!(%error, "cannot estimate the next step's size"),
             }
         }
@@ -208,48 +193,45 @@ impl LocalRetention {
     /// Returns the configured limits, raised to hold the next steps; while the disk is too full to seal, also the step
     /// that failed.
     async fn limits_for(&self, missing_bytes: u64, needs: &[Need]) -> Result<LocalLimits> {
-        let room = self.room().await?;
+        let (room, limits) = (self.room().await?, self.shared.options.local.limits);
         let mut wanted_bytes = wanted_bytes(needs, room);
         if missing_bytes > 0 {
             // The mark includes the current free space, which was not enough.
             wanted_bytes = wanted_bytes.max(room.free_bytes.saturating_add(missing_bytes));
         }
         if wanted_bytes <= room.free_bytes {
-            return Ok(self.limits);
+            return Ok(limits);
         }
-        let wanted_bytes = wanted_bytes.max(self.limits.free_space_low_bytes.unwrap_or(0));
-        let high = self
-            .limits
-            .free_space_high_bytes
-            .map(|high| high.max(wanted_bytes));
+        let wanted_bytes = wanted_bytes.max(limits.free_space_low_bytes.unwrap_or(0));
+        let high = limits.free_space_high_bytes.map(|high| high.max(wanted_bytes));
         Ok(LocalLimits {
             free_space_low_bytes: Some(wanted_bytes),
             free_space_high_bytes: high,
-            ..self.limits
+            ..limits
         })
     }
 
     async fn room(&self) -> Result<Room> {
-        let root: PathBuf = self.vault.vault.root().to_owned();
+        let root = self.shared.vault.vault.root().to_owned();
         blocking(move || space::free(&root)).await
     }
 
-    fn prune_of(&self, run: &LocalRun) -> LocalPrune {
+    fn prune_of(&self, run: &ServedRun) -> LocalPrune {
         LocalPrune {
-            vault: self.vault.vault.clone(),
-            run: run.run.clone(),
+            vault: self.shared.vault.vault.clone(),
+            run: run.name().clone(),
             remotes: run.remotes.clone(),
-            rules: run.rules.clone(),
+            rules: run.settings.keep_local.clone(),
             // They apply to all runs at once, below.
             limits: LocalLimits::default(),
             maximum_deletions: None,
-            uploading: self.reporter.status.progressing(&run.run),
-            observer: Arc::clone(&self.reporter.observer),
+            uploading: self.shared.reporter.status.progressing(run.name()),
+            observer: Arc::clone(&self.shared.reporter.observer),
         }
     }
 
     fn warn(&self, run: &RunName, text: &str) {
-        self.reporter
-            .warn_once(&format!("eviction {run}"), &format!("{run}, local tier: {text}"));
+        let text = format!("{run}, local tier: {text}");
+        self.shared.reporter.warn_once(&format!("eviction {run}"), &text);
     }
 }

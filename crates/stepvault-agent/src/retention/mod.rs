@@ -8,7 +8,7 @@ mod source;
 
 use stepvault_core::retention::{RefusalKind, RetentionPlan};
 
-pub(crate) use local::{LocalRetention, LocalRun};
+pub(crate) use local::LocalRetention;
 pub(crate) use remote::{PruneTask, PrunedRun};
 pub(crate) use source::clean_source;
 

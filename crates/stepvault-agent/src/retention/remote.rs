@@ -13,14 +13,12 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
 use stepvault_engine::tier::catalog::pins;
 use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::faults_of;
 use crate::report::StepOnRemote;
-use crate::reporter::Reporter;
-use crate::stop::Stop;
+use crate::shared::Shared;
 use stepvault_local::clock::SystemClock;
 
 /// Maximum number of intervals before a remote that refuses deletions is tried again: permissions may be granted later,
@@ -53,11 +51,8 @@ impl PrunedRun {
 /// The task that prunes one remote.
 #[derive(Debug)]
 pub(crate) struct PruneTask {
-    pub(crate) vault: Vault,
-    pub(crate) reporter: Reporter,
-    pub(crate) stop: Stop,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<PrunedRun>,
-    pub(crate) interval: Duration,
     /// Notified of every step that has become durable.
     pub(crate) uploaded: Arc<Notify>,
 }
@@ -68,16 +63,20 @@ impl PruneTask {
         let started = Instant::now();
         let mut last: Option<Instant> = None;
         loop {
-            let due = last.unwrap_or(started) + self.interval;
+            let due = last.unwrap_or(started) + self.interval();
             self.record_schedule(due);
             tokio::select! {
-                () = self.stop.wait() => return,
+                () = self.shared.drain.stop.wait() => return,
                 () = self.uploaded.notified(), if last.is_none() => {}
                 () = tokio::time::sleep_until(due) => {}
             }
             last = Some(Instant::now());
             self.apply().await;
         }
+    }
+
+    fn interval(&self) -> Duration {
+        self.shared.options.agent.retention_interval
     }
 
     fn record_schedule(&self, due: Instant) {
@@ -87,14 +86,15 @@ impl PruneTask {
             let now = SystemClock.now();
             let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
             let time = Timestamp::from_seconds(now.seconds.saturating_add(seconds));
-            self.reporter.status.next_prune_is_at(run.remote.name(), time);
+            let status = &self.shared.reporter.status;
+            status.next_prune_is_at(run.remote.name(), time);
         }
     }
 
     /// Prunes each run once. Faults are warned of, and retried the next time.
     pub(crate) async fn apply(&mut self) {
         for index in 0..self.runs.len() {
-            if self.stop.is_requested() {
+            if self.shared.drain.stop.is_requested() {
                 return;
             }
             let run = &self.runs[index];
@@ -114,7 +114,7 @@ impl PruneTask {
             // Nothing was uploaded to it yet, or it is a different remote than before.
             return Ok(None);
         }
-        let vault = self.vault.clone();
+        let (vault, reporter) = (self.shared.vault.vault.clone(), &self.shared.reporter);
         let local = blocking(move || vault.pins(&name)).await?;
         let mut pinned_elsewhere: BTreeSet<StepId> = local.into_iter().map(|pin| pin.id).collect();
         for other in &run.others {
@@ -122,7 +122,7 @@ impl PruneTask {
             match pins(other).await {
                 Ok(ids) => {
                     pinned_elsewhere.extend(ids);
-                    self.reporter.resolved(&about);
+                    reporter.resolved(&about);
                 }
                 // Pins are on every tier; an unreachable one must not block pruning of the others.
                 Err(error) => {
@@ -130,7 +130,7 @@ impl PruneTask {
                         "{}: cannot read its pins; other remotes are pruned without them: {error}",
                         described(other)
                     );
-                    self.reporter.warn_of_cause(&about, "unread", &text);
+                    reporter.warn_of_cause(&about, "unread", &text);
                 }
             }
         }
@@ -139,7 +139,7 @@ impl PruneTask {
             rules: run.rules.clone(),
             maximum_deletions: None,
             pinned_elsewhere,
-            observer: Arc::clone(&self.reporter.observer),
+            observer: Arc::clone(&reporter.observer),
         };
         prune_remote(&prune).await.map(Some)
     }
@@ -147,22 +147,23 @@ impl PruneTask {
     fn done(&mut self, index: usize, report: Option<&PruneReport>) {
         let run = &mut self.runs[index];
         (run.denials, run.not_before) = (0, None);
-        let about = about(&run.remote);
+        let (about, reporter) = (about(&run.remote), &self.shared.reporter);
         let Some(report) = report else { return };
         for id in &report.removed {
             let step = StepOnRemote::new(run.remote.keys.run(), *id, run.remote.name());
-            self.reporter.status.pruned(step);
+            reporter.status.pruned(step);
         }
         let text = faults_of(&report.plan);
         if text.is_empty() {
-            self.reporter.resolved(&about);
+            reporter.resolved(&about);
         } else {
             let place = described(&run.remote);
-            self.reporter.warn_once(&about, &format!("{place}: {text}"));
+            reporter.warn_once(&about, &format!("{place}: {text}"));
         }
     }
 
     fn failed(&mut self, index: usize, error: &Error) {
+        let (interval, reporter) = (self.interval(), &self.shared.reporter);
         let run = &mut self.runs[index];
         let (about, place) = (about(&run.remote), described(&run.remote));
         match error.kind() {
@@ -170,19 +171,17 @@ impl PruneTask {
             ErrorKind::Denied => {
                 let intervals = 1 << run.denials.min(MAX_INTERVALS.ilog2());
                 run.denials = run.denials.saturating_add(1);
-                run.not_before = Some(Instant::now() + self.interval.saturating_mul(intervals));
+                run.not_before = Some(Instant::now() + interval.saturating_mul(intervals));
                 let text = format!(
                     "{place}: retention cannot delete on it: {error} (uploads continue; grant this node's credentials \
                      the right to delete, or prune from a machine that has it)"
                 );
                 // The refused request differs each time.
                 if run.denials == 1 {
-                    self.reporter.warn_once(&about, &text);
+                    reporter.warn_once(&about, &text);
                 }
             }
-            _ => self
-                .reporter
-                .warn_once(&about, &format!("{place}: retention did not run: {error}")),
+            _ => reporter.warn_once(&about, &format!("{place}: retention did not run: {error}")),
         }
     }
 }

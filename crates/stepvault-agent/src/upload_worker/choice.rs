@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use stepvault_core::Error;
 use stepvault_core::ids::StepId;
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
 use tokio::time::{Duration, Instant};
 
 use super::small_steps::small_steps;
 use super::{RunUploads, UploadWorker};
 use crate::backlog::Backlog;
 use crate::pause::earliest;
-use crate::reporter::Reporter;
+use crate::shared::Shared;
 
 /// Pause before an unreadable vault is scanned again.
 pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
@@ -40,10 +40,10 @@ impl Choice {
 impl UploadWorker {
     /// Returns the next step: the runs take turns, and within each run the newest step that is not deferred goes first.
     pub(super) async fn choose(&mut self) -> Choice {
-        if self.drain.is_urgent() {
+        if self.shared.drain.is_urgent() {
             return self.choose_urgently().await;
         }
-        let patient = !self.once && !self.drain.stop.is_requested();
+        let patient = !self.shared.options.lifecycle.once && !self.shared.drain.stop.is_requested();
         let mut later = None;
         for offset in 0..self.runs.len() {
             let index = (self.next_run + offset) % self.runs.len();
@@ -55,17 +55,11 @@ impl UploadWorker {
             if patient {
                 later = earliest(later, Some(run.compares_at));
             }
-            let Some(backlog) = read_backlog(run, &self.vault.vault, &self.reporter).await else {
+            let Some(backlog) = read_backlog(run, &self.shared).await else {
                 later = earliest(later, Some(Instant::now() + VAULT_PAUSE));
                 continue;
             };
-            match run.choose(
-                index,
-                &self.reporter,
-                backlog,
-                self.maximum_backlog_steps,
-                patient,
-            ) {
+            match run.choose(index, &self.shared, backlog, patient) {
                 Choice::Upload(..) if run.pause.until().is_some() => {
                     later = earliest(later, run.pause.until());
                 }
@@ -82,11 +76,13 @@ impl UploadWorker {
 }
 
 /// Returns the backlog of a run, or warns.
-pub(super) async fn read_backlog(run: &RunUploads, vault: &Vault, reporter: &Reporter) -> Option<Backlog> {
-    let read = Backlog::read(vault, &run.remote).await;
-    let subject = || format!("vault {}", run.remote.keys.run());
-    read.inspect_err(|error| reporter.warn_once(&subject(), &error.to_string()))
-        .ok()
+pub(super) async fn read_backlog(run: &RunUploads, shared: &Shared) -> Option<Backlog> {
+    let warn = |error: &Error| {
+        let subject = format!("vault {}", run.remote.keys.run());
+        shared.reporter.warn_once(&subject, &error.to_string());
+    };
+    let read = Backlog::read(&shared.vault.vault, &run.remote).await;
+    read.inspect_err(warn).ok()
 }
 
 impl RunUploads {
@@ -115,15 +111,8 @@ impl RunUploads {
     }
 
     /// `patient` if other nodes' parts are worth waiting for.
-    fn choose(
-        &mut self,
-        index: usize,
-        reporter: &Reporter,
-        backlog: Backlog,
-        maximum_backlog_steps: usize,
-        patient: bool,
-    ) -> Choice {
-        let (mut waiting, deferred) = self.waiting(reporter, &backlog, maximum_backlog_steps);
+    fn choose(&mut self, index: usize, shared: &Shared, backlog: Backlog, patient: bool) -> Choice {
+        let (mut waiting, deferred) = self.waiting(shared, &backlog);
         let sealed = backlog.sealed;
         let mut later = None;
         let lacks_parts = |id: &StepId| self.missing_parts.next_check(*id).is_some();

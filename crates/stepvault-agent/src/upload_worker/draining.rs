@@ -17,7 +17,7 @@ use crate::pause::{LONGEST_WHEN_DRAINING, earliest};
 impl UploadWorker {
     /// Returns the maximum pause after a failure.
     pub(super) fn longest_pause(&self, error: &Error) -> Duration {
-        if self.drain.stop.is_requested() {
+        if self.shared.drain.stop.is_requested() {
             LONGEST_WHEN_DRAINING
         } else {
             longest_pause(error)
@@ -27,9 +27,7 @@ impl UploadWorker {
     /// Returns what plans the uploads to this remote.
     pub(crate) fn planner(&self, excluded: Excluded) -> DrainPlanner {
         DrainPlanner {
-            vault: self.vault.vault.clone(),
-            drain: self.drain.clone(),
-            throughput: Arc::clone(&self.throughput),
+            shared: Arc::clone(&self.shared),
             remote: self.remote.clone(),
             runs: self.runs.iter().map(|run| run.remote.clone()).collect(),
             excluded,
@@ -64,7 +62,7 @@ impl UploadWorker {
 
     /// Returns the first step of the plan. Deferred steps come after all others.
     pub(super) async fn choose_urgently(&mut self) -> Choice {
-        let is_stopping = self.drain.stop.is_requested();
+        let is_stopping = self.shared.drain.stop.is_requested();
         if is_stopping && !std::mem::replace(&mut self.is_draining, true) {
             // Parts that were missing before may exist now, and there is no time to find out late.
             for run in &mut self.runs {
@@ -78,12 +76,12 @@ impl UploadWorker {
             if run.given_up {
                 continue;
             }
-            let Some(backlog) = read_backlog(run, &self.vault.vault, &self.reporter).await else {
+            let Some(backlog) = read_backlog(run, &self.shared).await else {
                 let pause = VAULT_PAUSE.min(LONGEST_WHEN_DRAINING);
                 later = earliest(later, Some(Instant::now() + pause));
                 continue;
             };
-            let (mut waiting, deferred) = run.waiting(&self.reporter, &backlog, self.maximum_backlog_steps);
+            let (mut waiting, deferred) = run.waiting(&self.shared, &backlog);
             run.deferred = deferred;
             // Nothing is waited for while stopping; one check shows the current state.
             let due = run.due_check(&mut waiting, !is_stopping, &mut later);
@@ -122,7 +120,7 @@ impl UploadWorker {
                     }
                 }
                 Err(error) => {
-                    self.reporter.warn_once("plan", &error.to_string());
+                    self.shared.reporter.warn_once("plan", &error.to_string());
                     return Choice::Later(Instant::now() + LONGEST_WHEN_DRAINING);
                 }
             }
@@ -141,7 +139,7 @@ impl UploadWorker {
                 if !run.missing_parts.take_final_check(id) {
                     continue;
                 }
-                let (vault, name) = (self.vault.vault.clone(), run.remote.keys.run().clone());
+                let (vault, name) = (self.shared.vault.vault.clone(), run.remote.keys.run().clone());
                 if let Ok(Some(step)) = blocking(move || vault.step(&name, id)).await {
                     return Some(Choice::upload(index, step));
                 }

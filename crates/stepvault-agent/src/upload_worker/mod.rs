@@ -13,7 +13,6 @@ use std::time::Duration;
 use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::cpu_share::CpuShare;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::make_provisional_again;
 use stepvault_engine::tier::lost_steps::forget_lost_steps;
@@ -23,14 +22,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::agent_status::Trouble;
-use crate::drain::DrainState;
 use crate::outcome::{AfterUpload, after_upload};
 use crate::pause::{LONGEST, sleep_until};
 use crate::report::StepOnRemote;
-use crate::reporter::Reporter;
-use crate::signals::Signals;
-use crate::throughput::Throughput;
-use crate::vault_access::VaultAccess;
+use crate::shared::Shared;
 use choice::Choice;
 pub(crate) use run_uploads::RunUploads;
 
@@ -38,6 +33,9 @@ pub(crate) use run_uploads::RunUploads;
 const TRIES_IN_DRAIN: u32 = 8;
 /// The same for a single round.
 const TRIES_ONCE: u32 = 3;
+
+/// The longest time for which what the vault takes for durable is not compared with what the remotes list.
+const LONGEST_COMPARISON_INTERVAL: Duration = Duration::from_hours(1);
 
 /// A failed upload.
 struct UploadFailure {
@@ -58,28 +56,15 @@ impl From<Error> for UploadFailure {
 /// The task that uploads to one remote.
 #[derive(Debug)]
 pub(crate) struct UploadWorker {
-    pub(crate) vault: VaultAccess,
-    pub(crate) reporter: Reporter,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) drain: DrainState,
-    pub(crate) throughput: Arc<Throughput>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) remote: RemoteName,
     pub(crate) budget: MemoryBudget,
-    pub(crate) cpu_share: CpuShare,
     /// Shared by the workers of all remotes.
     pub(crate) digests: SharedDigests,
     pub(crate) runs: Vec<RunUploads>,
     pub(crate) wake: Arc<Notify>,
     /// Notified of every step that becomes durable.
     pub(crate) uploaded: Arc<Notify>,
-    pub(crate) maximum_backlog_steps: usize,
-    pub(crate) incomplete_after: Duration,
-    /// This node.
-    pub(crate) node: NodeName,
-    /// How often it compares what the vault takes for durable with what the remote lists.
-    pub(crate) comparison_interval: Duration,
-    /// Whether to end instead of waiting for an unreachable remote.
-    pub(crate) once: bool,
     pub(crate) next_run: usize,
     /// Whether pauses were cut short when the service was asked to stop.
     pub(crate) is_draining: bool,
@@ -90,7 +75,7 @@ impl UploadWorker {
     pub(crate) async fn work(mut self) {
         loop {
             // Checked before the scan: a step sealed in between is found by the next scan.
-            let ending = self.signals.all_determined.is_cancelled();
+            let ending = self.shared.signals.all_determined.is_cancelled();
             match self.choose().await {
                 Choice::Upload(run, step, small) => self.upload_with_small(run, &step, &small).await,
                 Choice::Nothing if ending => break,
@@ -100,7 +85,7 @@ impl UploadWorker {
         }
         self.end_telling().await;
         for run in self.runs {
-            if let Some(held) = run.held {
+            if let Some(held) = run.connection.held {
                 held.release().await;
             }
         }
@@ -113,16 +98,17 @@ impl UploadWorker {
         if run.compares_at > Instant::now() {
             return;
         }
-        run.compares_at = Instant::now() + self.comparison_interval;
+        let interval = self.shared.options.agent.retention_interval;
+        run.compares_at = Instant::now() + interval.min(LONGEST_COMPARISON_INTERVAL);
         let (name, remote) = (run.remote.keys.run().clone(), run.remote.name().clone());
         let compared = tokio::select! {
-            compared = forget_lost_steps(&self.vault.vault, &run.remote) => compared,
-            () = self.drain.stop.wait(), if !self.is_draining => return,
+            compared = forget_lost_steps(&self.shared.vault.vault, &run.remote) => compared,
+            () = self.shared.drain.stop.wait(), if !self.is_draining => return,
         };
         let subject = format!("compare {name} {remote}");
         match compared {
             Ok(lost) => {
-                self.reporter.resolved(&subject);
+                self.shared.reporter.resolved(&subject);
                 if let [first, others @ ..] = lost.as_slice() {
                     let others = match others.last() {
                         Some(newest) => format!(" to {newest}, {} in all", lost.len()),
@@ -132,12 +118,12 @@ impl UploadWorker {
                         "steps of {name} that were durable on {remote} are gone from it: {first}{others}; was it restored \
                          from an older copy? They are uploaded again"
                     );
-                    self.reporter.warn(&text);
+                    self.shared.reporter.warn(&text);
                 }
             }
             Err(error) => {
                 let text = format!("cannot check whether {remote} still has the steps of {name}: {error}");
-                self.reporter.warn_once(&subject, &text);
+                self.shared.reporter.warn_once(&subject, &text);
             }
         }
     }
@@ -145,7 +131,7 @@ impl UploadWorker {
     /// Tells other nodes that no upload is under way.
     async fn end_telling(&mut self) {
         for run in &mut self.runs {
-            run.telling.end(&run.remote, &self.node).await;
+            run.telling.end(&run.remote, self.shared.options.node()).await;
         }
     }
 
@@ -153,8 +139,8 @@ impl UploadWorker {
         self.end_telling().await;
         tokio::select! {
             () = self.wake.notified() => {}
-            () = self.signals.all_determined.cancelled(), if !ending => {}
-            () = self.drain.stop.wait(), if !self.is_draining => {}
+            () = self.shared.signals.all_determined.cancelled(), if !ending => {}
+            () = self.shared.drain.stop.wait(), if !self.is_draining => {}
             () = sleep_until(until) => {}
         }
     }
@@ -163,13 +149,13 @@ impl UploadWorker {
     /// journal keeps what was sent.
     async fn upload_unless_preempted(&mut self, index: usize, step: &SealedStep) -> bool {
         let here = self.runs[index].on_remote(step.id());
-        let (in_use, in_vault) = (self.vault.in_use.clone(), here.step());
+        let (in_use, in_vault) = (self.shared.vault.in_use.clone(), here.step());
         let planner = self.planner(self.excluded(true));
         let parts = planner.parts_at_once(step, self.runs[index].remote.settings.max_concurrent_requests);
         let mut telling = std::mem::take(&mut self.runs[index].telling);
-        let (remote, node) = (self.runs[index].remote.clone(), self.node.clone());
+        let remote = self.runs[index].remote.clone();
         let told = planner.clone();
-        let told = telling.tell(&remote, &node, &told);
+        let told = telling.tell(&remote, &told);
         let narrowed = planner.clone().until_fewer_at_once(parts);
         let preempted = planner.until_preempted(here.run.clone(), here.id);
         let why = tokio::select! {
@@ -183,7 +169,7 @@ impl UploadWorker {
         };
         self.runs[index].telling = telling;
         let Some(why) = why else { return true };
-        self.reporter.status.upload_stopped(&here);
+        self.shared.reporter.status.upload_stopped(&here);
         tracing::info!(run = %here.run, id = %here.id, remote = %here.remote, "{why}");
         false
     }
@@ -191,14 +177,14 @@ impl UploadWorker {
     async fn upload(&mut self, index: usize, step: &SealedStep, parts_at_once: usize) {
         let id = step.id();
         let here = self.runs[index].on_remote(id);
-        let Some(in_use) = self.vault.in_use.for_upload(here.step()) else {
+        let Some(in_use) = self.shared.vault.in_use.for_upload(&here.step()) else {
             // Being evicted: it is durable wherever it must be, and gone at the next scan.
             let tries = self.runs[index].tries.entry(id).or_default();
             tries.pause.failed(LONGEST, None);
             return;
         };
-        self.reporter.status.upload_began(&here);
-        let _busy = self.throughput.busy(&here.remote);
+        self.shared.reporter.status.upload_began(&here);
+        let _busy = self.shared.throughput.busy(&here.remote);
         let uploaded = self.try_upload(index, step, parts_at_once).await;
         drop(in_use);
         self.ended(index, &here, uploaded).await;
@@ -218,10 +204,10 @@ impl UploadWorker {
                 self.runs[index].succeeded(id);
                 self.runs[index].missing_parts.forget(id);
                 let is_new = uploaded == Uploaded::Durable;
-                self.reporter.status.upload_done(here, is_new);
+                self.shared.reporter.status.upload_done(here, is_new);
                 self.resolved(here);
                 self.uploaded.notify_one();
-                self.signals.eviction.notify_one();
+                self.shared.signals.eviction.notify_one();
             }
             // Its part is uploaded. The next start checks the others' parts.
             Err(failure) if self.runs[index].missing_parts.had_final_check(id) => {
@@ -229,7 +215,7 @@ impl UploadWorker {
                     lacks_parts: true,
                     ..Trouble::of(&failure.error)
                 };
-                self.reporter.status.step_failed(here, trouble);
+                self.shared.reporter.status.step_failed(here, trouble);
             }
             Err(failure) => self.failed(index, here, &failure).await,
         }
@@ -249,8 +235,8 @@ impl UploadWorker {
             .await
             .map_err(|error| UploadFailure { error, opening: true })?;
         let run = &mut self.runs[index];
-        run.was_out = false;
-        run.outages = outages;
+        run.connection.was_out = false;
+        run.connection.outages = outages;
         if run.missing_parts.next_check(step.id()).is_some() {
             return Ok(session.commit_if_complete(step).await?);
         }
@@ -260,34 +246,35 @@ impl UploadWorker {
     /// Returns the run's session with the remote: opened for the first step, and verified again after an outage.
     async fn open_session(&mut self, index: usize) -> Result<UploadSession> {
         let run = &mut self.runs[index];
-        let vault = &self.vault.vault;
-        if let Some(session) = run.session.clone() {
-            if run.was_out || run.attempts.outages() != run.outages {
+        if let Some(session) = run.connection.session.clone() {
+            if run.connection.was_out || run.attempts.outages() != run.connection.outages {
                 session.recognise().await?;
             }
-            run.hold(vault).await?;
+            run.hold(&self.shared).await?;
             return Ok(session);
         }
-        let (budget, observer) = (self.budget.clone(), Arc::clone(&self.reporter.observer));
-        let session =
-            UploadSession::open(run.remote.clone(), vault.clone(), budget, observer, run.digest).await?;
+        let (remote, vault) = (run.remote.clone(), self.shared.vault.vault.clone());
+        let (budget, observer) = (self.budget.clone(), Arc::clone(&self.shared.reporter.observer));
+        let session = UploadSession::open(remote, vault, budget, observer, run.settings.digest).await?;
         let session = session
             .with_digests(&self.digests)
-            .with_cpu_share(&self.cpu_share);
-        run.hold(vault).await?;
-        Ok(run.session.insert(session).clone())
+            .with_cpu_share(&self.shared.cpu_share);
+        run.hold(&self.shared).await?;
+        Ok(run.connection.session.insert(session).clone())
     }
 
     /// Records that this node's part is uploaded and other parts are missing.
     fn lacks_parts(&mut self, index: usize, here: &StepOnRemote, missing: &[NodeName]) {
         let run = &mut self.runs[index];
         run.succeeded(here.id);
-        let waiting = run.missing_parts.checked(here.id, missing, self.incomplete_after);
+        let waiting =
+            run.missing_parts
+                .checked(here.id, missing, self.shared.options.upload.incomplete_after);
         let trouble = Trouble {
             lacks_parts: true,
             ..Trouble::waiting(waiting.reason.clone())
         };
-        self.reporter.status.step_failed(here, trouble);
+        self.shared.reporter.status.step_failed(here, trouble);
         self.resolved(here);
         if waiting.is_incomplete {
             let text = format!(
@@ -296,7 +283,7 @@ impl UploadWorker {
                 here.id, here.run, here.remote, waiting.reason
             );
             let subject = format!("incomplete {} {} {}", here.run, here.id, here.remote);
-            self.reporter.warn_once(&subject, &text);
+            self.shared.reporter.warn_once(&subject, &text);
         }
     }
 
@@ -314,7 +301,7 @@ impl UploadWorker {
         }
         // An unreadable step exists.
         let is_sealed = self.sealed_step(here).await.map_or(true, |step| step.is_some());
-        let is_ending = self.once || self.drain.stop.is_requested();
+        let is_ending = self.shared.options.lifecycle.once || self.shared.drain.stop.is_requested();
         let longest = self.longest_pause(error);
         let run = &mut self.runs[index];
         // The step's own part may be gone as well: the upload checks that, and resumes where necessary.
@@ -325,31 +312,36 @@ impl UploadWorker {
             _ => after_upload(error, failure.opening),
         };
         // The remote may have been changed by hand meanwhile: it is verified again with the next step.
-        run.was_out = after == AfterUpload::RemoteLater;
-        if !run.was_out {
-            run.session = None;
+        let connection = &mut run.connection;
+        connection.was_out = after == AfterUpload::RemoteLater;
+        if !connection.was_out {
+            connection.session = None;
         }
         let trouble = Trouble::of(error);
         let subject = match after {
             AfterUpload::RemoteLater => {
                 run.pause.failed(longest, asked_for);
-                run.given_up = self.once || is_ending && trouble.needs_operator;
-                self.reporter.status.remote_failed(here, trouble);
+                run.given_up = self.shared.options.lifecycle.once || is_ending && trouble.needs_operator;
+                self.shared.reporter.status.remote_failed(here, trouble);
                 subject_of_remote(here)
             }
             AfterUpload::StepLater if is_sealed => {
                 let tries = run.tries.entry(here.id).or_default();
                 tries.pause.failed(longest, asked_for);
-                let enough = if self.once { TRIES_ONCE } else { TRIES_IN_DRAIN };
+                let enough = if self.shared.options.lifecycle.once {
+                    TRIES_ONCE
+                } else {
+                    TRIES_IN_DRAIN
+                };
                 // A full disk says nothing about the step.
-                let patient = error.kind() == ErrorKind::NoSpace && !self.once;
+                let patient = error.kind() == ErrorKind::NoSpace && !self.shared.options.lifecycle.once;
                 tries.given_up =
                     is_ending && (trouble.needs_operator || !patient && tries.pause.failures() >= enough);
-                self.reporter.status.step_failed(here, trouble);
+                self.shared.reporter.status.step_failed(here, trouble);
                 subject_of_step(here)
             }
             AfterUpload::StepLater => {
-                self.reporter.status.upload_done(here, false);
+                self.shared.reporter.status.upload_done(here, false);
                 return;
             }
         };
@@ -367,17 +359,17 @@ impl UploadWorker {
             error.kind().name(),
             error.why_text().unwrap_or_default()
         );
-        self.reporter.warn_of_cause(&subject, &cause, &text);
+        self.shared.reporter.warn_of_cause(&subject, &cause, &text);
     }
 
     /// Determines another attempt for a step whose attempt is taken, unless the attempt was given explicitly or too
     /// many were tried.
     async fn make_provisional_again(&self, index: usize, here: &StepOnRemote, error: &Error) -> NewAttempt {
-        let Some(in_use) = self.vault.in_use.for_eviction(here.step()) else {
+        let Some(in_use) = self.shared.vault.in_use.for_eviction(&here.step()) else {
             return NewAttempt::Later;
         };
         let outcome = match self.sealed_step(here).await {
-            Ok(Some(step)) => make_provisional_again(&self.vault.vault, &step, error).await,
+            Ok(Some(step)) => make_provisional_again(&self.shared.vault.vault, &step, error).await,
             Ok(None) => Ok(false),
             Err(error) => Err(error),
         };
@@ -390,27 +382,24 @@ impl UploadWorker {
                 return NewAttempt::Later;
             }
         }
-        self.reporter.status.upload_stopped(here);
+        self.shared.reporter.status.upload_stopped(here);
         let text = format!(
             "{} of {} is sealed under another identity: {error}",
             here.id, here.run
         );
-        self.reporter.warn(&text);
-        let attempts = &self.runs[index].attempts;
-        attempts
-            .determine(&self.vault, &self.reporter, &self.signals)
-            .await;
-        self.signals.attempts.notify_one();
+        self.shared.reporter.warn(&text);
+        self.runs[index].attempts.determine(&self.shared).await;
+        self.shared.signals.attempts.notify_one();
         NewAttempt::Done
     }
 
     fn resolved(&self, here: &StepOnRemote) {
-        self.reporter.resolved(&subject_of_remote(here));
-        self.reporter.resolved(&subject_of_step(here));
+        self.shared.reporter.resolved(&subject_of_remote(here));
+        self.shared.reporter.resolved(&subject_of_step(here));
     }
 
     async fn sealed_step(&self, here: &StepOnRemote) -> Result<Option<SealedStep>> {
-        let (vault, run, id) = (self.vault.vault.clone(), here.run.clone(), here.id);
+        let (vault, run, id) = (self.shared.vault.vault.clone(), here.run.clone(), here.id);
         blocking(move || vault.step(&run, id)).await
     }
 }

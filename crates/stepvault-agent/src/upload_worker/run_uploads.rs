@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::Result;
-use stepvault_core::digest::DigestAlgorithm;
+use stepvault_core::config::RunSettings;
 use stepvault_core::ids::StepId;
-use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Event;
-use stepvault_core::retention::KeepRules;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use super::deferral::retention_would_drop;
@@ -23,7 +20,7 @@ use crate::backlog::Backlog;
 use crate::drain::Telling;
 use crate::pause::Pause;
 use crate::report::StepOnRemote;
-use crate::reporter::Reporter;
+use crate::shared::Shared;
 
 /// The uploads of one run to one remote.
 #[derive(Debug)]
@@ -31,19 +28,8 @@ pub(crate) struct RunUploads {
     pub(super) remote: RunRemote,
     /// Determines the run's attempts.
     pub(super) attempts: Arc<OpenRun>,
-    /// The algorithm of the digests of the steps that are sealed now.
-    pub(super) digest: DigestAlgorithm,
-    keep: KeepRules,
-    /// Opened for the first step.
-    pub(super) session: Option<UploadSession>,
-    /// The writer, for an exclusive run.
-    exclusive: Option<Writer>,
-    /// The exclusive right, once taken.
-    pub(super) held: Option<ExclusiveRun>,
-    /// Whether the remote was unreachable since it was last verified.
-    pub(super) was_out: bool,
-    /// How often no remote of the run had answered when this one last did.
-    pub(super) outages: u64,
+    pub(super) settings: RunSettings,
+    pub(super) connection: Connection,
     pub(super) pause: Pause,
     /// Whether the remote was unreachable and this service, which is about to end, does not wait for it.
     pub(super) given_up: bool,
@@ -57,6 +43,19 @@ pub(crate) struct RunUploads {
     pub(super) compares_at: Instant,
 }
 
+/// What is open between a run and a remote.
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    /// Opened for the first step.
+    pub(super) session: Option<UploadSession>,
+    /// The exclusive right, once taken.
+    pub(super) held: Option<ExclusiveRun>,
+    /// Whether the remote was unreachable since it was last verified.
+    pub(super) was_out: bool,
+    /// How often no remote of the run had answered when this one last did.
+    pub(super) outages: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tries {
     pub(super) pause: Pause,
@@ -65,24 +64,12 @@ pub(super) struct Tries {
 }
 
 impl RunUploads {
-    /// `exclusive` is the writer, for an exclusive run.
-    pub(crate) fn new(
-        remote: RunRemote,
-        digest: DigestAlgorithm,
-        keep: KeepRules,
-        attempts: Arc<OpenRun>,
-        exclusive: Option<Writer>,
-    ) -> Self {
+    pub(crate) fn new(remote: RunRemote, settings: RunSettings, attempts: Arc<OpenRun>) -> Self {
         Self {
             remote,
             attempts,
-            digest,
-            keep,
-            session: None,
-            exclusive,
-            held: None,
-            was_out: false,
-            outages: 0,
+            settings,
+            connection: Connection::default(),
             pause: Pause::default(),
             given_up: false,
             tries: BTreeMap::new(),
@@ -97,13 +84,12 @@ impl RunUploads {
     ///
     /// # Errors
     /// [`ErrorKind::Held`](stepvault_core::ErrorKind::Held) while another job has it.
-    pub(super) async fn hold(&mut self, vault: &Vault) -> Result<()> {
-        let Some(writer) = &self.exclusive else {
-            return Ok(());
-        };
-        if !self.held.as_ref().is_some_and(ExclusiveRun::is_current) {
-            self.held = None;
-            self.held = Some(ExclusiveRun::take(&self.remote, vault, writer, Purpose::Upload).await?);
+    pub(super) async fn hold(&mut self, shared: &Shared) -> Result<()> {
+        let held = &mut self.connection.held;
+        if self.settings.exclusive && !held.as_ref().is_some_and(ExclusiveRun::is_current) {
+            *held = None;
+            let (vault, writer) = (&shared.vault.vault, &shared.options.writer);
+            *held = Some(ExclusiveRun::take(&self.remote, vault, writer, Purpose::Upload).await?);
         }
         Ok(())
     }
@@ -121,25 +107,24 @@ impl RunUploads {
     /// Returns the waiting steps that are not given up, and those of them that are deferred.
     pub(super) fn waiting(
         &mut self,
-        reporter: &Reporter,
+        shared: &Shared,
         backlog: &Backlog,
-        maximum_backlog_steps: usize,
     ) -> (BTreeSet<StepId>, BTreeSet<StepId>) {
         let sealed: BTreeSet<StepId> = backlog.sealed.iter().map(SealedStep::id).collect();
         self.tries.retain(|id, _| sealed.contains(id));
         self.missing_parts.forget_all_but(&sealed);
-        let (run, remote) = (self.remote.keys.run(), self.remote.name());
+        let (run, remote, reporter) = (self.remote.keys.run(), self.remote.name(), &shared.reporter);
         reporter.status.forget_all_but(run, remote, &sealed);
         reporter.status.backlog(run, remote, &backlog.not_durable);
         let mut waiting = backlog.missing.clone();
         waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.given_up));
         let mut deferred = BTreeSet::new();
-        if waiting.len() <= maximum_backlog_steps {
+        if waiting.len() <= shared.options.upload.maximum_backlog_steps as usize {
             return (waiting, deferred);
         }
         let dropped = retention_would_drop(
             &self.remote.tier,
-            &self.keep,
+            &self.settings.keep_remote,
             &backlog.sealed,
             &waiting,
             &backlog.pins,

@@ -34,19 +34,25 @@ impl UploadWorker {
         chosen: &SealedStep,
         small: &[SealedStep],
     ) {
-        if !self.upload_unless_preempted(index, chosen).await || small.is_empty() || self.drain.is_urgent() {
+        let is_uploaded = self.upload_unless_preempted(index, chosen).await;
+        if !is_uploaded || small.is_empty() || self.shared.drain.is_urgent() {
             return;
         }
         let run = &self.runs[index];
         let is_waiting = run.pause.until().is_some() || run.tries.contains_key(&chosen.id());
-        let Some(session) = run.session.clone().filter(|_| !is_waiting && !run.was_out) else {
+        let connection = &run.connection;
+        let Some(session) = connection
+            .session
+            .clone()
+            .filter(|_| !is_waiting && !connection.was_out)
+        else {
             return;
         };
         let uploads = small.iter().filter_map(|step| {
             let here = run.on_remote(step.id());
-            let in_use = self.vault.in_use.for_upload(here.step())?;
-            self.reporter.status.upload_began(&here);
-            let (session, all_in_use, stop) = (&session, &self.vault.in_use, &self.drain.stop);
+            let in_use = self.shared.vault.in_use.for_upload(&here.step())?;
+            self.shared.reporter.status.upload_began(&here);
+            let (session, all_in_use, stop) = (&session, &self.shared.vault.in_use, &self.shared.drain.stop);
             let is_draining = self.is_draining;
             Some(async move {
                 let in_vault = here.step();
@@ -60,20 +66,20 @@ impl UploadWorker {
             })
         });
         let uploaded = {
-            let _busy = self.throughput.busy(run.remote.name());
+            let _busy = self.shared.throughput.busy(run.remote.name());
             futures::future::join_all(uploads).await
         };
         for (here, uploaded) in uploaded {
             match uploaded {
                 // The whole remote failed: that is one failure, however many steps had to do with it.
                 Some(Err(_)) if self.runs[index].pause.until().is_some() => {
-                    self.reporter.status.upload_stopped(&here);
+                    self.shared.reporter.status.upload_stopped(&here);
                 }
                 Some(uploaded) => {
                     self.ended(index, &here, uploaded.map_err(UploadFailure::from))
                         .await;
                 }
-                None => self.reporter.status.upload_stopped(&here),
+                None => self.shared.reporter.status.upload_stopped(&here),
             }
         }
     }

@@ -11,7 +11,7 @@ use stepvault_agent::control::{
 };
 use stepvault_agent::step_progress::{Goal, Outcome};
 use stepvault_core::ErrorKind;
-use stepvault_core::config::Completion;
+use stepvault_core::config::{Completion, ControlSocket};
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::path::RelativePath;
@@ -68,8 +68,10 @@ async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
     assert!(facts.file_type().is_socket());
     assert_eq!(facts.permissions().mode() & 0o777, 0o600);
     let status = client.status(PATIENCE).await.unwrap();
-    assert_eq!(status.process_id, std::process::id());
-    assert!(status.healthy && status.problems.is_empty() && status.stopping.is_none());
+    assert_eq!(status.process.process_id, std::process::id());
+    assert!(
+        status.process.healthy && status.process.problems.is_empty() && status.process.stopping.is_none()
+    );
     assert_eq!(status.runs[0].run, run_name());
     assert_eq!(status.runs[0].remotes[0].remote.as_str(), "disk");
     service.stop();
@@ -87,7 +89,7 @@ async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
 async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Marker(RelativePath::new("DONE").unwrap());
+    options.runs[0].complete = Completion::Marker(RelativePath::new("DONE").unwrap());
     let path = node.save_small(7, 9);
     let (service, client) = node.start_controlled(options).await;
     let begun = format!(
@@ -100,7 +102,7 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
     let told = format!("{} exists but is not sealed yet: ", path.display());
     node.until_heard(&told).await;
     let status = client.status(PATIENCE).await.unwrap();
-    let unfinished = &status.runs[0].unfinished;
+    let unfinished = &status.runs[0].seen.unfinished;
     assert_eq!(unfinished.len(), 1, "{unfinished:?}");
     assert_eq!(unfinished[0].path, path);
     let answer = wait(&client, 7, Goal::Staged, 0).await;
@@ -111,7 +113,7 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
     std::fs::write(path.join("DONE"), "").unwrap();
     node.until_durable("disk", 7).await;
     let status = client.status(PATIENCE).await.unwrap();
-    assert_eq!(status.runs[0].unfinished, []);
+    assert_eq!(status.runs[0].seen.unfinished, []);
     service.stop();
     assert_eq!(node.recorder.lines_with(&told).len(), 1);
 }
@@ -120,7 +122,7 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
 async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.control_socket = Some(node.place.path().join("x".repeat(120)));
+    options.agent.control_socket = ControlSocket::At(node.place.path().join("x".repeat(120)));
     node.save_small(1, 5);
     let service = node.start(options.clone());
     node.until_durable("disk", 1).await;
@@ -135,7 +137,7 @@ async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
     // Somebody else's agent is not pushed aside.
     let taken = node.place.path().join("taken.sock");
     let _listener = UnixListener::bind(&taken).unwrap();
-    options.control_socket = Some(taken.clone());
+    options.agent.control_socket = ControlSocket::At(taken.clone());
     let service = node.start(options);
     node.until_heard("another process listens on it").await;
     service.stop();
@@ -146,12 +148,17 @@ async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
 async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     let path = node.save("step_7", &[("weights.dat", 1000)], 0);
     let answer = client.announce(&announce(&path)).await.unwrap();
     assert_eq!(
-        (answer.state, answer.step, answer.attempt, answer.newly_sealed),
+        (
+            answer.announced.state,
+            answer.announced.step,
+            answer.announced.attempt,
+            answer.announced.newly_sealed
+        ),
         (
             AnnouncementState::Sealed,
             Step::new(7).ok(),
@@ -162,7 +169,10 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
     let reached = wait(&client, 7, Goal::Durable, 60).await;
     assert_eq!(reached.outcome, Outcome::Reached);
     let again = client.announce(&announce(&path)).await.unwrap();
-    assert_eq!((again.attempt, again.newly_sealed), (answer.attempt, false));
+    assert_eq!(
+        (again.announced.attempt, again.announced.newly_sealed),
+        (answer.announced.attempt, false)
+    );
     let known = client.announcement(again.announcement_id).await.unwrap();
     assert_eq!(known, again);
 
@@ -180,7 +190,10 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
         ..announce(&elsewhere)
     };
     let answer = client.announce(&numbered).await.unwrap();
-    assert_eq!((answer.step, answer.newly_sealed), (Step::new(8).ok(), true));
+    assert_eq!(
+        (answer.announced.step, answer.announced.newly_sealed),
+        (Step::new(8).ok(), true)
+    );
     let report = service.stop();
     assert_eq!(report.sealed.total, 2, "{report:?}");
     assert_eq!(sealed(&node), [id(1, 7), id(1, 8)]);
@@ -191,7 +204,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
     let node = Node::new();
     unpack(&node, "sigterm-torch-save");
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options.clone()).await;
     let error = client
         .announce(&announce(node.outputs().join("step_3.pt")))
@@ -209,7 +222,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
         .announce(&announce(node.outputs().join("step_2.pt")))
         .await
         .unwrap();
-    assert!(whole.newly_sealed, "{whole:?}");
+    assert!(whole.announced.newly_sealed, "{whole:?}");
     let missing = client
         .announce(&announce(node.outputs().join("step_9.pt")))
         .await
@@ -228,7 +241,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
     let node = Node::new();
     unpack(&node, "dcp-killed-before-metadata");
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     let error = client
         .announce(&announce(node.outputs().join("step_30")))
@@ -308,7 +321,7 @@ async fn waiting_always_ends_with_what_is_known() {
     let (late, drained) = tokio::join!(waiting, draining);
     assert_eq!(late.outcome, Outcome::Late);
     assert_eq!((drained.ended, drained.durable), (true, Some(false)));
-    assert_eq!(drained.not_durable[0].remote.as_str(), "s3");
+    assert_eq!(drained.left.not_durable[0].remote.as_str(), "s3");
     assert!(!service.ended().unwrap().is_durable());
 }
 
@@ -389,14 +402,21 @@ async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended(
 async fn metrics_that_are_announced_are_the_steps() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     let path = node.save("step_3", &[("weights.dat", 100)], 0);
     let with_metrics = AnnounceRequest {
         metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
         ..announce(path)
     };
-    assert!(client.announce(&with_metrics).await.unwrap().newly_sealed);
+    assert!(
+        client
+            .announce(&with_metrics)
+            .await
+            .unwrap()
+            .announced
+            .newly_sealed
+    );
     service.stop();
     let commit = node.on_disk(".stepvault/commits/000000000003.a1.json");
     let commit = std::fs::read_to_string(commit).unwrap();
@@ -407,7 +427,7 @@ async fn metrics_that_are_announced_are_the_steps() {
 async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     let (node, first, second) = (Node::new(), TestProcess::idle(), TestProcess::idle());
     let mut options = node.disk_options().await;
-    options.followed_process = Some(first.id());
+    options.lifecycle.followed_process = Some(first.id());
     let (service, client) = node.start_controlled(options.clone()).await;
     let attach = |process_id| AttachRequest {
         run: Some(run_name()),
@@ -438,7 +458,7 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     assert_eq!(sealed(&node), [id(1, 1)]);
 
     // The last one detaches, and is told what is durable.
-    options.followed_process = Some(second.id());
+    options.lifecycle.followed_process = Some(second.id());
     let (service, client) = node.start_controlled(options.clone()).await;
     node.save_small(2, 5);
     let answer = client.detach(&detach(second.id()), PATIENCE).await.unwrap();
@@ -447,7 +467,7 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     assert_eq!(sealed(&node), [id(1, 1), id(1, 2)]);
 
     // A service follows nobody.
-    options.followed_process = None;
+    options.lifecycle.followed_process = None;
     let (service, client) = node.start_controlled(options).await;
     assert!(!client.attach(&attach(second.id())).await.unwrap().followed);
     let error = client.detach(&detach(second.id()), PATIENCE).await.unwrap_err();
@@ -457,7 +477,7 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
 }
 
 async fn until_stopping(client: &Client) {
-    while client.status(PATIENCE).await.unwrap().stopping.is_none() {
+    while client.status(PATIENCE).await.unwrap().process.stopping.is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -472,9 +492,9 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
         .faults()
         .inject("PUT", "weights.dat", u64::MAX, FaultAction::Hang);
     let mut options = node.options(vec![remote]);
-    options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
-    options.drain_deadline = Duration::from_hours(1);
-    options.followed_process = Some(first.id());
+    options.runs[0].complete = Completion::Quiet(Duration::from_secs(2));
+    options.agent.drain_deadline = Duration::from_hours(1);
+    options.lifecycle.followed_process = Some(first.id());
     let (service, client) = node.start_controlled(options.clone()).await;
     let attach = AttachRequest {
         run: Some(run_name()),
@@ -507,7 +527,7 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     waiting.await.unwrap_err();
     let report = service.ended().unwrap();
     assert_eq!(
-        (report.sealed.total, report.not_durable.len()),
+        (report.sealed.total, report.left.not_durable.len()),
         (1, 1),
         "{report:?}"
     );
@@ -521,13 +541,13 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     assert_eq!(error.kind(), ErrorKind::Interrupted);
     let report = service.ended().unwrap();
     assert_eq!(
-        (report.sealed.total, report.not_durable.len()),
+        (report.sealed.total, report.left.not_durable.len()),
         (1, 2),
         "{report:?}"
     );
 
     server.faults().clear();
-    options.followed_process = Some(second.id());
+    options.lifecycle.followed_process = Some(second.id());
     let (service, _) = node.start_controlled(options).await;
     node.until_durable("s3", 1).await;
     node.until_durable("s3", 2).await;
@@ -541,7 +561,7 @@ async fn what_should_be_announced_waits_for_that_until_the_trainer_has_ended() {
     let (node, trainer) = (Node::new(), TestProcess::idle());
     let mut options = node.disk_options().await;
     options.runs[0].announced = true;
-    options.followed_process = Some(trainer.id());
+    options.lifecycle.followed_process = Some(trainer.id());
     let (service, client) = node.start_controlled(options).await;
     let path = node.save("step_1", &[("weights.dat", 100)], 0);
     // Its name alone proves it complete: without the setting, it would be sealed by now.
@@ -551,7 +571,14 @@ async fn what_should_be_announced_waits_for_that_until_the_trainer_has_ended() {
         metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
         ..announce(path)
     };
-    assert!(client.announce(&with_metrics).await.unwrap().newly_sealed);
+    assert!(
+        client
+            .announce(&with_metrics)
+            .await
+            .unwrap()
+            .announced
+            .newly_sealed
+    );
     node.save("step_2", &[("weights.dat", 100)], 0);
     let detach = DetachRequest {
         process_id: trainer.id(),

@@ -30,7 +30,7 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
     assert_eq!(node.seen_by_the_trainer(), seen);
     assert_eq!((report.sealed.total, report.uploaded.total), (1, 3));
     assert!(
-        report.is_durable() && report.not_durable.is_empty() && report.skipped.total == 0,
+        report.is_durable() && report.left.not_durable.is_empty() && report.skipped.total == 0,
         "{report:?}"
     );
     let copy = node.on_disk("000000000100.a1/step_100");
@@ -57,7 +57,7 @@ async fn a_directory_that_does_not_exist_yet_is_waited_for() {
 async fn a_step_is_not_touched_before_its_marker_is_there() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Marker(RelativePath::new("trainer/.metadata").unwrap());
+    options.runs[0].complete = Completion::Marker(RelativePath::new("trainer/.metadata").unwrap());
     let service = node.start(options);
     let step = node.outputs().join("step_3");
     write_files(&step, &[("trainer/__0_0.distcp", 500)], 1);
@@ -73,7 +73,7 @@ async fn a_step_is_not_touched_before_its_marker_is_there() {
 async fn what_lacks_its_marker_at_the_end_is_said() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Marker(RelativePath::new("done").unwrap());
+    options.runs[0].complete = Completion::Marker(RelativePath::new("done").unwrap());
     let step = node.save_small(3, 1);
     let report = node.once(options);
     assert_eq!(report.sealed.total, 0);
@@ -88,7 +88,7 @@ async fn what_lacks_its_marker_at_the_end_is_said() {
 async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
+    options.runs[0].complete = Completion::Quiet(Duration::from_secs(2));
     let service = node.start(options);
     let step = node.outputs().join("checkpoint-500");
     for file in 0..8 {
@@ -109,7 +109,7 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
 async fn old_times_alone_do_not_make_a_step_quiet() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
+    options.runs[0].complete = Completion::Quiet(Duration::from_secs(2));
     // As a copy that keeps times would look while it is under way.
     node.save_small(5, 10_000);
     let service = node.start(options);
@@ -123,7 +123,7 @@ async fn old_times_alone_do_not_make_a_step_quiet() {
 async fn a_file_servers_clock_that_runs_ahead_does_not_stop_anything() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_secs(1));
+    options.runs[0].complete = Completion::Quiet(Duration::from_secs(1));
     let step = node.save_small(5, 0);
     let ahead = std::time::SystemTime::now() + Duration::from_hours(1);
     std::fs::File::options()

@@ -29,7 +29,7 @@ async fn what_is_complete_by_then_goes_out_before_it_ends() {
     // The last look takes what no look has seen before.
     node.save_small(3, 1);
     let report = service.stop();
-    assert!(report.is_durable(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.left.not_durable);
     assert_eq!(committed(&remote).await, [id(1, 1), id(1, 2), id(1, 3)]);
 }
 
@@ -44,7 +44,7 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
         FaultAction::Delay(Duration::from_secs(30)),
     );
     let mut options = node.options(remotes);
-    options.drain_deadline = Duration::from_secs(3);
+    options.agent.drain_deadline = Duration::from_secs(3);
     let service = node.start(options.clone());
     node.save_small(1, 5);
     node.until_durable("disk", 1).await;
@@ -52,8 +52,8 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
     let begun = Instant::now();
     let report = service.stop();
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    assert_eq!(report.not_durable.len(), 1);
-    let left = &report.not_durable[0];
+    assert_eq!(report.left.not_durable.len(), 1);
+    let left = &report.left.not_durable[0];
     assert_eq!(
         (left.id, left.remote.as_str(), left.failed),
         (id(1, 1), "s3", false)
@@ -82,7 +82,7 @@ async fn over_a_slow_link_parts_are_whole_at_the_deadline() {
     };
     let remote = node.s3_remote_with("s3", &server, 60, slow).await;
     let mut options = node.options(vec![remote]);
-    options.drain_deadline = Duration::from_secs(12);
+    options.agent.drain_deadline = Duration::from_secs(12);
     let service = node.start(options);
     network.limit(Some(2 << 20), None);
     node.save("step_1", &[("model.safetensors", 16 * PART_BYTES)], 5);
@@ -90,8 +90,8 @@ async fn over_a_slow_link_parts_are_whole_at_the_deadline() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let report = service.stop();
     // Of what the link carries in that time, 16 parts at once would finish none.
-    assert_eq!(report.not_durable.len(), 1, "{report:?}");
-    let missing = report.not_durable[0].missing_bytes;
+    assert_eq!(report.left.not_durable.len(), 1, "{report:?}");
+    let missing = report.left.not_durable[0].missing_bytes;
     assert!(missing <= 15 * PART_BYTES as u64, "{missing}");
 }
 
@@ -110,8 +110,8 @@ async fn an_idle_service_ends_at_once() {
 async fn a_save_that_ended_just_before_the_signal_is_sealed_when_it_is_quiet() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
-    options.drain_deadline = Duration::from_secs(20);
+    options.runs[0].complete = Completion::Quiet(Duration::from_secs(2));
+    options.agent.drain_deadline = Duration::from_secs(20);
     let service = node.start(options);
     node.until("the vault", || node.vault_directory().join("lock").exists())
         .await;
@@ -125,7 +125,7 @@ async fn a_save_that_ended_just_before_the_signal_is_sealed_when_it_is_quiet() {
 async fn a_save_that_is_not_quiet_by_the_deadline_is_named_at_once_and_is_not_durable() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
     let service = node.start(options);
     node.until("the vault", || node.vault_directory().join("lock").exists())
         .await;
@@ -134,8 +134,8 @@ async fn a_save_that_is_not_quiet_by_the_deadline_is_named_at_once_and_is_not_du
     let report = service.stop();
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     assert!(!report.is_durable() && !report.is_safe_here());
-    assert_eq!(report.unsealed.len(), 1, "{report:?}");
-    let left = &report.unsealed[0];
+    assert_eq!(report.left.unsealed.len(), 1, "{report:?}");
+    let left = &report.left.unsealed[0];
     assert!(left.path.ends_with("step_7"), "{left:?}");
     assert!(left.reason.contains("must be unchanged for 3600 s"), "{left:?}");
 }
@@ -144,7 +144,7 @@ async fn a_save_that_is_not_quiet_by_the_deadline_is_named_at_once_and_is_not_du
 async fn a_client_that_says_that_the_trainer_has_ended_waits_for_no_quiet_time() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     node.save_small(7, 0);
     let request = DrainRequest {
@@ -161,8 +161,8 @@ async fn a_client_that_says_that_the_trainer_has_ended_waits_for_no_quiet_time()
 async fn a_single_round_after_the_trainers_end_waits_for_no_quiet_time() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
-    options.trainer_ended = true;
+    options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
+    options.lifecycle.trainer_ended = true;
     node.save_small(7, 0);
     let report = node.once(options);
     assert!(report.is_durable(), "{report:?}");

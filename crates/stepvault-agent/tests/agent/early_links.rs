@@ -11,7 +11,7 @@ use crate::rotation::write_trainer_step;
 
 async fn quiet_options(node: &Node, quiet: Duration) -> AgentOptions {
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(quiet);
+    options.runs[0].complete = Completion::Auto(quiet);
     options
 }
 
@@ -106,9 +106,9 @@ async fn nothing_is_linked_that_must_be_copied_or_while_space_is_low() {
         let node = Node::new();
         let mut options = quiet_options(&node, Duration::from_mins(1)).await;
         if low {
-            options.local_limits.free_space_low_bytes = Some(u64::MAX);
+            options.local.limits.free_space_low_bytes = Some(u64::MAX);
         } else {
-            options.links = LinkPolicy::Copy;
+            options.local.links = LinkPolicy::Copy;
         }
         let service = node.start(options);
         let step = write_trainer_step(&node, 10);

@@ -12,7 +12,7 @@ use crate::support::{files_below, sealed, write_files};
 
 async fn automatic(node: &Node) -> AgentOptions {
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
+    options.runs[0].complete = Completion::Auto(Duration::from_secs(1));
     options.runs[0].pattern = None;
     options
 }
@@ -102,6 +102,7 @@ async fn what_is_not_stored_is_warned_of_and_counts_unless_it_is_ignored() {
     let report = node.once(options.clone());
     assert!(!report.is_durable());
     let mut unsealed: Vec<&str> = report
+        .left
         .unsealed
         .iter()
         .filter_map(|entry| entry.path.file_name()?.to_str())
@@ -129,7 +130,10 @@ async fn a_damaged_step_that_was_never_sealed_counts() {
     let report = node.once(automatic(&node).await);
     assert_eq!(sealed(&node), [id(1, 5)]);
     assert!(!report.is_durable());
-    assert!(report.unsealed[0].reason.contains("it is damaged"), "{report:?}");
+    assert!(
+        report.left.unsealed[0].reason.contains("it is damaged"),
+        "{report:?}"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn a_first_save_waits_for_a_file_that_can_hold_state() {
 async fn a_step_waits_for_the_members_that_earlier_steps_have() {
     let node = Node::new();
     let mut options = automatic(&node).await;
-    options.runs[0].completion = Completion::Auto(Duration::from_secs(2));
+    options.runs[0].complete = Completion::Auto(Duration::from_secs(2));
     let service = node.start(options);
     let write = |name: &str| std::fs::write(node.outputs().join(name), b"\x07state").unwrap();
     write("model_10.bin");

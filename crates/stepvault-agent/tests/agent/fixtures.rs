@@ -23,7 +23,7 @@ pub(crate) fn unpack(node: &Node, name: &str) {
 
 pub(crate) async fn automatic(node: &Node) -> AgentOptions {
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
+    options.runs[0].complete = Completion::Auto(Duration::from_secs(1));
     options
 }
 
@@ -66,8 +66,8 @@ async fn take(name: &str) -> (Node, AgentReport) {
     let is_torn = |entry: &SkippedEntry| {
         entry.reason.contains("it is damaged") || entry.reason.contains("it is not complete")
     };
-    assert!(report.unsealed.iter().all(is_torn), "{name}: {report:?}");
-    assert!(report.not_durable.is_empty(), "{name}: {report:?}");
+    assert!(report.left.unsealed.iter().all(is_torn), "{name}: {report:?}");
+    assert!(report.left.not_durable.is_empty(), "{name}: {report:?}");
     for step in &sealed {
         let id = step.id();
         assert_eq!(id.attempt.number(), 1, "{name}: {id}");
@@ -174,7 +174,7 @@ async fn files_that_a_framework_may_overwrite_are_never_linked() {
     let node = Node::new();
     unpack(&node, "hf-trainer-1rank");
     let mut options = automatic(&node).await;
-    options.links = LinkPolicy::Copy;
+    options.local.links = LinkPolicy::Copy;
     assert_eq!(node.once(options).sealed.total, 3);
     assert!(
         methods(&node)

@@ -6,19 +6,17 @@ use std::time::{Duration, Instant};
 
 use stepvault_agent::control::Client;
 use stepvault_agent::{
-    AgentOptions, AgentRemote, AgentReport, AgentRun, NoticeOptions, Stop, StopReason, run,
+    AgentOptions, AgentRemote, AgentReport, Lifecycle, NoticeOptions, Stop, StopReason, run,
 };
 use stepvault_core::Result;
-use stepvault_core::config::Completion;
-use stepvault_core::config::LinkPolicy;
-use stepvault_core::config::RestartSettings;
+use stepvault_core::config::{
+    AgentSettings, Completion, ControlSocket, LocalSettings, RestartSettings, RunSettings, UploadSettings,
+};
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
-use stepvault_engine::cpu_share::CpuShare;
-use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
@@ -189,35 +187,41 @@ impl Node {
             .iter()
             .map(|remote| remote.settings.name.clone())
             .collect();
-        let mut agent_run = AgentRun::new(run_name(), Some(self.outputs()), names);
-        agent_run.completion = Completion::Rename;
+        let run = RunSettings {
+            watch: Some(self.outputs()),
+            remotes: Some(names),
+            complete: Completion::Rename,
+            ..RunSettings::new(run_name())
+        };
         AgentOptions {
             vault_directory: self.vault_directory(),
-            vault_parents: Parents::Private,
-            runs: vec![agent_run],
+            local: LocalSettings {
+                limits: LocalLimits::default(),
+                ..LocalSettings::default()
+            },
+            upload: UploadSettings {
+                memory_budget_bytes: 64 << 20,
+                ..UploadSettings::default()
+            },
+            agent: AgentSettings {
+                poll_interval: Duration::from_millis(200),
+                retention_interval: Duration::from_millis(300),
+                drain_deadline: Duration::from_secs(20),
+                nice: 0,
+                control_socket: ControlSocket::Off,
+                ..AgentSettings::default()
+            },
+            runs: vec![run],
             other_runs: Vec::new(),
             remotes,
             attempt: None,
-            incomplete_after: Duration::from_mins(30),
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
             profiles: Arc::default(),
-            links: LinkPolicy::Auto,
-            local_limits: LocalLimits::default(),
-            poll_interval: Duration::from_millis(200),
-            retention_interval: Duration::from_millis(300),
-            drain_deadline: Duration::from_secs(20),
-            notices: NoticeOptions::none(),
-            control_socket: None,
-            nice: 0,
-            cpu_share: CpuShare::unlimited(),
-            metrics_listen: None,
-            maximum_backlog_steps: 16,
-            memory_budget_bytes: 64 << 20,
-            restart_loop: Some(RestartSettings::default().restart_loop),
-            once: false,
-            trainer_ended: false,
-            followed_process: None,
-            invocation: None,
+            notices: NoticeOptions::default(),
+            lifecycle: Lifecycle {
+                restart_loop: Some(RestartSettings::default().restart_loop),
+                ..Lifecycle::default()
+            },
         }
     }
 
@@ -227,7 +231,7 @@ impl Node {
 
     /// A service that is controlled, once it listens.
     pub async fn start_controlled(&self, mut options: AgentOptions) -> (Service, Client) {
-        options.control_socket = Some(self.socket());
+        options.agent.control_socket = ControlSocket::At(self.socket());
         let service = self.start(options);
         let client = Client::new(self.socket());
         let begun = Instant::now();
@@ -243,7 +247,7 @@ impl Node {
     }
 
     pub fn once(&self, mut options: AgentOptions) -> AgentReport {
-        options.once = true;
+        options.lifecycle.once = true;
         self.start(options).ended().unwrap()
     }
 

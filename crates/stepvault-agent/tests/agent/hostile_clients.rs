@@ -125,7 +125,7 @@ async fn bytes_that_are_no_request_end_the_connection_and_nothing_else() {
         assert!(!answer.contains("200 OK"), "{answer}");
     }
     let status = client.status(PATIENCE).await.unwrap();
-    assert_eq!(status.stopping, None);
+    assert_eq!(status.process.stopping, None);
     service.stop();
 }
 

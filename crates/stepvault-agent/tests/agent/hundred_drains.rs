@@ -103,9 +103,9 @@ async fn drain(seed: u64) -> bool {
         ended_at - deadline
     );
     let report = report.unwrap_or_else(|error| panic!("drain {seed}: {error}"));
-    let missing: BTreeSet<StepId> = report.not_durable.iter().map(|left| left.id).collect();
+    let missing: BTreeSet<StepId> = report.left.not_durable.iter().map(|left| left.id).collect();
     // A seal that outlasts the deadline may end after the report, which names the entry as not sealed.
-    let unsealed = report.unsealed.iter();
+    let unsealed = report.left.unsealed.iter();
     let unsealed: BTreeSet<String> = unsealed
         .filter_map(|entry| Some(entry.path.file_name()?.to_str()?.to_owned()))
         .collect();

@@ -41,7 +41,7 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     });
     let step = node.save("step_1", &[("big.bin", 6 * PART_BYTES), ("small.json", 50)], 5);
     let mut options = node.options(vec![remote.clone()]);
-    options.drain_deadline = Duration::from_secs(1);
+    options.agent.drain_deadline = Duration::from_secs(1);
     let service = node.start(options.clone());
     let stored = || {
         server

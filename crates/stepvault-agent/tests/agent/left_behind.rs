@@ -49,8 +49,8 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     let report = report.unwrap();
     let plain = node.s3_remote("s3", &server, 10).await;
     assert_eq!(committed(&plain).await, [id(1, 1)]);
-    assert_eq!(report.not_durable.len(), 1, "{report:?}");
-    let missing = report.not_durable[0].missing_bytes;
+    assert_eq!(report.left.not_durable.len(), 1, "{report:?}");
+    let missing = report.left.not_durable[0].missing_bytes;
     assert!(
         missing > 0 && missing <= ((PARTS - 3) * PART_BYTES) as u64,
         "{missing}"

@@ -15,7 +15,7 @@ use crate::support::{fail_all, keep_last, text};
 /// Has the service serve metrics on a free port.
 pub(crate) fn serve_metrics(options: &mut AgentOptions) -> SocketAddr {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    options.metrics_listen = Some(address);
+    options.agent.metrics_listen = Some(address);
     address
 }
 
@@ -174,13 +174,13 @@ async fn the_health_check_and_other_paths() {
     // Two agents cannot have one port; that it was asked for makes it an error.
     let other = Node::new();
     let mut second = other.disk_options().await;
-    second.metrics_listen = Some(address);
+    second.agent.metrics_listen = Some(address);
     let error = other.start(second.clone()).ended().unwrap_err();
     assert!(
         text(&error).contains("set agent.metrics-listen to a free port"),
         "{error}"
     );
-    second.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());
+    second.agent.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());
     let error = other.start(second).ended().unwrap_err();
     assert!(text(&error).contains("other machines could reach it"), "{error}");
     service.stop();

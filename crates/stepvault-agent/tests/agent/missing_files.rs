@@ -12,7 +12,7 @@ const FILES: [(&str, usize); 2] = [("model.dat", 100_000), ("optimizer.dat", 50_
 
 async fn quiet_options(node: &Node, quiet: Duration) -> AgentOptions {
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(quiet);
+    options.runs[0].complete = Completion::Auto(quiet);
     options
 }
 
@@ -73,7 +73,7 @@ async fn the_vault_knows_what_a_step_has_and_a_stop_seals_what_lacks_it() {
     std::fs::remove_dir_all(first).unwrap();
     save(&node, 20, 1);
     let mut patient = options;
-    patient.runs[0].completion = Completion::Auto(Duration::from_secs(3));
+    patient.runs[0].complete = Completion::Auto(Duration::from_secs(3));
     let service = node.start(patient);
     node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat")
         .await;

@@ -12,16 +12,17 @@ use crate::support::committed;
 
 /// A service on one of two nodes that share a remote.
 fn options(node: &Node, rank: usize, remote: &AgentRemote, incomplete_after: Duration) -> AgentOptions {
+    let mut options = node.options(vec![remote.clone()]);
+    options.upload.incomplete_after = incomplete_after;
+    // Nobody is waited for: an end that takes as long as this would be one that waits.
+    options.agent.drain_deadline = Duration::from_mins(30);
     AgentOptions {
         writer: Writer {
             place: NodePlace::new(ranked(rank).unwrap(), NodeSet::counted(2).unwrap()).unwrap(),
             launch: Some(LaunchName::new("first").unwrap()),
             shared: false,
         },
-        incomplete_after,
-        // Nobody is waited for: an end that takes as long as this would be one that waits.
-        drain_deadline: Duration::from_mins(30),
-        ..node.options(vec![remote.clone()])
+        ..options
     }
 }
 
@@ -53,8 +54,8 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     near.until_durable("disk", 200).await;
     assert_eq!(committed(&remote).await, [id(1, 200)]);
     let report = service.stop();
-    let [left] = report.not_durable.as_slice() else {
-        panic!("{:?}", report.not_durable)
+    let [left] = report.left.not_durable.as_slice() else {
+        panic!("{:?}", report.left.not_durable)
     };
     assert_eq!(
         (left.id, left.failed, left.reason.as_str()),
@@ -71,7 +72,7 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     assert!(late.stop().is_durable());
     assert_eq!(committed(&remote).await, [id(1, 100), id(1, 200)]);
     let report = near.once(options(&near, 0, &remote, short));
-    assert!(report.is_durable(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.left.not_durable);
     assert_eq!(report.sealed.total, 0);
 }
 
@@ -90,7 +91,12 @@ async fn a_directory_with_files_of_two_starts_is_warned_of_and_counts_as_not_dur
     node.until_heard("warning: grpo/checkpoints: refusing to seal a checkpoint of two starts")
         .await;
     let report = service.stop();
-    let names: Vec<_> = report.unsealed.iter().map(|unsealed| &unsealed.path).collect();
+    let names: Vec<_> = report
+        .left
+        .unsealed
+        .iter()
+        .map(|unsealed| &unsealed.path)
+        .collect();
     assert_eq!(names, [&half], "{report:?}");
     assert!(!report.is_safe_here());
 }
@@ -101,14 +107,14 @@ async fn an_end_does_not_wait_for_other_nodes() {
     let remote = node.directory_remote("disk").await;
     save(&node, 0, 100, 9);
     let options = options(&node, 0, &remote, Duration::from_mins(30));
-    let patience = options.drain_deadline;
+    let patience = options.agent.drain_deadline;
     let service = node.start(options);
     until_part_is_uploaded(&node).await;
     let begun = Instant::now();
     let report = service.stop();
     assert!(begun.elapsed() < patience, "{:?}", begun.elapsed());
-    let [left] = report.not_durable.as_slice() else {
-        panic!("{:?}", report.not_durable)
+    let [left] = report.left.not_durable.as_slice() else {
+        panic!("{:?}", report.left.not_durable)
     };
     assert_eq!(
         left.reason,
@@ -127,7 +133,7 @@ async fn what_the_others_have_completed_meanwhile_is_found_at_the_end() {
     save(&far, 1, 100, 9);
     assert!(far.once(options(&far, 1, &remote, long)).is_durable());
     let report = service.stop();
-    assert!(report.is_durable(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.left.not_durable);
 }
 
 async fn until_part_is_uploaded(node: &Node) {

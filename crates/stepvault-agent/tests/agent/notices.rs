@@ -26,7 +26,7 @@ async fn with(node: &Node, notices: NoticeOptions) -> AgentOptions {
 fn ec2(service: &FakeMetadata) -> NoticeOptions {
     NoticeOptions {
         ec2_endpoint: Some(service.endpoint()),
-        ..NoticeOptions::none()
+        ..NoticeOptions::default()
     }
 }
 
@@ -135,7 +135,7 @@ async fn a_recommendation_to_rebalance_is_warned_of_or_drains() {
     service.stop();
 
     options.notices.drains_on_rebalance = true;
-    options.drain_deadline = Duration::from_secs(2);
+    options.agent.drain_deadline = Duration::from_secs(2);
     assert!(node.start(options).ended().unwrap().is_durable());
 }
 
@@ -170,7 +170,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     let file = node.place.path().join("drain");
     let notices = NoticeOptions {
         drain_file: Some(file.clone()),
-        ..NoticeOptions::none()
+        ..NoticeOptions::default()
     };
     let options = with(&node, notices).await;
     // A leftover of another time.
@@ -186,7 +186,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     // What cannot be read is a notice all the same, with the configured time.
     std::fs::remove_file(&file).unwrap();
     let mut options = options;
-    options.drain_deadline = Duration::from_secs(2);
+    options.agent.drain_deadline = Duration::from_secs(2);
     let service = node.start(options);
     node.save_small(2, 5);
     node.until_durable("disk", 2).await;

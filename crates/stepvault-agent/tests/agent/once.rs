@@ -14,7 +14,7 @@ async fn everything_there_goes_out_and_a_second_time_nothing_does() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remotes = node.disk_and_s3(&server, 5).await;
     let mut options = node.options(remotes.clone());
-    options.runs[0].completion = Completion::Quiet(Duration::from_secs(1));
+    options.runs[0].complete = Completion::Quiet(Duration::from_secs(1));
     for (step, age) in [(100, 300), (200, 200), (300, 100)] {
         node.save_small(step, age);
     }
@@ -61,6 +61,7 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
     assert_eq!((report.sealed.total, report.uploaded.total), (2, 2));
     assert!(!report.is_durable());
     let missing: Vec<_> = report
+        .left
         .not_durable
         .iter()
         .map(|step| (step.id, step.remote.as_str(), step.required, step.failed))
@@ -71,11 +72,12 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
     );
     assert!(
         report
+            .left
             .not_durable
             .iter()
             .all(|step| step.reason.contains("asks to slow down")),
         "{:?}",
-        report.not_durable
+        report.left.not_durable
     );
 
     // It comes back, and the next time finds what waits in the vault.

@@ -24,12 +24,12 @@ async fn contradictions_are_refused_before_anything_is_touched() {
         (
             |options| {
                 let elsewhere = RemoteName::new("elsewhere").unwrap();
-                options.runs[0].remotes.push(elsewhere);
+                options.runs[0].remotes.as_mut().unwrap().push(elsewhere);
             },
             "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | ",
         ),
         (
-            |options| options.runs[0].remotes.clear(),
+            |options| options.runs[0].remotes.as_mut().unwrap().clear(),
             "cannot serve the run: grpo/checkpoints: it has no remote | add a table [remote.NAME] with its url",
         ),
         (
@@ -92,14 +92,14 @@ async fn a_configuration_becomes_options() {
         AgentOptions::from_config(&config, Writer::alone(name.clone()), None, remotes.clone(), true).unwrap();
     assert_eq!(options.vault_directory, PathBuf::from("/data/vault"));
     assert_eq!(
-        (options.maximum_backlog_steps, options.poll_interval),
+        (options.upload.maximum_backlog_steps, options.agent.poll_interval),
         (5, Duration::from_secs(2))
     );
     assert_eq!(options.runs.len(), 2);
-    assert_eq!(options.runs[0].watch_directory, Some(PathBuf::from("/data/a")));
-    assert!(matches!(&options.runs[0].completion, Completion::Marker(file) if file.as_str() == ".metadata"));
-    assert_eq!(options.runs[1].watch_directory, None);
-    assert!(options.once);
+    assert_eq!(options.runs[0].watch, Some(PathBuf::from("/data/a")));
+    assert!(matches!(&options.runs[0].complete, Completion::Marker(file) if file.as_str() == ".metadata"));
+    assert_eq!(options.runs[1].watch, None);
+    assert!(options.lifecycle.once);
 
     let error =
         AgentOptions::from_config(&config, Writer::alone(name.clone()), None, Vec::new(), false).unwrap_err();

@@ -15,7 +15,7 @@ async fn while_one_remote_hangs_the_other_gets_every_step() {
     let remotes = node.disk_and_s3(&server, 2).await;
     fail_all(&server, &FaultAction::Hang);
     let mut options = node.options(remotes);
-    options.drain_deadline = Duration::from_secs(1);
+    options.agent.drain_deadline = Duration::from_secs(1);
     let service = node.start(options);
     for step in 1..=3 {
         node.save_small(step, 10 - step);
@@ -24,9 +24,10 @@ async fn while_one_remote_hangs_the_other_gets_every_step() {
     node.until_heard("is not durable on s3").await;
     let report = service.stop();
     assert_eq!(report.uploaded.total, 3);
-    assert_eq!(report.not_durable.len(), 3);
+    assert_eq!(report.left.not_durable.len(), 3);
     assert!(
         report
+            .left
             .not_durable
             .iter()
             .all(|step| step.remote.as_str() == "s3" && !step.failed)
@@ -39,9 +40,9 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     let remotes = node.disk_and_s3(&server, 1).await;
     fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
     let mut options = node.options(remotes.clone());
-    options.maximum_backlog_steps = 2;
+    options.upload.maximum_backlog_steps = 2;
     options.runs[0].keep_remote = keep_last(2);
-    options.retention_interval = Duration::from_mins(10);
+    options.agent.retention_interval = Duration::from_mins(10);
     let service = node.start(options);
     for step in 1..=5 {
         node.save_small(step, 10 - step);
@@ -53,7 +54,7 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     server.faults().clear();
     node.until_durable("s3", 1).await;
     let report = service.stop();
-    assert!(report.is_durable(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.left.not_durable);
     let mut order = node.recorder.lines_with("durable on s3");
     order.retain(|line| line.starts_with("durable"));
     let expected: Vec<String> = [5, 4, 3, 2, 1]
@@ -122,7 +123,7 @@ async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
     let remote = node.s3_remote("s3", &server, 1).await;
     fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
     let mut options = node.options(vec![remote.clone()]);
-    options.runs[0].watch_directory = Some(node.outputs());
+    options.runs[0].watch = Some(node.outputs());
     let service = node.start(options);
     node.save_small(1, 9);
     node.save_small(2, 8);
@@ -139,8 +140,8 @@ async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
         .await;
     let report = service.stop();
     assert_eq!(committed(&remote).await, [id(1, 2)]);
-    assert_eq!(report.not_durable.len(), 1, "{report:?}");
-    let failed = &report.not_durable[0];
+    assert_eq!(report.left.not_durable.len(), 1, "{report:?}");
+    let failed = &report.left.not_durable[0];
     assert!(failed.failed && failed.id == id(1, 1), "{failed:?}");
     let state = read_status_file(&node.vault(), &run_name()).unwrap().unwrap();
     assert_eq!(state.remotes[0].failed[0].id, id(1, 1));
@@ -159,8 +160,8 @@ async fn an_optional_remote_that_lacks_a_step_does_not_make_it_unsafe() {
         .inject("PUT", "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
     node.save_small(1, 5);
     let report = node.once(node.options(vec![node.directory_remote("disk").await, optional]));
-    assert_eq!(report.not_durable.len(), 1);
-    assert!(!report.not_durable[0].required && report.is_durable());
+    assert_eq!(report.left.not_durable.len(), 1);
+    assert!(!report.left.not_durable[0].required && report.is_durable());
 }
 
 #[tokio::test]
@@ -169,7 +170,7 @@ async fn sealing_waits_for_a_silent_remote_once_and_not_for_long() {
     let remotes = node.disk_and_s3(&server, 300).await;
     fail_all(&server, &FaultAction::Hang);
     let mut options = node.options(remotes);
-    options.drain_deadline = Duration::from_millis(500);
+    options.agent.drain_deadline = Duration::from_millis(500);
     let service = node.start(options);
     let begun = Instant::now();
     node.save_small(1, 5);
@@ -179,5 +180,5 @@ async fn sealing_waits_for_a_silent_remote_once_and_not_for_long() {
     node.save_small(2, 4);
     node.until_durable("disk", 2).await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    assert_eq!(service.stop().not_durable.len(), 2);
+    assert_eq!(service.stop().left.not_durable.len(), 2);
 }

@@ -187,7 +187,7 @@ async fn the_local_tier_keeps_to_its_byte_budget_over_all_runs() {
         node.once(options.clone());
     }
     node.save_small(5, 5);
-    options.local_limits = LocalLimits {
+    options.local.limits = LocalLimits {
         maximum_bytes: Some(3000),
         ..LocalLimits::default()
     };
@@ -238,7 +238,7 @@ async fn a_step_whose_commit_is_gone_does_not_stop_the_eviction_of_others() {
     let commits = node.on_disk(".stepvault/commits");
     std::fs::remove_file(commits.join("000000000001.a1.json")).unwrap();
     node.save_small(5, 5);
-    options.local_limits = LocalLimits {
+    options.local.limits = LocalLimits {
         maximum_bytes: Some(3000),
         ..LocalLimits::default()
     };

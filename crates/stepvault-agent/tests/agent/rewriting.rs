@@ -58,12 +58,13 @@ async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_
 
     let report = service.stop();
     let lost: Vec<_> = report
+        .left
         .not_durable
         .iter()
         .map(|step| (step.id, step.failed))
         .collect();
     assert_eq!(lost, [(id(1, 100), true)]);
-    let reason = &report.not_durable[0].reason;
+    let reason = &report.left.not_durable[0].reason;
     assert!(
         reason.ends_with("it was written again after it was sealed"),
         "{reason}"

@@ -17,8 +17,8 @@ const KEPT: usize = 2;
 async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
-    options.poll_interval = Duration::from_millis(50);
+    options.runs[0].complete = Completion::Auto(Duration::from_secs(1));
+    options.agent.poll_interval = Duration::from_millis(50);
     let service = node.start(options);
     let mut saved = BTreeMap::new();
     let mut kept = Vec::new();
@@ -85,7 +85,7 @@ pub(crate) fn write_trainer_step(node: &Node, step: u64) -> std::path::PathBuf {
 async fn a_step_that_its_formats_prove_whole_need_not_be_quiet_for_long() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let service = node.start(options);
     write_trainer_step(&node, 10);
     // Nothing proves yet that its save is over.
@@ -111,8 +111,8 @@ async fn a_step_that_its_formats_prove_whole_need_not_be_quiet_for_long() {
 async fn a_trainer_that_deletes_its_steps_before_they_are_sealed_is_warned_of() {
     let node = Node::new();
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
-    options.poll_interval = Duration::from_millis(50);
+    options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
+    options.agent.poll_interval = Duration::from_millis(50);
     let service = node.start(options);
     let about = "the trainer deletes its steps before they are sealed";
     for step in 1..=2 {

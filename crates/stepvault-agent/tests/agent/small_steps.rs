@@ -56,7 +56,7 @@ async fn the_newest_one_goes_alone_and_those_behind_it_at_once() {
     delay_claims(&server);
     let remote = node.s3_remote("s3", &server, 5).await;
     let report = node.once(node.options(vec![remote.clone()]));
-    assert!(report.is_durable(), "{:?}", report.not_durable);
+    assert!(report.is_durable(), "{:?}", report.left.not_durable);
     assert_eq!(report.uploaded.total, 12);
     assert_eq!(
         committed(&remote).await,
@@ -100,8 +100,8 @@ async fn one_that_fails_is_retried_alone_and_takes_no_other_with_it() {
     );
     let remote = node.s3_remote("s3", &server, 5).await;
     let report = node.once(node.options(vec![remote.clone()]));
-    let left: Vec<StepId> = report.not_durable.iter().map(|step| step.id).collect();
-    assert_eq!(left, [id(1, 3)], "{:?}", report.not_durable);
+    let left: Vec<StepId> = report.left.not_durable.iter().map(|step| step.id).collect();
+    assert_eq!(left, [id(1, 3)], "{:?}", report.left.not_durable);
     assert_eq!(committed(&remote).await, [1, 2, 4, 5, 6].map(|step| id(1, step)));
     assert!(sealed(&node).contains(&id(1, 3)));
     server.faults().clear();

@@ -19,7 +19,7 @@ async fn hugging_face() -> (Node, AgentOptions) {
     options.runs[0].clean_source = true;
     options.runs[0].keep_local = keep_last(1);
     // Once at each start.
-    options.retention_interval = Duration::from_hours(1);
+    options.agent.retention_interval = Duration::from_hours(1);
     (node, options)
 }
 
@@ -44,7 +44,7 @@ fn save_again(step: &Path) {
 #[tokio::test]
 async fn what_is_durable_goes_and_the_newest_stays() {
     let (node, mut options) = hugging_face().await;
-    options.retention_interval = Duration::from_millis(300);
+    options.agent.retention_interval = Duration::from_millis(300);
     let before = files_below(&node.outputs());
     let service = node.start(options);
     node.until("the old steps to go", || steps_there(&node) == ["checkpoint-15"])
@@ -95,7 +95,7 @@ async fn steps_that_cannot_go_do_not_keep_others_from_it() {
     options.runs[0].keep_remote = keep_last(3);
     node.once(options.clone());
     options.runs[0].clean_source = true;
-    options.retention_interval = Duration::from_millis(300);
+    options.agent.retention_interval = Duration::from_millis(300);
     let service = node.start(options);
     let is_gone = |name: &str| !node.outputs().join(name).exists();
     node.until("the last but one to go", || {
@@ -137,7 +137,8 @@ async fn a_required_remote_without_the_step_holds_it_back() {
     let (node, mut options) = hugging_face().await;
     let server = StrictS3::start();
     let remote = node.s3_remote("s3", &server, 2).await;
-    options.runs[0].remotes.push(remote.settings.name.clone());
+    let names = options.runs[0].remotes.as_mut().unwrap();
+    names.push(remote.settings.name.clone());
     options.remotes.push(remote);
     let down = FaultAction::refuse(503, "SlowDown");
     for method in ["PUT", "POST"] {

@@ -100,7 +100,7 @@ async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_spac
         return;
     };
     let mut options = node.disk_options().await;
-    options.runs[0].watch_directory = None;
+    options.runs[0].watch = None;
     let address = serve_metrics(&mut options);
     let (service, client) = node.start_controlled(options).await;
     let ballast = fill(&node);
@@ -117,6 +117,7 @@ async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_spac
     loop {
         let told = client.status(PATIENCE).await.unwrap();
         if told.runs[0]
+            .seen
             .unsealed
             .first()
             .is_some_and(|entry| entry.path == request.path)
@@ -142,13 +143,13 @@ async fn a_round_that_could_not_seal_for_want_of_space_is_not_durable() {
     let options = node.disk_options().await;
     let report = node.once(options.clone());
     assert!(
-        !report.is_durable() && report.not_durable.is_empty(),
+        !report.is_durable() && report.left.not_durable.is_empty(),
         "{report:?}"
     );
-    assert_eq!(report.unsealed.len(), 1);
-    assert_eq!(report.unsealed[0].path, path);
+    assert_eq!(report.left.unsealed.len(), 1);
+    assert_eq!(report.left.unsealed[0].path, path);
     assert!(
-        report.unsealed[0]
+        report.left.unsealed[0]
             .reason
             .contains("a copy takes 8388608 more bytes"),
         "{report:?}"
@@ -157,7 +158,10 @@ async fn a_round_that_could_not_seal_for_want_of_space_is_not_durable() {
     let service = node.start(options);
     node.until_heard("a copy takes").await;
     let report = service.stop();
-    assert!(!report.is_durable() && report.unsealed.len() == 1, "{report:?}");
+    assert!(
+        !report.is_durable() && report.left.unsealed.len() == 1,
+        "{report:?}"
+    );
 }
 
 #[tokio::test]
@@ -236,8 +240,8 @@ async fn where_steps_are_copied_the_copy_needs_its_room_too() {
     let remote = node.directory_remote("disk").await;
     let mut options = node.options(vec![remote]);
     options.vault_directory = node.place.path().join("ssd/vault");
-    options.runs[0].watch_directory = Some(outputs);
-    options.links = LinkPolicy::Copy;
+    options.runs[0].watch = Some(outputs);
+    options.local.links = LinkPolicy::Copy;
     let service = node.start(options);
     node.save("step_1", &[("model.bin", 1 << 20)], 9);
     node.until_durable("disk", 1).await;
@@ -264,8 +268,8 @@ async fn saves_through_an_outage(give_up_undurable: bool) -> Option<(Node, Agent
     options.vault_directory = disk.join("vault");
     let outputs = disk.join("outputs");
     std::fs::create_dir_all(&outputs).unwrap();
-    options.runs[0].watch_directory = Some(outputs.clone());
-    options.local_limits = LocalLimits {
+    options.runs[0].watch = Some(outputs.clone());
+    options.local.limits = LocalLimits {
         free_space_low_bytes: Some(3 << 20),
         give_up_undurable,
         ..LocalLimits::default()

@@ -19,7 +19,7 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let node = Node::new();
     let remote = node.directory_remote("store").await;
     let mut options = node.options(vec![remote.clone()]);
-    options.restart_loop = Some(RestartLoopRule {
+    options.lifecycle.restart_loop = Some(RestartLoopRule {
         starts: 3,
         within_seconds: 3600,
     });

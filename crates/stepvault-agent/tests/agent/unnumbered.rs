@@ -15,7 +15,7 @@ use crate::support::sealed;
 
 async fn automatic(node: &Node, quiet: Duration) -> AgentOptions {
     let mut options = node.disk_options().await;
-    options.runs[0].completion = Completion::Auto(quiet);
+    options.runs[0].complete = Completion::Auto(quiet);
     options
 }
 
@@ -94,10 +94,10 @@ async fn an_announced_path_gets_the_number_that_its_content_states_or_the_next_o
             rank: None,
         };
         let mut answer = client.announce(&request).await.unwrap();
-        while answer.state == AnnouncementState::Queued {
+        while answer.announced.state == AnnouncementState::Queued {
             answer = client.announcement(answer.announcement_id).await.unwrap();
         }
-        answer.step.map(Step::number)
+        answer.announced.step.map(Step::number)
     };
     let numbered = state(&[("global_step", 30)], "weights");
     assert_eq!(announce("checkpoint.pt", numbered).await, Some(30));

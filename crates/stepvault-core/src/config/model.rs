@@ -70,12 +70,8 @@ impl Config {
 
     /// Returns the remotes that a run's steps are uploaded to, in order: all, unless the run names some.
     pub fn remotes_of(&self, run: &RunSettings) -> Vec<&RemoteSettings> {
-        let wanted = |remote: &&RemoteSettings| {
-            run.remotes
-                .as_ref()
-                .is_none_or(|names| names.contains(&remote.name))
-        };
-        self.remotes.iter().filter(wanted).collect()
+        let remotes = self.remotes.iter();
+        remotes.filter(|remote| run.uploads_to(&remote.name)).collect()
     }
 
     /// Returns those of them on which a step must be durable before it may be removed elsewhere.
@@ -295,4 +291,9 @@ impl RunSettings {
     pub const DEFAULT_PATTERN: &str = "{step,global_step,checkpoint,iter,epoch}*";
     /// How long a step must be unchanged if nothing else proves that its save is over.
     pub const DEFAULT_QUIET_TIME: Duration = Duration::from_mins(1);
+
+    /// Whether its steps are uploaded to a configured remote.
+    pub fn uploads_to(&self, remote: &RemoteName) -> bool {
+        self.remotes.as_ref().is_none_or(|names| names.contains(remote))
+    }
 }

@@ -11,7 +11,7 @@ use stepvault_core::observe::Observer;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::left_undone::LeftUndone;
+use super::left_undone;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
@@ -83,16 +83,16 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
         arguments.once,
     )?
     .with_other_runs_of(&settings.config);
-    options.trainer_ended = arguments.trainer_ended;
-    options.followed_process = arguments.follow;
+    options.lifecycle.trainer_ended = arguments.trainer_ended;
+    options.lifecycle.followed_process = arguments.follow;
     if !arguments.once {
-        options.invocation = settings.invocation();
+        options.lifecycle.invocation = settings.invocation();
     }
     options.refuse_read_only_mounts().await?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
     tokio::spawn(stop_at_notice(drain_signal()?, stop.clone()));
-    let drain_deadline = options.drain_deadline;
+    let drain_deadline = options.agent.drain_deadline;
     let report = stepvault_agent::run(options, progress.observer(), stop.clone()).await;
     if let Some(request) = stop.requested() {
         session
@@ -212,10 +212,9 @@ impl Report for AgentDocument {
         if skipped.len() > MAX_SKIPPED_TOLD {
             lines.push("earlier skipped entries are in the JSON document".to_owned());
         }
-        let left = LeftUndone::from(report);
-        lines.extend(left.lines());
+        lines.extend(left_undone::lines(&report.left));
         lines.extend(report.restart_loop.as_ref().map(ToString::to_string));
-        if left.is_empty() && report.given_up.total == 0 {
+        if report.left.has_no_step() && report.given_up.total == 0 {
             lines.push(
                 "every finished step is sealed, and every sealed step is durable on every remote".to_owned(),
             );
@@ -262,16 +261,20 @@ mod tests {
                 .human()
                 .contains("\nearlier skipped entries are in the JSON document\n")
         );
-        document.report.not_durable.push(stepvault_agent::NotDurable {
-            run: "demo".parse().unwrap(),
-            id: stepvault_core::ids::StepId::from_label("000000000010.a1").unwrap(),
-            remote: "main".parse().unwrap(),
-            required: true,
-            needs_this_vault: true,
-            failed: false,
-            missing_bytes: 3 << 20,
-            reason: "cannot reach it".to_owned(),
-        });
+        document
+            .report
+            .left
+            .not_durable
+            .push(stepvault_agent::NotDurable {
+                run: "demo".parse().unwrap(),
+                id: stepvault_core::ids::StepId::from_label("000000000010.a1").unwrap(),
+                remote: "main".parse().unwrap(),
+                required: true,
+                needs_this_vault: true,
+                failed: false,
+                missing_bytes: 3 << 20,
+                reason: "cannot reach it".to_owned(),
+            });
         assert!(document.human().ends_with(
             "step 10 (attempt 1) of 'demo' is not durable on main, 3.0 MiB missing: cannot reach it"
         ));

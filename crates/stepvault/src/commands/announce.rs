@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncementState, Client};
+use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncedStep, AnnouncementState, Client};
 use stepvault_agent::step_progress::{Goal, StepQuery};
-use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
+use stepvault_core::ids::{Step, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
@@ -45,23 +45,8 @@ pub(crate) struct AnnounceArguments {
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct AnnounceDocument {
-    /// The run.
-    run: RunName,
-    /// The announced path.
-    path: PathBuf,
-    /// The progress of the announcement.
-    state: AnnouncementState,
-    /// The step's number; null until it is sealed.
-    step: Option<Step>,
-    /// The attempt; null until it is sealed.
-    attempt: Option<Attempt>,
-    /// The revision; omitted when it is the first.
-    #[serde(skip_serializing_if = "Revision::is_first")]
-    revision: Revision,
-    /// Whether the attempt may still change, because no remote has answered since the step was sealed.
-    provisional: bool,
-    /// Whether it was sealed for this announcement; false if it was already in the vault.
-    newly_sealed: bool,
+    #[serde(flatten)]
+    announced: AnnouncedStep,
     /// Result of `--wait-for`; null without it, or if the step was not sealed in time.
     wait: Option<WaitDocument>,
 }
@@ -88,9 +73,9 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
             })
         };
         answer = until_sealed(&client, answer, left()).await?;
-        if let (Some(step), Some(attempt)) = (answer.step, answer.attempt) {
+        if let (Some(step), Some(attempt)) = (answer.announced.step, answer.announced.attempt) {
             let goal_step = StepQuery {
-                run: answer.run.clone(),
+                run: answer.announced.run.clone(),
                 step,
                 attempt: Some(attempt),
             };
@@ -104,14 +89,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         (None, None) => ExitCode::Done,
     };
     session.output.result(&AnnounceDocument {
-        run: answer.run,
-        path: answer.path,
-        state: answer.state,
-        step: answer.step,
-        attempt: answer.attempt,
-        revision: answer.revision,
-        provisional: answer.provisional,
-        newly_sealed: answer.newly_sealed,
+        announced: answer.announced,
         wait: waited,
     })?;
     Ok(code)
@@ -122,7 +100,7 @@ async fn until_sealed(client: &Client, first: AnnounceAnswer, within: Duration) 
     let id = first.announcement_id;
     let mut answer = first.clone();
     let asking = async {
-        while answer.state == AnnouncementState::Queued {
+        while answer.announced.state == AnnouncementState::Queued {
             answer = client.announcement(id).await?;
         }
         Ok(answer)
@@ -150,15 +128,17 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 impl Report for AnnounceDocument {
     fn human(&self) -> String {
-        let path = self.path.display();
-        let id = self.step.zip(self.attempt).map(|(step, attempt)| StepId {
-            revision: self.revision,
+        let AnnouncedStep { run, path, .. } = &self.announced;
+        let path = path.display();
+        let id = self.announced.step.zip(self.announced.attempt);
+        let id = id.map(|(step, attempt)| StepId {
+            revision: self.announced.revision,
             ..StepId::new(attempt, step)
         });
         let announced = match id {
-            Some(id) if self.newly_sealed => format!("sealed {id} of '{}': {path}", self.run),
-            Some(id) => format!("{id} of '{}' was already sealed: {path}", self.run),
-            None => format!("announced to '{}', not sealed yet: {path}", self.run),
+            Some(id) if self.announced.newly_sealed => format!("sealed {id} of '{run}': {path}"),
+            Some(id) => format!("{id} of '{run}' was already sealed: {path}"),
+            None => format!("announced to '{run}', not sealed yet: {path}"),
         };
         match &self.wait {
             Some(waited) => format!("{announced}\n{}", waited.human()),

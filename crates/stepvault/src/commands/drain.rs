@@ -8,7 +8,7 @@ use serde::Serialize;
 use stepvault_agent::control::{DrainAnswer, DrainRequest};
 use stepvault_core::Result;
 
-use super::left_undone::LeftUndone;
+use super::left_undone;
 use super::wait::no_agent;
 use crate::arguments::values::duration;
 use crate::context::Settings;
@@ -81,13 +81,7 @@ impl Report for DrainDocument {
                 .to_owned(),
             _ => "the agent has exited, but not every finished step is durable on every required remote".to_owned(),
         }];
-        let left = LeftUndone {
-            not_durable: &answer.not_durable,
-            unsealed: &answer.unsealed,
-            unreadable: &answer.unreadable,
-            unserved: &answer.unserved,
-        };
-        lines.extend(left.lines());
+        lines.extend(left_undone::lines(&answer.left));
         lines.join("\n")
     }
 }

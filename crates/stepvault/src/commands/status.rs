@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::control::{RemoteRate, Skipped};
-use stepvault_agent::{OtherWriter, RemoteUploads, UnservedRun};
+use stepvault_agent::control::{AgentProcess, RemoteRate, SeenOfRun, Skipped};
+use stepvault_agent::{RemoteUploads, UnservedRun};
 use stepvault_core::clock::Clock as _;
 use stepvault_core::drain::LeftStep;
 use stepvault_core::ids::RunName;
@@ -103,30 +103,16 @@ pub(super) struct StatusDocument {
 struct AgentDocument {
     /// The agent's version.
     version: String,
-    /// The agent's process ID.
-    process_id: u32,
-    /// When the agent started, in UTC.
-    started_at: String,
-    /// Why it was asked to stop; null if it was not.
-    stopping: Option<String>,
-    /// Whether no problem keeps the agent from working.
-    healthy: bool,
-    /// Problems that keep the agent from working, as the health check reports them.
-    problems: Vec<String>,
+    #[serde(flatten)]
+    process: AgentProcess,
     /// Whether the agent serves this run.
     serves_run: bool,
     /// Its state with each remote of the run, in the configured order.
     remotes: Vec<RemoteUploads>,
     /// The agent's upload rate and next retention for each remote.
     rates: Vec<RemoteRate>,
-    /// Skipped entries of the watched directory, the latest first, at most 32.
-    skipped: Vec<Skipped>,
-    /// Entries of the watched directory that are not sealed yet, by path, at most 32.
-    unfinished: Vec<Skipped>,
-    /// Finished steps that could not be sealed yet, at most 32.
-    unsealed: Vec<Skipped>,
-    /// Other training jobs that were seen writing the run within the last hour.
-    other_writers: Vec<OtherWriter>,
+    #[serde(flatten)]
+    seen: SeenOfRun,
 }
 
 /// The vault's steps on one remote, as recorded on this node.
@@ -219,27 +205,16 @@ async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> 
     let answer = asked
         .inspect_err(|error| tracing::debug!(%error, "no agent answers"))
         .ok()?;
-    let serves = answer.runs.into_iter().find(|served| served.run == *run);
+    let served = answer.runs.into_iter().find(|served| served.run == *run);
+    let serves_run = served.is_some();
+    let (remotes, seen) = served.map(|run| (run.remotes, run.seen)).unwrap_or_default();
     Some(AgentDocument {
         version: answer.version,
-        process_id: answer.process_id,
-        started_at: answer.started_at,
-        stopping: answer.stopping,
-        healthy: answer.healthy,
-        problems: answer.problems,
-        serves_run: serves.is_some(),
-        remotes: serves.as_ref().map(|run| run.remotes.clone()).unwrap_or_default(),
+        process: answer.process,
+        serves_run,
+        remotes,
         rates: answer.rates,
-        skipped: serves.as_ref().map(|run| run.skipped.clone()).unwrap_or_default(),
-        other_writers: serves
-            .as_ref()
-            .map(|run| run.other_writers.clone())
-            .unwrap_or_default(),
-        unsealed: serves
-            .as_ref()
-            .map(|run| run.unsealed.clone())
-            .unwrap_or_default(),
-        unfinished: serves.map(|run| run.unfinished).unwrap_or_default(),
+        seen,
     })
 }
 
@@ -403,14 +378,18 @@ impl StatusDocument {
         let Some(agent) = &self.agent else {
             return "agent  no answer".to_owned();
         };
-        let mut line = format!("agent  process {}, since {}", agent.process_id, agent.started_at);
+        let (process, seen) = (&agent.process, &agent.seen);
+        let mut line = format!(
+            "agent  process {}, since {}",
+            process.process_id, process.started_at
+        );
         if !agent.serves_run {
             line.push_str(", does not serve this run");
         }
-        if let Some(reason) = &agent.stopping {
+        if let Some(reason) = &process.stopping {
             let _ = write!(line, ", stopping on {reason}");
         }
-        for other in &agent.other_writers {
+        for other in &seen.other_writers {
             let _ = write!(line, "\n       {other}, seen at {}", other.seen_at);
         }
         for remote in &agent.remotes {
@@ -427,24 +406,16 @@ impl StatusDocument {
                 let _ = write!(line, "\n       {} on {}: {}", step.id, remote.remote, step.reason);
                 line.push_str(for_operator(step.needs_operator));
             }
-            if let Some(more) = remote
-                .failed
-                .len()
-                .checked_sub(MAX_FAILED_SHOWN)
-                .filter(|more| *more > 0)
-            {
-                let _ = write!(
-                    line,
-                    "\n       and {} more on {}",
-                    human::count(more as u64, "step"),
-                    remote.remote
-                );
+            let more = remote.failed.len().saturating_sub(MAX_FAILED_SHOWN);
+            if more > 0 {
+                let steps = human::count(more as u64, "step");
+                let _ = write!(line, "\n       and {steps} more on {}", remote.remote);
             }
         }
         for rate in &agent.rates {
             let _ = write!(line, "{}", rate_text(rate));
         }
-        for entry in agent.unsealed.iter().take(MAX_UNFINISHED_SHOWN) {
+        for entry in seen.unsealed.iter().take(MAX_UNFINISHED_SHOWN) {
             let path = entry.path.display();
             let _ = write!(
                 line,
@@ -452,21 +423,17 @@ impl StatusDocument {
                 entry.reason
             );
         }
-        let is_unsealed = |entry: &&Skipped| agent.unsealed.iter().any(|other| other.path == entry.path);
-        let unfinished = agent.unfinished.iter().filter(|entry| !is_unsealed(entry));
+        let is_unsealed = |entry: &&Skipped| seen.unsealed.iter().any(|other| other.path == entry.path);
+        let unfinished = seen.unfinished.iter().filter(|entry| !is_unsealed(entry));
         for entry in unfinished.take(MAX_UNFINISHED_SHOWN) {
             let path = entry.path.display();
             let _ = write!(line, "\n       {path} is not sealed yet: {}", entry.reason);
         }
-        if let Some(more) = agent
-            .unfinished
-            .len()
-            .checked_sub(MAX_UNFINISHED_SHOWN)
-            .filter(|more| *more > 0)
-        {
+        let more = seen.unfinished.len().saturating_sub(MAX_UNFINISHED_SHOWN);
+        if more > 0 {
             let _ = write!(line, "\n       and {} more", human::count(more as u64, "entry"));
         }
-        for problem in &agent.problems {
+        for problem in &process.problems {
             let _ = write!(line, "\n       {problem}");
         }
         line

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{Client, LONGEST_WAIT, WaitRequest};
 use stepvault_agent::step_progress::{Goal, Outcome, StepProgress, StepQuery, read_progress};
-use stepvault_core::ids::{Attempt, Revision, Step};
+use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
@@ -120,7 +120,7 @@ pub(super) async fn wait(
     };
     let (outcome, progress) = match progress {
         Some(progress) => (progress.outcome(goal), progress),
-        None => (Outcome::Late, nothing(wanted)),
+        None => (Outcome::Late, nothing(&wanted)),
     };
     Ok(WaitDocument {
         goal,
@@ -131,17 +131,10 @@ pub(super) async fn wait(
 }
 
 /// Returns the progress when nothing answered: it is not even known that there is no such step.
-fn nothing(wanted: StepQuery) -> StepProgress {
+fn nothing(wanted: &StepQuery) -> StepProgress {
     StepProgress {
-        run: wanted.run,
-        step: wanted.step,
-        attempt: None,
-        revision: Revision::FIRST,
-        provisional: false,
-        reached: None,
-        remotes: Vec::new(),
         reason: Some("neither an agent nor a vault nor a remote answered in time".to_owned()),
-        failed: false,
+        ..StepProgress::unknown(wanted, &[])
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::ErrorKind;
-use stepvault_core::config::{Completion, LinkPolicy};
+use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
 use stepvault_core::manifest::Shape;
 use stepvault_core::timestamp::Timestamp;
@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use super::script::{Act, Event, Random, Script};
 use crate::discovery::{Discovery, EarlyPlace, Ready, ScanMode};
-use crate::options::AgentRun;
 use crate::pause::LONGEST;
 
 const POLL: Duration = Duration::from_secs(5);
@@ -78,8 +77,9 @@ impl World {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("outputs");
         std::fs::create_dir(&root).unwrap();
-        let mut run = AgentRun::new(run_name(), Some(root.clone()), Vec::new());
-        run.completion = completion.clone();
+        let mut run = RunSettings::new(run_name());
+        run.watch = Some(root.clone());
+        run.complete = completion.clone();
         run.pattern = pattern.map(str::to_owned);
         // In the past, so that sealing need not wait for the clock of the real files to tick.
         let begun = SystemTime::now() - Duration::from_hours(1000);

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use stepvault_core::clock::Clock as _;
+use stepvault_agent::new_start;
 use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{Process, Start, Who};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::starts::write_starts;
 use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
 use stepvault_local::starts::TrainerLock;
 use stepvault_local::vault::Vault;
@@ -41,22 +40,14 @@ impl StartNote {
     /// [`ErrorKind::Held`] if the trainer of another start runs, under its `stepvault run` or without: two trainers would
     /// overwrite each other's files. One without, of the same launch, is ended instead: its launcher has replaced it.
     pub(super) async fn begin(tiers: &Tiers, output: &Output) -> Result<(Self, Option<TrainerLock>)> {
+        let place = &tiers.writer.place;
+        let launch = tiers.writer.launch.as_ref().map(ToString::to_string);
         let mut note = Self {
             vault: tiers.vault.clone(),
             run: tiers.run_name().clone(),
-            node: tiers.writer.place.node().clone(),
+            node: place.node().clone(),
             remotes: tiers.remotes.clone(),
-            start: Start {
-                id: uuid::Uuid::new_v4().simple().to_string(),
-                who: Who::Trainer,
-                node: tiers.writer.place.node().clone(),
-                started_at: SystemClock.now(),
-                launch: tiers.writer.launch.as_ref().map(ToString::to_string),
-                restored: None,
-                process: process::identify(std::process::id()),
-                trainer: None,
-                end: None,
-            },
+            start: new_start(Who::Trainer, place.node().clone(), launch),
             output: output.clone(),
         };
         let Some(vault) = note.vault.clone() else {

@@ -23,7 +23,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::left_undone::LeftUndone;
+use super::left_undone;
 use super::restore::NodesArguments;
 use crate::arguments::values::checked;
 use crate::context::Tiers;
@@ -243,7 +243,7 @@ async fn accompany(
     let (report, ended) = tokio::join!(serve, follow);
     serving.progress.finish();
     if let Some(report) = &report {
-        for line in LeftUndone::from(report).lines() {
+        for line in left_undone::lines(&report.left) {
             session.output.warn(&line);
         }
     }

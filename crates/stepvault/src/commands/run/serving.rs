@@ -105,14 +105,11 @@ impl Serving {
     async fn live(&self, stop: &Stop) -> Result<AgentReport> {
         let observer = self.progress.observer();
         let remotes = open_remotes(&self.config, &observer).await?;
-        let options =
+        let mut options =
             AgentOptions::from_config(&self.config, self.writer.clone(), attempt(None)?, remotes, false)?;
         // `run` records the starts of the trainer, and the agent belongs to them.
-        let options = AgentOptions {
-            restart_loop: None,
-            invocation: self.invocation.clone(),
-            ..options
-        };
+        options.lifecycle.restart_loop = None;
+        options.lifecycle.invocation.clone_from(&self.invocation);
         if let Err(error) = options.refuse_read_only_mounts().await {
             // A step is sealed all the same, and uploaded to the other remotes.
             self.warn_once(&error.to_string(), error.hint_text());

@@ -1,0 +1,130 @@
+//! The metrics by name, with type and help, and their labels.
+
+use std::hash::Hash;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use stepvault_core::ids::{RemoteName, RunName};
+
+pub(super) type Seconds = Gauge<f64, AtomicU64>;
+
+type Labels<const N: usize> = [(&'static str, String); N];
+/// By run, by remote, or by tier.
+pub(super) type ByOne<Metric> = Family<Labels<1>, Metric>;
+/// By run and remote.
+pub(super) type ByRunAndRemote<Metric> = Family<Labels<2>, Metric>;
+/// By run, remote and kind of error.
+pub(super) type ByError<Metric> = Family<Labels<3>, Metric>;
+
+pub(super) fn of_run(run: &RunName) -> Labels<1> {
+    [("run", run.to_string())]
+}
+
+pub(super) fn of_remote(remote: &RemoteName) -> Labels<1> {
+    [("remote", remote.to_string())]
+}
+
+pub(super) fn of_tier(tier: &impl ToString) -> Labels<1> {
+    [("tier", tier.to_string())]
+}
+
+pub(super) fn of_both(run: &RunName, remote: &RemoteName) -> Labels<2> {
+    [("run", run.to_string()), ("remote", remote.to_string())]
+}
+
+pub(super) fn of_error(run: &RunName, remote: &RemoteName, kind: &str) -> Labels<3> {
+    let [run, remote] = of_both(run, remote);
+    [run, remote, ("kind", kind.to_owned())]
+}
+
+pub(super) fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn set<Labels>(gauges: &Family<Labels, Gauge>, labels: &Labels, value: u64)
+where
+    Labels: Clone + Eq + Hash,
+{
+    gauges.get_or_create(labels).set(whole(value));
+}
+
+/// Declares a group of metrics: a field for each, which has the metric's name. `register` registers them in order.
+macro_rules! metrics {
+    ($(#[$doc:meta])* $group:ident { $($name:ident: $kind:ty = $help:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub(super) struct $group {
+            $(pub(super) $name: $kind,)*
+        }
+
+        impl $group {
+            pub(super) fn register(registry: &mut Registry) -> Self {
+                let group = Self::default();
+                $(registry.register(stringify!($name), $help, group.$name.clone());)*
+                group
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Metrics of the vault's content, and of the steps in it that wait.
+    VaultMetrics {
+        vault_bytes: Gauge = "Bytes of the sealed steps of all served runs",
+        vault_steps: ByOne<Gauge> = "Sealed steps",
+        newest_step: ByOne<Gauge> = "Number of the newest sealed step; absent if there is none",
+        disk_free_bytes: Gauge = "Free bytes on the vault's file system",
+        disk_total_bytes: Gauge = "Size of the vault's file system in bytes",
+        durable_step: ByRunAndRemote<Gauge> =
+            "Number of the newest step in the vault that is durable on the remote; absent if there is none",
+        steps_waiting: ByRunAndRemote<Gauge> = "Sealed steps that are not durable on the remote",
+        waiting_bytes: ByRunAndRemote<Gauge> = "Bytes of the sealed steps that are not durable on the remote",
+        oldest_waiting_age_seconds: ByRunAndRemote<Seconds> =
+            "Seconds since the oldest step that is not durable on the remote was written; 0 if there is none",
+    }
+}
+
+metrics! {
+    /// Metrics that count the engine's events.
+    EventMetrics {
+        sealed_steps: Counter = "Steps sealed into the vault since the agent started",
+        warnings: Counter = "Warnings that the agent has emitted",
+        uploaded_bytes: ByOne<Counter> =
+            "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
+        copied_bytes: ByOne<Counter> =
+            "Checkpoint bytes that the remote copied from an earlier step and that were not sent",
+        durable_steps: ByOne<Counter> = "Steps that became durable on the remote since the agent started",
+        removed_steps: ByOne<Counter> =
+            "Steps that retention removed from the tier, which is 'local' or a remote's name",
+    }
+}
+
+metrics! {
+    /// Metrics of the agent's status.
+    StatusMetrics {
+        given_up_steps: ByOne<Counter> =
+            "Steps that the vault gave up before they were durable, for lack of disk space",
+        upload_failures: ByRunAndRemote<Counter> =
+            "Failed uploads; each is retried while the step is in the vault",
+        last_durable_timestamp_seconds: ByRunAndRemote<Seconds> =
+            "Time at which a step last became durable on the remote, in seconds since 1970; absent until the first one \
+             since the agent started",
+        remote_failing: ByRunAndRemote<Gauge> =
+            "1 while uploads to the remote fail for a cause that affects the whole remote",
+        unsealed_steps: ByOne<Gauge> =
+            "Finished steps that are not sealed yet, for lack of space or because their files cannot be read",
+        other_writers: ByOne<Gauge> =
+            "Other training jobs seen writing the run within the last hour; a run belongs to one job",
+        steps_failed: ByRunAndRemote<Gauge> =
+            "Steps whose upload to the remote fails for a cause that needs an operator; they are retried regardless",
+        remote_needs_operator: ByRunAndRemote<Gauge> =
+            "1 while uploads to the remote fail for a cause that needs an operator, such as wrong credentials or a \
+             missing bucket",
+        upload_errors: ByError<Gauge> =
+            "Errors that currently keep steps from the remote, by kind: one for the whole remote, and one for each step",
+        agent_healthy: Gauge = "1 when the health check reports no problem",
+    }
+}
