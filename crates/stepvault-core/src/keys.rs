@@ -68,6 +68,36 @@ pub enum KeyKind {
     },
 }
 
+impl KeyKind {
+    /// Returns the step that the object belongs to.
+    pub fn step_id(&self) -> Option<StepId> {
+        match self {
+            Self::Commit(id)
+            | Self::Part(id, _)
+            | Self::Claim(id)
+            | Self::Damaged(id)
+            | Self::Pin(id)
+            | Self::Tombstone(id)
+            | Self::Lease(id, _)
+            | Self::Data { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Returns the node whose record it is.
+    pub fn node(&self) -> Option<&NodeName> {
+        match self {
+            Self::Part(_, node)
+            | Self::Staged(_, node)
+            | Self::Follower(_, node)
+            | Self::Drain(node)
+            | Self::GivenUp(node)
+            | Self::Starts(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
 /// A decision of the nodes of a launch on the step from which they resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumePoint {

@@ -2,7 +2,10 @@
 
 use std::cell::Cell;
 
+use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::sealed::StepScan;
+use stepvault_local::vault::Vault;
 
 thread_local! {
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
@@ -21,6 +24,15 @@ where
         Ok(result) => result,
         Err(error) => Err(Error::new(ErrorKind::Failed, "a worker ended unexpectedly").caused_by(error)),
     }
+}
+
+/// Scans the sealed steps of a run.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub async fn sealed_steps(vault: &Vault, run: &RunName) -> Result<StepScan> {
+    let (vault, run) = (vault.clone(), run.clone());
+    blocking(move || vault.steps(&run)).await
 }
 
 /// While this lives, file operations requested on its thread run on that thread immediately. For simulations only,

@@ -7,7 +7,6 @@ use stepvault_core::Result;
 use stepvault_core::clock::Clock;
 use stepvault_core::drain::{DrainRecord, LeftStep, UnderWay, uploads_under_way};
 use stepvault_core::ids::{RemoteName, StepId};
-use stepvault_core::keys::KeyKind;
 
 use crate::tier::catalog::latest_records;
 use crate::tier::run_remote::RunRemote;
@@ -20,11 +19,7 @@ use crate::tier::step_state::visible_steps;
 /// When the remote is unreachable.
 pub async fn drain_records(remote: &RunRemote) -> Result<Vec<DrainRecord>> {
     let (prefix, run) = (remote.keys.drains_prefix(), remote.keys.run());
-    let is_drain = |kind: &KeyKind| matches!(kind, KeyKind::Drain(_));
-    latest_records(remote, &prefix, is_drain, |record: &DrainRecord| {
-        record.run == *run
-    })
-    .await
+    latest_records(remote, &prefix, |record: &DrainRecord| record.run == *run).await
 }
 
 /// Returns the steps newer than `newest` that nodes are uploading now, the newest first. A remote that does not answer is

@@ -1,6 +1,5 @@
 //! Ensures that one job at a time writes an exclusive run: a lease on each remote, by the store's clock alone.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::codec::FORMAT;
@@ -10,11 +9,10 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::records::WriterLease;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::blocking::blocking;
 use crate::outage::is_outage;
+use crate::tier::leases::{RenewedRecord, written_at};
 use crate::tier::run_remote::RunRemote;
 
 /// How long a killed job keeps the next one out.
@@ -34,12 +32,7 @@ pub enum Purpose {
 
 /// The exclusive right to write a run on one remote: renewed in the background until released or dropped.
 #[derive(Debug)]
-pub struct ExclusiveRun {
-    remote: RunRemote,
-    key: String,
-    renewed_at: Arc<Mutex<Instant>>,
-    renewal: JoinHandle<()>,
-}
+pub struct ExclusiveRun(RenewedRecord);
 
 impl ExclusiveRun {
     /// Takes the lease for the job of `writer`, whose steps are sealed in `vault`. Nodes of one job share the lease,
@@ -67,42 +60,25 @@ impl ExclusiveRun {
         };
         // Written before other leases are read: of two jobs that start at once, each sees the other, and both wait for
         // a while.
-        let began = Instant::now();
-        remote.replace_record(&key, &lease).await?;
+        let record = RenewedRecord::write(remote, key.clone(), lease.clone(), RENEWAL_INTERVAL).await?;
         let other = match other_holder(remote, &key, &lease).await {
-            Ok(None) => {
-                let renewed_at = Arc::new(Mutex::new(began));
-                let renewal = renew(remote.clone(), key.clone(), lease, Arc::clone(&renewed_at));
-                return Ok(Self {
-                    remote: remote.clone(),
-                    key,
-                    renewed_at,
-                    renewal: tokio::spawn(renewal),
-                });
-            }
+            Ok(None) => return Ok(Self(record)),
             Ok(Some(other)) => held_by(remote, &other, purpose),
             Err(error) => error,
         };
-        release_lease(remote, &key).await;
+        // If that fails, it expires.
+        let _ = record.release().await;
         Err(other)
     }
 
     /// Whether no other job can have taken it meanwhile. A lease that was not renewed in time has to be taken again.
     pub fn is_current(&self) -> bool {
-        let renewed_at = *self.renewed_at.lock().unwrap_or_else(PoisonError::into_inner);
-        renewed_at.elapsed() < TIME_TO_LIVE
+        self.0.age() < TIME_TO_LIVE
     }
 
     /// Releases the lease. If that fails, it expires.
     pub async fn release(self) {
-        self.renewal.abort();
-        release_lease(&self.remote, &self.key).await;
-    }
-}
-
-impl Drop for ExclusiveRun {
-    fn drop(&mut self) {
-        self.renewal.abort();
+        let _ = self.0.release().await;
     }
 }
 
@@ -113,35 +89,13 @@ fn of_trainer(holder: &str) -> String {
     digits
 }
 
-async fn release_lease(remote: &RunRemote, key: &str) {
-    if let Err(error) = remote.delete(vec![key.to_owned()]).await {
-        tracing::debug!(%error, key, "cannot release a writer lease; it will expire");
-    }
-}
-
-async fn renew(remote: RunRemote, key: String, lease: WriterLease, renewed_at: Arc<Mutex<Instant>>) {
-    loop {
-        tokio::time::sleep(RENEWAL_INTERVAL).await;
-        let began = Instant::now();
-        match remote.replace_record(&key, &lease).await {
-            Ok(()) => *renewed_at.lock().unwrap_or_else(PoisonError::into_inner) = began,
-            Err(error) => tracing::warn!(%error, key, "cannot renew a writer lease"),
-        }
-    }
-}
-
 /// Returns another job that holds the run, if there is one.
 async fn other_holder(remote: &RunRemote, own_key: &str, own: &WriterLease) -> Result<Option<WriterLease>> {
     let objects = remote.list(&remote.keys.writer_leases_prefix()).await?;
     // The time at which the store wrote the lease is the current time.
-    let now = if let Some(object) = objects.iter().find(|object| object.key == own_key) {
-        object.modified
-    } else {
-        let head = remote.store.head(own_key).await?;
-        head.map(|head| head.info.modified).ok_or_else(|| {
-            Error::new(ErrorKind::Failed, "a lease is missing after it was written")
-                .on(remote.describe(own_key))
-        })?
+    let now = match objects.iter().find(|object| object.key == own_key) {
+        Some(own) => own.modified,
+        None => written_at(remote, own_key).await?,
     };
     for object in objects {
         let is_lease = matches!(remote.keys.classify(&object.key), Some(KeyKind::WriterLease(_)));

@@ -10,17 +10,17 @@ use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, ResumePoint};
 use stepvault_core::observe::Observer;
-use stepvault_core::records::{GcRecord, Tombstone};
+use stepvault_core::records::GcRecord;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
 use crate::outage::is_outage;
-use crate::prune::local_now;
-use crate::tier::catalog::{
-    RemovedSteps, claimed_ids, commits, committed_ids, live_leases, read_manifests, removed_steps, tombstones,
-};
+use crate::tier::catalog::{claimed_ids, commits, committed_ids, read_manifests};
 use crate::tier::leases::HeldLease;
+use crate::tier::leases::live_leases;
+use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
+use crate::tombstones::{local_now, pardon, remove_tombstones_of_kept, tombstone};
 
 /// What a gc found and did.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -111,27 +111,7 @@ async fn gc_leased(
             Judgement::Orphan => orphans.push(object),
         }
     }
-    let before = previous_orphans(remote).await?;
-    let mut next = GcRecord {
-        format: FORMAT,
-        orphans: BTreeMap::new(),
-    };
-    let mut deleted = Vec::new();
-    let mut room_bytes = MAX_RECORD_BYTES / 2;
-    for object in orphans {
-        if before.get(&object.key) == Some(&fingerprint(object)) {
-            deleted.push(object);
-            continue;
-        }
-        let entry_bytes = (object.key.len() + fingerprint(object).len()) as u64 * 2 + 8;
-        let Some(left) = room_bytes.checked_sub(entry_bytes) else {
-            report.unmarked += 1;
-            continue;
-        };
-        room_bytes = left;
-        report.marked.push(object.key.clone());
-        next.orphans.insert(object.key.clone(), fingerprint(object));
-    }
+    let (deleted, next) = divide(orphans, &previous_orphans(remote).await?, &mut report);
     report.removed = deleted.iter().map(|object| object.key.clone()).collect();
     report.removed_bytes = deleted.iter().map(|object| object.size_bytes).sum();
     let stale_uploads = stale_uploads(remote, now, grace).await?;
@@ -168,43 +148,35 @@ async fn gc_leased(
     Ok(report)
 }
 
-/// Removes the tombstone of a step that was committed before it was tombstoned: its writer may have checked for the
-/// tombstone before it existed and have acknowledged the step. Nothing of the step has been deleted then, because every
-/// deleting process lists the commits after it has written the tombstone. A writer that committed later has seen the
-/// tombstone.
-async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<()> {
-    let key = remote.keys.tombstone(id);
-    let Some(tombstone) = remote.store.head(&key).await? else {
-        return Ok(());
-    };
-    if commit.modified <= tombstone.info.modified {
-        remote.delete(vec![key]).await?;
-    }
-    Ok(())
-}
-
-/// Removes the tombstones left by a gc that was interrupted before its second check: see [`pardon`].
-///
-/// # Errors
-/// When the remote is unreachable.
-pub(crate) async fn remove_tombstones_of_kept(remote: &RunRemote) -> Result<()> {
-    let committed = committed_ids(remote).await?;
-    for id in tombstones(remote).await? {
-        let Some(commit) = committed.get(&id) else {
+/// Divides orphans: those that the previous gc has marked are returned to be deleted, and the others are marked in the
+/// record of this gc, as far as it has room.
+fn divide<'a>(
+    orphans: Vec<&'a ObjectInfo>,
+    before: &BTreeMap<String, String>,
+    report: &mut GcReport,
+) -> (Vec<&'a ObjectInfo>, GcRecord) {
+    let mut marked = BTreeMap::new();
+    let mut deleted = Vec::new();
+    let mut room_bytes = MAX_RECORD_BYTES / 2;
+    for object in orphans {
+        if before.get(&object.key) == Some(&fingerprint(object)) {
+            deleted.push(object);
+            continue;
+        }
+        let entry_bytes = (object.key.len() + fingerprint(object).len()) as u64 * 2 + 8;
+        let Some(left) = room_bytes.checked_sub(entry_bytes) else {
+            report.unmarked += 1;
             continue;
         };
-        let key = remote.keys.tombstone(id);
-        let tombstone: Option<Tombstone> = remote.read_usable_record(&key).await?;
-        if tombstone.is_some_and(|tombstone| tombstone.by_gc) {
-            let tombstoned = remote.store.head(&key).await?;
-            // Strictly before: the gc may still be running, and of two events in the same second of the store's clock
-            // the order is unknown.
-            if tombstoned.is_some_and(|head| commit.modified < head.info.modified) {
-                remote.delete(vec![key]).await?;
-            }
-        }
+        room_bytes = left;
+        report.marked.push(object.key.clone());
+        marked.insert(object.key.clone(), fingerprint(object));
     }
-    Ok(())
+    let next = GcRecord {
+        format: FORMAT,
+        orphans: marked,
+    };
+    (deleted, next)
 }
 
 fn is_young(modified: SystemTime, now: SystemTime, grace: Duration) -> bool {
@@ -360,18 +332,8 @@ impl Known {
                 Some(KeyKind::Tombstone(id)) if !is_young(object.modified, now, grace) => {
                     finished.insert(id);
                 }
-                Some(
-                    KeyKind::Part(id, _)
-                    | KeyKind::Claim(id)
-                    | KeyKind::Commit(id)
-                    | KeyKind::Pin(id)
-                    | KeyKind::Damaged(id)
-                    | KeyKind::Lease(id, _)
-                    | KeyKind::Data { id, .. },
-                ) => {
-                    left.insert(id);
-                }
-                _ => {}
+                Some(KeyKind::Tombstone(_)) | None => {}
+                Some(kind) => left.extend(kind.step_id()),
             }
         }
         finished.retain(|id| !left.contains(id) && self.removed.tombstoned.contains(id));
@@ -478,16 +440,9 @@ impl Known {
         }
         for (id, name) in &uncommitted {
             let (id, name) = (*id, name.clone().unwrap_or_else(|| id.label()));
-            let tombstone = Tombstone {
-                format: FORMAT,
-                run: remote.keys.run().clone(),
-                id,
-                name,
-                by_gc: true,
-            };
-            remote
-                .create_record(&remote.keys.tombstone(id), &tombstone)
-                .await?;
+            let tombstone = tombstone(remote, id, name, true);
+            let key = remote.keys.tombstone(id);
+            remote.create_record(&key, &tombstone).await?;
         }
         Ok(uncommitted.into_keys().collect())
     }

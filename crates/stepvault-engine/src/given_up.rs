@@ -6,7 +6,6 @@ use stepvault_core::Result;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
 use stepvault_core::ids::{RemoteName, RunName};
-use stepvault_core::keys::KeyKind;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
@@ -75,9 +74,5 @@ pub async fn read_given_up_on(remotes: &[RunRemote]) -> Vec<GivenUpRecord> {
 
 async fn records_on(remote: &RunRemote) -> Result<Vec<GivenUpRecord>> {
     let (prefix, run) = (remote.keys.given_up_prefix(), remote.keys.run());
-    let is_given_up = |kind: &KeyKind| matches!(kind, KeyKind::GivenUp(_));
-    latest_records(remote, &prefix, is_given_up, |record: &GivenUpRecord| {
-        record.run == *run
-    })
-    .await
+    latest_records(remote, &prefix, |record: &GivenUpRecord| record.run == *run).await
 }

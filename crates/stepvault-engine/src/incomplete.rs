@@ -9,9 +9,8 @@ use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::records::Claim;
 use stepvault_remote::store::ObjectInfo;
 
-use crate::tier::catalog::{
-    FoundCommit, RemovedSteps, claimed_ids, committed_ids, known_commits, present_parts, removed_steps,
-};
+use crate::tier::catalog::{FoundCommit, claimed_ids, committed_ids, known_commits, present_parts};
+use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::without_removed;
 

@@ -18,9 +18,10 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
-use crate::blocking::blocking;
+use crate::blocking::sealed_steps;
 use crate::notes::{read_list, sync_list, write_list};
-use crate::tier::catalog::{claimed_ids, committed_ids, removed_steps, starting_nodes};
+use crate::tier::catalog::{claimed_ids, committed_ids, starting_nodes};
+use crate::tier::removed::removed_steps;
 use crate::tier::run_remote::RunRemote;
 
 /// Number of launch records that are read: older launches have no running nodes.
@@ -348,11 +349,10 @@ impl<'a> Launches<'a> {
     }
 
     async fn highest_locally(&self) -> Result<Option<Attempt>> {
-        let Some(vault) = self.vault.cloned() else {
+        let Some(vault) = self.vault else {
             return Ok(None);
         };
-        let run = self.remote.keys.run().clone();
-        let scan = blocking(move || vault.steps(&run)).await?;
+        let scan = sealed_steps(vault, self.remote.keys.run()).await?;
         // A provisional attempt belongs to no launch yet.
         let settled = scan.steps.iter().filter(|step| !step.record().is_provisional());
         Ok(settled.map(|step| step.id().attempt).max())

@@ -66,6 +66,7 @@ pub mod starts;
 #[allow(clippy::unwrap_used)]
 mod test_remote;
 pub mod tier;
+mod tombstones;
 pub mod upload;
 pub mod verify;
 mod workers;

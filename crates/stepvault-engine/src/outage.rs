@@ -19,3 +19,22 @@ pub fn outage(error: Error) -> Error {
     }
     error
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_says_nothing_of_what_a_store_holds() {
+        let of = |kind| is_outage(&Error::new(kind, "cannot read"));
+        for kind in [ErrorKind::Unreachable, ErrorKind::Denied, ErrorKind::Interrupted] {
+            assert!(of(kind), "{kind:?}");
+        }
+        for kind in [ErrorKind::Damaged, ErrorKind::NotFound, ErrorKind::NewerFormat] {
+            assert!(!of(kind), "{kind:?}");
+        }
+        assert!(is_outage(
+            &Error::new(ErrorKind::Failed, "too many open files").inconclusive()
+        ));
+    }
+}

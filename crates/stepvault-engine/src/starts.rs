@@ -5,7 +5,6 @@
 use futures::future::join_all;
 use stepvault_core::Result;
 use stepvault_core::ids::NodeName;
-use stepvault_core::keys::KeyKind;
 use stepvault_core::starts::{Start, StartHistory, merged};
 
 use crate::tier::catalog::latest_objects;
@@ -29,7 +28,7 @@ pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {
 
 async fn read(remote: &RunRemote) -> Result<(Vec<Start>, Vec<String>)> {
     let prefix = remote.keys.starts_prefix();
-    let objects = latest_objects(remote, &prefix, |kind| matches!(kind, KeyKind::Starts(_))).await?;
+    let objects = latest_objects(remote, &prefix).await?;
     let records = objects
         .iter()
         .map(|object| remote.read_record::<StartHistory>(&object.key));

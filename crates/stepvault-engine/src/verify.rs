@@ -18,8 +18,8 @@ use crate::blocking::blocking;
 use crate::local_digest::{check_local, ensure_manifest};
 use crate::outage::{is_outage, outage};
 use crate::tier::catalog::{read_commit, read_manifests_of};
+use crate::tier::removed::ensure_not_removed;
 use crate::tier::run_remote::RunRemote;
-use crate::tier::step_state::ensure_not_removed;
 
 /// How thoroughly a step is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +46,8 @@ impl Depth {
             Self::Deep => true,
             Self::Sample { one_in, turn } => {
                 let digest = Sha256Digest::of(format!("{}\n{}", id.label(), file.path).as_bytes());
-                let first = u32::from_be_bytes([
-                    digest.as_bytes()[0],
-                    digest.as_bytes()[1],
-                    digest.as_bytes()[2],
-                    digest.as_bytes()[3],
-                ]);
+                let [a, b, c, d, ..] = *digest.as_bytes();
+                let first = u32::from_be_bytes([a, b, c, d]);
                 let one_in = one_in.max(1);
                 first % one_in == turn % one_in
             }
@@ -78,13 +74,6 @@ impl StepHealth {
         self.faults.is_empty()
     }
 
-    fn unproved_file() -> Self {
-        Self {
-            unproved_files: 1,
-            ..Self::default()
-        }
-    }
-
     fn proved_file(read_bytes: u64) -> Self {
         Self {
             proved_files: 1,
@@ -99,6 +88,25 @@ impl StepHealth {
             ..Self::default()
         }
     }
+
+    /// Returns the error of a check as a fault of what was checked.
+    ///
+    /// # Errors
+    /// The given error, if it says nothing about the content of the tier.
+    fn of_error(error: Error) -> Result<Self> {
+        if is_outage(&error) {
+            return Err(error);
+        }
+        Ok(Self::fault(error.to_string()))
+    }
+
+    fn add(mut self, other: Self) -> Self {
+        self.faults.extend(other.faults);
+        self.proved_files += other.proved_files;
+        self.unproved_files += other.unproved_files;
+        self.read_bytes += other.read_bytes;
+        self
+    }
 }
 
 /// Verifies one step on a remote.
@@ -111,67 +119,165 @@ pub async fn check_remote(
     depth: Depth,
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
-    let commit = match read_commit(remote, id).await {
-        Ok(commit) => commit,
-        Err(error) if is_outage(&error) => return Err(error),
-        Err(error) => return Ok(StepHealth::fault(error.to_string())),
-    };
-    check_committed(remote, &commit, depth, observer).await
-}
-
-/// Verifies one step whose commit has been read.
-pub async fn check_committed(
-    remote: &RunRemote,
-    commit: &Commit,
-    depth: Depth,
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    check_parts(remote, commit, &commit.parts, depth, observer).await
-}
-
-/// Verifies one node's part of a step by the store's listing and its checksums: one LIST and a HEAD for each file; no
-/// data is read back.
-pub(crate) async fn check_part(
-    remote: &RunRemote,
-    commit: &Commit,
-    part: &CommittedPart,
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    let parts = std::slice::from_ref(part);
-    check_parts(remote, commit, parts, Depth::Checksums, observer).await
-}
-
-async fn check_parts(
-    remote: &RunRemote,
-    commit: &Commit,
-    parts: &[CommittedPart],
-    depth: Depth,
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    let manifests = match read_manifests_of(remote, commit, parts).await {
-        Ok(manifests) => manifests,
-        Err(error) if is_outage(&error) => return Err(error),
-        Err(error) => return Ok(StepHealth::fault(error.to_string())),
-    };
-    if let Some(why) = contradicts(commit, &manifests) {
-        return Ok(StepHealth::fault(why));
+    match read_commit(remote, id).await {
+        Ok(commit) => CommittedParts::all(remote, &commit, observer).check(depth).await,
+        Err(error) => StepHealth::of_error(error),
     }
-    let prefix = remote.keys.data_prefix(&commit.name, commit.id);
-    let listed = remote.list_sizes(&prefix).await?;
-    let files = manifests.iter().flat_map(|manifest| &manifest.files);
-    let mut health = stream::iter(files)
-        .map(|file| check_file(remote, commit, file, &listed, depth, observer))
-        .buffer_unordered(remote.settings.max_concurrent_requests.max(1))
-        .try_fold(StepHealth::default(), |mut health, check| async move {
-            health.faults.extend(check.faults);
-            health.proved_files += check.proved_files;
-            health.unproved_files += check.unproved_files;
-            health.read_bytes += check.read_bytes;
-            Ok(health)
+}
+
+/// All parts of a committed step, or one node's, to be compared with what the remote holds. The commit has been read.
+pub(crate) struct CommittedParts<'a> {
+    remote: &'a RunRemote,
+    commit: &'a Commit,
+    parts: &'a [CommittedPart],
+    observer: &'a Arc<dyn Observer>,
+}
+
+impl<'a> CommittedParts<'a> {
+    pub(crate) fn all(remote: &'a RunRemote, commit: &'a Commit, observer: &'a Arc<dyn Observer>) -> Self {
+        Self {
+            remote,
+            commit,
+            parts: &commit.parts,
+            observer,
+        }
+    }
+
+    /// Narrows the check to one node's part.
+    pub(crate) fn only(self, part: &'a CommittedPart) -> Self {
+        let parts = std::slice::from_ref(part);
+        Self { parts, ..self }
+    }
+
+    /// Verifies the parts: one LIST, and for [`Depth::Checksums`] a HEAD for each file.
+    ///
+    /// # Errors
+    /// As [`check_remote`].
+    pub(crate) async fn check(&self, depth: Depth) -> Result<StepHealth> {
+        let (remote, commit) = (self.remote, self.commit);
+        let manifests = match read_manifests_of(remote, commit, self.parts).await {
+            Ok(manifests) => manifests,
+            Err(error) => return StepHealth::of_error(error),
+        };
+        if let Some(why) = contradicts(commit, &manifests) {
+            return Ok(StepHealth::fault(why));
+        }
+        let prefix = remote.keys.data_prefix(&commit.name, commit.id);
+        let listed = remote.list_sizes(&prefix).await?;
+        let files = manifests.iter().flat_map(|manifest| &manifest.files);
+        let mut health = stream::iter(files)
+            .map(|file| self.check_file(file, &listed, depth))
+            .buffer_unordered(remote.settings.max_concurrent_requests.max(1))
+            .try_fold(StepHealth::default(), |health, file| async {
+                Ok(health.add(file))
+            })
+            .await?;
+        health.faults.sort();
+        Ok(health)
+    }
+
+    /// Proves the parts: by the store's own checksums, and by reading files back where the store keeps none.
+    ///
+    /// # Errors
+    /// As [`check_remote`].
+    pub(crate) async fn prove(&self) -> Result<StepHealth> {
+        let health = self.check(Depth::Checksums).await?;
+        if health.is_sound() && health.unproved_files > 0 {
+            return self.check(Depth::Deep).await;
+        }
+        Ok(health)
+    }
+
+    /// Proves the parts for a caller that is about to call the step, or this node's part of it, durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] when the remote no longer holds what was committed; [`ErrorKind::Refused`] when the step is
+    /// being removed from it.
+    ///
+    /// # Invariants
+    /// Every step called durable was proved (S1, S2), however long ago it was committed, and was not tombstoned (S9).
+    pub(crate) async fn ensure_durable(&self) -> Result<()> {
+        let (remote, id) = (self.remote, self.commit.id);
+        let health = self.prove().await?;
+        if health.is_sound() {
+            // Everything that the commit names was durable before it was written; whether the commit itself is, is
+            // unknown.
+            remote.store.sync(&[remote.keys.commit(id)]).await?;
+            return ensure_not_removed(remote, id).await;
+        }
+        Err(
+            Error::new(ErrorKind::Damaged, format!("{id} is damaged on this remote"))
+                .on(remote.describe(&remote.keys.commit(id)))
+                .because(health.faults.join("; "))
+                .hint("push it again as a new attempt, with --attempt"),
+        )
+    }
+
+    async fn check_file(
+        &self,
+        file: &FileEntry,
+        listed: &BTreeMap<String, u64>,
+        depth: Depth,
+    ) -> Result<StepHealth> {
+        let (remote, path) = (self.remote, &file.path);
+        let key = remote.keys.data(&self.commit.name, self.commit.id, path)?;
+        let unproved = StepHealth {
+            unproved_files: 1,
+            ..StepHealth::default()
+        };
+        let missing = || StepHealth::fault(format!("{path} is missing"));
+        let Some(size_bytes) = listed.get(&key) else {
+            return Ok(missing());
+        };
+        if *size_bytes != file.size_bytes {
+            return Ok(StepHealth::fault(format!(
+                "{path} has {size_bytes} bytes instead of {}",
+                file.size_bytes
+            )));
+        }
+        if depth.reads_back(self.commit.id, file) {
+            return self.read_back(&key, file).await;
+        }
+        if depth == Depth::Listed {
+            return Ok(unproved);
+        }
+        let Some(head) = remote.store.head(&key).await? else {
+            return Ok(missing());
+        };
+        Ok(match head.checksum.proves(&file.digest(), &file.parts_content) {
+            Some(true) => StepHealth::proved_file(0),
+            Some(false) => StepHealth::fault(format!(
+                "{path}: the store's checksum differs from the recorded one"
+            )),
+            None => unproved,
         })
-        .await?;
-    health.faults.sort();
-    Ok(health)
+    }
+
+    async fn read_back(&self, key: &str, file: &FileEntry) -> Result<StepHealth> {
+        let algorithm = file.content.algorithm();
+        let found = match self.remote.digest_object(key, file.size_bytes, algorithm).await {
+            Ok(found) => found,
+            Err(error) => return StepHealth::of_error(error),
+        };
+        self.observer.on_event(&Event::BytesMoved {
+            tier: &self.remote.tier,
+            bytes: file.size_bytes,
+        });
+        let wrong = found
+            .iter()
+            .map(|part| part.content)
+            .zip(&file.parts_content)
+            .position(|(found, expected)| found != *expected)
+            .or((found.len() != file.parts_content.len()).then_some(found.len()));
+        Ok(match wrong {
+            None => StepHealth::proved_file(file.size_bytes),
+            Some(part) => StepHealth::fault(format!(
+                "{} has different bytes than were saved, from byte {}",
+                file.path,
+                part as u64 * file.part_size_bytes
+            )),
+        })
+    }
 }
 
 /// Returns why a commit does not follow from these manifests, if they are all of its parts'. No digest covers the
@@ -189,144 +295,6 @@ fn contradicts(commit: &Commit, manifests: &[PartManifest]) -> Option<String> {
         Ok(_) => Some("the commit does not match its part manifests".to_owned()),
         Err(error) => Some(error.to_string()),
     }
-}
-
-/// Proves one step whose commit has been read: by the store's own checksums, and by reading files back where the store
-/// keeps none.
-pub async fn prove_committed(
-    remote: &RunRemote,
-    commit: &Commit,
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    prove_parts(remote, commit, &commit.parts, observer).await
-}
-
-async fn prove_parts(
-    remote: &RunRemote,
-    commit: &Commit,
-    parts: &[CommittedPart],
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    let health = check_parts(remote, commit, parts, Depth::Checksums, observer).await?;
-    if health.is_sound() && health.unproved_files > 0 {
-        return check_parts(remote, commit, parts, Depth::Deep, observer).await;
-    }
-    Ok(health)
-}
-
-/// Like [`prove_committed`], for callers that are about to call the step durable.
-///
-/// # Errors
-/// [`ErrorKind::Damaged`] when the remote no longer holds what was committed; [`ErrorKind::Refused`] when the step is
-/// being removed from it.
-///
-/// # Invariants
-/// Every step called durable was proved (S1, S2), however long ago it was committed, and was not tombstoned (S9).
-pub(crate) async fn ensure_durable(
-    remote: &RunRemote,
-    commit: &Commit,
-    observer: &Arc<dyn Observer>,
-) -> Result<()> {
-    let health = prove_committed(remote, commit, observer).await?;
-    durable_or_damaged(remote, commit, &health).await
-}
-
-/// Like [`ensure_durable`], for one node's part of a step.
-pub(crate) async fn ensure_part_durable(
-    remote: &RunRemote,
-    commit: &Commit,
-    part: &CommittedPart,
-    observer: &Arc<dyn Observer>,
-) -> Result<()> {
-    let health = prove_parts(remote, commit, std::slice::from_ref(part), observer).await?;
-    durable_or_damaged(remote, commit, &health).await
-}
-
-async fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHealth) -> Result<()> {
-    if health.is_sound() {
-        // Everything that the commit names was durable before it was written; whether the commit itself is, is unknown.
-        remote.store.sync(&[remote.keys.commit(commit.id)]).await?;
-        return ensure_not_removed(remote, commit.id).await;
-    }
-    Err(Error::new(
-        ErrorKind::Damaged,
-        format!("{} is damaged on this remote", commit.id),
-    )
-    .on(remote.describe(&remote.keys.commit(commit.id)))
-    .because(health.faults.join("; "))
-    .hint("push it again as a new attempt, with --attempt"))
-}
-
-async fn check_file(
-    remote: &RunRemote,
-    commit: &Commit,
-    file: &FileEntry,
-    listed: &BTreeMap<String, u64>,
-    depth: Depth,
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    let key = remote.keys.data(&commit.name, commit.id, &file.path)?;
-    match listed.get(&key) {
-        None => return Ok(StepHealth::fault(format!("{} is missing", file.path))),
-        Some(size) if *size != file.size_bytes => {
-            return Ok(StepHealth::fault(format!(
-                "{} has {size} bytes instead of {}",
-                file.path, file.size_bytes
-            )));
-        }
-        Some(_) => {}
-    }
-    if depth.reads_back(commit.id, file) {
-        return read_back(remote, &key, file, observer).await;
-    }
-    if depth == Depth::Listed {
-        return Ok(StepHealth::unproved_file());
-    }
-    let Some(head) = remote.store.head(&key).await? else {
-        return Ok(StepHealth::fault(format!("{} is missing", file.path)));
-    };
-    Ok(match head.checksum.proves(&file.digest(), &file.parts_content) {
-        Some(true) => StepHealth::proved_file(0),
-        Some(false) => StepHealth::fault(format!(
-            "{}: the store's checksum differs from the recorded one",
-            file.path
-        )),
-        None => StepHealth::unproved_file(),
-    })
-}
-
-async fn read_back(
-    remote: &RunRemote,
-    key: &str,
-    file: &FileEntry,
-    observer: &Arc<dyn Observer>,
-) -> Result<StepHealth> {
-    let found = match remote
-        .digest_object(key, file.size_bytes, file.content.algorithm())
-        .await
-    {
-        Ok(found) => found,
-        Err(error) if is_outage(&error) => return Err(error),
-        Err(error) => return Ok(StepHealth::fault(error.to_string())),
-    };
-    observer.on_event(&Event::BytesMoved {
-        tier: &remote.tier,
-        bytes: file.size_bytes,
-    });
-    let wrong = found
-        .iter()
-        .map(|part| part.content)
-        .zip(&file.parts_content)
-        .position(|(found, expected)| found != *expected)
-        .or((found.len() != file.parts_content.len()).then_some(found.len()));
-    Ok(match wrong {
-        None => StepHealth::proved_file(file.size_bytes),
-        Some(part) => StepHealth::fault(format!(
-            "{} has different bytes than were saved, from byte {}",
-            file.path,
-            part as u64 * file.part_size_bytes
-        )),
-    })
 }
 
 /// Verifies one sealed step: always by sizes and times, and by bytes depending on the depth.
@@ -354,7 +322,7 @@ pub async fn check_sealed(
         let manifest: PartManifest = match ensure_manifest(&step, observer.as_ref()) {
             Ok(manifest) => manifest,
             Err(error) if is_outage(&error) => return Err(outage(error)),
-            Err(error) => return Ok(StepHealth::fault(Error::to_string(&error))),
+            Err(error) => return Ok(StepHealth::fault(error.to_string())),
         };
         let id = step.id();
         let wanted = |file: &FileEntry| depth.reads_back(id, file);

@@ -130,11 +130,11 @@ async fn judge(
         .cloned()
         .collect();
     let checkpoint = ScannedCheckpoint {
-        source: &prunable.origin.source,
+        source: prunable.origin.source.clone(),
         step: prunable.step,
-        tree: &tree,
-        name: &prunable.origin.name,
-        origin: &prunable.origin.recorded,
+        tree: Arc::new(tree.clone()),
+        name: prunable.origin.name.clone(),
+        origin: prunable.origin.recorded.clone(),
         has_members: !prunable.origin.members.is_empty(),
         // What is deleted is read before.
         proven: None,

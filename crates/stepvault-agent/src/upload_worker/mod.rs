@@ -15,7 +15,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::make_provisional_again;
-use stepvault_engine::tier::lost_steps::forget_lost_steps;
+use stepvault_engine::tier::step_state::forget_lost_steps;
 use stepvault_engine::upload::{SharedDigests, UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
 use tokio::sync::Notify;

@@ -1,7 +1,7 @@
 //! Collects what the tiers know of a run, as far as placing a new checkpoint needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -24,40 +24,39 @@ use super::compare::{Layout, StepFiles};
 use crate::blocking::blocking;
 use crate::content::{tree_is_of_step, tree_matches_part};
 use crate::outage::is_outage;
-use crate::tier::catalog::{
-    RemovedSteps, claimed_ids, committed_ids, read_commit, read_commits, read_manifests, removed_steps,
-};
+use crate::tier::catalog::{claimed_ids, committed_ids, read_commit, read_commits, read_manifests};
+use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
 
 /// A checkpoint, to be compared with what the tiers hold.
-#[derive(Debug, Clone, Copy)]
-pub struct ScannedCheckpoint<'a> {
+#[derive(Debug, Clone)]
+pub struct ScannedCheckpoint {
     /// Its directory or file; the directory that holds its members if it has several.
-    pub source: &'a Path,
+    pub source: PathBuf,
     /// Its number.
     pub step: Step,
     /// Its files.
-    pub tree: &'a Tree,
+    pub tree: Arc<Tree>,
     /// The name under which it is stored.
-    pub name: &'a str,
+    pub name: String,
     /// Where its trainer keeps it.
-    pub origin: &'a StepOrigin,
+    pub origin: StepOrigin,
     /// Whether it has several paths.
     pub has_members: bool,
     /// The step as which the vault has seen these very files, unchanged since.
     pub proven: Option<StepId>,
 }
 
-impl<'a> ScannedCheckpoint<'a> {
-    /// Returns a sealed step as a checkpoint; `source` is where its files are, and `tree` what it has there.
-    pub(super) fn of_sealed(step: &'a SealedStep, source: &'a Path, tree: &'a Tree) -> Self {
+impl ScannedCheckpoint {
+    /// Returns a sealed step as a checkpoint, as it was sealed.
+    pub(super) fn of_sealed(step: &SealedStep) -> Self {
         let record = step.record();
         Self {
-            source,
+            source: step.checkpoint_path(),
             step: step.id().step,
-            tree,
-            name: &record.name,
-            origin: &record.origin,
+            tree: Arc::new(step.tree()),
+            name: record.name.clone(),
+            origin: record.origin.clone(),
             has_members: !record.members.is_empty(),
             proven: None,
         }
@@ -69,12 +68,12 @@ impl<'a> ScannedCheckpoint<'a> {
 
     fn files(&self) -> StepFiles<'_> {
         let layout = Layout {
-            origin: self.origin,
-            name: self.name,
+            origin: &self.origin,
+            name: &self.name,
             shape: self.tree.shape,
             has_members: self.has_members,
         };
-        StepFiles::of_tree(layout, self.tree)
+        StepFiles::of_tree(layout, &self.tree)
     }
 }
 
@@ -131,7 +130,7 @@ impl KnownSteps {
 /// without the answer; any other is sealed soon, also while no remote answers.
 pub(crate) async fn ask_remotes(
     remotes: &[RunRemote],
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     writer: &Writer,
     observer: &Arc<dyn Observer>,
 ) -> KnownSteps {
@@ -172,7 +171,7 @@ pub(crate) async fn ask_remotes(
 /// When files of the checkpoint or of the vault cannot be read.
 pub(crate) async fn known_in_vault(
     steps: impl IntoIterator<Item = &SealedStep>,
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     writer: &Writer,
 ) -> Result<Vec<KnownStep>> {
     let compares_bytes = !writer.place.nodes().is_several();
@@ -188,12 +187,9 @@ pub(crate) async fn known_in_vault(
             unnumbered: step.record().origin.unnumbered,
         };
         if step.id().step == checkpoint.step {
-            let owned = OwnedCheckpoint::of(checkpoint);
-            let step = step.clone();
+            let (step, checkpoint) = (step.clone(), checkpoint.clone());
             entry.content = blocking(move || {
-                let checkpoint = owned.borrowed();
-                let (source, tree) = (step.checkpoint_path(), step.tree());
-                let stored = ScannedCheckpoint::of_sealed(&step, &source, &tree);
+                let stored = ScannedCheckpoint::of_sealed(&step);
                 let is_proven = checkpoint.is_proven(step.id());
                 checkpoint
                     .files()
@@ -201,7 +197,7 @@ pub(crate) async fn known_in_vault(
                         let mut files = step.record().files.iter();
                         let counts = compares_bytes || is_timed_alike;
                         let sealed = files.find(|file| file.path == *stored).filter(|_| counts);
-                        let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
+                        let (source, shape) = (&checkpoint.source, checkpoint.tree.shape);
                         sealed.map_or(Ok(false), |sealed| {
                             has_file_of(&step, sealed, source, shape, path)
                         })
@@ -215,7 +211,7 @@ pub(crate) async fn known_in_vault(
 }
 
 /// Whether the files of a sealed step have the same paths inside it as those of a checkpoint have.
-fn has_same_paths(step: &SealedStep, checkpoint: &ScannedCheckpoint<'_>) -> bool {
+fn has_same_paths(step: &SealedStep, checkpoint: &ScannedCheckpoint) -> bool {
     let record = step.record();
     let has_members = !record.members.is_empty();
     record.shape == Shape::Directory
@@ -226,55 +222,15 @@ fn has_same_paths(step: &SealedStep, checkpoint: &ScannedCheckpoint<'_>) -> bool
 }
 
 /// Whether the path of a checkpoint, which holds one step after another, held one of these steps before.
-pub(crate) fn is_overwritten(checkpoint: &ScannedCheckpoint<'_>, sealed: &[SealedStep]) -> bool {
+pub(crate) fn is_overwritten(checkpoint: &ScannedCheckpoint, sealed: &[SealedStep]) -> bool {
     let is_before = |step: &SealedStep| step.record().origin.rewritten && step.name() == checkpoint.name;
-    let has_number = step_name::parse(checkpoint.name) == Some(checkpoint.step.number());
+    let has_number = step_name::parse(&checkpoint.name) == Some(checkpoint.step.number());
     checkpoint.origin.rewritten && !has_number && sealed.iter().any(is_before)
-}
-
-/// A checkpoint for a task that reads its files.
-struct OwnedCheckpoint {
-    source: std::path::PathBuf,
-    step: Step,
-    tree: Tree,
-    name: String,
-    origin: StepOrigin,
-    has_members: bool,
-    proven: Option<StepId>,
-}
-
-impl OwnedCheckpoint {
-    fn of(checkpoint: &ScannedCheckpoint<'_>) -> Self {
-        Self {
-            source: checkpoint.source.to_owned(),
-            step: checkpoint.step,
-            tree: checkpoint.tree.clone(),
-            name: checkpoint.name.to_owned(),
-            origin: checkpoint.origin.clone(),
-            has_members: checkpoint.has_members,
-            proven: checkpoint.proven,
-        }
-    }
-
-    fn borrowed(&self) -> ScannedCheckpoint<'_> {
-        ScannedCheckpoint {
-            source: &self.source,
-            step: self.step,
-            tree: &self.tree,
-            name: &self.name,
-            origin: &self.origin,
-            has_members: self.has_members,
-            proven: self.proven,
-        }
-    }
 }
 
 /// Returns the steps that a remote knows: commits, removed steps whose identities are used up, and claims that were
 /// never committed.
-pub(crate) async fn known_on(
-    remote: &RunRemote,
-    checkpoint: &ScannedCheckpoint<'_>,
-) -> Result<Vec<KnownStep>> {
+pub(crate) async fn known_on(remote: &RunRemote, checkpoint: &ScannedCheckpoint) -> Result<Vec<KnownStep>> {
     let (mut committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
     // Listed after the commits: one that was removed meanwhile is known as removed.
     let removed = removed_steps(remote).await?;
@@ -326,7 +282,7 @@ pub(crate) async fn known_on(
 /// checkpoint belongs to a committed step.
 async fn own_parts_on(
     remote: &RunRemote,
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     writer: &Writer,
 ) -> Result<(Vec<KnownStep>, bool)> {
     let (committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
@@ -350,7 +306,7 @@ async fn own_parts_on(
 async fn own_part(
     remote: &RunRemote,
     id: StepId,
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     writer: &Writer,
     is_committed: bool,
 ) -> Result<Option<KnownStep>> {
@@ -364,7 +320,7 @@ async fn own_part(
     };
     let content = if id.step != checkpoint.step {
         Content::Other
-    } else if tree_matches_part(checkpoint.tree, &manifest)
+    } else if tree_matches_part(&checkpoint.tree, &manifest)
         || is_committed && is_of_committed(remote, id, checkpoint, &manifest).await?
     {
         if checkpoint.is_proven(id) || has_bytes_of_part(checkpoint, &manifest).await? {
@@ -385,8 +341,8 @@ async fn own_part(
 }
 
 /// Whether the files that this node wrote of a step have the bytes that they had then.
-async fn has_bytes_of_part(checkpoint: &ScannedCheckpoint<'_>, own: &PartManifest) -> Result<bool> {
-    let (source, shape) = (checkpoint.source.to_owned(), checkpoint.tree.shape);
+async fn has_bytes_of_part(checkpoint: &ScannedCheckpoint, own: &PartManifest) -> Result<bool> {
+    let (source, shape) = (checkpoint.source.clone(), checkpoint.tree.shape);
     let files = own.files.clone();
     blocking(move || has_bytes_of_entries(&files, &source, shape)).await
 }
@@ -394,13 +350,12 @@ async fn has_bytes_of_part(checkpoint: &ScannedCheckpoint<'_>, own: &PartManifes
 /// Compares the checkpoint with what a manifest lists. Files whose times differ count as different ones, unless
 /// `compares_bytes`.
 async fn compare_with(
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     manifest: &PartManifest,
     compares_bytes: bool,
 ) -> Result<Content> {
-    let (owned, manifest) = (OwnedCheckpoint::of(checkpoint), manifest.clone());
+    let (checkpoint, manifest) = (checkpoint.clone(), manifest.clone());
     blocking(move || {
-        let checkpoint = owned.borrowed();
         let (stored, is_proven) = (
             StepFiles::of_manifest(&manifest),
             checkpoint.is_proven(manifest.id),
@@ -411,7 +366,7 @@ async fn compare_with(
                 let mut files = manifest.files.iter();
                 let counts = compares_bytes || is_timed_alike;
                 let entry = files.find(|file| file.path == *stored).filter(|_| counts);
-                let (source, shape) = (checkpoint.source, checkpoint.tree.shape);
+                let (source, shape) = (&checkpoint.source, checkpoint.tree.shape);
                 entry.map_or(Ok(false), |entry| has_bytes_of_entry(entry, source, shape, path))
             })
     })
@@ -424,7 +379,7 @@ async fn compare_with(
 async fn is_of_committed(
     remote: &RunRemote,
     id: StepId,
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     own: &PartManifest,
 ) -> Result<bool> {
     let parts = async {
@@ -432,7 +387,7 @@ async fn is_of_committed(
         read_manifests(remote, &commit).await
     };
     match parts.await {
-        Ok(parts) => Ok(tree_is_of_step(checkpoint.tree, own, &parts)),
+        Ok(parts) => Ok(tree_is_of_step(&checkpoint.tree, own, &parts)),
         Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
         Err(error) => Err(error),
     }
@@ -485,7 +440,7 @@ fn ids_to_read(ids: impl Iterator<Item = StepId>, step: Step) -> BTreeSet<StepId
 }
 
 /// Compares the checkpoint with a committed step.
-async fn content(remote: &RunRemote, commit: &Commit, checkpoint: &ScannedCheckpoint<'_>) -> Result<Content> {
+async fn content(remote: &RunRemote, commit: &Commit, checkpoint: &ScannedCheckpoint) -> Result<Content> {
     let manifests = match read_manifests(remote, commit).await {
         Ok(manifests) => manifests,
         Err(error) if error.kind() == ErrorKind::Damaged => return Ok(Content::Unknown),

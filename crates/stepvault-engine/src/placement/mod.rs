@@ -13,9 +13,10 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::placement::{
-    Concern, Content, Decision, Evidence, Facts, KnownStep, LeftAlone, Line, LiveSave, Placement, decide,
+    Concern, Content, Decision, Evidence, Facts, KnownStep, LeftAlone, Line, Placement, decide,
 };
 use stepvault_core::timestamp::Timestamp;
+use stepvault_local::seal_record::AttemptOrigin;
 use stepvault_local::vault::Vault;
 
 use crate::launches::Launches;
@@ -44,21 +45,15 @@ pub(crate) struct PlacementQuery<'a> {
     pub(crate) run: &'a RunName,
     pub(crate) remotes: &'a [RunRemote],
     pub(crate) placer: &'a Placer,
-    pub(crate) checkpoint: &'a ScannedCheckpoint<'a>,
+    pub(crate) checkpoint: &'a ScannedCheckpoint,
     /// The writer of the checkpoint.
     pub(crate) writer: &'a Writer,
     /// The attempt that was given for it.
     pub(crate) attempt: Option<Attempt>,
-    /// The earliest time, by this node's clock, at which it can have been written.
-    pub(crate) not_before: Option<Timestamp>,
-    /// Whether it is known to belong to the writer's launch.
-    pub(crate) in_launch: bool,
-    /// Set if it was seen live, whole and new.
-    pub(crate) live: Option<LiveSave>,
+    /// What is known of its attempt, and identities of it that turned out to be taken.
+    pub(crate) origin: &'a AttemptOrigin,
     /// Whether its path held another step of this vault before.
     pub(crate) is_overwritten: bool,
-    /// Identities of it that turned out to be taken.
-    pub(crate) lost: &'a [StepId],
     /// The provisional steps of the vault: when each was written, and its current attempt.
     pub(crate) provisional: Vec<(Timestamp, Attempt)>,
 }
@@ -70,7 +65,8 @@ impl PlacementQuery<'_> {
 
     /// The time that decides after which restore, and in which launch, it was written.
     fn time(&self) -> Timestamp {
-        self.not_before
+        self.origin
+            .not_before
             .map_or(self.written_at(), |time| time.max(self.written_at()))
     }
 
@@ -84,7 +80,7 @@ impl PlacementQuery<'_> {
             step: self.checkpoint.step,
             written_at: self.written_at(),
             line,
-            live: self.live,
+            live: self.origin.live,
             is_one_of_several: self.is_one_of_several(),
             is_overwritten: self.is_overwritten,
             unnumbered: self.checkpoint.origin.unnumbered,
@@ -103,10 +99,8 @@ impl PlacementQuery<'_> {
         let mut known = known.to_vec();
         if !self.is_one_of_several() {
             // Listings do not show what took them.
-            let lost = self
-                .lost
-                .iter()
-                .filter(|id| known.iter().all(|known| known.id != **id));
+            let lost = self.origin.lost.iter();
+            let lost = lost.filter(|id| known.iter().all(|known| known.id != **id));
             let lost: Vec<KnownStep> = lost.map(|id| taken(*id, Content::Unknown)).collect();
             known.extend(lost);
         }
@@ -114,11 +108,8 @@ impl PlacementQuery<'_> {
         if !is_final && self.is_one_of_several() {
             return self.among_several_for_now(known);
         }
-        if let Some(remote) = self
-            .remotes
-            .first()
-            .filter(|_| is_final && self.writer.goes_by_launch())
-        {
+        let by_launch = is_final && self.writer.goes_by_launch();
+        if let Some(remote) = self.remotes.first().filter(|_| by_launch) {
             match self.by_launch(known, remote).await {
                 // A single node needs no agreement: it knows its own restores and launches.
                 Err(error) if is_outage(&error) && !self.is_one_of_several() => {
@@ -181,7 +172,7 @@ impl PlacementQuery<'_> {
             return self.decide_in(known, Line::Ended(attempt));
         }
         let spans = launches.spans();
-        let in_latest = is_current && self.in_launch;
+        let in_latest = is_current && self.origin.in_launch;
         let is_older = !in_latest && spans.iter().all(|span| span.since > self.written_at());
         if is_older && !self.is_one_of_several() {
             let below = spans.first().map(|span| span.attempt);
@@ -194,7 +185,7 @@ impl PlacementQuery<'_> {
         let decision = self.decide_in(known, line)?;
         let over = match decision.placement {
             Placement::LaunchWentBack(over) => over,
-            Placement::New(id) if self.lost.contains(&id) => id,
+            Placement::New(id) if self.origin.lost.contains(&id) => id,
             _ => return Ok(decision),
         };
         let placement = if is_current {
@@ -213,16 +204,12 @@ impl PlacementQuery<'_> {
     /// away. The attempt of a new launch is remembered, so that its later saves stay in it.
     async fn by_launch_alone(&self, known: &[KnownStep], remote: &RunRemote) -> Result<Decision> {
         let current = self.placer.writer.launch.as_ref();
-        let Some(launch) = self
-            .writer
-            .launch
-            .as_ref()
-            .filter(|launch| Some(*launch) == current)
-        else {
+        let launch = self.writer.launch.as_ref();
+        let Some(launch) = launch.filter(|launch| Some(*launch) == current) else {
             return self.by_restores(known, true, None).await;
         };
         let mut launches = Launches::open(Some(self.vault), remote).await?;
-        let is_of_launch = self.in_launch || self.written_at() >= self.placer.launch_since;
+        let is_of_launch = self.origin.in_launch || self.written_at() >= self.placer.launch_since;
         if !launches.is_latest(launch) {
             let decision = self.by_restores(known, true, None).await?;
             let Placement::New(id) = decision.placement else {
@@ -245,21 +232,16 @@ impl PlacementQuery<'_> {
             });
         }
         let spans = launches.spans();
-        let decision = self.decide_in(
-            known,
-            Line::Launches {
-                spans: &spans,
-                in_latest: is_of_launch,
-            },
-        )?;
+        let line = Line::Launches {
+            spans: &spans,
+            in_latest: is_of_launch,
+        };
+        let decision = self.decide_in(known, line)?;
         let Placement::LaunchWentBack(id) = decision.placement else {
             return Ok(decision);
         };
-        let attempt = known
-            .iter()
-            .map(|known| known.id.attempt)
-            .fold(id.attempt, Attempt::max)
-            .next()?;
+        let attempts = known.iter().map(|known| known.id.attempt);
+        let attempt = attempts.fold(id.attempt, Attempt::max).next()?;
         launches.remember(launch, attempt, self.written_at()).await?;
         Ok(Decision {
             placement: Placement::New(StepId::new(attempt, id.step)),
@@ -270,7 +252,7 @@ impl PlacementQuery<'_> {
     /// The latest time at which this node can have joined the launch.
     fn joined_at(&self) -> Timestamp {
         let since = self.placer.launch_since;
-        self.not_before.map_or(since, |time| time.min(since))
+        self.origin.not_before.map_or(since, |time| time.min(since))
     }
 
     /// Returns the attempt of a launch that is over. A launch that has no attempt yet gets one only while the launch

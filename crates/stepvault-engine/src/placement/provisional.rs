@@ -18,7 +18,7 @@ use super::{
     KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, is_overwritten, known_in_vault,
     remarks,
 };
-use crate::blocking::blocking;
+use crate::blocking::{blocking, sealed_steps};
 use crate::launches::remembered_attempt;
 use crate::outage::is_outage;
 use crate::push::held_by_all;
@@ -56,8 +56,7 @@ pub enum Outcome {
 /// # Errors
 /// When the vault cannot be read.
 pub async fn provisional_steps(vault: &Vault, run: &RunName) -> Result<Vec<SealedStep>> {
-    let (vault, run) = (vault.clone(), run.clone());
-    let mut steps = blocking(move || vault.steps(&run)).await?.steps;
+    let mut steps = sealed_steps(vault, run).await?.steps;
     steps.retain(|step| step.record().is_provisional());
     steps.sort_by_key(|step| (written_at(step), step.id().step));
     Ok(steps)
@@ -85,20 +84,25 @@ pub async fn determine_attempts(
     placer: &Placer,
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<Determined>> {
-    let mut determined = Vec::new();
-    let mut former_ids = BTreeMap::new();
     for remote in remotes {
         // The directory above an archive may have been mounted since a step was sealed. What fails here fails below too.
         if let Err(error) = remote.begin(vault).await {
             tracing::debug!(%error, "cannot prepare the remote");
         }
     }
+    let mut determination = Determination {
+        vault,
+        remotes,
+        placer,
+        observer,
+        former_ids: BTreeMap::new(),
+    };
+    let mut determined = Vec::new();
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
         let id = step.id();
-        let (outcome, remarks) =
-            determine_one(vault, remotes, step, placer, (&mut former_ids, observer)).await?;
-        let before = former_ids.get(&id).copied().unwrap_or(id);
+        let (outcome, remarks) = determination.determine(&step).await?;
+        let before = determination.former_ids.get(&id).copied().unwrap_or(id);
         report(before, &outcome, &remarks, observer);
         determined.push(Determined {
             before,
@@ -107,30 +111,6 @@ pub async fn determine_attempts(
         });
     }
     Ok(determined)
-}
-
-/// Frees an identity for a step: another provisional step may hold it until its own attempt is determined.
-async fn free_identity(
-    vault: &Vault,
-    sealed: &[SealedStep],
-    step: &SealedStep,
-    id: StepId,
-    former_ids: &mut BTreeMap<StepId, StepId>,
-) -> Result<()> {
-    let holds_identity =
-        |other: &&SealedStep| other.id() == id && id != step.id() && other.record().is_provisional();
-    let Some(other) = sealed.iter().find(holds_identity).cloned() else {
-        return Ok(());
-    };
-    let mut free = id;
-    while sealed.iter().any(|other| other.id() == free) {
-        free = free.next_revision()?;
-    }
-    let vault = vault.clone();
-    let renamed = blocking(move || vault.rename_provisional(&other, free)).await?;
-    let before = former_ids.remove(&id).unwrap_or(id);
-    former_ids.insert(renamed.id(), before);
-    Ok(())
 }
 
 fn report(before: StepId, outcome: &Outcome, remarks: &[String], observer: &Arc<dyn Observer>) {
@@ -145,81 +125,154 @@ fn report(before: StepId, outcome: &Outcome, remarks: &[String], observer: &Arc<
     }
 }
 
-async fn determine_one(
-    vault: &Vault,
-    remotes: &[RunRemote],
-    step: SealedStep,
-    placer: &Placer,
-    (former_ids, observer): (&mut BTreeMap<StepId, StepId>, &Arc<dyn Observer>),
-) -> Result<(Outcome, Vec<String>)> {
-    let (tree, source) = (step.tree(), step.checkpoint_path());
-    let record = step.record();
-    let checkpoint = ScannedCheckpoint::of_sealed(&step, &source, &tree);
-    let writer = Writer {
-        place: NodePlace::new(record.node.clone(), record.nodes())?,
-        launch: record.launch.clone(),
-        shared: record.shared,
-    };
-    let mut known = ask_remotes(remotes, &checkpoint, &writer, observer).await;
-    if !known.answered {
-        return Err(unanswered(known));
-    }
-    let (reader, run) = (vault.clone(), record.run.clone());
-    let sealed = blocking(move || reader.steps(&run)).await?.steps;
-    let settled: Vec<SealedStep> = (sealed.iter().filter(|other| !other.record().is_provisional()))
-        .cloned()
-        .collect();
-    known.add(known_in_vault(&settled, &checkpoint, &writer).await?);
-    // It is sealed already, and takes nothing from another step.
-    known.steps.iter_mut().for_each(|entry| entry.is_here = false);
-    // One that lost its identity to another writer was not the step that was removed.
-    let has_lost = !record.attempt.former.is_empty() || !record.attempt.lost.is_empty();
-    if !has_lost
-        && !known.has_content(checkpoint.step)
-        && let Some(seen) = seen_checkpoint(
+/// The determination of a run's provisional steps, one after the other.
+struct Determination<'a> {
+    vault: &'a Vault,
+    remotes: &'a [RunRemote],
+    placer: &'a Placer,
+    observer: &'a Arc<dyn Observer>,
+    /// The identities that renamed steps had before.
+    former_ids: BTreeMap<StepId, StepId>,
+}
+
+impl Determination<'_> {
+    /// Determines one step; returns the remarks on the decision as well.
+    async fn determine(&mut self, step: &SealedStep) -> Result<(Outcome, Vec<String>)> {
+        let vault = self.vault;
+        let record = step.record();
+        let checkpoint = ScannedCheckpoint::of_sealed(step);
+        let writer = Writer {
+            place: NodePlace::new(record.node.clone(), record.nodes())?,
+            launch: record.launch.clone(),
+            shared: record.shared,
+        };
+        let mut known = ask_remotes(self.remotes, &checkpoint, &writer, self.observer).await;
+        if !known.answered {
+            return Err(unanswered(known));
+        }
+        let sealed = sealed_steps(vault, &record.run).await?.steps;
+        let settled: Vec<SealedStep> = (sealed.iter().filter(|other| !other.record().is_provisional()))
+            .cloned()
+            .collect();
+        known.add(known_in_vault(&settled, &checkpoint, &writer).await?);
+        // It is sealed already, and takes nothing from another step.
+        known.steps.iter_mut().for_each(|entry| entry.is_here = false);
+        if let Some(removed) = self.removed_before(step, &checkpoint, &known).await? {
+            let outcome = self.no_place(step, (removed, LeftAlone::Removed), &known).await?;
+            return Ok((outcome, Vec::new()));
+        }
+        let query = PlacementQuery {
             vault,
-            &record.run,
-            checkpoint.step,
-            &CheckpointIdentity::of_tree(&tree),
-        )
-        .await?
-        && known.is_removed(seen.id)
-    {
-        let outcome = no_place(vault, &step, (seen.id, LeftAlone::Removed), &known).await?;
-        return Ok((outcome, Vec::new()));
+            run: &record.run,
+            remotes: self.remotes,
+            placer: self.placer,
+            checkpoint: &checkpoint,
+            writer: &writer,
+            attempt: None,
+            origin: &record.attempt,
+            is_overwritten: is_overwritten(&checkpoint, &settled),
+            provisional: Vec::new(),
+        };
+        let decision = query.decide(&known.steps, true).await?;
+        let outcome = match decision.placement {
+            Placement::Known(id)
+                if settled_as(&sealed, step, id) || self.others_hold(step, id, &checkpoint).await? =>
+            {
+                discard(vault, step).await?;
+                Outcome::Duplicate(id)
+            }
+            Placement::New(id) | Placement::Known(id) | Placement::LaunchWentBack(id) => {
+                self.free_identity(&sealed, step, id).await?;
+                place(vault, step, id, &decision).await?
+            }
+            Placement::Left(id, why) => self.no_place(step, (id, why), &known).await?,
+        };
+        Ok((outcome, remarks(&decision)))
     }
-    let query = PlacementQuery {
-        vault,
-        run: &record.run,
-        remotes,
-        placer,
-        checkpoint: &checkpoint,
-        writer: &writer,
-        attempt: None,
-        not_before: record.attempt.not_before,
-        in_launch: record.attempt.in_launch,
-        live: record.attempt.live,
-        is_overwritten: is_overwritten(&checkpoint, &settled),
-        lost: &record.attempt.lost,
-        provisional: Vec::new(),
-    };
-    let decision = query.decide(&known.steps, true).await?;
-    let outcome = match decision.placement {
-        Placement::Known(id) if settled_as(&sealed, &step, id) => {
-            discard(vault, &step).await?;
-            Outcome::Duplicate(id)
+
+    /// Returns the step as which the vault has seen these files before, if retention has removed it. One that lost its
+    /// identity to another writer was not the step that was removed.
+    async fn removed_before(
+        &self,
+        step: &SealedStep,
+        checkpoint: &ScannedCheckpoint,
+        known: &KnownSteps,
+    ) -> Result<Option<StepId>> {
+        let (run, attempt) = (step.run(), &step.record().attempt);
+        let has_lost = !attempt.former.is_empty() || !attempt.lost.is_empty();
+        if has_lost || known.has_content(checkpoint.step) {
+            return Ok(None);
         }
-        Placement::Known(id) if others_hold(remotes, &step, id, &checkpoint, observer).await? => {
-            discard(vault, &step).await?;
-            Outcome::Duplicate(id)
+        let identity = CheckpointIdentity::of_tree(&checkpoint.tree);
+        let seen = seen_checkpoint(self.vault, run, checkpoint.step, &identity).await?;
+        Ok(seen.map(|seen| seen.id).filter(|id| known.is_removed(*id)))
+    }
+
+    /// Frees an identity for a step: another provisional step may hold it until its own attempt is determined.
+    async fn free_identity(&mut self, sealed: &[SealedStep], step: &SealedStep, id: StepId) -> Result<()> {
+        let holds_identity =
+            |other: &&SealedStep| other.id() == id && id != step.id() && other.record().is_provisional();
+        let Some(other) = sealed.iter().find(holds_identity).cloned() else {
+            return Ok(());
+        };
+        let mut free = id;
+        while sealed.iter().any(|other| other.id() == free) {
+            free = free.next_revision()?;
         }
-        Placement::New(id) | Placement::Known(id) | Placement::LaunchWentBack(id) => {
-            free_identity(vault, &sealed, &step, id, former_ids).await?;
-            place(vault, &step, id, &decision).await?
+        let vault = self.vault.clone();
+        let renamed = blocking(move || vault.rename_provisional(&other, free)).await?;
+        let before = self.former_ids.remove(&id).unwrap_or(id);
+        self.former_ids.insert(renamed.id(), before);
+        Ok(())
+    }
+
+    /// Whether every remote holds the same step as another node's, proved now: a node that restored it and has a different
+    /// name than the writer has nothing to add.
+    async fn others_hold(
+        &self,
+        step: &SealedStep,
+        id: StepId,
+        checkpoint: &ScannedCheckpoint,
+    ) -> Result<bool> {
+        let record = step.record();
+        if record.is_one_of_several() {
+            return Ok(false);
         }
-        Placement::Left(id, why) => no_place(vault, &step, (id, why), &known).await?,
-    };
-    Ok((outcome, remarks(&decision)))
+        for remote in self.remotes {
+            match read_commit(remote, id).await {
+                Ok(commit) if commit.parts.iter().all(|part| part.node != record.node) => {}
+                Err(error) if is_outage(&error) => return Err(error),
+                _ => return Ok(false),
+            }
+        }
+        let held = held_by_all(self.remotes, checkpoint, self.observer).await?;
+        Ok(held == Some(id))
+    }
+
+    /// Discards a step that retention removed elsewhere. Quarantines a step that another checkpoint replaced: a sealed step
+    /// is never deleted because of the times of its files.
+    async fn no_place(
+        &self,
+        step: &SealedStep,
+        (taken, left): (StepId, LeftAlone),
+        known: &KnownSteps,
+    ) -> Result<Outcome> {
+        let what = format!("cannot upload step {}", step.id().step);
+        let error = Error::new(ErrorKind::Refused, what).on(step.directory().display());
+        if left == LeftAlone::Removed && known.is_removed(taken) {
+            discard(self.vault, step).await?;
+            return Ok(Outcome::NoPlace(error.because(format!(
+                "it was sealed while no remote was reachable, and retention had already removed {taken}"
+            ))));
+        }
+        let why = left_alone(taken, left);
+        let (vault, run, id, reason) = (self.vault.clone(), step.run().clone(), step.id(), why.clone());
+        let put_aside = blocking(move || vault.quarantine(&run, id, &reason)).await?;
+        Ok(Outcome::NoPlace(error.because(why).hint(format!(
+            "to keep its files, push them from {} with --attempt",
+            put_aside.directory.display()
+        ))))
+    }
 }
 
 fn unanswered(known: KnownSteps) -> Error {
@@ -237,30 +290,6 @@ fn unanswered(known: KnownSteps) -> Error {
 fn settled_as(sealed: &[SealedStep], step: &SealedStep, id: StepId) -> bool {
     let mut others = sealed.iter().filter(|other| other.id() == id && id != step.id());
     others.any(|other| !other.record().is_provisional())
-}
-
-/// Whether every remote holds the same step as another node's, proved now: a node that restored it and has a different
-/// name than the writer has nothing to add.
-async fn others_hold(
-    remotes: &[RunRemote],
-    step: &SealedStep,
-    id: StepId,
-    checkpoint: &ScannedCheckpoint<'_>,
-    observer: &Arc<dyn Observer>,
-) -> Result<bool> {
-    let record = step.record();
-    if record.is_one_of_several() {
-        return Ok(false);
-    }
-    for remote in remotes {
-        match read_commit(remote, id).await {
-            Ok(commit) if commit.parts.iter().all(|part| part.node != record.node) => {}
-            Err(error) if is_outage(&error) => return Err(error),
-            _ => return Ok(false),
-        }
-    }
-    let held = held_by_all(remotes, checkpoint, observer).await?;
-    Ok(held == Some(id))
 }
 
 async fn place(vault: &Vault, step: &SealedStep, id: StepId, decision: &Decision) -> Result<Outcome> {
@@ -292,34 +321,6 @@ pub(crate) fn left_alone(id: StepId, why: LeftAlone) -> String {
         }
         LeftAlone::Taken => format!("{id} has, or had, different files"),
     }
-}
-
-/// Discards a step that retention removed elsewhere. Quarantines a step that another checkpoint replaced: a sealed step
-/// is never deleted because of the times of its files.
-async fn no_place(
-    vault: &Vault,
-    step: &SealedStep,
-    (taken, left): (StepId, LeftAlone),
-    known: &KnownSteps,
-) -> Result<Outcome> {
-    let error = Error::new(
-        ErrorKind::Refused,
-        format!("cannot upload step {}", step.id().step),
-    )
-    .on(step.directory().display());
-    if left == LeftAlone::Removed && known.is_removed(taken) {
-        discard(vault, step).await?;
-        return Ok(Outcome::NoPlace(error.because(format!(
-            "it was sealed while no remote was reachable, and retention had already removed {taken}"
-        ))));
-    }
-    let why = left_alone(taken, left);
-    let (vault, run, id, reason) = (vault.clone(), step.run().clone(), step.id(), why.clone());
-    let put_aside = blocking(move || vault.quarantine(&run, id, &reason)).await?;
-    Ok(Outcome::NoPlace(error.because(why).hint(format!(
-        "to keep its files, push them from {} with --attempt",
-        put_aside.directory.display()
-    ))))
 }
 
 /// Makes the attempt of a step provisional again after an upload found it taken. Returns `false` if the attempt stays,

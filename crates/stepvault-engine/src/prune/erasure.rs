@@ -13,24 +13,25 @@
 //! 5. *Data* is deleted, then the records of the parts, the claims and the pins.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use stepvault_core::codec::{FORMAT, encode};
+use stepvault_core::codec::encode;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
-use stepvault_core::observe::{Operation, OperationKind};
-use stepvault_core::records::Tombstone;
+use stepvault_core::observe::{Observer, Operation, OperationKind};
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_remote::store::{Created, ObjectInfo};
+use stepvault_remote::store::Created;
 
 use super::PruneReport;
-use super::remote::RemotePrune;
 use crate::observed::ObservedOperation;
-use crate::tier::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, live_leases, manifests_at_once, pins};
+use crate::tier::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, manifests_at_once, pins};
+use crate::tier::leases::live_leases;
 use crate::tier::run_remote::RunRemote;
+use crate::tombstones::tombstone;
 use crate::verify::{Depth, check_remote};
 
 /// Maximum number of steps that are removed at once.
@@ -70,23 +71,14 @@ type PartObjects = Vec<(String, u64)>;
 /// Removes steps from a remote, on which the caller holds the pruner's lease.
 #[derive(Debug)]
 pub(super) struct Erasure<'a> {
-    prune: &'a RemotePrune,
-    remote: &'a RunRemote,
+    pub(super) remote: &'a RunRemote,
+    pub(super) observer: &'a Arc<dyn Observer>,
     /// Number of part manifests in the run, as far as it is known.
-    known_parts: usize,
-    tombstones: Tombstones,
+    pub(super) known_parts: usize,
+    pub(super) tombstones: Tombstones,
 }
 
-impl<'a> Erasure<'a> {
-    pub(super) fn new(prune: &'a RemotePrune, known_parts: usize, tombstones: Tombstones) -> Self {
-        Self {
-            prune,
-            remote: &prune.remote,
-            known_parts,
-            tombstones,
-        }
-    }
-
+impl Erasure<'_> {
     /// Removes steps and adds each, in this order, to the report's removed or spared ones.
     ///
     /// # Invariants
@@ -118,7 +110,7 @@ impl<'a> Erasure<'a> {
                 files: 0,
                 bytes: step.bytes,
             };
-            removals.push(ObservedOperation::start(self.prune.observer.as_ref(), operation));
+            removals.push(ObservedOperation::start(self.observer.as_ref(), operation));
         }
         let mut outcomes = Outcomes::new();
         let result = Box::pin(self.erase_group(group, &mut outcomes)).await;
@@ -166,7 +158,7 @@ impl<'a> Erasure<'a> {
             // A pinning process checks for the tombstone after it has written the pin, so this pin came first. Nothing
             // is deleted before the commit, so the step is whole, unless it was committed during a gc.
             if pinned.contains(&id)
-                && check_remote(remote, id, Depth::Listed, &self.prune.observer)
+                && check_remote(remote, id, Depth::Listed, self.observer)
                     .await?
                     .is_sound()
             {
@@ -205,13 +197,7 @@ impl<'a> Erasure<'a> {
         let is_listed_later = steps.len() > FEW_STEPS;
         let written: Vec<(StepId, u64)> = stream::iter(steps)
             .map(|step| async move {
-                let tombstone = Tombstone {
-                    format: FORMAT,
-                    run: remote.keys.run().clone(),
-                    id: step.id,
-                    name: step.name.clone(),
-                    by_gc: false,
-                };
+                let tombstone = tombstone(remote, step.id, step.name.clone(), false);
                 let key = remote.keys.tombstone(step.id);
                 let bytes = Bytes::from(encode(&tombstone)?);
                 let size_bytes = bytes.len() as u64;
@@ -230,12 +216,7 @@ impl<'a> Erasure<'a> {
         if !is_listed_later {
             return Ok(());
         }
-        let select = |kind| match kind {
-            KeyKind::Tombstone(id) => Some(id),
-            _ => None,
-        };
-        let listed = remote.list_kind(&remote.keys.tombstones_prefix(), select).await?;
-        let listed: BTreeMap<StepId, ObjectInfo> = listed.into_iter().collect();
+        let listed = remote.list_steps(&remote.keys.tombstones_prefix()).await?;
         for (id, size_bytes) in written {
             let why = match listed.get(&id) {
                 Some(found) if found.size_bytes == size_bytes => continue,
@@ -310,7 +291,7 @@ impl<'a> Erasure<'a> {
             .map(|(id, key, _)| async move {
                 let manifest: Option<PartManifest> = remote.read_usable_record(key).await?;
                 let Some(manifest) = manifest.filter(|manifest| manifest.id == *id) else {
-                    self.prune.observer.warn(format!(
+                    self.observer.warn(format!(
                         "{}: the record is unreadable; its files stay until gc deletes them",
                         remote.describe(key)
                     ));

@@ -15,11 +15,12 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
-use super::local_now;
-use crate::blocking::blocking;
-use crate::tier::catalog::{RemovedSteps, pins, removed_steps};
+use crate::blocking::{blocking, sealed_steps};
+use crate::tier::catalog::pins;
+use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::is_durable_on;
+use crate::tombstones::local_now;
 use crate::verify::{Depth, check_sealed};
 
 /// Inputs for evicting steps of one run.
@@ -63,8 +64,7 @@ pub async fn plan_local(prune: &LocalPrune) -> Result<RetentionPlan> {
 
 /// Lists the sealed steps with all facts on which retention depends.
 pub(super) async fn local_view(prune: &LocalPrune) -> Result<TierView> {
-    let (vault, run) = (prune.vault.clone(), prune.run.clone());
-    let scan = blocking(move || vault.steps(&run)).await?;
+    let scan = sealed_steps(&prune.vault, &prune.run).await?;
     let (vault, run) = (prune.vault.clone(), prune.run.clone());
     let mut pinned: BTreeSet<StepId> = blocking(move || vault.pins(&run))
         .await?

@@ -10,8 +10,6 @@ pub use local::{LocalPrune, plan_local};
 pub use local_runs::{prune_local, prune_local_runs};
 pub use remote::{RemotePrune, plan_remote, prune_remote};
 
-use std::time::SystemTime;
-
 use serde::Serialize;
 use stepvault_core::ids::StepId;
 use stepvault_core::retention::RetentionPlan;
@@ -27,13 +25,4 @@ pub struct PruneReport {
     pub given_up: Vec<StepId>,
     /// Steps that were planned for removal but kept, with the reason.
     pub spared: Vec<(StepId, String)>,
-}
-
-/// The local clock, for the local tier and for dry runs: pruning a remote uses the store's clock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a dry run writes nothing, so it has no store time to go by"
-)]
-pub(crate) fn local_now() -> SystemTime {
-    SystemTime::now()
 }

@@ -12,10 +12,10 @@ use stepvault_local::sealed::SealedStep;
 
 use super::local::LocalPrune;
 use crate::outage::is_outage;
-use crate::tier::catalog::removal_record;
+use crate::tier::removed::removal_record;
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::durable_commit;
-use crate::verify::{StepHealth, check_part};
+use crate::verify::{CommittedParts, Depth, StepHealth};
 
 /// Maximum number of a step's faults that are reported.
 const MAX_FAULTS: usize = 3;
@@ -145,5 +145,6 @@ async fn part_health(
         .ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "the commit lacks this node's part").on(remote.describe(&key))
         })?;
-    check_part(remote, &commit, part, &prune.observer).await
+    let part = CommittedParts::all(remote, &commit, &prune.observer).only(part);
+    part.check(Depth::Checksums).await
 }

@@ -15,18 +15,17 @@ use stepvault_core::retention::{
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
 
+use super::PruneReport;
 use super::erasure::{Erasure, StepToRemove, Tombstones};
-use super::{PruneReport, local_now};
-use crate::gc::remove_tombstones_of_kept;
 use crate::outage::is_outage;
-use crate::tier::catalog::{
-    PARALLEL_READS, committed_ids, leases, manifests_at_once, pins, read_commit, read_tombstone,
-    removed_steps,
-};
+use crate::tier::catalog::{PARALLEL_READS, committed_ids, manifests_at_once, pins, read_commit};
 use crate::tier::leases::HeldLease;
+use crate::tier::leases::leases;
+use crate::tier::removed::{read_tombstone, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::visible_commits;
-use crate::verify::{Depth, StepHealth, check_committed, prove_committed};
+use crate::tombstones::{local_now, remove_tombstones_of_kept};
+use crate::verify::{CommittedParts, Depth, StepHealth};
 
 /// Maximum number of steps that stay and are checked concurrently.
 const STEPS_CHECKED_AT_ONCE: usize = 16;
@@ -107,7 +106,12 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
             bytes: Some(commit.data_bytes()),
         })
         .collect();
-    let erasure = Erasure::new(prune, known_parts, Tombstones::ToWrite);
+    let erasure = Erasure {
+        remote: &prune.remote,
+        observer: &prune.observer,
+        known_parts,
+        tombstones: Tombstones::ToWrite,
+    };
     erasure.remove(&to_remove, &mut report).await?;
     Ok(report)
 }
@@ -299,7 +303,8 @@ async fn check_listed(
     let largest_bytes = relied_on.iter().map(manifests_bytes).max().unwrap_or(0);
     stream::iter(relied_on)
         .map(|commit| async move {
-            let health = check_committed(&prune.remote, commit, Depth::Listed, &prune.observer).await?;
+            let parts = CommittedParts::all(&prune.remote, commit, &prune.observer);
+            let health = parts.check(Depth::Listed).await?;
             Ok((commit.id, health))
         })
         .buffered(manifests_at_once(largest_bytes).min(STEPS_CHECKED_AT_ONCE))
@@ -320,7 +325,9 @@ async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<
     let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
         return Ok(StepHealth::default());
     };
-    prove_committed(&prune.remote, commit, &prune.observer).await
+    CommittedParts::all(&prune.remote, commit, &prune.observer)
+        .prove()
+        .await
 }
 
 /// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists.
@@ -353,6 +360,11 @@ async fn finish_tombstoned(prune: &RemotePrune, known_parts: usize, report: &mut
         .try_collect()
         .await?;
     let to_remove: Vec<StepToRemove> = named.into_iter().flatten().collect();
-    let erasure = Erasure::new(prune, known_parts, Tombstones::Written);
+    let erasure = Erasure {
+        remote,
+        observer: &prune.observer,
+        known_parts,
+        tombstones: Tombstones::Written,
+    };
     erasure.remove(&to_remove, report).await
 }

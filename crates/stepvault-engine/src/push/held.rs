@@ -11,7 +11,7 @@ use stepvault_core::{ErrorKind, Result};
 use crate::placement::{ScannedCheckpoint, known_on};
 use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;
-use crate::verify::ensure_durable;
+use crate::verify::CommittedParts;
 
 /// Returns the identity under which all given remotes hold a checkpoint: commits and manifests were read back now, and the data was proved by the store's checksums or byte for byte. Returns `None` when
 /// a remote does not hold it, or when no remote is given.
@@ -20,7 +20,7 @@ use crate::verify::ensure_durable;
 /// When a remote is unreachable, as nothing is known then.
 pub async fn held_by_all(
     remotes: &[RunRemote],
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     observer: &Arc<dyn Observer>,
 ) -> Result<Option<StepId>> {
     let mut common: Option<BTreeSet<StepId>> = None;
@@ -40,7 +40,10 @@ pub async fn held_by_all(
     };
     for remote in remotes {
         let commit = read_commit(remote, id).await?;
-        match ensure_durable(remote, &commit, observer).await {
+        match CommittedParts::all(remote, &commit, observer)
+            .ensure_durable()
+            .await
+        {
             Ok(()) => {}
             // Damaged, or being removed since it was listed.
             Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Refused) => return Ok(None),

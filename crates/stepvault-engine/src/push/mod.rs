@@ -24,7 +24,7 @@ use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_aga
 use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
-use crate::verify::ensure_durable;
+use crate::verify::CommittedParts;
 
 pub use held::held_by_all;
 use others::steps_of_others;
@@ -213,7 +213,9 @@ async fn prove_everywhere(
     join_all(remotes.iter().map(|remote| async move {
         let proved = async {
             let commit = read_commit(remote, id).await?;
-            ensure_durable(remote, &commit, observer).await
+            CommittedParts::all(remote, &commit, observer)
+                .ensure_durable()
+                .await
         };
         RemoteOutcome::new(remote, proved.await.map(|()| Uploaded::AlreadyDurable), 0)
     }))

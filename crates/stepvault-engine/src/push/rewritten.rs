@@ -88,11 +88,11 @@ pub(super) async fn number_of(
     let mut newest = tiers.sealed.iter().map(SealedStep::id).max().max(last_seen);
     for _ in 0..MAX_ROUNDS {
         let checkpoint = ScannedCheckpoint {
-            source: &request.source,
+            source: request.source.clone(),
             step: newest.map_or(Step::new(FIRST)?, |id| id.step),
-            tree,
-            name,
-            origin: &request.origin,
+            tree: Arc::new(tree.clone()),
+            name: name.to_owned(),
+            origin: request.origin.clone(),
             has_members: !request.members.is_empty(),
             proven: None,
         };

@@ -23,7 +23,7 @@ use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 
 use super::rewritten::{StepNumber, Tiers, copied_step, number_of};
-use crate::blocking::blocking;
+use crate::blocking::{blocking, sealed_steps};
 use crate::launches::recorded_beginning;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::observed::ObservedOperation;
@@ -173,8 +173,7 @@ pub async fn seal_checkpoint(
     } = scan_source(&request).await?;
     begin_remotes(vault, remotes, observer).await;
     let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
-    let (vault_copy, run) = (vault.clone(), request.run.clone());
-    let sealed = blocking(move || vault_copy.steps(&run)).await?;
+    let sealed = sealed_steps(vault, &request.run).await?;
     let identity = CheckpointIdentity::of_tree(&tree);
     let tiers = Tiers {
         vault,
@@ -189,17 +188,21 @@ pub async fn seal_checkpoint(
     request.origin.unnumbered = unnumbered;
     let seen = seen_checkpoint(vault, &request.run, step, &identity).await?;
     let checkpoint = ScannedCheckpoint {
-        source: &source,
+        source: source.clone(),
         step,
-        tree: &tree,
-        name: &name,
-        origin: &request.origin,
+        tree: Arc::new(tree.clone()),
+        name: name.clone(),
+        origin: request.origin.clone(),
         has_members: !request.members.is_empty(),
         proven: seen.filter(|seen| seen.is_proven).map(|seen| seen.id),
     };
     let known = known_steps(&tiers, &request, &checkpoint, seen.map(|seen| seen.id)).await?;
-    let not_before = request.not_before;
-    let live = request.live.filter(|_| has_kinds_of_newest(&tree, &sealed.steps));
+    let origin = AttemptOrigin {
+        not_before: request.not_before,
+        in_launch: request.in_launch,
+        live: request.live.filter(|_| has_kinds_of_newest(&tree, &sealed.steps)),
+        ..AttemptOrigin::default()
+    };
     let query = PlacementQuery {
         vault,
         run: &request.run,
@@ -208,11 +211,8 @@ pub async fn seal_checkpoint(
         checkpoint: &checkpoint,
         writer: &request.writer,
         attempt: request.attempt,
-        not_before,
-        in_launch: request.in_launch,
-        live,
+        origin: &origin,
         is_overwritten: is_overwritten(&checkpoint, &sealed.steps),
-        lost: &[],
         provisional: provisional_attempts(&sealed.steps),
     };
     let Identified {
@@ -238,13 +238,8 @@ pub async fn seal_checkpoint(
         Placement::Left(id, why) => return Err(refused(&source, id, why)),
     };
     report(&decision, observer);
-    let origin = AttemptOrigin {
-        state,
-        not_before,
-        in_launch: request.in_launch,
-        live,
-        ..AttemptOrigin::default()
-    };
+    let is_live = origin.live.is_some();
+    let origin = AttemptOrigin { state, ..origin };
     let run = request.run.clone();
     (request.origin.amends, request.origin.began) = (decision.amends, decision.began);
     let identified = (id, origin, completed(&decision, sealed.steps));
@@ -257,7 +252,7 @@ pub async fn seal_checkpoint(
     Ok(Placed::Sealed {
         step: Box::new(step),
         new: true,
-        is_live_below_highest: live.is_some() && decision.is_below_highest && !decision.amends,
+        is_live_below_highest: is_live && decision.is_below_highest && !decision.amends,
     })
 }
 
@@ -411,7 +406,7 @@ async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn 
 pub(super) async fn known_steps(
     tiers: &Tiers<'_>,
     request: &CheckpointToSeal,
-    checkpoint: &ScannedCheckpoint<'_>,
+    checkpoint: &ScannedCheckpoint,
     seen: Option<StepId>,
 ) -> Result<KnownSteps> {
     let mut known = if tiers.is_in_order {
@@ -430,7 +425,7 @@ pub(super) async fn known_steps(
         return Ok(known);
     };
     if known.is_removed(seen) {
-        return Err(refused(checkpoint.source, seen, LeftAlone::Removed));
+        return Err(refused(&checkpoint.source, seen, LeftAlone::Removed));
     }
     if !known.steps.iter().any(|entry| entry.id == seen) {
         // It never became durable, or no remote answers.

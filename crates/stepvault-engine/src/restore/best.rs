@@ -226,7 +226,7 @@ impl BestStep {
         Self {
             id: plan.id,
             path: plan.path.clone(),
-            data_bytes: plan.data_bytes,
+            data_bytes: plan.data_bytes(),
             already_there,
         }
     }

@@ -13,9 +13,10 @@ use stepvault_remote::store::ObjectInfo;
 use tokio::time::sleep;
 
 use super::request::{RestoreContext, RestoreRequest};
-use crate::blocking::blocking;
+use crate::blocking::sealed_steps;
 use crate::outage::{is_outage, outage};
-use crate::tier::catalog::{claimed_ids, removed_steps};
+use crate::tier::catalog::claimed_ids;
+use crate::tier::removed::removed_steps;
 use crate::tier::run_remote::{ANSWER_PATIENCE, RunRemote};
 use crate::tier::step_state::visible_steps;
 
@@ -39,6 +40,9 @@ pub(super) struct Faults {
     /// Whether damage of the local copy is among the proven faults.
     pub(super) local_is_damaged: bool,
 }
+
+/// What came of something that may fail for faults of the tiers: another version, or an older step, is tried then.
+pub(super) type OrFaults<T> = std::result::Result<T, Faults>;
 
 impl Faults {
     /// Adds the error of reading from a tier. Only an error about the tier's content is a proven fault: anything else, such
@@ -177,11 +181,10 @@ impl Candidates {
     }
 
     async fn list_local(&mut self, context: &RestoreContext, request: &RestoreRequest) -> Result<()> {
-        let Some(vault) = context.vault.clone() else {
+        let Some(vault) = &context.vault else {
             return Ok(());
         };
-        let run = request.run.clone();
-        let scan = match blocking(move || vault.steps(&run)).await {
+        let scan = match sealed_steps(vault, &request.run).await {
             Err(error) if request.allow_older && is_outage(&error) => {
                 self.add_unreachable(context, Tier::Local, outage(error));
                 return Ok(());

@@ -41,8 +41,7 @@ use crate::tier::run_remote::RunRemote;
 use agreement::Agreed;
 pub use attempts::remember_resumption;
 use best::{plan_best, restore_best};
-use candidates::Faults;
-use fetch::FetchOutcome;
+use candidates::{Faults, OrFaults};
 pub use fetch::Fetched;
 pub use handoff::MovedAside;
 use handoff::{Handoff, HandoffReport, KeptInPlace, PreparedHandoff};
@@ -147,22 +146,14 @@ fn narrowed(request: &RestoreRequest, agreed: Option<&Agreed>) -> Result<Restore
     agreed.map_or_else(|| Ok(request.clone()), |agreed| agreed.narrow(request))
 }
 
-/// What came of a plan.
-enum Execution {
-    /// The step is in place.
-    Restored(Box<RestoreReport>),
-    /// No tier has all bytes of the planned version valid.
-    NoneValid(Faults),
-}
-
 /// Executes one plan after the other until a step is in place.
 async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
     let mut search = Search::begin(context, request, Scope::All).await?;
     while let Some(plan) = search.next().await? {
         let id = plan.id;
         match execute(context, request, plan).await? {
-            Execution::Restored(report) => return Ok(*report),
-            Execution::NoneValid(faults) => {
+            Ok(report) => return Ok(report),
+            Err(faults) => {
                 if faults.local_is_damaged {
                     quarantine(context, request, id, &faults).await;
                 }
@@ -173,7 +164,12 @@ async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) 
     Err(search.none_left())
 }
 
-async fn execute(context: &RestoreContext, request: &RestoreRequest, plan: RestorePlan) -> Result<Execution> {
+/// Executes a plan; returns faults if no tier has all bytes of the planned version valid.
+async fn execute(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    plan: RestorePlan,
+) -> Result<OrFaults<RestoreReport>> {
     let handoff = Handoff::new(context, request, &plan)?;
     let Some(missing) = publish::find_missing(&plan, request.existing, handoff.as_ref()).await? else {
         // A killed restore may have put the step in place without doing the rest.
@@ -182,15 +178,13 @@ async fn execute(context: &RestoreContext, request: &RestoreRequest, plan: Resto
             let prepared = handoff.map(|handoff| handoff.prepare(None)).transpose()?;
             prepared.map(PreparedHandoff::finish).transpose()
         });
-        let report = report(plan, Fetched::default(), true, handoff.await?);
-        return Ok(Execution::Restored(Box::new(report)));
+        return Ok(Ok(report(plan, Fetched::default(), true, handoff.await?)));
     };
     let mut handoff = handoff;
     if let Some(asked) = handoff.take_if(|_| missing.displaces()) {
         match asked.kept_in_place().await? {
             KeptInPlace::Newer(kept) => {
-                let report = report(plan, Fetched::default(), false, Some(*kept));
-                return Ok(Execution::Restored(Box::new(report)));
+                return Ok(Ok(report(plan, Fetched::default(), false, Some(*kept))));
             }
             KeptInPlace::Nothing(asked) => handoff = Some(*asked),
         }
@@ -209,7 +203,7 @@ async fn fetch_and_publish(
     plan: RestorePlan,
     missing: Missing,
     handoff: Option<Handoff>,
-) -> Result<Execution> {
+) -> Result<OrFaults<RestoreReport>> {
     let step = Arc::clone(&missing.step);
     let staging = fetch::open_staging(context, &step, &plan.path).await?;
     fetch::check_space(&staging, &step).await?;
@@ -226,21 +220,18 @@ async fn fetch_and_publish(
         },
     );
     let transfer = async {
-        match fetch::fetch(context, &step, staging).await? {
-            FetchOutcome::Staged(staging, fetched) => {
-                let handoff = publish::publish(*staging, missing, handoff).await?;
-                Ok(Execution::Restored(Box::new(report(
-                    plan, fetched, false, handoff,
-                ))))
-            }
-            FetchOutcome::NoneValid(faults) => Ok(Execution::NoneValid(faults)),
-        }
+        let (staging, fetched) = match fetch::fetch(context, &step, staging).await? {
+            Ok(fetched) => fetched,
+            Err(faults) => return Ok(Err(faults)),
+        };
+        let handoff = publish::publish(staging, missing, handoff).await?;
+        Ok(Ok(report(plan, fetched, false, handoff)))
     };
     let outcome = transfer.await;
     match &outcome {
-        Ok(Execution::Restored(_)) => observed.finished(0),
+        Ok(Ok(_)) => observed.finished(0),
         // The step is skipped, and the reasons are reported with that.
-        Ok(Execution::NoneValid(_)) => {}
+        Ok(Err(_)) => {}
         Err(error) => observed.failed(error),
     }
     outcome

@@ -31,11 +31,7 @@ pub struct RestorePlan {
     pub directory: PathBuf,
     /// The tiers to read from, in order.
     pub sources: Vec<Tier>,
-    /// Number of files, after `include`.
-    pub file_count: u64,
-    /// Bytes of those files.
-    pub data_bytes: u64,
-    /// When the newest of them was written, by the trainer's clock.
+    /// When the newest of its files was written, by the trainer's clock.
     pub written_at: Timestamp,
     /// Newer steps that were skipped, the newest first.
     pub skipped: Vec<SkippedStep>,
@@ -47,6 +43,18 @@ pub struct RestorePlan {
     /// The steps that it names as the best and that go, or are, beside it.
     pub best: Vec<BestStep>,
     pub(super) step: Arc<ResolvedStep>,
+}
+
+impl RestorePlan {
+    /// Returns the number of files, after `include`.
+    pub fn file_count(&self) -> u64 {
+        self.step.files.len() as u64
+    }
+
+    /// Returns the bytes of those files.
+    pub fn data_bytes(&self) -> u64 {
+        self.step.data_bytes()
+    }
 }
 
 /// A step that the restored one names as the best.
@@ -134,10 +142,6 @@ impl SkippedStep {
             unread: false,
             demoted: false,
         }
-    }
-
-    fn is(&self, id: StepId) -> bool {
-        self.id == id
     }
 }
 
@@ -258,7 +262,7 @@ impl<'a> Search<'a> {
             "{} is restored despite this: no other step is left",
             candidate.id
         ));
-        self.skipped.retain(|other| !other.is(candidate.id));
+        self.skipped.retain(|other| other.id != candidate.id);
         Some(candidate)
     }
 
@@ -299,8 +303,6 @@ impl<'a> Search<'a> {
             paths,
             directory,
             sources: step.sources.iter().map(Source::tier).collect(),
-            file_count: step.files.len() as u64,
-            data_bytes: step.data_bytes(),
             written_at: step.files.iter().map(|file| file.mtime).max().unwrap_or_default(),
             skipped: self.skipped.clone(),
             unreachable: unreachable

@@ -2,24 +2,18 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::SystemTime;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::codec::{Record, decode};
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
-use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::NodeSet;
-use stepvault_core::records::{Lease, Tombstone};
-use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
-use tokio::time::Instant;
 
 use super::commit_cache::CommitCache;
-use super::listed::confirmed;
 use super::run_remote::RunRemote;
 use crate::outage::is_outage;
 
@@ -47,33 +41,18 @@ pub struct FoundCommit {
 ///
 /// Steps that are being removed are among them; [`visible_steps`](crate::tier::step_state::visible_steps) leaves them out.
 pub async fn committed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
-    list_ids(remote, &remote.keys.commits_prefix()).await
+    remote.list_steps(&remote.keys.commits_prefix()).await
 }
 
 /// Lists the steps whose upload has begun on a remote, with their claims: one LIST.
 pub(crate) async fn claimed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
-    list_ids(remote, &remote.keys.claims_prefix()).await
+    remote.list_steps(&remote.keys.claims_prefix()).await
 }
 
 /// Lists the pins on a remote. The key alone pins: a pin with an unreadable record still holds.
 pub async fn pins(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let listed = list_ids(remote, &remote.keys.pins_prefix()).await?;
+    let listed = remote.list_steps(&remote.keys.pins_prefix()).await?;
     Ok(listed.into_keys().collect())
-}
-
-/// Lists the tombstones on a remote: the steps that are being removed, and those removed recently.
-pub(crate) async fn tombstones(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let listed = list_ids(remote, &remote.keys.tombstones_prefix()).await?;
-    Ok(listed.into_keys().collect())
-}
-
-/// Lists the records under a prefix that holds one for each step.
-async fn list_ids(remote: &RunRemote, prefix: &str) -> Result<BTreeMap<StepId, ObjectInfo>> {
-    let select = |kind| match kind {
-        KeyKind::Commit(id) | KeyKind::Claim(id) | KeyKind::Pin(id) | KeyKind::Tombstone(id) => Some(id),
-        _ => None,
-    };
-    Ok(remote.list_kind(prefix, select).await?.into_iter().collect())
 }
 
 /// Lists and reads all commits. A failed listing is an error; an unreadable commit is part of the result.
@@ -138,11 +117,13 @@ pub async fn read_commit(remote: &RunRemote, id: StepId) -> Result<Commit> {
     let key = remote.keys.commit(id);
     let Some(bytes) = remote.read_small(&key).await? else {
         let missing = Error::new(ErrorKind::NotFound, "cannot read the commit: it does not exist");
-        return Err(confirmed(remote, &key, None, missing.on(remote.describe(&key))).await);
+        return Err(remote
+            .confirmed(&key, None, missing.on(remote.describe(&key)))
+            .await);
     };
     match decode_commit(remote, id, &bytes) {
         Ok(commit) => Ok(commit),
-        Err(error) => Err(confirmed(remote, &key, Some(bytes.len()), error).await),
+        Err(error) => Err(remote.confirmed(&key, Some(bytes.len()), error).await),
     }
 }
 
@@ -172,7 +153,7 @@ pub async fn read_part_manifest(
     };
     let Some(bytes) = remote.read_small(&key).await? else {
         let missing = damaged("it is missing").with_kind(ErrorKind::NotFound);
-        let error = confirmed(remote, &key, None, missing).await;
+        let error = remote.confirmed(&key, None, missing).await;
         return Err(match error.kind() {
             ErrorKind::NotFound => error.with_kind(ErrorKind::Damaged),
             _ => error,
@@ -180,7 +161,7 @@ pub async fn read_part_manifest(
     };
     if bytes.len() as u64 != part.manifest_bytes || Sha256Digest::of(&bytes) != part.manifest_sha256 {
         let other = damaged("its digest is not the one in the commit");
-        return Err(confirmed(remote, &key, Some(bytes.len()), other).await);
+        return Err(remote.confirmed(&key, Some(bytes.len()), other).await);
     }
     let manifest: PartManifest = decode(&bytes, &subject)?;
     let consistent = manifest.run == commit.run
@@ -226,27 +207,17 @@ pub(crate) fn manifests_at_once(largest_bytes: u64) -> usize {
 
 /// Returns the nodes whose parts of a step exist: one LIST.
 pub async fn present_parts(remote: &RunRemote, id: StepId) -> Result<BTreeSet<NodeName>> {
-    nodes_below(remote, &remote.keys.step_parts_prefix(id)).await
+    remote.list_nodes(&remote.keys.step_parts_prefix(id)).await
 }
 
 /// Returns the nodes that have reported that they start in an attempt: one LIST.
 pub(crate) async fn starting_nodes(remote: &RunRemote, attempt: Attempt) -> Result<BTreeSet<NodeName>> {
-    nodes_below(remote, &remote.keys.staged_prefix(attempt)).await
+    remote.list_nodes(&remote.keys.staged_prefix(attempt)).await
 }
 
 /// Returns the nodes that follow the decision of an attempt: one LIST.
 pub(crate) async fn following_nodes(remote: &RunRemote, attempt: Attempt) -> Result<BTreeSet<NodeName>> {
-    nodes_below(remote, &remote.keys.followers_prefix(attempt)).await
-}
-
-/// Returns the nodes that have a record of their own below a prefix.
-async fn nodes_below(remote: &RunRemote, prefix: &str) -> Result<BTreeSet<NodeName>> {
-    let select = |kind| match kind {
-        KeyKind::Part(_, node) | KeyKind::Staged(_, node) | KeyKind::Follower(_, node) => Some(node),
-        _ => None,
-    };
-    let listed = remote.list_kind(prefix, select).await?;
-    Ok(listed.into_iter().map(|(node, _)| node).collect())
+    remote.list_nodes(&remote.keys.followers_prefix(attempt)).await
 }
 
 /// Returns the part manifests of `nodes` for a step that has no commit yet to check them against.
@@ -283,188 +254,11 @@ pub(crate) async fn read_found_parts(
         .await
 }
 
-/// The steps of a run that were, or are being, removed from a remote. Their identities are never reused (S9).
-#[derive(Debug, Default)]
-pub struct RemovedSteps {
-    /// Those that still have a tombstone.
-    pub tombstoned: BTreeSet<StepId>,
-    /// Those of which only the record of retired steps is left.
-    pub retired: RetiredSteps,
-    /// The numbers of the records that hold the retired ones.
-    pub(crate) retired_records: BTreeSet<u64>,
-}
-
-impl RemovedSteps {
-    /// Whether the step is among them.
-    pub fn contains(&self, id: StepId) -> bool {
-        self.tombstoned.contains(&id) || self.retired.contains(id)
-    }
-
-    /// Returns the highest of them, by attempt and step.
-    pub fn last(&self) -> Option<StepId> {
-        self.tombstoned.last().copied().max(self.retired.last())
-    }
-}
-
-/// Lists the steps that were, or are being, removed from a remote.
-///
-/// # Errors
-/// When the remote is unreachable.
-pub async fn removed_steps(remote: &RunRemote) -> Result<RemovedSteps> {
-    // In this order: gc writes the record that replaces a tombstone before it deletes the tombstone.
-    let tombstoned = tombstones(remote).await?;
-    let (retired, retired_records) = retired_steps(remote).await?;
-    Ok(RemovedSteps {
-        tombstoned,
-        retired,
-        retired_records,
-    })
-}
-
-/// Returns the key of the record that marks a step as removed: its tombstone, or a record of retired steps.
-///
-/// # Errors
-/// When the remote is unreachable.
-pub async fn removal_record(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
-    if let Some(tombstone) = tombstone_of(remote, id).await? {
-        return Ok(Some(tombstone));
-    }
-    let (retired, numbers) = retired_steps(remote).await?;
-    let newest = numbers.last().map(|number| remote.keys.retired(*number));
-    Ok(newest.filter(|_| retired.contains(id)))
-}
-
-/// Like [`removal_record`], but may miss a step that was retired within the last minute: for a check that only spares
-/// needless work.
-pub(crate) async fn likely_removal_record(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
-    match remote.retired.recent() {
-        Some(retired) if !retired.contains(id) => tombstone_of(remote, id).await,
-        _ => removal_record(remote, id).await,
-    }
-}
-
-async fn tombstone_of(remote: &RunRemote, id: StepId) -> Result<Option<String>> {
-    let tombstone = remote.keys.tombstone(id);
-    Ok(remote.store.head(&tombstone).await?.map(|_| tombstone))
-}
-
-/// Returns the steps in all records of retired steps, and the numbers of those records.
-pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, BTreeSet<u64>)> {
-    let select = |kind| match kind {
-        KeyKind::Retired(number) => Some(number),
-        _ => None,
-    };
-    let begun = Instant::now();
-    let listed = remote.list_kind(&remote.keys.retired_prefix(), select).await?;
-    let mut retired = RetiredSteps::default();
-    let mut read = Vec::new();
-    let mut numbers = BTreeSet::new();
-    for (number, object) in listed {
-        numbers.insert(number);
-        let record = match remote.retired.record(&object) {
-            Some(known) => Ok(Some(known)),
-            None => remote
-                .read_record::<RetiredRecord>(&object.key)
-                .await
-                .map(|found| found.map(|(record, _)| record)),
-        };
-        match record {
-            Ok(Some(record)) => {
-                retired.extend(record.clone());
-                read.push((object, record));
-            }
-            // Deleted since the listing: a later record holds the same.
-            Ok(None) => {}
-            Err(error) if is_outage(&error) => return Err(error),
-            // Two records are kept, and a step whose objects are gone is not restored anyway.
-            Err(error) => tracing::warn!("{error}"),
-        }
-    }
-    remote.retired.replace(begun, read, &retired);
-    Ok((retired, numbers))
-}
-
-/// Reads a tombstone, which has the step's name.
-pub async fn read_tombstone(remote: &RunRemote, id: StepId) -> Result<Option<Tombstone>> {
-    Ok(remote
-        .read_record::<Tombstone>(&remote.keys.tombstone(id))
-        .await?
-        .map(|(tombstone, _)| tombstone))
-}
-
-/// A lease on a step or on the run that was found on a remote.
-#[derive(Debug)]
-pub struct FoundLease {
-    /// Its key.
-    pub key: String,
-    /// Its step; `None` for a lease on the run.
-    pub id: Option<StepId>,
-    /// Its holder.
-    pub holder: String,
-    /// When it was last renewed, by the store's clock.
-    pub renewed: SystemTime,
-    /// How long it lasts from then. An unreadable lease lasts as long as the longest one that is given.
-    pub time_to_live_seconds: u64,
-}
-
-impl FoundLease {
-    /// Whether it is still valid at `now`, by the store's clock.
-    pub fn is_live(&self, now: SystemTime) -> bool {
-        now.duration_since(self.renewed)
-            .map_or(true, |age| age.as_secs() < self.time_to_live_seconds)
-    }
-}
-
-/// Lists all leases, live or not.
-pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
-    let select = |kind| match kind {
-        KeyKind::Lease(id, holder) => Some((Some(id), holder)),
-        KeyKind::PruneLease(holder) => Some((None, holder)),
-        _ => None,
-    };
-    let listed = remote.list_kind(&remote.keys.leases_prefix(), select).await?;
-    stream::iter(listed)
-        .map(|((id, holder), object)| async move {
-            let time_to_live_seconds = match remote.read_record::<Lease>(&object.key).await {
-                Ok(Some((lease, _))) => lease.time_to_live_seconds,
-                // Deleted since the listing.
-                Ok(None) => 0,
-                Err(error) if is_outage(&error) => return Err(error),
-                Err(_) => super::leases::TIME_TO_LIVE_SECONDS,
-            };
-            Ok(FoundLease {
-                key: object.key,
-                id,
-                holder,
-                renewed: object.modified,
-                time_to_live_seconds,
-            })
-        })
-        .buffer_unordered(PARALLEL_READS)
-        .try_collect()
-        .await
-}
-
-/// Lists the leases that are live at the time at which the last of them was renewed. The
-/// store's clock has reached that time at least.
-pub(crate) async fn live_leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
-    let mut found = leases(remote).await?;
-    if let Some(now) = found.iter().map(|lease| lease.renewed).max() {
-        found.retain(|lease| lease.is_live(now));
-    }
-    Ok(found)
-}
-
-/// Returns the latest objects of one kind under a prefix, the latest first: nodes come and go under new names.
-pub(crate) async fn latest_objects(
-    remote: &RunRemote,
-    prefix: &str,
-    is_kind: impl Fn(&KeyKind) -> bool,
-) -> Result<Vec<ObjectInfo>> {
-    let listed = remote
-        .list_kind(prefix, |kind| is_kind(&kind).then_some(()))
-        .await?;
-    let mut objects: Vec<ObjectInfo> = listed.into_iter().map(|((), object)| object).collect();
+/// Returns the latest records under a prefix that holds one for each node, the latest first: nodes come and go under new
+/// names.
+pub(crate) async fn latest_objects(remote: &RunRemote, prefix: &str) -> Result<Vec<ObjectInfo>> {
+    let listed = remote.list_kind(prefix, |kind| kind.node().cloned()).await?;
+    let mut objects: Vec<ObjectInfo> = listed.into_iter().map(|(_, object)| object).collect();
     objects.sort_by_key(|object| Reverse(object.modified));
     objects.truncate(MAX_NODE_RECORDS);
     Ok(objects)
@@ -474,17 +268,12 @@ pub(crate) async fn latest_objects(
 pub(crate) async fn latest_records<R: Record>(
     remote: &RunRemote,
     prefix: &str,
-    is_kind: impl Fn(&KeyKind) -> bool,
     is_wanted: impl Fn(&R) -> bool,
 ) -> Result<Vec<R>> {
     let mut records = Vec::new();
-    for object in latest_objects(remote, prefix, is_kind).await? {
+    for object in latest_objects(remote, prefix).await? {
         let record = remote.read_usable_record(&object.key).await?;
         records.extend(record.filter(&is_wanted));
     }
     Ok(records)
 }
-
-#[cfg(test)]
-#[path = "catalog_tests.rs"]
-mod tests;

@@ -14,8 +14,8 @@ use stepvault_core::ids::StepId;
 use stepvault_local::notes::MAX_NOTE_BYTES;
 use stepvault_remote::store::ObjectInfo;
 
+use super::cache::{Note, RemoteCache};
 use super::catalog::FoundCommit;
-use super::notes::{Note, RemoteNotes};
 use super::run_remote::RunRemote;
 use crate::blocking::blocking;
 use crate::notes::encode as encode_note;
@@ -70,14 +70,14 @@ fn entry_bytes(label: &str, commit: &CachedCommit) -> usize {
 /// The cached commits of a run on one remote.
 #[derive(Debug)]
 pub(crate) struct CommitCache {
-    notes: RemoteNotes,
+    notes: RemoteCache,
     segments: Vec<Segment>,
 }
 
 impl CommitCache {
     /// Reads the cache of the vault that remembers this remote; `None` if no vault does.
     pub(crate) async fn load(remote: &RunRemote) -> Option<Self> {
-        let (notes, place) = (remote.notes(remote.vault()?), remote.identity_url());
+        let (notes, place) = (remote.cache(remote.vault()?), remote.identity_url());
         let reader = notes.clone();
         let read = blocking(move || Ok(read_segments(&reader, &place))).await;
         let segments = read.unwrap_or_default();
@@ -148,7 +148,7 @@ fn entry(found: &FoundCommit) -> Option<CachedCommit> {
     })
 }
 
-fn read_segments(notes: &RemoteNotes, place: &str) -> Vec<Segment> {
+fn read_segments(notes: &RemoteCache, place: &str) -> Vec<Segment> {
     let mut segments = Vec::new();
     for number in 0..MAX_SEGMENTS {
         let bytes = match notes.bytes(Note::Commits(number)) {
@@ -171,7 +171,7 @@ fn read_segments(notes: &RemoteNotes, place: &str) -> Vec<Segment> {
 }
 
 /// Writes the segments that changed, without empty ones.
-fn write_segments(notes: &RemoteNotes, segments: &[Segment]) -> Result<()> {
+fn write_segments(notes: &RemoteCache, segments: &[Segment]) -> Result<()> {
     let mut number = 0;
     for (index, segment) in segments.iter().enumerate() {
         if segment.commits.is_empty() {

@@ -21,7 +21,7 @@ use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
 use tokio::time::Instant;
 
-use super::archives::{identity_url, seen_identity};
+use super::cache::{identity_url, seen_identity};
 
 /// Maximum length of a marker that is read.
 const MAX_MARKER_BYTES: usize = 4096;

@@ -5,7 +5,8 @@ use stepvault_core::ids::StepId;
 use stepvault_core::records::Pin;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::tier::catalog::{committed_ids, removal_record};
+use crate::tier::catalog::committed_ids;
+use crate::tier::removed::removal_record;
 use crate::tier::run_remote::RunRemote;
 
 /// Pins a step on a remote; returns false when it was already pinned.

@@ -1,6 +1,7 @@
 //! One run on one remote: its keys, its marker, and the reading and writing of records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use stepvault_core::codec::{MAX_RECORD_BYTES, Record, decode, encode};
-use stepvault_core::digest::{DigestAlgorithm, PartDigest, PartHasher};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::observe::Tier;
 use stepvault_core::records::VaultMarker;
@@ -19,13 +20,11 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 use stepvault_remote::random;
-use stepvault_remote::store::{ObjectInfo, RemoteStore};
+use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
 
-use super::archives::{identity_url, other_runs_at, remember};
+use super::cache::{RemoteCache, identity_url, other_runs_at};
 use super::marked_store::{MarkedStore, gone, same_archive};
-use super::notes::RemoteNotes;
-use super::retired::RetiredMemory;
-use super::written_record::WrittenRecord;
+use super::removed::RetiredMemory;
 use crate::broken_body::BodyRetries;
 use crate::outage::is_outage;
 
@@ -216,6 +215,18 @@ impl RunRemote {
         Ok(selected.collect())
     }
 
+    /// Lists the objects of steps under a prefix that holds one for each.
+    pub(crate) async fn list_steps(&self, prefix: &str) -> Result<BTreeMap<StepId, ObjectInfo>> {
+        let listed = self.list_kind(prefix, |kind| kind.step_id()).await?;
+        Ok(listed.into_iter().collect())
+    }
+
+    /// Lists the nodes that have a record of their own under a prefix.
+    pub(crate) async fn list_nodes(&self, prefix: &str) -> Result<BTreeSet<NodeName>> {
+        let listed = self.list_kind(prefix, |kind| kind.node().cloned()).await?;
+        Ok(listed.into_iter().map(|(node, _)| node).collect())
+    }
+
     /// Lists the sizes of everything under a prefix, by key. For a step with many files, full listing entries would
     /// take too much memory.
     pub async fn list_sizes(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
@@ -224,6 +235,49 @@ impl RunRemote {
             .map_ok(|object| (object.key, object.size_bytes))
             .try_collect()
             .await
+    }
+
+    /// Returns what is known of an object that should exist, after a read of it failed with `error`: the error itself if the
+    /// listing confirms it, otherwise an outage. `read_bytes` is the length of a record that cannot be used.
+    ///
+    /// A single answer proves nothing: a proxy, a gateway or a login page may have given it, or a replica that lags behind.
+    ///
+    /// # Invariants
+    /// L4, and S1 of a restore: a step is skipped as damaged only if that is proven.
+    pub(crate) async fn confirmed(&self, key: &str, read_bytes: Option<usize>, error: Error) -> Error {
+        if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) {
+            return error;
+        }
+        let unproven = |why: String| {
+            Error::new(ErrorKind::Unreachable, "the remote's answer is not the object")
+                .on(self.describe(key))
+                .because(why)
+                .hint("check that the endpoint leads to the store, and nothing between answers in its place")
+        };
+        match (self.listed_bytes(key).await, read_bytes) {
+            // A listing that finds nothing is empty.
+            (Err(error), _) if error.kind() == ErrorKind::NotFound => error.with_kind(ErrorKind::Unreachable),
+            (Err(error), _) => error,
+            (Ok(None), _) => error.with_kind(ErrorKind::NotFound),
+            (Ok(Some(listed)), None) if error.kind() == ErrorKind::NotFound => unproven(format!(
+                "the remote lists it with {listed} bytes, and answers that it does not exist"
+            )),
+            (Ok(Some(listed)), Some(read)) if listed != read as u64 => unproven(format!(
+                "the answer has {read} bytes, and the remote lists {listed}"
+            )),
+            (Ok(Some(_)), _) => error,
+        }
+    }
+
+    /// Returns the length of an object as it is listed; `None` if it is not.
+    async fn listed_bytes(&self, key: &str) -> Result<Option<u64>> {
+        let mut objects = self.store.list(key);
+        while let Some(object) = objects.try_next().await? {
+            if object.key == key {
+                return Ok(Some(object.size_bytes));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the marker; `None` when the run has none on this remote.
@@ -252,8 +306,8 @@ impl RunRemote {
     }
 
     /// Returns what a vault remembers of this remote.
-    pub(crate) fn notes(&self, vault: &Vault) -> RemoteNotes {
-        RemoteNotes::new(vault, self.keys.run(), self.name())
+    pub(crate) fn cache(&self, vault: &Vault) -> RemoteCache {
+        RemoteCache::new(vault, self.keys.run(), self.name())
     }
 
     /// Returns the vault that remembers this remote, if there is one.
@@ -270,7 +324,9 @@ impl RunRemote {
         if self.marked.expected().await?.is_none()
             && let Some(marker) = self.marker().await?
         {
-            remember(&self.notes(vault), self.identity_url(), &marker).await?;
+            self.cache(vault)
+                .write_archive(self.identity_url(), &marker)
+                .await?;
             self.marked.expect(&marker.vault);
         }
         Ok(())
@@ -339,7 +395,9 @@ impl RunRemote {
         if let Some(expected) = expected {
             same_archive(&marker, &expected, &self.describe(&key), &self.settings)?;
         } else {
-            remember(&self.notes(vault), self.identity_url(), &marker).await?;
+            self.cache(vault)
+                .write_archive(self.identity_url(), &marker)
+                .await?;
             self.marked.expect(&marker.vault);
         }
         Ok(marker)
@@ -398,5 +456,58 @@ impl RunRemote {
             digests.push(hasher.finish());
         }
         Ok(digests)
+    }
+}
+
+/// A record that [`RunRemote::write_record`] has written, or whose key was taken.
+#[derive(Debug)]
+pub(crate) struct WrittenRecord {
+    /// What it is, for messages.
+    pub(crate) what: &'static str,
+    pub(crate) key: String,
+    pub(crate) bytes: Bytes,
+    pub(crate) digest: PartDigest,
+    pub(crate) created: Created,
+}
+
+impl WrittenRecord {
+    /// Whether this call wrote it, not an earlier one whose answer was lost or another writer.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.created, Created::Written(_))
+    }
+
+    /// Returns the bytes if this call wrote them and the checksum in the store's answer proves them: for a store that
+    /// checks what it stores.
+    pub(crate) fn proved(&self) -> Option<Vec<u8>> {
+        let head = match &self.created {
+            Created::Written(head) => head,
+            Created::Exists => return None,
+        };
+        let digest = FileDigest::from_parts(slice::from_ref(&self.digest));
+        let is_proved = head.info.size_bytes == digest.size_bytes
+            && head.checksum.proves(&digest, &[self.digest.content]) == Some(true);
+        is_proved.then(|| self.bytes.to_vec())
+    }
+
+    /// Reads the record back: after `Ok` exactly these bytes are stored, whether this call wrote them, an earlier one
+    /// whose answer was lost, or another writer with the same record.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when the key holds a different record; [`ErrorKind::Damaged`] when what this call wrote is
+    /// missing or different.
+    pub(crate) async fn confirm(self, remote: &RunRemote) -> Result<Vec<u8>> {
+        let conflict = |why: &str| {
+            Error::new(ErrorKind::Conflict, format!("cannot write the {}", self.what))
+                .on(remote.describe(&self.key))
+                .because(why)
+        };
+        match remote.read_small(&self.key).await? {
+            Some(found) if found == self.bytes => Ok(found),
+            Some(_) if !self.is_new() => Err(conflict("a different one already exists").name_taken()),
+            Some(_) => {
+                Err(conflict("the bytes read back differ from those written").with_kind(ErrorKind::Damaged))
+            }
+            None => Err(conflict("it is missing after it was written").with_kind(ErrorKind::Damaged)),
+        }
     }
 }

@@ -9,18 +9,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stepvault_core::Result;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::StepId;
-use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use stepvault_local::vault::Vault;
 use stepvault_remote::store::ObjectInfo;
 
-use crate::tier::catalog::{
-    FoundCommit, RemovedSteps, committed_ids, known_commits, likely_removal_record, read_tombstone,
-    removal_record, removed_steps,
-};
+use crate::blocking::blocking;
+use crate::tier::catalog::{FoundCommit, committed_ids, known_commits};
+use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
 
 /// Lists the steps that readers of a remote see: committed, and not removed or being removed.
@@ -52,37 +52,6 @@ pub(crate) fn without_removed<T>(
 ) -> BTreeMap<StepId, T> {
     steps.retain(|id, _| !removed.contains(*id));
     steps
-}
-
-/// Refuses an identity that retention or gc has used up on a remote: it is never reused.
-///
-/// # Errors
-/// [`ErrorKind::Refused`] when the step was removed or is being removed.
-pub(crate) async fn ensure_not_removed(remote: &RunRemote, id: StepId) -> Result<()> {
-    refuse_removed(remote, id, removal_record(remote, id).await?).await
-}
-
-/// Refuses most of what [`ensure_not_removed`] refuses, for a request less: before an upload, whose commit is followed by
-/// that check.
-///
-/// # Errors
-/// As there.
-pub(crate) async fn ensure_likely_not_removed(remote: &RunRemote, id: StepId) -> Result<()> {
-    refuse_removed(remote, id, likely_removal_record(remote, id).await?).await
-}
-
-async fn refuse_removed(remote: &RunRemote, id: StepId, removal: Option<String>) -> Result<()> {
-    let Some(key) = removal else {
-        return Ok(());
-    };
-    let error = Error::new(ErrorKind::Refused, format!("cannot upload {id}"))
-        .on(remote.describe(&key))
-        .because("the step was removed from this remote before, and its identity is never reused")
-        .hint("push it as a new attempt with --attempt");
-    // gc also removes what was never durable.
-    let tombstone = read_tombstone(remote, id).await?;
-    let was_durable = tombstone.is_some_and(|tombstone| !tombstone.by_gc);
-    Err(if was_durable { error.pruned() } else { error })
 }
 
 /// Returns what the vault recorded of a sealed step on a remote at its current place.
@@ -173,6 +142,47 @@ impl<'a> Durability<'a> {
             (*remote, is_needed)
         })
     }
+}
+
+/// Compares the steps that the vault takes for durable on a remote with what the remote lists, and forgets that those are
+/// durable which it lacks: they are uploaded again. Returns them, the oldest first.
+///
+/// Takes two LISTs, and none if the vault has no such step. Whether the commit is the one that was acknowledged, and its
+/// data are there, is checked before the local copy is evicted.
+///
+/// # Invariants
+/// S1 and S6: what the vault has recorded of a remote is a cache, and is not believed for long.
+///
+/// # Errors
+/// When the remote does not answer soon, or the vault cannot be read or written.
+pub async fn forget_lost_steps(vault: &Vault, remote: &RunRemote) -> Result<Vec<StepId>> {
+    let (vault, asked) = (vault.clone(), remote.clone());
+    // Read before the remote is: each of them was committed before it is listed.
+    let durable: Vec<SealedStep> = blocking(move || {
+        let mut steps = vault.steps(asked.keys.run())?.steps;
+        steps.retain(|step| is_durable_on(step, &asked).unwrap_or(false));
+        Ok(steps)
+    })
+    .await?;
+    if durable.is_empty() {
+        return Ok(Vec::new());
+    }
+    let listed = async {
+        let committed = committed_ids(remote).await?;
+        // Listed after the commits: a step whose removal begins meanwhile is not lost.
+        Ok((committed, removed_steps(remote).await?))
+    };
+    let (committed, removed) = remote.answers_soon(listed).await?;
+    let is_lost = |step: &SealedStep| !committed.contains_key(&step.id()) && !removed.contains(step.id());
+    let lost: Vec<SealedStep> = durable.into_iter().filter(is_lost).collect();
+    let name = remote.name().clone();
+    blocking(move || {
+        for step in &lost {
+            step.forget_remote(&name)?;
+        }
+        Ok(lost.iter().map(SealedStep::id).collect())
+    })
+    .await
 }
 
 /// Returns the record with the steps that are still given up: those that are not in `held`, the steps that the record's

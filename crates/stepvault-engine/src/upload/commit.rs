@@ -21,17 +21,10 @@ use crate::blocking::blocking;
 use crate::content::record_matches_manifest;
 use crate::outage::is_outage;
 use crate::tier::catalog::{present_parts, read_found_parts, read_part_manifest};
-use crate::tier::retired::RECENT_REMOVAL_CHECK;
-use crate::tier::step_state::{ensure_likely_not_removed, ensure_not_removed, is_durable_on};
-use crate::verify::{Depth, check_committed, ensure_part_durable};
-
-/// The parts of a step that were found.
-enum Collected {
-    /// The parts of these nodes are missing.
-    Missing(Vec<NodeName>),
-    /// All parts exist; this is the commit that follows from them.
-    All(Box<Commit>),
-}
+use crate::tier::removed::RECENT_REMOVAL_CHECK;
+use crate::tier::removed::{ensure_likely_not_removed, ensure_not_removed};
+use crate::tier::step_state::is_durable_on;
+use crate::verify::{CommittedParts, Depth};
 
 /// How an upload of a step began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +73,10 @@ impl UploadSession {
             return Err(conflict("its files have different digests"));
         }
         // Each node proves its own part: if every node proved all parts, that would take far too many requests.
-        ensure_part_durable(&self.remote, &commit, part, &self.observer).await?;
+        CommittedParts::all(&self.remote, &commit, &self.observer)
+            .only(part)
+            .ensure_durable()
+            .await?;
         self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
             .await?;
         Ok(true)
@@ -306,15 +302,13 @@ impl UploadSession {
             return self.acknowledge(sealed, async { Ok(bytes) }).await;
         }
         match self.collect_parts(record).await? {
-            Collected::Missing(missing) if missing.contains(&record.node) => {
-                Err(self.own_part_is_gone(sealed).await)
-            }
-            Collected::Missing(missing) => {
+            Err(missing) if missing.contains(&record.node) => Err(self.own_part_is_gone(sealed).await),
+            Err(missing) => {
                 // Do not wait for the parts of a step that is being removed.
                 ensure_not_removed(&self.remote, sealed.id()).await?;
                 Ok(Uploaded::Incomplete { missing })
             }
-            Collected::All(commit) => {
+            Ok(commit) => {
                 if record.is_one_of_several() {
                     self.ensure_parts_exist(record, &commit).await?;
                 }
@@ -397,20 +391,21 @@ impl UploadSession {
     }
 
     /// Returns the commit once all parts exist, otherwise the nodes whose parts are missing.
-    async fn collect_parts(&self, record: &SealRecord) -> Result<Collected> {
+    async fn collect_parts(&self, record: &SealRecord) -> Result<std::result::Result<Commit, Vec<NodeName>>> {
         let present = present_parts(&self.remote, record.id).await?;
         let nodes = record.nodes();
         let missing = nodes.missing(&present);
         if !missing.is_empty() {
-            return Ok(Collected::Missing(missing));
+            return Ok(Err(missing));
         }
         let parts = read_found_parts(&self.remote, record.id, &nodes).await?;
-        Commit::of(parts).map(|commit| Collected::All(Box::new(commit)))
+        Commit::of(parts).map(Ok)
     }
 
     /// Checks that the files of the other nodes, which proved them perhaps long ago, still exist.
     async fn ensure_parts_exist(&self, record: &SealRecord, commit: &Commit) -> Result<()> {
-        let health = check_committed(&self.remote, commit, Depth::Listed, &self.observer).await?;
+        let parts = CommittedParts::all(&self.remote, commit, &self.observer);
+        let health = parts.check(Depth::Listed).await?;
         if health.is_sound() {
             return Ok(());
         }

@@ -6,11 +6,10 @@ mod copy_sources;
 mod digests;
 mod parts;
 mod plan;
-mod progress;
 mod prove;
 mod read;
 mod session;
 
 pub use digests::SharedDigests;
-pub use progress::missing_bytes;
+pub use plan::missing_bytes;
 pub use session::{UploadSession, Uploaded};

@@ -22,7 +22,6 @@ use tokio::time::Instant;
 
 use super::copy_sources::CopySources;
 use super::digests::StepDigests;
-use super::plan::UploadPlan;
 use super::read::ReadPart;
 use super::session::UploadSession;
 use crate::blocking::blocking;
@@ -93,7 +92,7 @@ impl UploadSession {
 #[derive(Debug)]
 pub(super) struct FileUpload {
     pub(super) session: UploadSession,
-    journal: Arc<Journal>,
+    pub(super) journal: Arc<Journal>,
     pub(super) copies: Arc<CopySources>,
     pub(super) file: SealedFile,
     pub(super) local_path: std::path::PathBuf,
@@ -125,7 +124,7 @@ pub(super) struct SendProgress {
 
 impl SendProgress {
     /// Continues from what the journal has of a file in parts.
-    fn new(count: u32, journaled: Option<FileProgress>) -> Self {
+    pub(super) fn new(count: u32, journaled: Option<FileProgress>) -> Self {
         let mut receipts = vec![None; count as usize];
         let mut upload = OnceCell::new();
         if let Some(FileProgress {
@@ -209,35 +208,6 @@ pub(super) enum OtherWriters {
 }
 
 impl FileUpload {
-    pub(super) fn new(
-        plan: &UploadPlan<'_>,
-        file: SealedFile,
-        local_path: std::path::PathBuf,
-        key: String,
-        journaled: Option<FileProgress>,
-        others: OtherWriters,
-    ) -> Result<Self> {
-        let layout = FileParts::of(file.size_bytes)?;
-        Ok(Self {
-            session: plan.session.clone(),
-            journal: Arc::clone(&plan.journal),
-            copies: Arc::clone(&plan.copies),
-            file,
-            local_path,
-            key,
-            layout,
-            algorithm: plan.sealed.record().digest,
-            digests: None,
-            others,
-            progress: SendProgress::new(layout.count(), journaled),
-        })
-    }
-
-    /// Takes digests from there, and leaves those that are computed.
-    pub(super) fn sharing(self, digests: Option<StepDigests>) -> Self {
-        Self { digests, ..self }
-    }
-
     pub(super) fn path(&self) -> &RelativePath {
         &self.file.path
     }

@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::Result;
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
-use stepvault_local::journal::{Journal, JournalState};
+use stepvault_local::journal::{FileProgress, Journal, JournalState, read_state};
 use stepvault_local::seal_record::{SealRecord, SealedFile};
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::vault::Vault;
 
 use super::copy_sources::CopySources;
 use super::digests::StepDigests;
-use super::parts::{FileUpload, OtherWriters};
+use super::parts::{FileUpload, OtherWriters, SendProgress};
 use super::session::UploadSession;
 use crate::blocking::blocking;
 
@@ -133,10 +136,21 @@ impl<'a> UploadPlan<'a> {
                 Some(size) if *size == file.size_bytes && progress.is_none() => OtherWriters::Sent,
                 _ => OtherWriters::Possible,
             };
-            let path = self.sealed.file_path(&file.path);
-            // The store may have lost it because its bytes are no longer those of the shared digests.
-            let digests = Some(self.digests.clone()).filter(|_| !self.lost.contains(&file.path));
-            let upload = FileUpload::new(self, file.clone(), path, key, progress, others)?.sharing(digests);
+            let layout = FileParts::of(file.size_bytes)?;
+            let upload = FileUpload {
+                session: self.session.clone(),
+                journal: Arc::clone(&self.journal),
+                copies: Arc::clone(&self.copies),
+                file: file.clone(),
+                local_path: self.sealed.file_path(&file.path),
+                key,
+                layout,
+                algorithm: record.digest,
+                // The store may have lost it because its bytes are no longer those of the shared digests.
+                digests: Some(self.digests.clone()).filter(|_| !self.lost.contains(&file.path)),
+                others,
+                progress: SendProgress::new(layout.count(), progress),
+            };
             reused_bytes += upload.resumed_bytes();
             uploads.push(Arc::new(upload));
         }
@@ -144,5 +158,26 @@ impl<'a> UploadPlan<'a> {
             self.session.report_reused(reused_bytes);
         }
         Ok(uploads)
+    }
+}
+
+/// Returns the bytes of a sealed step that were not sent to a remote yet, according to the journal. Blocks.
+///
+/// # Errors
+/// When the journal cannot be read.
+pub fn missing_bytes(vault: &Vault, step: &SealedStep, remote: &RemoteName) -> Result<u64> {
+    let state = read_state(vault, step.run(), step.id(), remote)?;
+    let files = step.record().files.iter();
+    Ok(files.map(|file| missing_of(file, &state)).sum())
+}
+
+fn missing_of(file: &SealedFile, state: &JournalState) -> u64 {
+    match state.files.get(&file.path) {
+        Some(FileProgress { done: Some(_), .. }) => 0,
+        Some(FileProgress { parts, .. }) => {
+            let sent = parts.values().map(|part| part.digest.size_bytes).sum();
+            file.size_bytes.saturating_sub(sent)
+        }
+        None => file.size_bytes,
     }
 }

@@ -10,7 +10,7 @@ use stepvault_remote::store::{Created, ObjectHead, ObjectInfo};
 
 use super::parts::{FileUpload, MAX_ROUNDS, OtherWriters};
 use super::session::UploadSession;
-use crate::tier::written_record::WrittenRecord;
+use crate::tier::run_remote::WrittenRecord;
 
 impl FileUpload {
     pub(super) async fn prove_created(

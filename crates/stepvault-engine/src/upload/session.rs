@@ -26,8 +26,8 @@ use super::digests::SharedDigests;
 use crate::cpu_share::CpuShare;
 use crate::memory::MemoryBudget;
 use crate::observed::ObservedOperation;
-use crate::tier::concurrency;
-use crate::tier::guarantees::guarantees;
+use crate::tier::measured::guarantees;
+use crate::tier::measured::{recall_concurrency, remember_concurrency};
 use crate::tier::run_remote::RunRemote;
 
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
@@ -77,7 +77,7 @@ impl UploadSession {
                 ));
         }
         report_ignored(&remote, &guarantees.ignored_attributes, observer.as_ref())?;
-        concurrency::recall(&remote, &vault).await;
+        recall_concurrency(&remote, &vault).await;
         Ok(Self {
             parts_at_once: remote.settings.max_concurrent_requests,
             remote,
@@ -175,7 +175,7 @@ impl UploadSession {
             },
         );
         let sent = self.send(sealed, begun).await;
-        concurrency::remember(&self.remote, &self.vault).await;
+        remember_concurrency(&self.remote, &self.vault).await;
         match &sent {
             Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
             Err(error) => transfer.failed(error),

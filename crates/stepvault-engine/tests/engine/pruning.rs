@@ -12,7 +12,7 @@ use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
 use stepvault_engine::prune::{LocalPrune, plan_local, plan_remote, prune_local};
 use stepvault_engine::push::PushReport;
 use stepvault_engine::tier::leases::HeldLease;
-use stepvault_engine::tier::{catalog, pins, step_state};
+use stepvault_engine::tier::{pins, removed, step_state};
 use stepvault_local::sealed::UploadState;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
@@ -416,7 +416,7 @@ async fn a_pin_beside_a_tombstone_holds_whichever_came_first_and_the_late_one_is
     // Which of the two pins was in time nobody can tell who reads them later.
     assert_eq!(report.removed, [id(1, 1)], "{report:?}");
     assert_eq!(rig.committed().await, [id(1, 2), id(1, 3), id(1, 4), id(1, 5)]);
-    let removed = catalog::removed_steps(remote).await.unwrap();
+    let removed = removed::removed_steps(remote).await.unwrap();
     assert_eq!(removed.tombstoned, BTreeSet::from([id(1, 1)]));
 }
 

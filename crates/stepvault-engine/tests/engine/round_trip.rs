@@ -24,7 +24,7 @@ async fn round_trip(mut rig: Rig) {
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     assert_eq!(restored.plan.id, id(1, 100));
-    assert_eq!(restored.plan.data_bytes, 3_000 + (21 << 20) + 17);
+    assert_eq!(restored.plan.data_bytes(), 3_000 + (21 << 20) + 17);
     assert_eq!(snapshot(&restored.plan.path), written);
     assert!(restored.plan.path.ends_with("restored/step_100"));
     let again = rig.restore().await.unwrap();

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::tier::archives::{Forgotten, forget};
+use stepvault_engine::tier::cache::{Forgotten, forget};
 
 use crate::arguments::values::checked;
 use crate::context::{DefaultVault, Settings, open_vault};

@@ -13,7 +13,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::catalog::{read_commit, read_manifests};
-use stepvault_engine::tier::guarantees::lets_writers_collide;
+use stepvault_engine::tier::measured::lets_writers_collide;
 use stepvault_engine::tier::run_remote::RunRemote;
 
 use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
-use stepvault_core::keys::{KeyKind, ResumePoint};
+use stepvault_core::keys::ResumePoint;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::listed;
 use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
@@ -90,11 +90,11 @@ enum MissingNodes {
 }
 
 /// The attempt that this node has joined.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Joined {
     attempt: Attempt,
-    /// Whether the others had decided in it before.
-    was_decided: bool,
+    /// What the others had decided in it before, one decision for each round. Decisions never change.
+    decisions: Vec<Resume>,
     missing: MissingNodes,
 }
 
@@ -132,8 +132,8 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
         let attempt = launches
             .begin(agreement.launch, &writer.place, *since, outdated)
             .await?;
-        let decided = agreement.latest_decision(attempt).await?;
-        if let Some(decided) = decided.as_ref().filter(|_| was_part)
+        let decisions = agreement.decisions(attempt).await?;
+        if let Some(decided) = decisions.last().filter(|_| was_part)
             && agreement.is_outdated(decided).await?
         {
             outdated = Some(attempt);
@@ -143,13 +143,13 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
         agreement.report(attempt, &held, 0).await?;
         let joined = Joined {
             attempt,
-            was_decided: decided.is_some(),
+            decisions,
             missing: match outdated {
                 None => MissingNodes::AreLeftBehind,
                 Some(_) => MissingNodes::AreNeeded,
             },
         };
-        if let Some(agreed) = agreement.decide_in(joined, &held, &launches).await? {
+        if let Some(agreed) = agreement.decide_in(&joined, &held, &launches).await? {
             return Ok(Some(agreed));
         }
         // The other nodes were in this attempt before, and have started again.
@@ -199,12 +199,8 @@ pub(super) async fn record_damaged(
 }
 
 async fn damaged_steps(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let select = |kind| match kind {
-        KeyKind::Damaged(id) => Some(id),
-        _ => None,
-    };
-    let listed = remote.list_kind(&remote.keys.damaged_prefix(), select).await?;
-    Ok(listed.into_iter().map(|(id, _)| id).collect())
+    let listed = remote.list_steps(&remote.keys.damaged_prefix()).await?;
+    Ok(listed.into_keys().collect())
 }
 
 impl<'a> Agreement<'a> {
@@ -227,7 +223,7 @@ impl<'a> Agreement<'a> {
     async fn follow(&self, launches: &Launches<'_>) -> Result<Agreed> {
         let damaged = damaged_steps(self.remote).await?;
         let latest = match launches.known(self.launch).await? {
-            Some(attempt) => self.latest_decision(attempt).await?,
+            Some(attempt) => self.decisions(attempt).await?.pop(),
             None => None,
         };
         match latest.filter(|resume| resume.availability == Availability::Durable) {
@@ -238,21 +234,22 @@ impl<'a> Agreement<'a> {
         }
     }
 
-    async fn latest_decision(&self, attempt: Attempt) -> Result<Option<Resume>> {
-        let mut latest = None;
+    /// Returns the decisions that are recorded in an attempt.
+    async fn decisions(&self, attempt: Attempt) -> Result<Vec<Resume>> {
+        let mut decisions = Vec::new();
         for round in 0..MAX_ROUNDS {
             let Some(resume) = self.recorded(ResumePoint { attempt, round }).await? else {
                 break;
             };
-            latest = Some(resume);
+            decisions.push(resume);
         }
-        Ok(latest)
+        Ok(decisions)
     }
 
     /// Decides together with the other nodes of the attempt. Returns `None` when they have begun a later attempt.
     async fn decide_in(
         &self,
-        joined: Joined,
+        joined: &Joined,
         held: &HeldParts,
         launches: &Launches<'_>,
     ) -> Result<Option<Agreed>> {
@@ -260,15 +257,20 @@ impl<'a> Agreement<'a> {
         let damaged = damaged_steps(self.remote).await?;
         let forming_until = Instant::now() + self.together.patience;
         let mut skipped = Vec::new();
+        let mut known = joined.decisions.iter().cloned();
         for round in 0..MAX_ROUNDS {
             let point = ResumePoint { attempt, round };
+            let known = known.next();
             let resume = loop {
                 // A decision counts once all nodes are in the attempt: until then the ones that made it may have
                 // started again.
                 let silent = self.silent_nodes(attempt).await?;
                 let is_formed = silent.is_empty();
                 let is_late = Instant::now() >= forming_until;
-                let recorded = self.recorded(point).await?;
+                let recorded = match &known {
+                    Some(known) => Some(known.clone()),
+                    None => self.recorded(point).await?,
+                };
                 if (recorded.is_some() || !is_formed)
                     && launches.has_begun_after(self.launch, attempt).await?
                 {
@@ -311,7 +313,7 @@ impl<'a> Agreement<'a> {
     ///
     /// A node that joined late cannot know whether the others train from the decision, or have been started again with it and
     /// are about to begin a later attempt: it waits for that as long as they waited for it.
-    async fn follow_together(&self, joined: Joined, launches: &Launches<'_>) -> Result<bool> {
+    async fn follow_together(&self, joined: &Joined, launches: &Launches<'_>) -> Result<bool> {
         let attempt = joined.attempt;
         let node = self.together.writer.place.node();
         let follower = Follower {
@@ -327,7 +329,7 @@ impl<'a> Agreement<'a> {
             let started = starting_nodes(self.remote, attempt).await?;
             let following = following_nodes(self.remote, attempt).await?;
             let silent: Vec<NodeName> = started.difference(&following).cloned().collect();
-            if silent.is_empty() && !joined.was_decided {
+            if silent.is_empty() && joined.decisions.is_empty() {
                 return Ok(true);
             }
             if launches.has_begun_after(self.launch, attempt).await? {

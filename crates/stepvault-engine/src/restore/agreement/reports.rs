@@ -10,7 +10,7 @@ use stepvault_core::records::{Availability, StagedPart, StagedParts};
 use stepvault_local::sealed::SealedStep;
 
 use super::{Agreed, Agreement};
-use crate::blocking::blocking;
+use crate::blocking::sealed_steps;
 use crate::outage::{is_outage, outage};
 use crate::restore::parts::Parts;
 use crate::tier::catalog::{present_parts, starting_nodes};
@@ -50,11 +50,10 @@ struct Holders {
 impl Agreement<'_> {
     /// Returns the parts that this node's vault holds, whichever rank this node had when it wrote them.
     pub(super) async fn held_parts(&self) -> Result<HeldParts> {
-        let Some(vault) = self.context.vault.clone() else {
+        let Some(vault) = &self.context.vault else {
             return Ok(HeldParts::default());
         };
-        let run = self.request.run.clone();
-        let scan = blocking(move || vault.steps(&run)).await.map_err(outage)?;
+        let scan = sealed_steps(vault, &self.request.run).await.map_err(outage)?;
         for (_, error) in scan.faults {
             if is_outage(&error) && !self.request.allow_older {
                 return Err(outage(error).hint(

@@ -13,12 +13,12 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
 use stepvault_local::staging::Staging;
 
-use super::candidates::Faults;
+use super::candidates::{Faults, OrFaults};
 use super::request::RestoreContext;
 use super::resolve::{ResolvedStep, Source};
 use crate::blocking::blocking;
-use crate::tier::concurrency;
 use crate::tier::leases::HeldLease;
+use crate::tier::measured::{recall_concurrency, remember_concurrency};
 use crate::workers::run_bounded;
 use file::FileRestore;
 use part::{FetchedPart, fetch_part};
@@ -30,14 +30,6 @@ pub struct Fetched {
     pub bytes_by_tier: BTreeMap<Tier, u64>,
     /// Valid bytes that an interrupted restore had left.
     pub kept_bytes: u64,
-}
-
-/// The outcome of fetching a step.
-pub(super) enum FetchOutcome {
-    /// All files are staged, verified and durable.
-    Staged(Box<Staging>, Fetched),
-    /// No tier has all bytes valid.
-    NoneValid(Faults),
 }
 
 /// State shared by all workers of one restore.
@@ -83,7 +75,7 @@ pub(super) async fn open_staging(
     .await
 }
 
-/// Fetches all files of the step.
+/// Fetches all files of the step: afterwards they are staged, verified and durable, unless no tier has all bytes valid.
 ///
 /// # Errors
 /// When the disk that the step is restored to fails, or the restore is interrupted.
@@ -91,7 +83,7 @@ pub(super) async fn fetch(
     context: &RestoreContext,
     resolved: &Arc<ResolvedStep>,
     staging: Staging,
-) -> Result<FetchOutcome> {
+) -> Result<OrFaults<(Staging, Fetched)>> {
     let shared = Arc::new(Shared {
         context: context.clone(),
         resolved: Arc::clone(resolved),
@@ -110,11 +102,11 @@ pub(super) async fn fetch(
             .flat_map(|vault| context.remotes.iter().map(move |remote| (remote, vault)))
     };
     for (remote, vault) in with_vault() {
-        concurrency::recall(remote, vault).await;
+        recall_concurrency(remote, vault).await;
     }
     run_bounded(jobs(Arc::clone(&shared))?, limit.unwrap_or(16)).await?;
     for (remote, vault) in with_vault() {
-        concurrency::remember(remote, vault).await;
+        remember_concurrency(remote, vault).await;
     }
     let still_running = || Error::new(ErrorKind::Failed, "a restore's worker is still running");
     let shared = Arc::into_inner(shared).ok_or_else(still_running)?;
@@ -125,13 +117,13 @@ pub(super) async fn fetch(
         if faults.unread.is_empty() {
             blocking(move || staging.discard()).await?;
         }
-        return Ok(FetchOutcome::NoneValid(faults));
+        return Ok(Err(faults));
     }
     let fetched = shared
         .fetched
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    Ok(FetchOutcome::Staged(Box::new(staging), fetched))
+    Ok(Ok((staging, fetched)))
 }
 
 /// Returns the allocated bytes that an interrupted restore left: files that were only preallocated hold no data yet.
@@ -199,8 +191,8 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
         return Ok(());
     }
     let (from, file_is_done) = match fetch_part(&shared.context, &shared.resolved, &file, index).await? {
-        FetchedPart::Staged { from, file_is_done } => (from, file_is_done),
-        FetchedPart::NoneValid(more) => {
+        Ok(FetchedPart { from, file_is_done }) => (from, file_is_done),
+        Err(more) => {
             faults().get_or_insert_default().extend(more);
             return Ok(());
         }

@@ -14,10 +14,9 @@ use super::file::FileRestore;
 use super::part_writer::{PartOutcome, PartWriter};
 use crate::blocking::blocking;
 use crate::broken_body::BodyRetries;
-use crate::restore::candidates::Faults;
+use crate::restore::candidates::{Faults, OrFaults};
 use crate::restore::request::RestoreContext;
 use crate::restore::resolve::{ResolvedStep, Source};
-use crate::tier::listed::confirmed;
 use crate::tier::run_remote::RunRemote;
 
 /// Number of bytes that are hashed and written together. A larger batch would no longer fit in the cache.
@@ -25,21 +24,17 @@ const BATCH_BYTES: usize = 512 << 10;
 /// Memory that a part in transfer holds of the budget: a batch, and the connection's read-ahead.
 const HELD_BYTES: usize = 2 * BATCH_BYTES;
 
-/// Where one part came from, or why no source had it.
+/// A part that is staged and valid.
 #[derive(Debug)]
-pub(super) enum FetchedPart {
-    /// The part is staged and valid.
-    Staged {
-        /// The tier that it was read from; `None` for data that an interrupted restore left.
-        from: Option<Tier>,
-        /// Whether its file is now complete.
-        file_is_done: bool,
-    },
-    /// No source has it valid.
-    NoneValid(Faults),
+pub(super) struct FetchedPart {
+    /// The tier that it was read from; `None` for data that an interrupted restore left.
+    pub(super) from: Option<Tier>,
+    /// Whether its file is now complete.
+    pub(super) file_is_done: bool,
 }
 
 /// Writes part `index` of `file` into the staged file and verifies it; with the last part, the file becomes durable.
+/// Faults are returned if no source has it valid.
 ///
 /// # Errors
 /// When the disk that the step is restored to fails, or the restore is interrupted.
@@ -48,7 +43,7 @@ pub(super) async fn fetch_part(
     resolved: &ResolvedStep,
     file: &Arc<FileRestore>,
     index: u32,
-) -> Result<FetchedPart> {
+) -> Result<OrFaults<FetchedPart>> {
     let (range, _) = file.part(index)?;
     let path = &file.entry.path;
     let _held = context.budget.reserve(HELD_BYTES).await?;
@@ -56,7 +51,7 @@ pub(super) async fn fetch_part(
         let writer = PartWriter::new(file, index)?;
         if let PartOutcome::Valid { file_is_done } = blocking(move || writer.verify_present()).await? {
             let from = None;
-            return Ok(FetchedPart::Staged { from, file_is_done });
+            return Ok(Ok(FetchedPart { from, file_is_done }));
         }
     }
     let mut faults = Faults::default();
@@ -79,7 +74,7 @@ pub(super) async fn fetch_part(
         match outcome {
             PartOutcome::Valid { file_is_done } => {
                 let from = Some(tier);
-                return Ok(FetchedPart::Staged { from, file_is_done });
+                return Ok(Ok(FetchedPart { from, file_is_done }));
             }
             PartOutcome::Wrong => {
                 let (start, end) = (range.start, range.end);
@@ -89,7 +84,7 @@ pub(super) async fn fetch_part(
             PartOutcome::Unreadable(error) => faults.add(&tier, error)?,
         }
     }
-    Ok(FetchedPart::NoneValid(faults))
+    Ok(Err(faults))
 }
 
 async fn read_local(step: &SealedStep, file: &FileRestore, writer: PartWriter) -> Result<PartOutcome> {
@@ -130,7 +125,7 @@ async fn read_remote(
             Ok(stream) => stream,
             // Opening is retried by the store; an error that gets here has exhausted the retries.
             Err(error) => {
-                let error = confirmed(remote, &key, None, error).await;
+                let error = remote.confirmed(&key, None, error).await;
                 return Ok(PartOutcome::Unreadable(error));
             }
         };
@@ -154,7 +149,7 @@ async fn check_empty(remote: &RunRemote, key: &str) -> Result<()> {
         }
         None => {
             let missing = Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(key));
-            Err(confirmed(remote, key, None, missing).await)
+            Err(remote.confirmed(key, None, missing).await)
         }
     }
 }

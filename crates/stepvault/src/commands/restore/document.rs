@@ -168,6 +168,7 @@ pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreD
         tier: tier.to_string(),
         message,
     };
+    let (files, bytes) = (plan.file_count(), plan.data_bytes());
     let best = plan.best.into_iter().map(|best| BestDocument {
         id: best.id,
         path: best.path,
@@ -182,8 +183,8 @@ pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreD
         id: plan.id,
         path: plan.path,
         paths: plan.paths,
-        files: plan.file_count,
-        bytes: plan.data_bytes,
+        files,
+        bytes,
         sources: plan.sources.into_iter().map(source).collect(),
         skipped: plan.skipped,
         unreachable: plan.unreachable.into_iter().map(unreachable).collect(),

@@ -1,10 +1,11 @@
-//! Records in a vault which archive each remote of its runs holds.
+//! What a vault remembers of the remotes of a run, one note for each kind.
 //!
 //! A vault that has seen a marker notices when it is missing: because a filesystem is not mounted, or a bucket was
 //! emptied. Uploads and restores record the marker under the remote's name, and it is found again by its place, because
 //! the same directory may be given under a different name.
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
@@ -12,8 +13,121 @@ use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_local::vault::Vault;
 
-use super::notes::{ARCHIVE_PREFIX, Note, RemoteNotes};
 use crate::blocking::blocking;
+use crate::notes::encode;
+
+/// How the keys of [`Note::Archive`] begin.
+const ARCHIVE_PREFIX: &str = "remote-";
+
+/// A kind of note. All but the archive are caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// Which archive the remote holds.
+    Archive,
+    /// What its store enforces.
+    Guarantees,
+    /// How many requests at once it was measured to serve best.
+    Concurrency,
+    /// Commits that were read from it: one of several notes.
+    Commits(usize),
+}
+
+impl Note {
+    pub(super) fn key(self, remote: &RemoteName) -> String {
+        match self {
+            Self::Archive => format!("{ARCHIVE_PREFIX}{remote}"),
+            Self::Guarantees => format!("guarantees-{remote}"),
+            Self::Concurrency => format!("level-{remote}"),
+            Self::Commits(number) => format!("commits-{remote}-{number}"),
+        }
+    }
+}
+
+/// What a vault remembers of one remote of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct RemoteCache {
+    vault: Vault,
+    run: RunName,
+    remote: RemoteName,
+}
+
+impl RemoteCache {
+    pub(super) fn new(vault: &Vault, run: &RunName, remote: &RemoteName) -> Self {
+        Self {
+            vault: vault.clone(),
+            run: run.clone(),
+            remote: remote.clone(),
+        }
+    }
+
+    /// Returns a note; `None` if there is none or it is damaged: it is then written again.
+    ///
+    /// # Errors
+    /// When the vault cannot be read.
+    pub(super) async fn read<T: DeserializeOwned>(&self, note: Note) -> Result<Option<T>> {
+        let notes = self.clone();
+        let bytes = blocking(move || notes.bytes(note)).await?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Writes a note.
+    ///
+    /// # Errors
+    /// When the vault cannot be written.
+    async fn write<T: Serialize>(&self, note: Note, value: &T) -> Result<()> {
+        let (notes, bytes) = (self.clone(), encode(value)?);
+        blocking(move || notes.put(note, &bytes)).await
+    }
+
+    /// Writes a note that only saves work. A full disk must not keep steps from being uploaded.
+    pub(super) async fn keep<T: Serialize>(&self, note: Note, value: &T) {
+        if let Err(error) = self.write(note, value).await {
+            tracing::debug!(%error, ?note, "cannot keep what is known of the remote");
+        }
+    }
+
+    /// Records which archive the remote at `place` holds.
+    pub(super) async fn write_archive(&self, place: String, marker: &VaultMarker) -> Result<()> {
+        let seen = SeenRemote {
+            url: place,
+            vault: marker.vault.clone(),
+        };
+        self.write(Note::Archive, &seen).await
+    }
+
+    /// Returns the bytes of a note. Blocks.
+    pub(super) fn bytes(&self, note: Note) -> Result<Option<Vec<u8>>> {
+        self.vault.read_note(&self.run, &note.key(&self.remote))
+    }
+
+    /// Writes the bytes of a note. Blocks.
+    pub(super) fn put(&self, note: Note, bytes: &[u8]) -> Result<()> {
+        self.vault.write_note(&self.run, &note.key(&self.remote), bytes)
+    }
+
+    /// Removes a note; returns `false` if there was none. Blocks.
+    fn remove(&self, note: Note) -> Result<bool> {
+        self.vault.remove_note(&self.run, &note.key(&self.remote))
+    }
+
+    /// Removes the notes of commits from number `first` on. Blocks.
+    pub(super) fn remove_commits(&self, first: usize) -> Result<()> {
+        let mut number = first;
+        while self.remove(Note::Commits(number))? {
+            number += 1;
+        }
+        Ok(())
+    }
+
+    /// Forgets everything; returns whether an archive was recorded. That is removed last: after an interruption before, the
+    /// remote is still unreachable. Blocks.
+    fn forget(&self) -> Result<bool> {
+        self.remove(Note::Guarantees)?;
+        self.remove(Note::Concurrency)?;
+        self.remove_commits(0)?;
+        self.remove(Note::Archive)
+    }
+}
 
 /// Returns where a store is, as [`RunRemote::identity_url`](super::run_remote::RunRemote::identity_url).
 pub(crate) fn identity_url(url: &str, settings: &RemoteSettings) -> String {
@@ -33,7 +147,7 @@ struct SeenRemote {
 }
 
 /// Returns the remotes that a run's records name, with their keys. An invalid record is ignored: it is written again.
-fn notes(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
+fn archives(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
     let mut notes = Vec::new();
     for key in vault.note_keys(run)? {
         if key.starts_with(ARCHIVE_PREFIX)
@@ -50,7 +164,7 @@ fn notes(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
 pub(crate) async fn seen_identity(vault: &Vault, run: &RunName, place: &str) -> Result<Option<String>> {
     let (vault, run, place) = (vault.clone(), run.clone(), place.to_owned());
     blocking(move || {
-        let seen = notes(&vault, &run)?
+        let seen = archives(&vault, &run)?
             .into_iter()
             .find(|(_, seen)| seen.url == place);
         Ok(seen.map(|(_, seen)| seen.vault))
@@ -66,22 +180,16 @@ pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, place: &str) -> 
         others.retain(|other| *other != run);
         let mut at_place = Vec::new();
         for other in others {
-            if notes(&vault, &other)?.iter().any(|(_, seen)| seen.url == place) {
+            if archives(&vault, &other)?
+                .iter()
+                .any(|(_, seen)| seen.url == place)
+            {
                 at_place.push(other);
             }
         }
         Ok(at_place)
     })
     .await
-}
-
-/// Records the vault that a remote at `place` holds.
-pub(super) async fn remember(notes: &RemoteNotes, place: String, marker: &VaultMarker) -> Result<()> {
-    let seen = SeenRemote {
-        url: place,
-        vault: marker.vault.clone(),
-    };
-    notes.write(Note::Archive, &seen).await
 }
 
 /// What was forgotten of a run on a remote.
@@ -111,7 +219,7 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
             vault.forget_uploads(&run, step.id(), &remote)?;
         }
         let own = Note::Archive.key(&remote);
-        let notes = notes(&vault, &run)?;
+        let notes = archives(&vault, &run)?;
         let place = notes
             .iter()
             .find(|(key, _)| *key == own)
@@ -123,7 +231,7 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
         {
             vault.remove_note(&run, key)?;
         }
-        let archive = RemoteNotes::new(&vault, &run, &remote).forget()?;
+        let archive = RemoteCache::new(&vault, &run, &remote).forget()?;
         Ok(Forgotten { run, archive, steps })
     })
     .await

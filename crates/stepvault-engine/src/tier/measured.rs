@@ -1,11 +1,86 @@
-//! Caches the measured concurrency limit of each remote in the vault, so that the next process starts there.
+//! What was measured of a remote's store, as the vault remembers it: what it enforces, for 24 h, since the probe costs
+//! about 15 requests; and its concurrency limit, so that the next process starts there.
 
 use serde::{Deserialize, Serialize};
+use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
+use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::store::ConcurrencyLimit;
 
-use super::notes::Note;
+use super::cache::Note;
 use super::run_remote::RunRemote;
+
+/// How long an answer counts.
+const VALID_SECONDS: u64 = 24 * 60 * 60;
+
+/// The record of a remote.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Probed {
+    /// Digest of the remote's settings, of its archive and of this program's version: another store, other
+    /// credentials by another profile, or other questions.
+    identity: String,
+    at: Timestamp,
+    guarantees: StoreGuarantees,
+}
+
+fn identity(remote: &RunRemote, archive: &str) -> String {
+    let text = format!("{} {archive} {:?}", env!("CARGO_PKG_VERSION"), remote.settings);
+    Sha256Digest::of(text.as_bytes()).to_string()
+}
+
+/// Returns what the store behind `remote` enforces for digests by `algorithm`: as it was found within the last day, or by
+/// asking it.
+pub(crate) async fn guarantees(
+    remote: &RunRemote,
+    vault: &Vault,
+    archive: &str,
+    algorithm: DigestAlgorithm,
+) -> Result<StoreGuarantees> {
+    let identity = identity(remote, archive);
+    let now = SystemClock.now();
+    // An unreadable record is none.
+    if let Ok(Some(probed)) = remote.cache(vault).read::<Probed>(Note::Guarantees).await
+        && probed.identity == identity
+        && probed.guarantees.algorithm == algorithm
+        && probed.at <= now
+        && now.seconds_since(probed.at) < VALID_SECONDS
+    {
+        return Ok(probed.guarantees);
+    }
+    let guarantees = probe(remote.store.as_ref(), &remote.keys, algorithm).await?;
+    // What is ignored is asked again, until the setting or the store is corrected.
+    if guarantees.ignored_attributes.is_empty() {
+        let probed = Probed {
+            identity,
+            at: now,
+            guarantees: guarantees.clone(),
+        };
+        remote.cache(vault).keep(Note::Guarantees, &probed).await;
+    }
+    Ok(guarantees)
+}
+
+/// Returns whether this vault last found that the store does not refuse to overwrite an object, so that two writers of
+/// one step at the same time may not notice each other. `None` where it never asked.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub async fn lets_writers_collide(remote: &RunRemote, vault: &Vault) -> Result<Option<bool>> {
+    let probed = remote.cache(vault).read::<Probed>(Note::Guarantees).await?;
+    Ok(probed.map(|probed| {
+        let StoreGuarantees {
+            honours_create_only,
+            completes_create_only,
+            ..
+        } = probed.guarantees;
+        !(honours_create_only && completes_create_only)
+    }))
+}
 
 /// The note of a remote.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,8 +92,8 @@ struct Measured {
 }
 
 /// Starts a remote at the limit that was last measured. Without a note it finds its limit by itself.
-pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
-    if let Some(measured) = read(remote, vault).await
+pub(crate) async fn recall_concurrency(remote: &RunRemote, vault: &Vault) {
+    if let Some(measured) = read_concurrency(remote, vault).await
         && let Some(limit) = remote.store.concurrency_limit()
     {
         limit.start_at(measured.concurrent_requests);
@@ -26,7 +101,7 @@ pub(crate) async fn recall(remote: &RunRemote, vault: &Vault) {
 }
 
 /// Stores the limit of a remote if it was measured and differs from the stored one.
-pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
+pub(crate) async fn remember_concurrency(remote: &RunRemote, vault: &Vault) {
     let limit = remote.store.concurrency_limit();
     let Some(concurrent_requests) = limit.and_then(ConcurrencyLimit::measured) else {
         return;
@@ -35,13 +110,13 @@ pub(crate) async fn remember(remote: &RunRemote, vault: &Vault) {
         place: remote.identity_url(),
         concurrent_requests,
     };
-    if read(remote, vault).await.as_ref() != Some(&measured) {
-        remote.notes(vault).keep(Note::Concurrency, &measured).await;
+    if read_concurrency(remote, vault).await.as_ref() != Some(&measured) {
+        remote.cache(vault).keep(Note::Concurrency, &measured).await;
     }
 }
 
-async fn read(remote: &RunRemote, vault: &Vault) -> Option<Measured> {
-    let measured: Measured = remote.notes(vault).read(Note::Concurrency).await.ok()??;
+async fn read_concurrency(remote: &RunRemote, vault: &Vault) -> Option<Measured> {
+    let measured: Measured = remote.cache(vault).read(Note::Concurrency).await.ok()??;
     (measured.place == remote.identity_url()).then_some(measured)
 }
 
@@ -120,15 +195,15 @@ mod tests {
         };
         let started = |store: &MeasuredStore| store.started_at.lock().unwrap().clone();
         let (unmeasured, store) = at(None, None);
-        recall(&unmeasured, &vault).await;
-        remember(&unmeasured, &vault).await;
+        recall_concurrency(&unmeasured, &vault).await;
+        remember_concurrency(&unmeasured, &vault).await;
         assert_eq!(started(&store), Vec::<usize>::new(), "nothing was measured yet");
-        remember(&at(Some(64), None).0, &vault).await;
-        remember(&at(Some(256), None).0, &vault).await;
-        recall(&unmeasured, &vault).await;
+        remember_concurrency(&at(Some(64), None).0, &vault).await;
+        remember_concurrency(&at(Some(256), None).0, &vault).await;
+        recall_concurrency(&unmeasured, &vault).await;
         assert_eq!(started(&store), [256], "what was measured last");
         let (moved, store) = at(None, Some("http://elsewhere"));
-        recall(&moved, &vault).await;
+        recall_concurrency(&moved, &vault).await;
         assert_eq!(
             started(&store),
             Vec::<usize>::new(),
@@ -137,14 +212,14 @@ mod tests {
         let (run, key) = (unmeasured.keys.run(), Note::Concurrency.key(unmeasured.name()));
         vault.write_note(run, &key, b"{\"place\":7}").unwrap();
         let (again, store) = at(None, None);
-        recall(&again, &vault).await;
+        recall_concurrency(&again, &vault).await;
         assert_eq!(
             started(&store),
             Vec::<usize>::new(),
             "a note that cannot be read is none"
         );
-        remember(&at(Some(32), None).0, &vault).await;
-        recall(&again, &vault).await;
+        remember_concurrency(&at(Some(32), None).0, &vault).await;
+        recall_concurrency(&again, &vault).await;
         assert_eq!(started(&store), [32]);
     }
 }
