@@ -245,13 +245,6 @@ impl Crc64Nvme {
             next_size_bytes,
         ))
     }
-
-    /// Reads base64; returns `None` unless it is 8 bytes of it.
-    pub fn from_base64(text: &str) -> Option<Self> {
-        Some(Self(u64::from_be_bytes(
-            BASE64.decode(text).ok()?.try_into().ok()?,
-        )))
-    }
 }
 
 /// Implements the texts of a CRC: lower-case hexadecimal digits in records, base64 of its big-endian bytes on stores.
@@ -261,6 +254,12 @@ macro_rules! crc_texts {
             /// Returns base64 with padding, as stores state it in headers and metadata.
             pub fn to_base64(self) -> String {
                 BASE64.encode(self.0.to_be_bytes())
+            }
+
+            /// Reads base64; returns `None` unless it is exactly the bytes of one.
+            pub fn from_base64(text: &str) -> Option<Self> {
+                let bytes = BASE64.decode(text).ok()?;
+                Some(Self(<$integer>::from_be_bytes(bytes.try_into().ok()?)))
             }
         }
 

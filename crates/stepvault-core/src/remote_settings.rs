@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RemoteName;
@@ -325,6 +326,13 @@ pub struct RemoteSettings {
     pub read_back: ReadBack,
     /// Whether the store copies data that it has from an earlier step, so that it is not sent again.
     pub copy_unchanged: bool,
+}
+
+impl RemoteSettings {
+    /// Returns how long a request may move no byte: at least a second.
+    pub fn stall_timeout(&self) -> Duration {
+        Duration::from_secs(self.stall_timeout_seconds.max(1))
+    }
 }
 
 #[cfg(test)]

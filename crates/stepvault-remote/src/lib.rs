@@ -5,6 +5,8 @@
 //! limit on requests, a limit on bandwidth and a stall timeout. A probe finds out which integrity checks a store
 //! enforces.
 //!
+//! The features `s3`, `gcs` and `azure` each build one store in, with its SDK; all are on by default.
+//!
 //! This crate must not leak a vendor's types, and must not hold policy: what to upload, keep or delete is decided
 //! elsewhere.
 //!
@@ -39,27 +41,38 @@
 //! # }
 //! # example().unwrap();
 //! ```
-#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(
+    all(not(test), feature = "s3", feature = "gcs", feature = "azure"),
+    warn(unused_crate_dependencies)
+)]
+// One store needs only a part of what they share.
+#![cfg_attr(
+    not(all(feature = "s3", feature = "gcs", feature = "azure")),
+    allow(dead_code, unused_crate_dependencies)
+)]
 
 mod arrival_rate;
-mod authorities;
-mod connection_obstacle;
+mod causes;
 pub mod decorator;
-mod endpoint;
 pub mod examine;
 mod examiner;
 pub mod file;
+#[cfg(feature = "gcs")]
 pub mod gcs;
 pub mod generic;
-mod identity;
-mod lent;
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+mod http;
+mod keys;
 pub mod limit;
 mod listed;
 pub mod open;
+mod options;
 pub mod payload;
 pub mod pending;
+mod pieces;
 pub mod probe;
 pub mod random;
 pub mod retry;
+#[cfg(feature = "s3")]
 pub mod s3;
 pub mod store;

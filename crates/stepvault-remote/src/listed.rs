@@ -3,7 +3,9 @@
 //! Retention deletes listed objects and `gc` aborts listed uploads. A server that ignores a prefix or renames keys must
 //! not cause objects of others to be treated as the run's.
 
-use futures::stream::{BoxStream, StreamExt as _};
+use std::future::Future;
+
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::store::{ObjectInfo, PendingUpload};
@@ -13,19 +15,42 @@ pub(crate) fn objects<'a>(
     prefix: &str,
     listed: BoxStream<'a, Result<ObjectInfo>>,
 ) -> BoxStream<'a, Result<ObjectInfo>> {
-    let mut asked = Asked::new(prefix);
+    let mut requested = RequestedPrefix::new(prefix);
     listed
         .filter(move |entry| {
-            let is_asked_for = entry.as_ref().map_or(true, |info| asked.covers(&info.key));
-            std::future::ready(is_asked_for)
+            let is_requested = entry.as_ref().map_or(true, |info| requested.covers(&info.key));
+            std::future::ready(is_requested)
         })
         .boxed()
 }
 
+/// A page of a listing.
+pub(crate) struct ObjectPage {
+    pub(crate) objects: Vec<ObjectInfo>,
+    /// The token of the next page; `None` at the end.
+    pub(crate) next: Option<String>,
+}
+
+/// Lists page by page. `ask` gets the token of the page, `None` for the first one.
+pub(crate) fn paged<'a, Asked>(
+    ask: impl Fn(Option<String>) -> Asked + Send + 'a,
+) -> BoxStream<'a, Result<ObjectInfo>>
+where
+    Asked: Future<Output = Result<ObjectPage>> + Send + 'a,
+{
+    let pages = stream::try_unfold((ask, Some(None)), |(ask, token)| async move {
+        let Some(token) = token else { return Ok(None) };
+        let page = ask(token).await?;
+        let objects = stream::iter(page.objects.into_iter().map(Ok));
+        Ok(Some((objects, (ask, page.next.map(Some)))))
+    });
+    pages.try_flatten().boxed()
+}
+
 /// Returns the uploads to keys that begin with `prefix`; other entries of the listing are dropped.
 pub(crate) fn uploads(prefix: &str, mut listed: Vec<PendingUpload>) -> Vec<PendingUpload> {
-    let mut asked = Asked::new(prefix);
-    listed.retain(|upload| asked.covers(&upload.key));
+    let mut requested = RequestedPrefix::new(prefix);
+    listed.retain(|upload| requested.covers(&upload.key));
     listed
 }
 
@@ -45,12 +70,12 @@ pub(crate) fn check_parts(
         .because("the store listed the parts of a different upload"))
 }
 
-struct Asked {
+struct RequestedPrefix {
     prefix: String,
     has_warned: bool,
 }
 
-impl Asked {
+impl RequestedPrefix {
     fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.to_owned(),
@@ -59,8 +84,8 @@ impl Asked {
     }
 
     fn covers(&mut self, key: &str) -> bool {
-        let is_asked_for = !key.is_empty() && key.starts_with(&self.prefix);
-        if !is_asked_for && !self.has_warned {
+        let is_requested = !key.is_empty() && key.starts_with(&self.prefix);
+        if !is_requested && !self.has_warned {
             self.has_warned = true;
             let prefix = &self.prefix;
             tracing::warn!(
@@ -69,7 +94,7 @@ impl Asked {
                 "ignoring objects that the store listed outside the requested prefix"
             );
         }
-        is_asked_for
+        is_requested
     }
 }
 

@@ -1,25 +1,17 @@
 //! Opens a store from settings, with retries, limits and events.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use stepvault_core::Result;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::examiner::BareStore;
-use crate::generic::azure::AzureExaminer;
 use crate::limit::{FlowStore, RequestLimitStore};
 use crate::retry::{RetryPolicy, RetryStore};
-use crate::s3::{S3Store, StaticKeys};
 use crate::store::RemoteStore;
 
-/// Options beside the settings.
-#[derive(Debug, Clone, Default)]
-pub struct OpenOptions {
-    /// Keys for S3 instead of AWS's usual chain; for tests.
-    pub s3_keys: Option<StaticKeys>,
-}
+pub use crate::options::OpenOptions;
 
 /// Opens the remote that `settings` describe. Sends no request; credentials are loaded when first needed.
 pub async fn open(settings: &RemoteSettings, observer: Arc<dyn Observer>) -> Result<Arc<dyn RemoteStore>> {
@@ -37,19 +29,43 @@ pub async fn open_with(
 }
 
 /// Opens a store: the one place that decides by the scheme.
+///
+/// # Errors
+/// `Usage` for a kind of store that this program was built without, and for unusable settings.
+#[cfg_attr(
+    not(feature = "s3"),
+    allow(unused_variables, clippy::unused_async, reason = "only S3 has options")
+)]
 pub(crate) async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<BareStore> {
-    Ok(match settings.url.scheme {
-        Scheme::S3 => BareStore::of(S3Store::open(settings, options.s3_keys).await?),
-        Scheme::Gcs => crate::gcs::connect(settings).await?,
-        Scheme::Azure => BareStore {
-            store: crate::generic::open_azure(settings)?,
-            examiner: Arc::new(AzureExaminer {
-                settings: settings.clone(),
-            }),
-        },
-        Scheme::Memory => BareStore::of_this_machine(crate::generic::open_memory(settings)?),
-        Scheme::File => BareStore::of_this_machine(crate::file::open(settings)?),
-    })
+    match settings.url.scheme {
+        #[cfg(feature = "s3")]
+        Scheme::S3 => crate::s3::connect(settings, options.s3_keys).await,
+        #[cfg(feature = "gcs")]
+        Scheme::Gcs => crate::gcs::connect(settings).await,
+        #[cfg(feature = "azure")]
+        Scheme::Azure => crate::generic::connect_azure(settings),
+        Scheme::Memory => Ok(BareStore::of_this_machine(crate::generic::open_memory(settings)?)),
+        Scheme::File => Ok(BareStore::of_this_machine(crate::file::open(settings)?)),
+        #[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure")))]
+        _ => Err(not_built_in(settings)),
+    }
+}
+
+/// Returns the error for a store whose feature was not enabled when this program was built.
+#[allow(dead_code, reason = "used unless all are")]
+fn not_built_in(settings: &RemoteSettings) -> Error {
+    let scheme = settings.url.scheme.as_str();
+    let feature = match settings.url.scheme {
+        Scheme::Gcs => "gcs",
+        Scheme::Azure => "azure",
+        _ => scheme,
+    };
+    Error::new(ErrorKind::Usage, "cannot open the remote")
+        .on(&settings.url)
+        .because(format!("this program was built without {scheme}:// remotes"))
+        .hint(format!(
+            "build it with `--features {feature}`, or without `--no-default-features`"
+        ))
 }
 
 /// Wraps a store in decorators: the request limit outermost, then retries, then the byte limit, so that a request
@@ -59,11 +75,33 @@ pub fn decorate(
     settings: &RemoteSettings,
     observer: Arc<dyn Observer>,
 ) -> Arc<dyn RemoteStore> {
-    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let stall_timeout = settings.stall_timeout();
     let flow = FlowStore::new(store, settings.bandwidth_limit_bytes_per_second, stall_timeout);
     let retry = RetryStore::new(Arc::new(flow), RetryPolicy::of(settings), observer);
     Arc::new(RequestLimitStore::new(
         Arc::new(retry),
         settings.max_concurrent_requests,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepvault_core::ids::RemoteName;
+
+    #[test]
+    fn a_store_that_is_not_built_in_is_named_with_its_feature() {
+        let name = RemoteName::new("r").unwrap();
+        for (url, feature) in [("s3://b/p", "s3"), ("gs://b/p", "gcs"), ("az://b/p", "azure")] {
+            let settings = RemoteSettings::new(name.clone(), url.parse().unwrap());
+            let error = not_built_in(&settings);
+            let scheme = url.split(':').next().unwrap();
+            assert_eq!(
+                error.to_string(),
+                format!("cannot open the remote: {url}: this program was built without {scheme}:// remotes")
+            );
+            let hint = error.hint_text().unwrap();
+            assert!(hint.contains(&format!("--features {feature}`")), "{hint}");
+        }
+    }
 }

@@ -165,11 +165,7 @@ impl<'a> Probe<'a> {
 
     /// Writes an object. Returns its modification time by the store's clock, if the store reports it.
     pub async fn creates(&self) -> Result<Option<SystemTime>> {
-        let created = self
-            .store
-            .create(&self.whole, sent(BODY), &self.digest(BODY))
-            .await?;
-        Ok(match created {
+        Ok(match self.create(&self.whole, BODY).await? {
             Created::Written(head) => Some(head.info.modified).filter(|time| *time > SystemTime::UNIX_EPOCH),
             // The answer to an earlier attempt was lost.
             Created::Exists => None,
@@ -184,8 +180,7 @@ impl<'a> Probe<'a> {
 
     /// Returns whether a second create leaves the object unchanged, because the store refuses it.
     pub async fn refuses_second_create(&self) -> Result<bool> {
-        let other = self.digest(OTHER_BODY);
-        let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
+        let again = self.create(&self.whole, OTHER_BODY).await?;
         Ok(again == Created::Exists && self.store.capabilities().creates_atomically)
     }
 
@@ -205,17 +200,18 @@ impl<'a> Probe<'a> {
 
     /// Returns whether the object is listed.
     pub async fn lists(&self) -> Result<bool> {
+        self.is_listed(&self.whole).await
+    }
+
+    async fn is_listed(&self, key: &str) -> Result<bool> {
         let listed: Vec<_> = self.store.list(&self.directory).try_collect().await?;
-        Ok(listed.iter().any(|info| info.key == self.whole))
+        Ok(listed.iter().any(|info| info.key == key))
     }
 
     /// Returns whether an object with an unusual name is listed under exactly that name.
     pub async fn keeps_names(&self) -> Result<bool> {
-        self.store
-            .create(&self.unusual, sent(BODY), &self.digest(BODY))
-            .await?;
-        let listed: Vec<_> = self.store.list(&self.directory).try_collect().await?;
-        Ok(listed.iter().any(|info| info.key == self.unusual))
+        self.create(&self.unusual, BODY).await?;
+        self.is_listed(&self.unusual).await
     }
 
     /// Returns whether an object with a wrong digest is rejected.
@@ -236,10 +232,7 @@ impl<'a> Probe<'a> {
     /// Returns whether a part with a wrong digest is rejected, and whether the finished object's checksum proves it. An
     /// error before either is known means that multipart uploads do not work at all.
     pub async fn keeps_parts(&self) -> Result<(bool, bool)> {
-        let upload = self
-            .store
-            .start_upload(&self.parts, BODY.len() as u64, self.algorithm)
-            .await?;
+        let upload = self.start(&self.parts, BODY).await?;
         let sent = self.send_parts(&upload).await;
         if sent.is_err() {
             // A remaining pending upload is removed by `gc`; the first error is more useful.
@@ -250,25 +243,15 @@ impl<'a> Probe<'a> {
 
     async fn send_parts(&self, upload: &str) -> Result<(bool, bool)> {
         let wrong = wrong_digest(self.algorithm, BODY);
-        let refused = match self
-            .store
-            .upload_part(&self.parts, upload, 0, sent(BODY), &wrong)
-            .await
-        {
+        let part = self.store.upload_part(&self.parts, upload, 0, sent(BODY), &wrong);
+        let refused = match part.await {
             Ok(_) => false,
             Err(error) if is_refusal(&error) => true,
             Err(error) => return Err(error),
         };
         let receipt = self.send_part(&self.parts, upload, BODY).await?;
         let digest = receipt.digest;
-        self.store
-            .complete_upload(
-                &self.parts,
-                upload,
-                &[receipt],
-                &FileDigest::from_parts(&[digest]),
-            )
-            .await?;
+        self.complete(&self.parts, upload, receipt).await?;
         Ok((refused, proves(&self.head(&self.parts).await?, &digest)))
     }
 
@@ -283,17 +266,9 @@ impl<'a> Probe<'a> {
         if !self.store.capabilities().multipart_is_create_only {
             return Ok(true);
         }
-        let upload = self
-            .store
-            .start_upload(&self.whole, OTHER_BODY.len() as u64, self.algorithm)
-            .await?;
+        let upload = self.start(&self.whole, OTHER_BODY).await?;
         let completed = match self.send_part(&self.whole, &upload, OTHER_BODY).await {
-            Ok(receipt) => {
-                let digest = FileDigest::from_parts(&[receipt.digest]);
-                self.store
-                    .complete_upload(&self.whole, &upload, &[receipt], &digest)
-                    .await
-            }
+            Ok(receipt) => self.complete(&self.whole, &upload, receipt).await,
             Err(error) => Err(error),
         };
         if !matches!(completed, Ok(Created::Written(_))) {
@@ -305,10 +280,7 @@ impl<'a> Probe<'a> {
     /// Returns whether an upload with a part is listed as pending, and whether it can be aborted and is no longer
     /// pending afterwards.
     pub async fn lists_and_aborts(&self) -> Result<(bool, bool)> {
-        let upload = self
-            .store
-            .start_upload(&self.dropped, BODY.len() as u64, self.algorithm)
-            .await?;
+        let upload = self.start(&self.dropped, BODY).await?;
         let sent = self.send_part(&self.dropped, &upload, BODY).await;
         let listed = self.is_pending(&upload).await;
         self.store.abort_upload(&self.dropped, &upload).await?;
@@ -337,6 +309,20 @@ impl<'a> Probe<'a> {
             .await?;
         let are_gone = self.store.head(&self.parts).await?.is_none();
         Ok(Some(are_gone && self.store.capabilities().deletes_in_batches))
+    }
+
+    async fn create(&self, key: &str, body: &'static [u8]) -> Result<Created> {
+        self.store.create(key, sent(body), &self.digest(body)).await
+    }
+
+    async fn start(&self, key: &str, body: &[u8]) -> Result<String> {
+        let size_bytes = body.len() as u64;
+        self.store.start_upload(key, size_bytes, self.algorithm).await
+    }
+
+    async fn complete(&self, key: &str, upload: &str, receipt: PartReceipt) -> Result<Created> {
+        let digest = FileDigest::from_parts(&[receipt.digest]);
+        self.store.complete_upload(key, upload, &[receipt], &digest).await
     }
 
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {

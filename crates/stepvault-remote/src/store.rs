@@ -156,6 +156,16 @@ pub struct IgnoredAttribute {
     pub reported: Option<String>,
 }
 
+impl IgnoredAttribute {
+    pub(crate) fn new(setting: &'static str, requested: impl Into<String>, reported: Option<&str>) -> Self {
+        Self {
+            setting,
+            requested: requested.into(),
+            reported: reported.map(str::to_owned),
+        }
+    }
+}
+
 impl fmt::Display for IgnoredAttribute {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::generic::transport::patience;
+use crate::pieces::patience;
 
 /// Time limits for calls.
 #[derive(Debug, Clone, Copy)]

@@ -73,7 +73,7 @@ fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporar
         return Ok(None);
     }
     let path = parent(&layout.path(to)?).join(temporary_name());
-    let file = in_directory_of(WHAT, layout, to, || create(&path))?;
+    let file = in_directory_of(WHAT, layout, to, |_| create(&path))?;
     Ok(Some((source, Temporary { path, file }, size_bytes)))
 }
 

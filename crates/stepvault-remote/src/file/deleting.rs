@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::Result;
 use stepvault_local::{durable, errors};
 
 use super::layout::{Layout, TEMPORARY_PREFIX, parent};
+use crate::causes::if_found;
 
 const WHAT: &str = "cannot delete the object";
 /// An older temporary file belongs to no write in progress.
@@ -44,10 +45,7 @@ pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
         .map(|directory| first_existing(layout, directory))
         .collect();
     for directory in existing.iter().filter(|directory| directory.is_dir()) {
-        match durable::fsync_directory(directory) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            outcome => outcome?,
-        }
+        if_found(durable::fsync_directory(directory))?;
     }
     failed.map_or(Ok(()), Err)
 }

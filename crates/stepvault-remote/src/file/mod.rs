@@ -17,7 +17,6 @@ mod uploads;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -31,7 +30,8 @@ use self::beneath::another_root;
 use self::blocking::Blocking;
 use self::layout::Layout;
 use self::uploads::Upload;
-use crate::generic::options::{check_scheme, refuse_options};
+use crate::causes::if_found;
+use crate::options::{check_scheme, refuse_options};
 use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
@@ -49,7 +49,7 @@ const REMOVED: &str = "it was removed right after it was written";
 pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     check_scheme(settings, Scheme::File)?;
     refuse_options(settings)?;
-    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let stall_timeout = settings.stall_timeout();
     Ok(Arc::new(FileStore {
         url: settings.url.to_string(),
         layout: Layout {
@@ -67,25 +67,25 @@ struct FileStore {
 }
 
 impl FileStore {
-    /// Runs `work` on a copy of the layout, on a thread where it may block.
+    /// Runs `work` on copies of the layout and the key, on a thread where it may block.
     async fn run<T: Send + 'static>(
         &self,
         what: &str,
         key: &str,
         size_bytes: u64,
-        work: impl FnOnce(&Layout) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Layout, &str) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (layout, owned) = (self.layout.clone(), what.to_owned());
-        self.blocking
-            .run(what, &self.layout.root.join(key), size_bytes, move || {
-                let root = layout.root_identity(&owned)?;
-                let outcome = work(&layout)?;
-                if layout.root_identity(&owned)? != root {
-                    return Err(another_root(&owned, &layout.root));
-                }
-                Ok(outcome)
-            })
-            .await
+        let (layout, path) = (self.layout.clone(), self.layout.root.join(key));
+        let (operation, key) = (what.to_owned(), key.to_owned());
+        let watched = move || {
+            let root = layout.root_identity(&operation)?;
+            let outcome = work(&layout, &key)?;
+            if layout.root_identity(&operation)? != root {
+                return Err(another_root(&operation, &layout.root));
+            }
+            Ok(outcome)
+        };
+        self.blocking.run(what, &path, size_bytes, watched).await
     }
 
     /// Like [`Self::run`], for work that only reads.
@@ -93,28 +93,28 @@ impl FileStore {
         &self,
         what: &str,
         key: &str,
-        work: impl FnOnce(&Layout) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Layout, &str) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (layout, owned) = (self.layout.clone(), what.to_owned());
-        self.blocking
-            .read(what, &self.layout.root.join(key), 0, move || {
-                layout.directory(&owned, "")?;
-                work(&layout)
-            })
-            .await
+        let (layout, path) = (self.layout.clone(), self.layout.root.join(key));
+        let (operation, key) = (what.to_owned(), key.to_owned());
+        let checked = move || {
+            layout.directory(&operation, "")?;
+            work(&layout, &key)
+        };
+        self.blocking.read(what, &path, 0, checked).await
     }
 
     fn upload(&self, upload: &str) -> Result<Upload> {
         Upload::parse(&self.layout, upload)
     }
 
-    /// Returns the result of a write of `size_bytes` at `key`.
+    /// Returns the result of a write at `key`, of `size_bytes` where that is known.
     async fn created(
         &self,
         what: &str,
         key: &str,
         outcome: CreateOutcome,
-        size_bytes: u64,
+        size_bytes: Option<u64>,
     ) -> Result<Created> {
         if outcome == CreateOutcome::Exists {
             return Ok(Created::Exists);
@@ -127,14 +127,14 @@ impl FileStore {
         let head = self.head(key).await?;
         // Not retried here: the caller must check the remote's marker first.
         let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()).lasting())?;
-        if head.info.size_bytes != size_bytes {
-            let why = format!(
-                "{size_bytes} bytes were written and the file has {}",
-                head.info.size_bytes
-            );
-            return Err(fault(ErrorKind::Damaged, why));
+        let found_bytes = head.info.size_bytes;
+        match size_bytes {
+            Some(size_bytes) if size_bytes != found_bytes => {
+                let why = format!("{size_bytes} bytes were written and the file has {found_bytes}");
+                Err(fault(ErrorKind::Damaged, why))
+            }
+            _ => Ok(Created::Written(head)),
         }
-        Ok(Created::Written(head))
     }
 }
 
@@ -168,32 +168,25 @@ impl RemoteStore for FileStore {
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         const WHAT: &str = "cannot write the object";
-        let owned = key.to_owned();
-        let work = move |layout: &Layout| {
-            let path = layout.path(&owned)?;
-            let blocks = body.held(WHAT, &owned)?;
-            placing::in_directory_of(WHAT, layout, &owned, || durable::create_new_of(&path, &blocks))
+        let work = move |layout: &Layout, key: &str| {
+            let blocks = body.held(WHAT, key)?;
+            placing::in_directory_of(WHAT, layout, key, |path| durable::create_new_of(path, &blocks))
         };
         let outcome = self.run(WHAT, key, digest.size_bytes, work).await?;
-        self.created(WHAT, key, outcome, digest.size_bytes).await
+        self.created(WHAT, key, outcome, Some(digest.size_bytes)).await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
         const WHAT: &str = "cannot replace the object";
-        let owned = key.to_owned();
-        let work = move |layout: &Layout| {
-            let path = layout.path(&owned)?;
-            placing::in_directory_of(WHAT, layout, &owned, || durable::replace(&path, &body))
+        let work = move |layout: &Layout, key: &str| {
+            placing::in_directory_of(WHAT, layout, key, |path| durable::replace(path, &body))
         };
         self.run(WHAT, key, digest.size_bytes, work).await
     }
 
     async fn start_upload(&self, key: &str, size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
-        let owned = key.to_owned();
-        self.run("cannot begin an upload", key, 0, move |layout| {
-            Upload::start(layout, &owned, size_bytes)
-        })
-        .await
+        let start = move |layout: &Layout, key: &str| Upload::start(layout, key, size_bytes);
+        self.run("cannot begin an upload", key, 0, start).await
     }
 
     async fn upload_part(
@@ -206,10 +199,8 @@ impl RemoteStore for FileStore {
     ) -> Result<PartReceipt> {
         let (upload, digest) = (self.upload(upload)?, *digest);
         let what = format!("cannot upload part {}", index + 1);
-        self.run(&what, key, digest.size_bytes, move |_| {
-            upload.write_part(index, &body, &digest)
-        })
-        .await
+        let write = move |_: &Layout, _: &str| upload.write_part(index, &body, &digest);
+        self.run(&what, key, digest.size_bytes, write).await
     }
 
     async fn complete_upload(
@@ -221,37 +212,29 @@ impl RemoteStore for FileStore {
     ) -> Result<Created> {
         const WHAT: &str = "cannot complete the upload";
         let (upload, parts, size_bytes) = (self.upload(upload)?, parts.to_vec(), digest.size_bytes);
-        let owned = key.to_owned();
-        let work = move |layout: &Layout| upload.complete(layout, &owned, &parts, size_bytes);
+        let work = move |layout: &Layout, key: &str| upload.complete(layout, key, &parts, size_bytes);
         // Each part was synced when it was written; only the rename is left to wait for.
         let outcome = self.run(WHAT, key, 0, work).await?;
-        self.created(WHAT, key, outcome, size_bytes).await
+        self.created(WHAT, key, outcome, Some(size_bytes)).await
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        match self.upload(upload) {
-            Ok(upload) => {
-                self.run("cannot abort the upload", key, 0, move |_| upload.abort())
-                    .await
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
+        let Some(upload) = if_found(self.upload(upload))? else {
+            return Ok(());
+        };
+        let abort = move |_: &Layout, _: &str| upload.abort();
+        self.run("cannot abort the upload", key, 0, abort).await
     }
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        let listed = self.read_by("cannot list the pending uploads", "", uploads::pending);
-        Ok(crate::listed::uploads(prefix, listed.await?))
+        let list = |layout: &Layout, _: &str| uploads::pending(layout);
+        let listed = self.read_by("cannot list the pending uploads", "", list).await?;
+        Ok(crate::listed::uploads(prefix, listed))
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        let owned = key.to_owned();
-        let info = self
-            .read_by("cannot read the object's metadata", key, move |layout| {
-                reading::info(layout, &owned)
-            })
-            .await?;
-        Ok(info.map(|info| ObjectHead {
+        let info = self.read_by("cannot read the object's metadata", key, reading::info);
+        Ok(info.await?.map(|info| ObjectHead {
             info,
             checksum: StoredChecksum::None,
         }))
@@ -267,35 +250,24 @@ impl RemoteStore for FileStore {
 
     async fn sync(&self, keys: &[String]) -> Result<()> {
         let owned = keys.to_vec();
-        let what = "cannot sync the objects";
-        self.run(what, "", 0, move |layout| placing::make_sure(layout, &owned))
-            .await
+        let sync = move |layout: &Layout, _: &str| placing::sync_names(layout, &owned);
+        self.run("cannot sync the objects", "", 0, sync).await
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
         let owned = keys.to_vec();
         // Each key may wait for the disk once, so the time limit counts a few KiB for each.
         let size_bytes = keys.len() as u64 * (64 << 10);
-        self.run("cannot delete the objects", "", size_bytes, move |layout| {
-            deleting::delete(layout, &owned)
-        })
-        .await
+        let delete = move |layout: &Layout, _: &str| deleting::delete(layout, &owned);
+        self.run("cannot delete the objects", "", size_bytes, delete)
+            .await
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        const WHAT: &str = "cannot copy the object";
         let outcome = copying::copy(&self.layout, self.blocking, from, to).await?;
-        if outcome == CreateOutcome::Exists {
-            return Ok(Created::Exists);
-        }
-        let head = self.head(to).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, WHAT)
-                .on(self.layout.root.join(to).display())
-                .because(REMOVED)
-                .lasting()
-        })?;
-        Ok(Created::Written(head))
+        self.created(copying::WHAT, to, outcome, None).await
     }
+
     async fn copy_part(
         &self,
         from: &str,
@@ -306,7 +278,8 @@ impl RemoteStore for FileStore {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let (upload, from, digest) = (self.upload(upload)?, from.to_owned(), *digest);
-        let work = move |layout: &Layout| copying::copy_part(layout, &from, &upload, index, start, &digest);
+        let work =
+            move |layout: &Layout, _: &str| copying::copy_part(layout, &from, &upload, index, start, &digest);
         self.run(copying::WHAT, key, digest.size_bytes, work).await
     }
 }

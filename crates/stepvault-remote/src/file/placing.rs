@@ -10,6 +10,7 @@ use stepvault_local::errors;
 
 use super::beneath::another_root;
 use super::layout::{Layout, parent};
+use crate::causes::if_found;
 
 /// How often a directory may be removed by another process between its creation and its use.
 const MAXIMUM_ATTEMPTS: u32 = 100;
@@ -22,12 +23,11 @@ pub(super) fn place(
     temporary: &Path,
     key: &str,
 ) -> Result<CreateOutcome> {
-    let target = layout.path(key)?;
     file.sync_all()
         .map_err(|error| errors::io(what, temporary, error))?;
-    in_directory_of(what, layout, key, || {
-        let outcome = durable::rename_new(what, temporary, &target)?;
-        durable::fsync_directory(parent(&target))?;
+    in_directory_of(what, layout, key, |target| {
+        let outcome = durable::rename_new(what, temporary, target)?;
+        durable::fsync_directory(parent(target))?;
         Ok(outcome)
     })
 }
@@ -46,26 +46,23 @@ pub(super) fn taken(layout: &Layout, key: &str) -> Result<CreateOutcome> {
 }
 
 /// Syncs the names of the files at these keys. Missing files are ignored.
-pub(super) fn make_sure(layout: &Layout, keys: &[String]) -> Result<()> {
+pub(super) fn sync_names(layout: &Layout, keys: &[String]) -> Result<()> {
     let mut directories = BTreeSet::new();
     for key in keys {
         let path = layout.path(key)?;
         if directories.insert(parent(&path).to_path_buf()) {
-            match durable::fsync_name_found(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                outcome => outcome?,
-            }
+            if_found(durable::fsync_name_found(&path))?;
         }
     }
     Ok(())
 }
 
-/// Creates the directories above `key`, then runs `write`, which creates something at `key`.
+/// Creates the directories above `key`, then runs `write`, which creates something there, on its path.
 pub(super) fn in_directory_of<T>(
     what: &str,
     layout: &Layout,
     key: &str,
-    mut write: impl FnMut() -> Result<T>,
+    mut write: impl FnMut(&Path) -> Result<T>,
 ) -> Result<T> {
     let target = layout.path(key)?;
     let directory = parent(&target);
@@ -79,7 +76,8 @@ pub(super) fn in_directory_of<T>(
         // Checked before and after: existing directories may be links, and new ones may have been replaced by links.
         let (directories, _) = key.rsplit_once('/').unwrap_or(("", key));
         layout.directory(what, directories)?;
-        let outcome = durable::create_directories_below(&layout.root, directory).and_then(|()| write());
+        let outcome =
+            durable::create_directories_below(&layout.root, directory).and_then(|()| write(&target));
         match outcome {
             // Another process that deletes objects removes emptied directories.
             Err(error) if error.kind() == ErrorKind::NotFound && attempts < MAXIMUM_ATTEMPTS => {}

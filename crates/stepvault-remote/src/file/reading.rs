@@ -15,8 +15,8 @@ use stepvault_local::errors;
 
 use super::blocking::Blocking;
 use super::layout::Layout;
-use crate::generic::objects::shorter_than_asked;
-use crate::generic::pieces::MAXIMUM_PIECE_BYTES;
+use crate::pieces::MAXIMUM_PIECE_BYTES;
+use crate::pieces::shorter_than_asked;
 use crate::store::ObjectInfo;
 
 const WHAT: &str = "cannot read the object";

@@ -1,19 +1,15 @@
-//! Endpoint and credentials of the store, from one source for both clients.
+//! Endpoint and credentials of the store, from one source for Google's client and the own requests.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credentials, anonymous};
 use google_cloud_auth::errors::CredentialsError;
-use object_store::CredentialProvider;
-use object_store::gcp::GcpCredential;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials as FoundCredentials};
 use stepvault_core::{Error, ErrorKind, Result};
 use url::Url;
 
-use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
+use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 
 /// Google's own endpoint.
 const GOOGLE: &str = "https://storage.googleapis.com";
@@ -52,7 +48,7 @@ impl Access {
     /// The token is sent only to Google's own hosts, unless the endpoint is configured with `send-token`. An emulator
     /// gets none.
     pub(super) async fn new(settings: &RemoteSettings) -> Result<Self> {
-        let patience = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+        let patience = settings.stall_timeout();
         let emulator = || {
             std::env::var(EMULATOR_VARIABLE)
                 .ok()
@@ -73,12 +69,10 @@ impl Access {
                 .on(url.origin().ascii_serialization())
                 .because("it has a query or a fragment"));
         }
-        let token = token_for(&url, is_emulator, settings, patience).await?;
-        let plain_http = url.scheme() == "http";
         Ok(Self {
-            endpoint: text_of(&url),
-            plain_http,
-            token,
+            token: token_for(&url, is_emulator, settings, patience).await?,
+            endpoint: url.as_str().trim_end_matches('/').to_owned(),
+            plain_http: url.scheme() == "http",
             patience,
         })
     }
@@ -108,9 +102,7 @@ impl Access {
             }
         }
     }
-}
 
-impl Access {
     /// Returns the source of the token, determined in Google's own order, after fetching one. The library does not
     /// report the expiry: it renews tokens by itself.
     pub(super) async fn credentials(&self) -> Result<FoundCredentials> {
@@ -147,35 +139,6 @@ fn source(
         None => CredentialSource::Machine,
     }
 }
-
-/// For `object_store`, which requests a token before each request; the token is cached and renewed by the layer below.
-#[async_trait]
-impl CredentialProvider for Access {
-    type Credential = GcpCredential;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<GcpCredential>> {
-        let bearer = self
-            .bearer()
-            .await
-            .map_err(|error| object_store::Error::Generic {
-                store: "GCS",
-                source: Box::new(NoCredentials(error)),
-            })?;
-        Ok(Arc::new(GcpCredential { bearer }))
-    }
-}
-
-/// Carries our own error through `object_store`.
-#[derive(Debug)]
-pub(crate) struct NoCredentials(pub(crate) Error);
-
-impl std::fmt::Display for NoCredentials {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
-impl std::error::Error for NoCredentials {}
 
 /// Returns whether a failure to get a token is transient or means wrong credentials.
 pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
@@ -238,10 +201,6 @@ fn with_scheme(host: &str) -> String {
     } else {
         format!("http://{host}")
     }
-}
-
-fn text_of(url: &Url) -> String {
-    url.as_str().trim_end_matches('/').to_owned()
 }
 
 #[cfg(test)]

@@ -1,19 +1,33 @@
-//! Requests that neither SDK supports. Of Google's XML API: parts with checksums, completion, listings with generations,
-//! pending uploads. Of its JSON API what the SDK makes over another protocol: bucket metadata, copies, compositions,
-//! listings, deletions.
+//! The requests that stepvault sends to a bucket itself, over one HTTP client: to Google's JSON API, and for uploads in
+//! parts to its XML API. Google's own client would hand a connection a whole body and could not take it back, and it does
+//! the most of this over another protocol.
+
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request};
-use stepvault_core::digest::Crc32c;
-use stepvault_core::store_facts::Credentials;
+use serde::de::DeserializeOwned;
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::timeout;
 
 use super::access::Access;
-use super::client::Client;
 use super::xml::{Element, root};
-use crate::generic::errors::refused;
-use crate::generic::keys::KeySpace;
-use crate::generic::transport::Refusal;
-use crate::payload::Payload;
+use crate::http::CONNECT_TIMEOUT;
+use crate::http::body::{BodyFault, beginning, whole};
+use crate::http::lent::{TakeBack, lend};
+use crate::http::refusal::{Refusal, lost};
+use crate::http::tls::{Authorities, ClientIdentity};
+use crate::keys::{KeySpace, percent_encode};
+use crate::payload::{Payload, PayloadBody};
+use crate::pieces::patience;
+
+/// Maximum length of a document that is read: a page of 1,000 entries has well under 2 MiB.
+const MAXIMUM_DOCUMENT_BYTES: usize = 16 << 20;
+/// The type of the bytes of every object.
+pub(super) const CONTENT_TYPE: &str = "application/octet-stream";
+
+pub(super) const COMPLETE: &str = "cannot complete the upload";
+pub(super) const PENDING: &str = "cannot list the pending uploads";
 
 /// Options for every new object.
 #[derive(Debug, Clone, Default)]
@@ -22,42 +36,82 @@ pub(super) struct ObjectOptions {
     pub(super) kms_key: Option<String>,
 }
 
-/// The XML API of one bucket.
+/// The APIs of one bucket.
 #[derive(Debug, Clone)]
 pub(super) struct Api {
     pub(super) url: String,
     pub(super) bucket: String,
     pub(super) keys: KeySpace,
     pub(super) options: ObjectOptions,
+    pub(super) stall_timeout: Duration,
     access: Access,
-    client: Client,
+    http: reqwest::Client,
 }
 
 /// A request to be sent.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     /// The operation, for error messages.
-    pub(super) what: &'a str,
-    pub(super) method: Method,
-    /// The key; `None` for the bucket itself.
-    pub(super) key: Option<&'a str>,
+    what: &'a str,
+    method: Method,
+    /// The key, for error messages; `None` for the bucket itself.
+    key: Option<&'a str>,
+    /// What follows the endpoint, encoded.
+    path: String,
     /// Names and values, not encoded.
-    pub(super) query: &'a [(&'a str, &'a str)],
-    pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) body: Payload,
+    query: Vec<(&'static str, String)>,
+    headers: Vec<(&'static str, String)>,
+    body: Payload,
 }
 
 impl<'a> Call<'a> {
-    /// Returns a request without query, headers and body.
-    pub(super) fn new(what: &'a str, method: Method, key: Option<&'a str>) -> Self {
-        Self {
-            what,
-            method,
-            key,
-            query: &[],
-            headers: Vec::new(),
-            body: Payload::default(),
+    /// Names an object in messages.
+    pub(super) fn about(mut self, key: &'a str) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Adds to the path, which is encoded already.
+    pub(super) fn below(mut self, path: &str) -> Self {
+        self.path.push_str(path);
+        self
+    }
+
+    /// Adds parameters.
+    pub(super) fn query<V: Into<String>>(
+        mut self,
+        query: impl IntoIterator<Item = (&'static str, V)>,
+    ) -> Self {
+        let query = query.into_iter().map(|(name, value)| (name, value.into()));
+        self.query.extend(query);
+        self
+    }
+
+    /// Adds headers.
+    pub(super) fn headers(mut self, headers: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.headers.extend(headers);
+        self
+    }
+
+    /// Sets the body and its type.
+    pub(super) fn body(mut self, content_type: &str, body: impl Into<Payload>) -> Self {
+        self.body = body.into();
+        self.headers([("content-type", content_type.to_owned())])
+    }
+
+    /// Sets the body of part of an upload, which has no type.
+    pub(super) fn part(mut self, body: Payload) -> Self {
+        self.body = body;
+        self
+    }
+
+    fn url(&self, endpoint: &str) -> String {
+        let mut url = format!("{endpoint}{}", self.path);
+        for (index, (name, value)) in self.query.iter().enumerate() {
+            url.push(if index == 0 { '?' } else { '&' });
+            url.extend([*name, "=", &percent_encode(value, "")]);
         }
+        url
     }
 }
 
@@ -65,28 +119,30 @@ impl<'a> Call<'a> {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) headers: HeaderMap,
-    document: String,
+    pub(super) document: String,
     subject: String,
     what: String,
 }
 
 impl Api {
-    pub(super) fn new(
-        access: Access,
-        url: String,
-        bucket: String,
-        keys: KeySpace,
-        options: ObjectOptions,
-        client: Client,
-    ) -> Self {
-        Self {
-            url,
-            bucket,
-            keys,
-            options,
+    /// Reads the settings, and the credentials of Google's chain. Makes no request, except where [`Access::new`] does.
+    ///
+    /// # Errors
+    /// `Usage` when the endpoint, an authority or the certificate cannot be used; `Denied` without credentials.
+    pub(super) async fn new(settings: &RemoteSettings) -> Result<Self> {
+        let access = Access::new(settings).await?;
+        Ok(Self {
+            url: settings.url.to_string(),
+            bucket: settings.url.bucket.clone(),
+            keys: KeySpace::new(&settings.url.prefix),
+            options: ObjectOptions {
+                storage_class: settings.storage_class.clone(),
+                kms_key: settings.kms_key.clone(),
+            },
+            stall_timeout: settings.stall_timeout(),
+            http: http_client(settings, access.plain_http)?,
             access,
-            client,
-        }
+        })
     }
 
     /// Returns the URL of an object, for messages.
@@ -94,78 +150,115 @@ impl Api {
         key.map_or_else(|| self.url.clone(), |key| format!("{}/{key}", self.url))
     }
 
-    /// Fails where there are no credentials, with our own message and time limit; cheap where there are.
-    pub(super) async fn check_credentials(&self) -> Result<()> {
-        self.access.bearer().await.map(|_| ())
+    /// Returns endpoint and credentials.
+    pub(super) fn access(&self) -> &Access {
+        &self.access
     }
 
-    /// Fetches the credentials and returns their source.
-    pub(super) async fn credentials(&self) -> Result<Credentials> {
-        self.access.credentials().await
+    /// Returns a request to the JSON API about the object at `key`, or about the bucket.
+    pub(super) fn json<'a>(&self, what: &'a str, method: Method, key: Option<&'a str>) -> Result<Call<'a>> {
+        let call = self.call(what, method, key, "/storage/v1/b/");
+        Ok(match key {
+            Some(key) => call.below("/o/").below(&self.encoded(key)?),
+            None => call,
+        })
     }
 
-    /// Returns the given `fields` of the bucket from the JSON API.
-    pub(super) async fn bucket_document(&self, what: &str, fields: &str) -> Result<String> {
-        let call = Call::new(what, Method::GET, None);
-        self.send_json(&format!("?fields={}", encode(fields)), call).await
+    /// Returns the request to the JSON API that uploads the object at `key`.
+    pub(super) fn json_upload<'a>(&self, what: &'a str, key: &'a str) -> Result<Call<'a>> {
+        let name = self.keys.full(key)?;
+        let call = self.call(what, Method::POST, Some(key), "/upload/storage/v1/b/");
+        Ok(call
+            .below("/o")
+            .query([("uploadType", "multipart".to_owned()), ("name", name)]))
     }
 
-    /// Sends one request to the JSON API and reads its answer. `path` follows the bucket's own path.
-    pub(super) async fn send_json(&self, path: &str, call: Call<'_>) -> Result<String> {
-        Ok(self.send_to(self.json_url(path), call).await?.document)
+    /// Returns a request to the XML API about the object at `key`, or about the bucket.
+    pub(super) fn xml<'a>(&self, what: &'a str, method: Method, key: Option<&'a str>) -> Result<Call<'a>> {
+        let call = self.call(what, method, key, "/");
+        Ok(match key {
+            Some(key) => call.below("/").below(&self.encoded(key)?),
+            None => call,
+        })
     }
 
-    /// Sends one request that creates an object through the JSON API, and reads its answer.
-    pub(super) async fn send_insert(&self, query: &str, call: Call<'_>) -> Result<String> {
-        let (endpoint, bucket) = (&self.access.endpoint, encode(&self.bucket));
-        let url = format!("{endpoint}/upload/storage/v1/b/{bucket}/o?{query}");
-        Ok(self.send_to(url, call).await?.document)
+    fn call<'a>(&self, what: &'a str, method: Method, key: Option<&'a str>, above: &str) -> Call<'a> {
+        Call {
+            what,
+            method,
+            key,
+            path: format!("{above}{}", percent_encode(&self.bucket, "")),
+            query: Vec::new(),
+            headers: Vec::new(),
+            body: Payload::default(),
+        }
     }
 
-    /// Sends one request to the JSON API and returns its answer with the body unread.
-    pub(super) async fn open_json(&self, path: &str, call: Call<'_>) -> Result<reqwest::Response> {
-        let (what, subject) = (call.what, self.subject(call.key));
-        let request = self.request(self.json_url(path), call).await?;
-        let (response, _take_back) = self.client.open(what, &subject, request).await?;
-        Ok(response)
+    /// Returns the name of `key` in the bucket, so that no byte of it has a special meaning in a URL.
+    pub(super) fn encoded(&self, key: &str) -> Result<String> {
+        Ok(percent_encode(&self.keys.full(key)?, ""))
     }
 
-    fn json_url(&self, path: &str) -> String {
-        format!(
-            "{}/storage/v1/b/{}{path}",
-            self.access.endpoint,
-            encode(&self.bucket)
-        )
-    }
-
-    /// Sends one request and reads its answer.
+    /// Sends one request and reads the document of a 2xx answer.
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Answer> {
-        let url = self.request_url(call.key, call.query)?;
-        self.send_to(url, call).await
-    }
-
-    async fn send_to(&self, url: String, call: Call<'_>) -> Result<Answer> {
-        let (what, subject) = (call.what, self.subject(call.key));
-        let request = self.request(url, call).await?;
-        let (headers, document) = self.client.send(what, &subject, request).await?;
+        let (what, subject) = (call.what.to_owned(), self.subject(call.key));
+        let (response, _take_back) = self.open(call).await?;
+        let headers = response.headers().clone();
+        let fault = |kind, why: String| Error::new(kind, &what).on(&subject).because(why);
+        let read = whole(
+            response.bytes_stream(),
+            self.stall_timeout,
+            MAXIMUM_DOCUMENT_BYTES,
+        )
+        .await;
+        let document = read.map_err(|error| match error {
+            BodyFault::Lost(error) => client_error(&what, &subject, error),
+            BodyFault::TooLong => fault(ErrorKind::Failed, error.to_string()),
+            BodyFault::Silent(_) | BodyFault::TooSlow(_) => fault(ErrorKind::Unreachable, error.to_string()),
+        })?;
+        let document = String::from_utf8(document)
+            .map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text".to_owned()))?;
         Ok(Answer {
             headers,
             document,
             subject,
-            what: what.to_owned(),
+            what,
         })
     }
 
-    async fn request(&self, url: String, call: Call<'_>) -> Result<Request<Payload>> {
-        let subject = self.subject(call.key);
+    /// Sends one request and returns a 2xx answer whose body has not been read, and what keeps the request's body until
+    /// it has.
+    pub(super) async fn open(&self, call: Call<'_>) -> Result<(reqwest::Response, TakeBack<PayloadBody>)> {
+        let (what, subject) = (call.what, self.subject(call.key));
+        let limit = patience(self.stall_timeout, call.body.size_bytes());
+        let (parts, payload) = self.request(call).await?.into_parts();
+        let (body, take_back) = lend(payload.into_body());
+        let request = Request::from_parts(parts, reqwest::Body::wrap(body));
+        let request = request
+            .try_into()
+            .map_err(|error| client_error(what, &subject, error))?;
+        let response = timeout(limit, self.http.execute(request))
+            .await
+            .map_err(|_| lost(what, &subject, false, &Silent(limit)))?
+            .map_err(|error| client_error(what, &subject, error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok((response, take_back));
+        }
+        let headers = response.headers().clone();
+        let document = beginning(response.bytes_stream(), self.stall_timeout).await;
+        Err(refusal_of(status.as_u16(), &headers, &document).to_error(what, &subject))
+    }
+
+    async fn request(&self, call: Call<'_>) -> Result<Request<Payload>> {
         let fault = |error: http::Error| {
             Error::new(ErrorKind::Failed, call.what)
-                .on(&subject)
+                .on(self.subject(call.key))
                 .caused_by(error)
         };
         let mut request = Request::builder()
-            .method(call.method)
-            .uri(url)
+            .uri(call.url(&self.access.endpoint))
+            .method(&call.method)
             .header(http::header::CONTENT_LENGTH, call.body.size_bytes());
         let bearer = self.access.bearer().await?;
         if !bearer.is_empty() {
@@ -174,134 +267,98 @@ impl Api {
             value.set_sensitive(true);
             request = request.header(http::header::AUTHORIZATION, value);
         }
-        for (name, value) in call.headers {
-            request = request.header(name, value);
+        for (name, value) in &call.headers {
+            request = request.header(*name, value);
         }
-        request.body(call.body).map_err(fault)
-    }
-
-    fn request_url(&self, key: Option<&str>, query: &[(&str, &str)]) -> Result<String> {
-        let mut url = format!("{}/{}", self.access.endpoint, encode(&self.bucket));
-        if let Some(key) = key {
-            url.push('/');
-            url.push_str(&encode(&self.keys.full(key)?));
-        }
-        for (index, (name, value)) in query.iter().enumerate() {
-            url.push(if index == 0 { '?' } else { '&' });
-            url.push_str(&encode(name));
-            url.push('=');
-            url.push_str(&encode(value));
-        }
-        Ok(url)
-    }
-
-    /// Returns the headers for storage class and encryption key of a new object.
-    pub(super) fn option_headers(&self) -> Vec<(&'static str, String)> {
-        let class = self
-            .options
-            .storage_class
-            .clone()
-            .map(|class| ("x-goog-storage-class", class));
-        let key = self
-            .options
-            .kms_key
-            .clone()
-            .map(|key| ("x-goog-encryption-kms-key-name", key));
-        class.into_iter().chain(key).collect()
-    }
-
-    /// Removes exactly the object that was written as `generation`, because it is damaged; best effort.
-    pub(super) async fn discard(&self, key: &str, generation: &str) {
-        const WHAT: &str = "cannot remove the damaged object";
-        if let Err(error) = self.delete_object(WHAT, key, Some(generation)).await {
-            tracing::warn!("{error}");
-        }
+        request.body(call.body.clone()).map_err(fault)
     }
 }
 
+/// Creates the client, with the authorities and the certificate that the settings name.
+fn http_client(settings: &RemoteSettings, plain_http: bool) -> Result<reqwest::Client> {
+    let fault = |error: reqwest::Error| {
+        Error::new(ErrorKind::Failed, "cannot open the remote")
+            .on(&settings.url)
+            .caused_by(error.without_url())
+    };
+    let mut builder = reqwest::Client::builder();
+    if let Some(path) = &settings.ca_file {
+        builder = builder.tls_certs_merge(Authorities::read(path)?.certificates().map_err(fault)?);
+    }
+    if let Some(identity) = ClientIdentity::of(settings)? {
+        builder = builder.identity(identity.into_inner());
+    }
+    builder
+        .user_agent(concat!("stepvault/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .https_only(!plain_http)
+        // A correct request is never redirected, and the token must not be sent to another host.
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(fault)
+}
+
+/// No byte of an answer arrived in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} seconds", .0.as_secs())]
+struct Silent(Duration);
+
+/// Returns the error for a failure of the HTTP client. The message already contains the URL.
+pub(super) fn client_error(what: &str, subject: &str, error: reqwest::Error) -> Error {
+    lost(what, subject, error.is_connect(), &error.without_url())
+}
+
+/// Returns the refusal. The JSON API has one code for a missing object and a missing bucket, and none for a wrong checksum:
+/// the text shows which it is.
+pub(super) fn refusal_of(status: u16, headers: &HeaderMap, document: &[u8]) -> Refusal {
+    let mut refusal = Refusal::new(status, headers, document);
+    let names_bucket = |text: &str| text.starts_with("The specified bucket") || text.starts_with("Bucket ");
+    if status == 404 && names_bucket(&refusal.message) {
+        "NoSuchBucket".clone_into(&mut refusal.code);
+    }
+    let text = refusal.message.to_ascii_lowercase();
+    if matches!(status, 400 | 412) && (text.contains("crc32c") || text.contains("md5")) {
+        "BadDigest".clone_into(&mut refusal.code);
+    }
+    refusal
+}
+
 impl Answer {
-    /// Returns the content of the document called `name`. A store may return 200 with an error document.
+    /// Returns the text of a header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Returns the error for a successful answer that cannot be used: the next attempt finds out what it meant.
+    pub(super) fn unusable(&self, why: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Unreachable, &self.what)
+            .on(&self.subject)
+            .because(why)
+    }
+
+    /// Returns the content of the JSON document.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(&self.document)
+            .map_err(|error| self.unusable(format!("the store's answer cannot be read ({error})")))
+    }
+
+    /// Returns the content of the XML document called `name`. A store may return 200 with an error document.
     pub(super) fn root(&self, name: &str) -> Result<Element> {
         if let Ok(error) = root(&self.document, "Error") {
-            let code = error.text("Code").unwrap_or_default();
-            let message = error.text("Message").unwrap_or_default();
             // The status reported success; the next attempt finds out whether it was.
-            let error = refused(
-                &self.what,
-                &self.subject,
-                &Refusal {
-                    status: 500,
-                    code,
-                    message,
-                    retry_after_seconds: None,
-                    is_of_store: true,
-                },
-            );
-            return Err(error);
+            let refusal = Refusal {
+                status: 500,
+                code: error.text("Code").unwrap_or_default(),
+                message: error.text("Message").unwrap_or_default(),
+                retry_after_seconds: None,
+                is_of_store: true,
+            };
+            return Err(refusal.to_error(&self.what, &self.subject));
         }
         root(&self.document, name).map_err(|error| {
             Error::new(error.kind(), &self.what)
                 .on(&self.subject)
                 .because(error)
         })
-    }
-}
-
-/// Returns the CRC-32C from the `x-goog-hash` headers, of which there may be several.
-pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
-    let values = headers
-        .get_all("x-goog-hash")
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    let text = values
-        .flat_map(|value| value.split(','))
-        .find_map(|item| item.trim().strip_prefix("crc32c="))?;
-    crc32c_from(text)
-}
-
-/// Returns a CRC-32C from Google's text form.
-pub(super) fn crc32c_from(text: &str) -> Option<Crc32c> {
-    use base64::Engine as _;
-    let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
-    Some(Crc32c(u32::from_be_bytes(bytes.try_into().ok()?)))
-}
-
-/// Percent-encodes everything except letters, digits and `-_.~`, so that no byte of a key has a special meaning.
-pub(super) fn encode(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes()
-        .fold(String::with_capacity(text.len()), |mut encoded, byte| {
-            if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-                encoded.push(char::from(byte));
-            } else {
-                let _ = write!(encoded, "%{byte:02X}");
-            }
-            encoded
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_byte_of_a_key_is_kept() {
-        assert_eq!(encode("a/b c%2F?#é+~"), "a%2Fb%20c%252F%3F%23%C3%A9%2B~");
-    }
-
-    #[test]
-    fn finds_the_checksum_in_any_of_the_headers() {
-        let mut headers = HeaderMap::new();
-        headers.append("x-goog-hash", HeaderValue::from_static("md5=AAAA"));
-        headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw=="));
-        assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
-        let mut headers = HeaderMap::new();
-        headers.append(
-            "x-goog-hash",
-            HeaderValue::from_static("crc32c=4waSgw==,md5=AAAA"),
-        );
-        assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
-        headers.insert("x-goog-hash", HeaderValue::from_static("crc32c=short"));
-        assert_eq!(crc32c_of(&headers), None);
     }
 }

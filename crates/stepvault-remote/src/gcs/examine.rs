@@ -1,38 +1,15 @@
-//! Metadata of a Google Cloud Storage bucket, and the credentials in use.
+//! Metadata of a Google Cloud Storage bucket.
 
-use async_trait::async_trait;
+use http::Method;
 use serde::Deserialize;
-use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, LifecycleRule, Versioning};
+use stepvault_core::store_facts::{BucketFacts, LifecycleRule, Versioning};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::GcsStore;
 use super::api::Api;
-use crate::examiner::Examiner;
-use crate::pending::Listed;
-use crate::store::PendingUpload;
 
 /// The requested fields, and no others: a bucket's description can be long.
 const FIELDS: &str = "versioning,lifecycle,softDeletePolicy";
 const WHAT: &str = "cannot read the bucket's rules";
-
-#[async_trait]
-impl Examiner for GcsStore {
-    async fn credentials(&self) -> Result<Option<Credentials>> {
-        self.api.credentials().await.map(Some)
-    }
-
-    async fn bucket(&self) -> Option<BucketFacts> {
-        Some(facts(&self.api).await)
-    }
-
-    async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
-        self.api.listed_uploads(prefix, most_pages).await.map(Some)
-    }
-
-    async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
-        self.api.uploaded_bytes(upload).await
-    }
-}
 
 /// Sends one request for versioning, lifecycle rules and soft delete.
 pub(super) async fn facts(api: &Api) -> BucketFacts {
@@ -47,8 +24,9 @@ pub(super) async fn facts(api: &Api) -> BucketFacts {
 }
 
 async fn described(api: &Api) -> Result<Bucket> {
-    let document = api.bucket_document(WHAT, FIELDS).await?;
-    serde_json::from_str(&document)
+    let call = api.json(WHAT, Method::GET, None)?.query([("fields", FIELDS)]);
+    let answer = api.send(call).await?;
+    serde_json::from_str(&answer.document)
         .map_err(|error| Error::new(ErrorKind::Failed, WHAT).on(&api.url).caused_by(error))
 }
 

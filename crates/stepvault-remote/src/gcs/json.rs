@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
@@ -14,18 +14,23 @@ use serde_json::{Value, json};
 use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::api::{Api, Call, ObjectOptions, encode};
-use super::client::http_error;
+use super::api::{Api, CONTENT_TYPE, client_error};
 use super::resource::{Described, FIELDS, Resource};
-use crate::generic::errors::transport_error;
-use crate::generic::objects::shorter_than_asked;
+use crate::causes::if_found;
+use crate::listed::{ObjectPage, paged};
 use crate::payload::Payload;
-use crate::store::{IgnoredAttribute, ObjectHead};
+use crate::pieces::{Expected, no_bytes, shorter_than_asked, watched};
+use crate::store::{IgnoredAttribute, ObjectHead, ObjectInfo};
 
-const CONTENT_TYPE: &str = "application/octet-stream";
 const READ: &str = "cannot read the object";
 /// The largest number of objects that one request joins.
 pub(super) const MAXIMUM_SOURCES: usize = 32;
+/// The directory of all temporary objects of a remote, which hold parts of uploads. Listings of the remote leave it out.
+pub(super) const UPLOADS_DIRECTORY: &str = ".stepvault-uploads/";
+/// Number of requests at once for one operation on several objects.
+pub(super) const REQUESTS_AT_ONCE: usize = 16;
+/// The condition that a key is unused.
+pub(super) const ONLY_IF_FREE: (&str, &str) = ("ifGenerationMatch", "0");
 
 /// A page of a listing.
 #[derive(Debug)]
@@ -58,72 +63,70 @@ pub(super) struct SourceObject {
     pub(super) generation: String,
 }
 
-/// Bytes as they arrive, with the length of the object that they are from.
-pub(super) struct Media {
-    pub(super) object_bytes: u64,
-    pub(super) bytes: BoxStream<'static, Result<Bytes>>,
-}
-
 impl Api {
-    fn object_path(&self, key: &str) -> Result<String> {
-        Ok(format!("/o/{}", encode(&self.keys.full(key)?)))
+    /// Returns an object, or `None` when it does not exist.
+    pub(super) async fn object(&self, key: &str) -> Result<Option<Described>> {
+        const WHAT: &str = "cannot read the object's metadata";
+        let call = self
+            .json(WHAT, Method::GET, Some(key))?
+            .query([("fields", FIELDS)]);
+        let answer = if_found(self.send(call).await)?;
+        answer.map(|answer| self.described(key, &answer)).transpose()
     }
 
     /// Returns the head of an object, or `None` when it does not exist.
-    pub(super) async fn object(&self, key: &str) -> Result<Option<ObjectHead>> {
-        const WHAT: &str = "cannot read the object's metadata";
-        let path = format!("{}?fields={}", self.object_path(key)?, encode(FIELDS));
-        match self
-            .send_json(&path, Call::new(WHAT, Method::GET, Some(key)))
-            .await
-        {
-            Ok(document) => Ok(Some(self.described(WHAT, key, &document)?.into_head(key))),
-            Err(missing) if missing.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub(super) async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
+        Ok(self.object(key).await?.map(|object| object.into_head(key)))
     }
 
     /// Returns the requested attributes that an object does not have by its metadata.
     pub(super) async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
-        let ObjectOptions {
-            storage_class,
-            kms_key,
-        } = &self.options;
-        if storage_class.is_none() && kms_key.is_none() {
+        let (class, kms_key) = (&self.options.storage_class, &self.options.kms_key);
+        if class.is_none() && kms_key.is_none() {
             return Ok(Vec::new());
         }
-        let what = "cannot read the object's attributes";
-        let path = format!("{}?fields=storageClass,kmsKeyName", self.object_path(key)?);
-        let document = self
-            .send_json(&path, Call::new(what, Method::GET, Some(key)))
+        let call = self.json("cannot read the object's attributes", Method::GET, Some(key))?;
+        let answer = self
+            .send(call.query([("fields", "storageClass,kmsKeyName")]))
             .await?;
-        let reported: Attributes = serde_json::from_str(&document).map_err(|error| {
-            Error::new(ErrorKind::Unreachable, what)
-                .on(self.subject(Some(key)))
-                .because(format!("the store's answer cannot be read ({error})"))
-        })?;
+        let reported: Attributes = answer.json()?;
         // The answer names the version of the key.
-        let key_name = reported.kms_key_name.map(|name| {
-            name.split("/cryptoKeyVersions/")
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        });
+        let key_name = reported.kms_key_name.as_deref();
+        let key_name = key_name.and_then(|name| name.split("/cryptoKeyVersions/").next());
         let compared = [
-            ("storage-class", storage_class, reported.storage_class),
+            ("storage-class", class, reported.storage_class.as_deref()),
             ("kms-key", kms_key, key_name),
         ];
-        Ok(compared
-            .into_iter()
-            .filter_map(|(setting, requested, reported)| {
-                let requested = requested.clone().filter(|_| *requested != reported)?;
-                Some(IgnoredAttribute {
-                    setting,
-                    requested,
-                    reported,
+        let ignored = compared.into_iter().filter_map(|(setting, requested, reported)| {
+            let requested = requested
+                .as_deref()
+                .filter(|requested| reported != Some(*requested))?;
+            Some(IgnoredAttribute::new(setting, requested, reported))
+        });
+        Ok(ignored.collect())
+    }
+
+    /// Lists all objects whose keys begin with `prefix`.
+    pub(super) fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        let prefix = self.keys.full_prefix(prefix);
+        paged(move |token| {
+            let prefix = prefix.clone();
+            async move {
+                let page = self
+                    .objects_page("cannot list the objects", &prefix, token.as_deref())
+                    .await?;
+                let objects = page.objects.into_iter().filter_map(|object| {
+                    let key = self.keys.key_of(&object.name);
+                    let key = key.filter(|key| !key.starts_with(UPLOADS_DIRECTORY))?;
+                    let key = key.to_owned();
+                    Some(object.into_head(&key).info)
+                });
+                Ok(ObjectPage {
+                    objects: objects.collect(),
+                    next: page.next,
                 })
-            })
-            .collect())
+            }
+        })
     }
 
     /// Returns one page of the objects whose names in the bucket begin with `prefix`.
@@ -133,40 +136,27 @@ impl Api {
         prefix: &str,
         token: Option<&str>,
     ) -> Result<ObjectsPage> {
-        let fault = |kind, why: String| Error::new(kind, what).on(self.subject(None)).because(why);
         let fields = format!("kind,nextPageToken,items({FIELDS})");
-        let mut path = format!("/o?prefix={}&fields={}", encode(prefix), encode(&fields));
-        if let Some(token) = token {
-            path.push_str("&pageToken=");
-            path.push_str(&encode(token));
-        }
-        let call = Call::new(what, Method::GET, None);
-        let document = self.send_json(&path, call).await.map_err(|error| {
-            if error.kind() != ErrorKind::NotFound {
-                return error;
-            }
-            self.no_bucket(what, None)
+        let call = self.json(what, Method::GET, None)?.below("/o");
+        let call = call
+            .query([("prefix", prefix), ("fields", &fields)])
+            .query(token.map(|token| ("pageToken", token)));
+        let answer = self.send(call).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => self.no_bucket(what, None),
+            _ => error,
         })?;
-        let answer: ListAnswer = serde_json::from_str(&document).map_err(|error| {
-            let why = format!("the store's answer cannot be read ({error})");
-            fault(ErrorKind::Unreachable, why)
-        })?;
+        let page: ListAnswer = answer.json()?;
         // Any other document would look like an empty listing.
-        if answer.kind != "storage#objects" {
-            let why = "the store's answer is not a listing".to_owned();
-            return Err(fault(ErrorKind::Unreachable, why));
+        if page.kind != "storage#objects" {
+            return Err(answer.unusable("the store's answer is not a listing"));
         }
-        let malformed = |why: &str| {
-            let why = format!("the store's listing is malformed: {why}");
-            fault(ErrorKind::Failed, why)
-        };
-        let next = answer.next_page_token.filter(|next| !next.is_empty());
+        let next = page.next_page_token.filter(|next| !next.is_empty());
         // A listing whose token repeats would never end.
         if next.is_some() && next.as_deref() == token {
-            return Err(malformed("it repeats its continuation token"));
+            return Err(self.malformed(what, "it repeats its continuation token"));
         }
-        let objects = answer.items.unwrap_or_default().into_iter();
-        let objects = objects.map(|object| object.described().map_err(malformed));
+        let objects = page.items.unwrap_or_default().into_iter();
+        let objects = objects.map(|object| object.described().map_err(|why| self.malformed(what, why)));
         Ok(ObjectsPage {
             objects: objects.collect::<Result<_>>()?,
             next,
@@ -183,14 +173,6 @@ impl Api {
         digest: &PartDigest,
         only_if_free: bool,
     ) -> Result<Option<ObjectHead>> {
-        let mut query = format!("uploadType=multipart&name={}", encode(&self.keys.full(key)?));
-        let condition = only_if_free.then_some(("ifGenerationMatch", "0"));
-        for (name, value) in condition.into_iter().chain(self.kms_key()) {
-            query.push('&');
-            query.push_str(name);
-            query.push('=');
-            query.push_str(&encode(value));
-        }
         let mut resource = self.new_resource();
         resource["crc32c"] = json!(digest.crc32c.to_base64());
         let boundary = format!("stepvault-{}", crate::random::identity());
@@ -199,21 +181,24 @@ impl Api {
              content-type: {CONTENT_TYPE}\r\n\r\n"
         );
         let after = format!("\r\n--{boundary}--\r\n");
-        let call = Call {
-            headers: vec![("content-type", format!("multipart/related; boundary={boundary}"))],
-            body: body.between(before.into(), after.into()),
-            ..Call::new(what, Method::POST, Some(key))
-        };
-        let document = match self.send_insert(&query, call).await {
-            Ok(document) => document,
+        let call = self
+            .json_upload(what, key)?
+            .query(only_if_free.then_some(ONLY_IF_FREE))
+            .query(self.kms_key())
+            .body(
+                &format!("multipart/related; boundary={boundary}"),
+                body.between(before.into(), after.into()),
+            );
+        let answer = match self.send(call).await {
+            Ok(answer) => answer,
             Err(error) if only_if_free && error.kind() == ErrorKind::Conflict => return Ok(None),
             // What does not exist can only be the bucket.
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(self.no_bucket(what, Some(key))),
             Err(error) => return Err(error),
         };
-        let object = self.described(what, key, &document)?;
-        let sent = (digest.size_bytes, digest.crc32c);
-        self.compare(what, key, object, sent).await.map(Some)
+        let object = self.described(key, &answer)?;
+        let head = self.compare(what, key, object, (digest.size_bytes, digest.crc32c), true);
+        head.await.map(Some)
     }
 
     fn no_bucket(&self, what: &str, key: Option<&str>) -> Error {
@@ -221,6 +206,13 @@ impl Api {
             .on(self.subject(key))
             .because("the bucket does not exist")
             .hint("create the bucket or container, or correct the remote's URL")
+    }
+
+    /// Returns the error for a listing that breaks the API's rules.
+    pub(super) fn malformed(&self, what: &str, why: &str) -> Error {
+        Error::new(ErrorKind::Failed, what)
+            .on(self.subject(None))
+            .because(format!("the store's listing is malformed: {why}"))
     }
 
     /// Returns the properties of a new object.
@@ -236,15 +228,31 @@ impl Api {
         self.options.kms_key.as_deref().map(|name| ("kmsKeyName", name))
     }
 
-    /// Deletes an object, or only one generation of it. A missing one is an error.
-    pub(super) async fn delete_object(&self, what: &str, key: &str, generation: Option<&str>) -> Result<()> {
-        let mut path = self.object_path(key)?;
-        if let Some(generation) = generation {
-            path.push_str("?ifGenerationMatch=");
-            path.push_str(&encode(generation));
+    /// Deletes objects, several at once. Missing ones are not an error.
+    pub(super) async fn delete_objects(&self, keys: &[String]) -> Result<()> {
+        stream::iter(keys.to_vec())
+            .map(|key| async move {
+                let deleted = self.delete_object("cannot delete the object", &key, None).await;
+                if_found(deleted).map(drop)
+            })
+            .buffer_unordered(REQUESTS_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    /// Removes exactly the object that was written as `generation`, because it is damaged; best effort.
+    pub(super) async fn discard(&self, key: &str, generation: i64) {
+        const WHAT: &str = "cannot remove the damaged object";
+        if let Err(error) = self.delete_object(WHAT, key, Some(generation)).await {
+            tracing::warn!("{error}");
         }
-        let call = Call::new(what, Method::DELETE, Some(key));
-        self.send_json(&path, call).await.map(|_| ())
+    }
+
+    /// Deletes an object, or only one generation of it. A missing one is an error.
+    async fn delete_object(&self, what: &str, key: &str, generation: Option<i64>) -> Result<()> {
+        let condition = generation.map(|generation| ("ifGenerationMatch", generation.to_string()));
+        let call = self.json(what, Method::DELETE, Some(key))?.query(condition);
+        self.send(call).await.map(drop)
     }
 
     /// Joins at most 32 objects to one at `key`, either only if the key is unused or over an existing object.
@@ -255,71 +263,73 @@ impl Api {
         sources: &[SourceObject],
         only_if_free: bool,
     ) -> Result<Described> {
-        let mut path = format!("{}/compose", self.object_path(key)?);
-        let condition = only_if_free.then_some(("ifGenerationMatch", "0"));
-        for (index, (name, value)) in condition.into_iter().chain(self.kms_key()).enumerate() {
-            path.push(if index == 0 { '?' } else { '&' });
-            path.push_str(name);
-            path.push('=');
-            path.push_str(&encode(value));
-        }
         let mut listed = Vec::with_capacity(sources.len());
         for source in sources {
             let name = self.keys.full(&source.key)?;
             listed.push(json!({ "name": name, "generation": source.generation }));
         }
         let body = json!({ "sourceObjects": listed, "destination": self.new_resource() });
-        let call = Call {
-            headers: vec![("content-type", "application/json".to_owned())],
-            body: Bytes::from(body.to_string()).into(),
-            ..Call::new(what, Method::POST, Some(key))
-        };
-        let document = self.send_json(&path, call).await?;
-        self.described(what, key, &document)
+        let call = self
+            .json(what, Method::POST, Some(key))?
+            .below("/compose")
+            .query(only_if_free.then_some(ONLY_IF_FREE))
+            .query(self.kms_key())
+            .body("application/json", Bytes::from(body.to_string()));
+        let answer = self.send(call).await?;
+        self.described(key, &answer)
     }
 
-    /// Begins to read the bytes of a range that is not empty; the whole object for `None`.
-    pub(super) async fn media(&self, key: &str, range: Option<&Range<u64>>) -> Result<Media> {
+    /// See [`RemoteStore::read`](crate::store::RemoteStore::read).
+    pub(super) async fn read(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let subject = self.subject(Some(key));
-        let path = format!("{}?alt=media", self.object_path(key)?);
-        let mut call = Call::new(READ, Method::GET, Some(key));
-        if let Some(range) = range {
-            let value = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
-            call.headers.push(("range", value));
+        if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
+            let size_bytes = self.object(key).await?.map(|object| object.size_bytes);
+            return no_bytes(&subject, size_bytes, range);
         }
-        let response = self.open_json(&path, call).await?;
-        let fault = |kind, why: &str| Error::new(kind, READ).on(&subject).because(why);
-        let object_bytes = match range {
-            None => length(response.headers())
-                .ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not state its length"))?,
-            Some(wanted) => {
-                if response.status() != StatusCode::PARTIAL_CONTENT {
-                    let why = "the store answered a part of it with the whole";
-                    return Err(fault(ErrorKind::Failed, why));
-                }
-                let (sent, object_bytes) = content_range(response.headers())
-                    .ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not state its range"))?;
-                if object_bytes < wanted.end {
-                    return Err(shorter_than_asked(&subject, object_bytes, wanted));
-                }
-                if sent != *wanted {
-                    return Err(fault(ErrorKind::Failed, "the store answered with another range"));
-                }
-                object_bytes
-            }
-        };
-        let bytes = stream::try_unfold((response, subject), |(mut response, subject)| async move {
-            match response.chunk().await {
-                Ok(Some(piece)) => Ok(Some((piece, (response, subject)))),
-                Ok(None) => Ok(None),
-                Err(error) => Err(transport_error(READ, &subject, &http_error(error))),
-            }
+        let bounds = range.as_ref().map(|range| {
+            let last = range.end.saturating_sub(1);
+            ("range", format!("bytes={}-{last}", range.start))
         });
-        Ok(Media {
-            object_bytes,
-            bytes: bytes.boxed(),
-        })
+        let call = self.json(READ, Method::GET, Some(key))?.query([("alt", "media")]);
+        let (response, _take_back) = self.open(call.headers(bounds)).await?;
+        let size_bytes = sent_bytes(&response, range.as_ref(), &subject)?;
+        let expected = Expected {
+            subject: subject.clone(),
+            size_bytes,
+            stall_timeout: self.stall_timeout,
+        };
+        let pieces = response.bytes_stream();
+        let pieces = pieces.map_err(move |error| client_error(READ, &subject, error));
+        Ok(watched(pieces.boxed(), expected))
     }
+}
+
+/// Returns the length of the body of an answer, which must be of the whole object or of the `wanted` bytes.
+fn sent_bytes(response: &reqwest::Response, wanted: Option<&Range<u64>>, subject: &str) -> Result<u64> {
+    let fault = |kind, why: &str| Error::new(kind, READ).on(subject).because(why);
+    let Some(wanted) = wanted else {
+        let length = length(response.headers());
+        return length.ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not state its length"));
+    };
+    if response.status() != StatusCode::PARTIAL_CONTENT {
+        return Err(fault(
+            ErrorKind::Failed,
+            "the store answered a part of it with the whole",
+        ));
+    }
+    let (sent, object_bytes) = content_range(response.headers())
+        .ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not state its range"))?;
+    if object_bytes < wanted.end {
+        return Err(shorter_than_asked(subject, object_bytes, wanted));
+    }
+    if sent != *wanted {
+        return Err(fault(ErrorKind::Failed, "the store answered with another range"));
+    }
+    Ok(wanted.end - wanted.start)
 }
 
 /// Returns the length of a whole object.

@@ -1,10 +1,11 @@
 //! `gs://bucket/prefix`: Google Cloud Storage.
 //!
-//! Whole objects are written through Google's SDK, create-only by generation 0, with a CRC-32C that the store checks
-//! and that is compared with its answer. Large files are sent as XML multipart uploads: parts in parallel and across
-//! restarts, each checked on arrival, and the finished object's CRC-32C compared with the file's. Completion supports
-//! no preconditions: the key is checked before it, and of two simultaneous completions the later one wins. Data keys
-//! are unique to an attempt, so this can only happen between two writers of the same bytes.
+//! Objects are read, listed, deleted and copied by the JSON API. Whole ones are written through Google's SDK, create-only
+//! by generation 0, with a CRC-32C that the store checks and that is compared with its answer. Large files are sent as
+//! XML multipart uploads: parts in parallel and across restarts, each checked on arrival, and the finished object's
+//! CRC-32C compared with the file's. Completion supports no preconditions: the key is checked before it, and of two
+//! simultaneous completions the later one wins. Data keys are unique to an attempt, so this can only happen between two
+//! writers of the same bytes.
 //!
 //! With `transport = "json"` everything goes through the JSON API: the parts of a file are temporary objects, which are
 //! composed create-only to one object.
@@ -14,11 +15,8 @@
 
 mod access;
 mod api;
-mod client;
 mod examine;
 mod json;
-mod json_store;
-mod listing;
 mod multipart;
 mod resource;
 mod rewrite;
@@ -30,7 +28,6 @@ mod xml;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,26 +35,19 @@ use futures::stream::BoxStream;
 use google_cloud_gax::retry_policy::NeverRetry;
 use google_cloud_storage::client::Storage;
 use google_cloud_storage::read_resume_policy::NeverResume;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use stepvault_core::digest::{Crc32c, DigestAlgorithm, FileDigest, PartDigest};
+use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme, Transport};
+use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use self::access::Access;
-pub(crate) use self::access::NoCredentials;
-use self::api::{Api, ObjectOptions, crc32c_of};
-use self::client::Client;
-use self::json_store::JsonStore;
-use self::write::Writer;
-use crate::examiner::BareStore;
-use crate::generic::keys::KeySpace;
-use crate::generic::objects::Objects;
-use crate::generic::options::{check_scheme, refuse_options};
-use crate::generic::transport::{GuardedConnector, client_options, no_retries};
+use self::api::{Api, PENDING};
+use crate::examiner::{BareStore, Examiner};
+use crate::options::{check_scheme, refuse_options};
 use crate::payload::Payload;
+use crate::pending::{Listed, MAXIMUM_PAGES};
 use crate::store::{
     Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
-    StoreCapabilities, StoredChecksum,
+    StoreCapabilities,
 };
 
 /// Opens `gs://bucket/prefix`. Makes no request.
@@ -71,96 +61,87 @@ pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
 
 /// Like [`open`], with what examines the bucket.
 pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
-    let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
     check_scheme(settings, Scheme::Gcs)?;
     refuse_options(settings)?;
-    let access = Access::new(settings).await?;
-    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-    let keys = KeySpace::new(&settings.url.prefix);
-    let url = settings.url.to_string();
-    let options = ObjectOptions {
-        storage_class: settings.storage_class.clone(),
-        kms_key: settings.kms_key.clone(),
+    let api = Api::new(settings).await?;
+    let writes = match settings.transport {
+        Transport::Json => Writes::Json,
+        Transport::Xml => Writes::Xml(Box::new(google_client(settings, &api).await?)),
     };
-    let api = Api::new(
-        access.clone(),
-        url.clone(),
-        settings.url.bucket.clone(),
-        keys.clone(),
-        options,
-        Client::new(settings, access.plain_http, stall_timeout)?,
-    );
-    if settings.transport == Transport::Json {
-        return Ok(BareStore::of(JsonStore { api, stall_timeout }));
-    }
-    let store = GoogleCloudStorageBuilder::new()
-        .with_bucket_name(&settings.url.bucket)
-        .with_base_url(&access.endpoint)
-        .with_credentials(Arc::new(access.clone()))
-        .with_client_options(client_options(access.plain_http, &[]))
-        .with_retry(no_retries())
-        .with_http_connector(GuardedConnector {
-            stall_timeout,
-            identified: None,
-        })
-        .build()
-        .map_err(|error| fault().caused_by(error))?;
-    let storage = Storage::builder()
-        .with_endpoint(&access.endpoint)
-        .with_credentials(access.sdk_credentials())
-        .with_retry_policy(NeverRetry)
-        .with_read_resume_policy(NeverResume)
-        .build()
-        .await
-        .map_err(|error| fault().caused_by(error))?;
-    Ok(BareStore::of(GcsStore {
-        objects: Objects {
-            url,
-            keys,
-            store: Arc::new(store),
-            stall_timeout,
-        },
-        writer: Writer {
-            storage,
-            api: api.clone(),
-            stall_timeout,
-        },
-        api,
-    }))
+    Ok(BareStore::of(GcsStore { api, writes }))
 }
 
-/// A prefix of a bucket, over the XML API.
+async fn google_client(settings: &RemoteSettings, api: &Api) -> Result<Storage> {
+    let client = Storage::builder()
+        .with_endpoint(&api.access().endpoint)
+        .with_credentials(api.access().sdk_credentials())
+        .with_retry_policy(NeverRetry)
+        .with_read_resume_policy(NeverResume)
+        .build();
+    client.await.map_err(|error| {
+        Error::new(ErrorKind::Failed, "cannot open the remote")
+            .on(&settings.url)
+            .caused_by(error)
+    })
+}
+
+/// A prefix of a bucket.
 struct GcsStore {
-    objects: Objects,
-    writer: Writer,
     api: Api,
+    writes: Writes,
 }
 
 impl fmt::Debug for GcsStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("GcsStore")
-            .field("url", &self.objects.url)
+            .field("url", &self.api.url)
             .finish_non_exhaustive()
     }
 }
 
+/// How objects are written, and large files sent in parts.
+enum Writes {
+    /// Whole objects by Google's own client, large files by XML multipart uploads.
+    Xml(Box<Storage>),
+    /// Everything by the JSON API: the parts of a large file are temporary objects.
+    Json,
+}
+
 impl GcsStore {
-    fn fault(&self, kind: ErrorKind, what: &str, key: &str, why: impl fmt::Display) -> Error {
-        Error::new(kind, what).on(self.objects.subject(key)).because(why)
+    async fn write(
+        &self,
+        what: &str,
+        key: &str,
+        body: Payload,
+        digest: &PartDigest,
+        only_if_free: bool,
+    ) -> Result<Option<ObjectHead>> {
+        let api = &self.api;
+        match &self.writes {
+            Writes::Xml(storage) => write::write(storage, api, what, key, body, digest, only_if_free).await,
+            Writes::Json => api.insert(what, key, body, digest, only_if_free).await,
+        }
+    }
+
+    async fn listed(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
+        match self.writes {
+            Writes::Xml(_) => multipart::listed(&self.api, prefix, most_pages).await,
+            Writes::Json => temporary::listed(&self.api, prefix, most_pages).await,
+        }
     }
 }
 
 #[async_trait]
 impl RemoteStore for GcsStore {
     fn url(&self) -> &str {
-        &self.objects.url
+        &self.api.url
     }
 
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
             checks_checksums: true,
             creates_atomically: true,
-            multipart_is_create_only: false,
+            multipart_is_create_only: matches!(self.writes, Writes::Json),
             streams_bodies: true,
             deletes_in_batches: false,
             lists_pending_uploads: true,
@@ -170,22 +151,20 @@ impl RemoteStore for GcsStore {
     }
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
-        let written = self
-            .writer
-            .write("cannot write the object", key, body, digest, true)
-            .await?;
-        Ok(written.map_or(Created::Exists, Created::Written))
+        let written = self.write("cannot write the object", key, body, digest, true);
+        Ok(written.await?.map_or(Created::Exists, Created::Written))
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.writer
-            .write("cannot replace the object", key, body.into(), digest, false)
-            .await?;
-        Ok(())
+        let written = self.write("cannot replace the object", key, body.into(), digest, false);
+        written.await.map(drop)
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
-        self.api.start_upload(key).await
+        match self.writes {
+            Writes::Xml(_) => multipart::start(&self.api, key).await,
+            Writes::Json => temporary::start(&self.api, key).await,
+        }
     }
 
     async fn upload_part(
@@ -196,7 +175,10 @@ impl RemoteStore for GcsStore {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.api.upload_part(key, upload, index, body, digest).await
+        match self.writes {
+            Writes::Xml(_) => multipart::send_part(&self.api, key, upload, index, body, digest).await,
+            Writes::Json => temporary::send_part(&self.api, key, upload, index, body, digest).await,
+        }
     }
 
     async fn complete_upload(
@@ -206,66 +188,26 @@ impl RemoteStore for GcsStore {
         parts: &[PartReceipt],
         digest: &FileDigest,
     ) -> Result<Created> {
-        const WHAT: &str = "cannot complete the upload";
-        if self.objects.info(key).await?.is_some() {
-            return Ok(Created::Exists);
+        match self.writes {
+            Writes::Xml(_) => multipart::complete(&self.api, key, upload, parts, digest).await,
+            Writes::Json => temporary::complete(&self.api, key, upload, parts, digest).await,
         }
-        let answer = self.api.complete_upload(key, upload, parts).await?;
-        let head = self.head(key).await?;
-        let head = head.ok_or_else(|| {
-            self.fault(
-                ErrorKind::Unreachable,
-                WHAT,
-                key,
-                "the store acknowledged it, but it does not exist",
-            )
-        })?;
-        let stored = match head.checksum {
-            StoredChecksum::Crc32c(stored) => Some(stored),
-            _ => None,
-        };
-        if head.info.size_bytes == digest.size_bytes && stored.is_none_or(|stored| stored == digest.crc32c) {
-            return Ok(Created::Written(head));
-        }
-        // Only the object of this completion, never one that another writer put there meanwhile.
-        let made = answer
-            .headers
-            .get("x-goog-generation")
-            .and_then(|generation| generation.to_str().ok());
-        if let Some(generation) = made.filter(|made| head.info.version.as_deref() == Some(*made)) {
-            self.api.discard(key, generation).await;
-        }
-        Err(self.fault(
-            ErrorKind::Damaged,
-            WHAT,
-            key,
-            format!(
-                "the store holds {} bytes with CRC-32C {}; {} bytes with {} were sent",
-                head.info.size_bytes,
-                stored.map_or_else(|| "unknown".to_owned(), |stored: Crc32c| stored.to_string()),
-                digest.size_bytes,
-                digest.crc32c
-            ),
-        ))
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        self.api.abort_upload(key, upload).await
+        match self.writes {
+            Writes::Xml(_) => multipart::abort(&self.api, key, upload).await,
+            Writes::Json => temporary::abort(&self.api, key, upload).await,
+        }
     }
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        self.api.pending_uploads(prefix).await
+        let listed = self.listed(prefix, MAXIMUM_PAGES).await?;
+        listed.whole(PENDING, &self.api.url)
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        Ok(self
-            .objects
-            .look_up(key)
-            .await?
-            .map(|(info, headers)| ObjectHead {
-                info,
-                checksum: crc32c_of(&headers).map_or(StoredChecksum::None, StoredChecksum::Crc32c),
-            }))
+        self.api.head(key).await
     }
 
     async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
@@ -273,7 +215,7 @@ impl RemoteStore for GcsStore {
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
-        self.objects.read(key, range).await
+        self.api.read(key, range).await
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
@@ -281,10 +223,32 @@ impl RemoteStore for GcsStore {
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
-        self.objects.delete(keys).await
+        self.api.delete_objects(keys).await
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        rewrite::copy(self, &self.api, from, to).await
+        self.api.copy(from, to).await
+    }
+}
+
+#[async_trait]
+impl Examiner for GcsStore {
+    async fn credentials(&self) -> Result<Option<Credentials>> {
+        self.api.access().credentials().await.map(Some)
+    }
+
+    async fn bucket(&self) -> Option<BucketFacts> {
+        Some(examine::facts(&self.api).await)
+    }
+
+    async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
+        self.listed(prefix, most_pages).await.map(Some)
+    }
+
+    async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        match self.writes {
+            Writes::Xml(_) => multipart::uploaded_bytes(&self.api, upload).await,
+            Writes::Json => temporary::uploaded_bytes(&self.api, upload).await,
+        }
     }
 }

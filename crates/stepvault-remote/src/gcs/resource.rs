@@ -7,7 +7,7 @@ use serde_json::Value;
 use stepvault_core::digest::Crc32c;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::api::{Api, crc32c_from};
+use super::api::{Answer, Api};
 use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};
 
 /// The requested fields of one object.
@@ -52,7 +52,7 @@ impl Resource {
                 .ok_or("it has no generation")?,
             size_bytes,
             modified: modified.ok_or("it has no modification time")?.into(),
-            crc32c: self.crc32c.as_deref().and_then(crc32c_from),
+            crc32c: self.crc32c.as_deref().and_then(Crc32c::from_base64),
         })
     }
 }
@@ -78,47 +78,46 @@ impl Api {
     ///
     /// # Errors
     /// `Unreachable` for any other document: the next attempt finds out whether the request was carried out.
-    pub(super) fn described(&self, what: &str, key: &str, document: &str) -> Result<Described> {
-        let fault = |why: String| {
-            Error::new(ErrorKind::Unreachable, what)
-                .on(self.subject(Some(key)))
-                .because(format!("the answer does not describe the object: {why}"))
-        };
-        let resource: Resource = serde_json::from_str(document).map_err(|error| fault(error.to_string()))?;
-        let described = resource.described().map_err(|why| fault(why.to_owned()))?;
+    pub(super) fn described(&self, key: &str, answer: &Answer) -> Result<Described> {
+        let fault = |why: &str| answer.unusable(format!("the answer does not describe the object: {why}"));
+        let resource: Resource =
+            serde_json::from_str(&answer.document).map_err(|error| fault(&error.to_string()))?;
+        let described = resource.described().map_err(fault)?;
         if described.name == self.keys.full(key)? {
             return Ok(described);
         }
-        Err(fault("it names another object".to_owned()))
+        Err(fault("it names another object"))
     }
 
-    /// Compares an acknowledged object with what was sent.
+    /// Compares an acknowledged object with what was sent. `is_ours` says whether the generation proves that this request
+    /// wrote it.
     ///
     /// # Errors
-    /// `Damaged` when the store holds other bytes: the object is removed first. The generation proves that this request
-    /// wrote it; left there, it would block the key for the next attempt.
+    /// `Damaged` when the store holds other bytes: our own object is removed first, since left there it would block the
+    /// key for the next attempt.
     pub(super) async fn compare(
         &self,
         what: &str,
         key: &str,
         object: Described,
         sent: (u64, Crc32c),
+        is_ours: bool,
     ) -> Result<ObjectHead> {
         let (size_bytes, crc32c) = sent;
         if object.size_bytes == size_bytes && object.crc32c.is_none_or(|stored| stored == crc32c) {
             return Ok(object.into_head(key));
         }
-        self.discard(key, &object.generation.to_string()).await;
-        let why = format!(
-            "the store holds {} bytes with CRC-32C {}; {size_bytes} bytes with {crc32c} were sent",
-            object.size_bytes,
-            object
-                .crc32c
-                .map_or_else(|| "unknown".to_owned(), |stored| stored.to_string()),
-        );
+        if is_ours {
+            self.discard(key, object.generation).await;
+        }
+        let stored = object.crc32c;
+        let stored = stored.map_or_else(|| "unknown".to_owned(), |stored| stored.to_string());
         Err(Error::new(ErrorKind::Damaged, what)
             .on(self.subject(Some(key)))
-            .because(why))
+            .because(format!(
+                "the store holds {} bytes with CRC-32C {stored}; {size_bytes} bytes with {crc32c} were sent",
+                object.size_bytes,
+            )))
     }
 }
 

@@ -4,13 +4,15 @@
 use bytes::Bytes;
 use http::Method;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::api::{Api, Call, encode};
+use super::api::Api;
+use super::json::ONLY_IF_FREE;
 use super::resource::number;
+use crate::keys::percent_encode;
 use crate::payload::Payload;
-use crate::store::{Created, RemoteStore};
+use crate::store::Created;
 
 const WHAT: &str = "cannot copy the object";
 /// Bytes moved per request, where the store has to move them: an answer arrives before the stall time.
@@ -33,54 +35,43 @@ impl Progress {
     }
 }
 
-/// Copies an object of `store`, whose requests `api` sends, to an unused key.
-pub(super) async fn copy(store: &dyn RemoteStore, api: &Api, from: &str, to: &str) -> Result<Created> {
-    let fault = |kind, key: &str, why: &str| Error::new(kind, WHAT).on(api.subject(Some(key))).because(why);
-    let Some(source) = store.head(from).await? else {
-        return Err(fault(ErrorKind::NotFound, from, "the object does not exist"));
-    };
-    // Some servers use entity tags instead.
-    let generation = source
-        .info
-        .version
-        .filter(|version| version.parse::<i64>().is_ok());
-    if let Err(error) = api.rewrite(from, generation.as_deref(), to).await {
-        // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
-        if error.kind() == ErrorKind::Conflict && store.head(to).await?.is_some() {
-            return Ok(Created::Exists);
-        }
-        return Err(error);
-    }
-    let head = store.head(to).await?.ok_or_else(|| {
-        let why = "the store acknowledged it, but it does not exist";
-        fault(ErrorKind::Unreachable, to, why)
-    })?;
-    Ok(Created::Written(head))
-}
-
 impl Api {
+    /// Copies an object to an unused key.
+    pub(super) async fn copy(&self, from: &str, to: &str) -> Result<Created> {
+        let Some(source) = self.object(from).await? else {
+            return Err(self.copy_fault(ErrorKind::NotFound, from, "the object does not exist"));
+        };
+        if let Err(error) = self.rewrite(from, source.generation, to).await {
+            // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
+            if error.kind() == ErrorKind::Conflict && self.object(to).await?.is_some() {
+                return Ok(Created::Exists);
+            }
+            return Err(error);
+        }
+        let head = self.head(to).await?;
+        head.map(Created::Written).ok_or_else(|| {
+            let why = "the store acknowledged it, but it does not exist";
+            self.copy_fault(ErrorKind::Unreachable, to, why)
+        })
+    }
+
     /// Copies `from`, in its generation `generation`, to an unused key.
     ///
     /// # Errors
     /// `Conflict` when the key is taken, or the source no longer has that generation.
-    pub(super) async fn rewrite(&self, from: &str, generation: Option<&str>, to: &str) -> Result<()> {
-        let path = self.rewrite_path(from, generation, to)?;
+    async fn rewrite(&self, from: &str, generation: i64, to: &str) -> Result<()> {
         let (mut token, mut moved_bytes) = (None, 0);
         loop {
-            let rewritten = self.rewrite_some(&path, token.as_deref(), to).await?;
-            if rewritten.done {
+            let progress = self.rewrite_some(from, generation, to, token).await?;
+            if progress.done {
                 return Ok(());
             }
-            let fault = |why| {
-                Error::new(ErrorKind::Unreachable, WHAT)
-                    .on(self.subject(Some(to)))
-                    .because(why)
-            };
-            if rewritten.bytes() <= moved_bytes {
+            let fault = |why| self.copy_fault(ErrorKind::Unreachable, to, why);
+            if progress.bytes() <= moved_bytes {
                 return Err(fault("the store makes no progress on it"));
             }
-            moved_bytes = rewritten.bytes();
-            token = rewritten.rewrite_token;
+            moved_bytes = progress.bytes();
+            token = progress.rewrite_token;
             if token.is_none() {
                 return Err(fault(
                     "the answer says neither that the copy is done nor how to continue it",
@@ -89,46 +80,40 @@ impl Api {
         }
     }
 
-    fn rewrite_path(&self, from: &str, generation: Option<&str>, to: &str) -> Result<String> {
-        let mut path = format!(
-            "/o/{}/rewriteTo/b/{}/o/{}?ifGenerationMatch=0&maxBytesRewrittenPerCall={BYTES_IN_A_REQUEST}",
-            encode(&self.keys.full(from)?),
-            encode(&self.bucket),
-            encode(&self.keys.full(to)?),
-        );
-        let key = self.options.kms_key.as_deref();
-        for (name, value) in [
-            ("ifSourceGenerationMatch", generation),
-            ("destinationKmsKeyName", key),
-        ] {
-            if let Some(value) = value {
-                path.push('&');
-                path.push_str(name);
-                path.push('=');
-                path.push_str(&encode(value));
-            }
-        }
-        Ok(path)
+    async fn rewrite_some(
+        &self,
+        from: &str,
+        generation: i64,
+        to: &str,
+        token: Option<String>,
+    ) -> Result<Progress> {
+        let class = self.options.storage_class.as_deref();
+        let body = class.map_or_else(Payload::default, |class| {
+            Bytes::from(json!({ "storageClass": class }).to_string()).into()
+        });
+        // The target is what messages name.
+        let call = self.json(WHAT, Method::POST, None)?.about(to);
+        let target = format!("/b/{}/o/{}", percent_encode(&self.bucket, ""), self.encoded(to)?);
+        let call = call
+            .below(&format!("/o/{}/rewriteTo{target}", self.encoded(from)?))
+            .query([ONLY_IF_FREE])
+            .query([
+                ("maxBytesRewrittenPerCall", BYTES_IN_A_REQUEST.to_string()),
+                ("ifSourceGenerationMatch", generation.to_string()),
+            ])
+            .query(
+                self.options
+                    .kms_key
+                    .clone()
+                    .map(|key| ("destinationKmsKeyName", key)),
+            )
+            .query(token.map(|token| ("rewriteToken", token)))
+            .body("application/json", body);
+        // When a successful answer cannot be read, the next attempt finds out the result.
+        self.send(call).await?.json()
     }
 
-    async fn rewrite_some(&self, path: &str, token: Option<&str>, to: &str) -> Result<Progress> {
-        let path = match token {
-            Some(token) => format!("{path}&rewriteToken={}", encode(token)),
-            None => path.to_owned(),
-        };
-        let class = self.options.storage_class.as_deref();
-        let body = class.map(|class| serde_json::json!({ "storageClass": class }).to_string());
-        let call = Call {
-            headers: vec![("content-type", "application/json".to_owned())],
-            body: body.map_or_else(Payload::default, |body| Bytes::from(body).into()),
-            ..Call::new(WHAT, Method::POST, Some(to))
-        };
-        let document = self.send_json(&path, call).await?;
-        // When a successful answer cannot be read, the next attempt finds out the result.
-        serde_json::from_str(&document).map_err(|error| {
-            Error::new(ErrorKind::Unreachable, WHAT)
-                .on(self.subject(Some(to)))
-                .because(format!("the store's answer cannot be read ({error})"))
-        })
+    fn copy_fault(&self, kind: ErrorKind, key: &str, why: &str) -> Error {
+        Error::new(kind, WHAT).on(self.subject(Some(key))).because(why)
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use google_cloud_storage::streaming_source::{Seek, SizeHint, StreamingSource};
 use http_body::Body as _;
 
-use crate::lent::{LentBody, TakeBack, lend};
+use crate::http::lent::{LentBody, TakeBack, lend};
 use crate::payload::{Payload, PayloadBody};
 
 /// Returns the payload block by block until it is taken back.

@@ -10,29 +10,17 @@ use stepvault_core::keys::MAX_KEY_BYTES;
 use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::api::Api;
-use super::json::{MAXIMUM_SOURCES, SourceObject};
+use super::api::{Api, COMPLETE, PENDING};
+use super::json::{MAXIMUM_SOURCES, REQUESTS_AT_ONCE, SourceObject, UPLOADS_DIRECTORY as DIRECTORY};
 use super::resource::Described;
 use crate::payload::Payload;
-use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
+use crate::pending::{Listed, Marker, Page, pages};
 use crate::store::{Created, PartReceipt, PendingUpload};
 
-/// The directory of all temporary objects of a remote. Listings of the remote leave it out.
-const DIRECTORY: &str = ".stepvault-uploads/";
 /// Distinguishes the IDs from those of XML multipart uploads, which a journal may still hold.
 const ID_PREFIX: &str = "json-";
 const BEGUN: &str = "begun";
 const JOIN_PREFIX: &str = "join-";
-/// Number of requests at once for the temporary objects of one upload.
-const REQUESTS_AT_ONCE: usize = 16;
-
-const PENDING: &str = "cannot list the pending uploads";
-const COMPLETE: &str = "cannot complete the upload";
-
-/// Returns whether a key belongs to an upload that is not complete.
-pub(super) fn is_temporary(key: &str) -> bool {
-    key.starts_with(DIRECTORY)
-}
 
 /// The temporary objects of one upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +67,7 @@ fn is_id(text: &str) -> bool {
 }
 
 /// Returns key, ID and last segment of a temporary object's key; `None` for one that stepvault did not write.
-fn taken_apart(temporary: &str) -> Option<(&str, &str, &str)> {
+fn parse_name(temporary: &str) -> Option<(&str, &str, &str)> {
     let (above, last) = temporary.strip_prefix(DIRECTORY)?.rsplit_once('/')?;
     let (key, id) = above.rsplit_once('/')?;
     (is_id(id) && !key.is_empty()).then_some((key, id, last))
@@ -154,9 +142,9 @@ pub(super) async fn complete(
         Err(error) => return Err(error),
     };
     let sent = (digest.size_bytes, digest.crc32c);
-    let head = api.compare(COMPLETE, key, composed, sent).await?;
+    let head = api.compare(COMPLETE, key, composed, sent, true).await?;
     // The object is complete; gc removes what is left.
-    if let Err(error) = delete_all(api, &temporary).await {
+    if let Err(error) = api.delete_objects(&temporary).await {
         tracing::warn!("{error}; 'stepvault gc' removes the parts later");
     }
     Ok(Created::Written(head))
@@ -232,45 +220,21 @@ pub(super) async fn abort(api: &Api, key: &str, id: &str) -> Result<()> {
     let mut last = Vec::new();
     loop {
         let page = api.objects_page(WHAT, &prefix, token.as_deref()).await?;
-        let found = page
-            .objects
-            .iter()
-            .filter_map(|object| api.keys.key_of(&object.name))
-            .filter(|temporary| taken_apart(temporary).is_some_and(|(of, at, _)| of == key && at == id));
-        let (begun, others): (Vec<&str>, Vec<&str>) = found.partition(|temporary| temporary.ends_with(BEGUN));
-        let others: Vec<String> = others.into_iter().map(str::to_owned).collect();
-        last.extend(begun.into_iter().map(str::to_owned));
-        delete_all(api, &others).await?;
+        let found = page.objects.iter().filter(|object| is_of(api, object, key, id));
+        let names = found.filter_map(|object| api.keys.key_of(&object.name));
+        let (begun, others): (Vec<String>, Vec<String>) =
+            names.map(str::to_owned).partition(|name| name.ends_with(BEGUN));
+        last.extend(begun);
+        api.delete_objects(&others).await?;
         token = page.next;
         if token.is_none() {
             break;
         }
     }
-    delete_all(api, &last).await
+    api.delete_objects(&last).await
 }
 
-/// Deletes objects, several at once. Missing ones are not an error.
-pub(super) async fn delete_all(api: &Api, keys: &[String]) -> Result<()> {
-    const WHAT: &str = "cannot delete the object";
-    stream::iter(keys.to_vec())
-        .map(|key| async move {
-            match api.delete_object(WHAT, &key, None).await {
-                Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(()),
-                outcome => outcome,
-            }
-        })
-        .buffer_unordered(REQUESTS_AT_ONCE)
-        .try_collect()
-        .await
-}
-
-/// Returns the pending uploads to keys that begin with `prefix`.
-pub(super) async fn pending(api: &Api, prefix: &str) -> Result<Vec<PendingUpload>> {
-    let listed = listed(api, prefix, MAXIMUM_PAGES).await?;
-    listed.whole(PENDING, &api.subject(None))
-}
-
-/// Like [`pending`], for at most `most_pages` pages of temporary objects.
+/// Returns the pending uploads to keys that begin with `prefix`, of at most `most_pages` pages of temporary objects.
 pub(super) async fn listed(api: &Api, prefix: &str, most_pages: usize) -> Result<Listed> {
     let full_prefix = api.keys.full_prefix(&format!("{DIRECTORY}{prefix}"));
     let mut listed = pages(PENDING, &api.subject(None), prefix, most_pages, |after| {
@@ -302,12 +266,18 @@ pub(super) async fn listed(api: &Api, prefix: &str, most_pages: usize) -> Result
 }
 
 fn upload_of(api: &Api, object: &Described) -> Option<PendingUpload> {
-    let (key, id, _) = taken_apart(api.keys.key_of(&object.name)?)?;
+    let (key, id, _) = parse_name(api.keys.key_of(&object.name)?)?;
     Some(PendingUpload {
         key: key.to_owned(),
         upload: id.to_owned(),
         initiated: Some(object.modified),
     })
+}
+
+/// Returns whether an object belongs to the upload `id` of `key`.
+fn is_of(api: &Api, object: &Described, key: &str, id: &str) -> bool {
+    let parts = api.keys.key_of(&object.name).and_then(parse_name);
+    parts.is_some_and(|(of, at, _)| of == key && at == id)
 }
 
 /// Adds an upload, or what one more of its objects says of its beginning. The objects of an upload follow each other.
@@ -330,10 +300,10 @@ pub(super) async fn uploaded_bytes(api: &Api, upload: &PendingUpload) -> Result<
         .keys
         .full_prefix(&Upload::new(&upload.key, &upload.upload).directory);
     let page = api.objects_page(WHAT, &prefix, None).await?;
-    let ours = page.objects.iter().filter(|object| {
-        let of = api.keys.key_of(&object.name).and_then(taken_apart);
-        of.is_some_and(|(key, id, _)| key == upload.key && id == upload.upload)
-    });
+    let ours = page
+        .objects
+        .iter()
+        .filter(|object| is_of(api, object, &upload.key, &upload.upload));
     let sizes: Vec<u64> = ours.map(|object| object.size_bytes).collect();
     Ok((!sizes.is_empty()).then(|| LeftBytes {
         bytes: sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size)),
@@ -356,8 +326,8 @@ mod tests {
             (upload.part(9_999), "10000"),
             (upload.join(1, 2), "join-1-00002"),
         ] {
-            assert_eq!(taken_apart(&name), Some(("run/a b/json-1/x.pt", ID, last)));
-            assert!(is_temporary(&name));
+            assert_eq!(parse_name(&name), Some(("run/a b/json-1/x.pt", ID, last)));
+            assert!(name.starts_with(DIRECTORY));
         }
     }
 
@@ -372,7 +342,7 @@ mod tests {
             format!("{DIRECTORY}a"),
             String::new(),
         ] {
-            assert_eq!(taken_apart(&name), None, "{name}");
+            assert_eq!(parse_name(&name), None, "{name}");
         }
     }
 

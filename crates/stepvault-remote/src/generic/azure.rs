@@ -9,12 +9,12 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::errors::store_error;
-use super::options::refuse_options;
-use super::transport::{CONNECT_TIMEOUT, GuardedConnector, client_options, no_retries};
-use crate::authorities::Authorities;
-use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
+use super::transport::{GuardedConnector, client_options, no_retries};
 use crate::examiner::Examiner;
-use crate::identity::ClientIdentity;
+use crate::http::CONNECT_TIMEOUT;
+use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
+use crate::http::tls::{Authorities, ClientIdentity};
+use crate::options::refuse_options;
 
 /// Azure's own hosts are below these domains, in its public cloud and its government clouds.
 const DOMAINS: [&str; 6] = [
@@ -48,13 +48,13 @@ async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
             error,
         )
     })?;
-    Ok(told(&got))
+    Ok(described(&got))
 }
 
-fn told(credential: &AzureCredential) -> Credentials {
+fn described(credential: &AzureCredential) -> Credentials {
     let (source, expires) = match credential {
         AzureCredential::AccessKey(_) => (CredentialSource::AccountKey, None),
-        AzureCredential::SASToken(pairs) => (CredentialSource::SharedSignature, end_of(pairs)),
+        AzureCredential::SASToken(pairs) => (CredentialSource::SharedSignature, expiry_of(pairs)),
         AzureCredential::BearerToken(_) => (CredentialSource::DirectoryToken, None),
     };
     Credentials {
@@ -65,7 +65,7 @@ fn told(credential: &AzureCredential) -> Credentials {
 }
 
 /// Returns the expiry time from a shared access signature, which contains it in plain text.
-fn end_of(pairs: &[(String, String)]) -> Option<Timestamp> {
+fn expiry_of(pairs: &[(String, String)]) -> Option<Timestamp> {
     let (_, text) = pairs.iter().find(|(name, _)| name == "se")?;
     let time: jiff::Timestamp = text.parse().ok()?;
     Some(Timestamp::from_seconds(time.as_second()))
@@ -103,7 +103,6 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
             return Err(refuse_token(&url, "Azure"));
         }
     }
-    let stall_timeout = std::time::Duration::from_secs(settings.stall_timeout_seconds.max(1));
     let fault = |error: Box<dyn std::error::Error + Send + Sync>| {
         Error::new(ErrorKind::Usage, "cannot open the remote")
             .on(&settings.url)
@@ -122,7 +121,7 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
         .with_client_options(client_options(allow_http, &certificates))
         .with_retry(no_retries())
         .with_http_connector(GuardedConnector {
-            stall_timeout,
+            stall_timeout: settings.stall_timeout(),
             identified,
         })
         .build()
@@ -167,7 +166,7 @@ mod tests {
     fn a_shared_signature_tells_its_end_and_a_token_does_not() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let signature = |end: &str| {
-            told(&AzureCredential::SASToken(vec![
+            described(&AzureCredential::SASToken(vec![
                 pair("sv", "2024"),
                 pair("se", end),
             ]))
@@ -177,7 +176,7 @@ mod tests {
         assert_eq!(found.expires, Some(Timestamp::from_seconds(1_800_000_000)));
         assert_eq!(signature("tomorrow").expires, None);
         assert!(signature("tomorrow").temporary);
-        let token = told(&AzureCredential::BearerToken("secret".to_owned()));
+        let token = described(&AzureCredential::BearerToken("secret".to_owned()));
         assert_eq!(
             (token.source, token.temporary),
             (CredentialSource::DirectoryToken, false)

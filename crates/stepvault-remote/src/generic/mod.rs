@@ -3,14 +3,12 @@
 //! These stores accept no checksum with an upload and keep none that stepvault uses: the engine reads back and hashes
 //! what was written before it counts.
 
-pub(crate) mod azure;
-pub(crate) mod errors;
-pub(crate) mod keys;
+#[cfg(feature = "azure")]
+mod azure;
+mod errors;
 mod memory;
-pub(crate) mod objects;
-pub(crate) mod options;
-pub(crate) mod pieces;
-pub(crate) mod transport;
+#[cfg(feature = "azure")]
+mod transport;
 
 use std::fmt;
 use std::ops::Range;
@@ -19,18 +17,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::multipart::{MultipartStore, PartId};
-use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
+use object_store::path::Path;
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
+};
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use self::errors::store_error;
-use self::keys::KeySpace;
-use self::objects::Objects;
-use self::options::check_scheme;
+use crate::causes::{causes, if_found, unless_conflict};
+#[cfg(feature = "azure")]
+use crate::examiner::BareStore;
+use crate::keys::KeySpace;
+use crate::options::check_scheme;
 use crate::payload::Payload;
+use crate::pieces::{Expected, no_bytes, shorter_than_asked, watched};
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
     StoredChecksum,
@@ -44,10 +49,21 @@ const NO_UPLOAD_ID: &str = "uncommitted-blocks";
 /// # Errors
 /// `Usage` for another scheme, an option that the store does not support, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when Azure's settings name no account.
+#[cfg(feature = "azure")]
 pub fn open_azure(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     check_scheme(settings, Scheme::Azure)?;
     let store = Arc::new(azure::connect(settings)?);
-    Ok(opened(settings, store.clone(), store, None))
+    Ok(GenericStore::open(settings, store.clone(), store, None))
+}
+
+/// Like [`open_azure`], with what examines the container.
+#[cfg(feature = "azure")]
+pub(crate) fn connect_azure(settings: &RemoteSettings) -> Result<BareStore> {
+    let settings = settings.clone();
+    Ok(BareStore {
+        store: open_azure(&settings)?,
+        examiner: Arc::new(azure::AzureExaminer { settings }),
+    })
 }
 
 /// Opens `memory://name/prefix`.
@@ -57,37 +73,16 @@ pub fn open_azure(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
 pub fn open_memory(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     check_scheme(settings, Scheme::Memory)?;
     let table = memory::table(&settings.url.bucket);
-    Ok(opened(
-        settings,
-        table.store.clone(),
-        table.store,
-        Some(table.completing),
-    ))
+    let (store, completing) = (table.store, Some(table.completing));
+    Ok(GenericStore::open(settings, store.clone(), store, completing))
 }
 
-fn opened(
-    settings: &RemoteSettings,
-    store: Arc<dyn ObjectStore>,
-    multipart: Arc<dyn MultipartStore>,
-    completing: Option<Arc<tokio::sync::Mutex<()>>>,
-) -> Arc<dyn RemoteStore> {
-    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-    let objects = Objects {
-        url: settings.url.to_string(),
-        keys: KeySpace::new(&settings.url.prefix),
-        store,
-        stall_timeout,
-    };
-    Arc::new(GenericStore {
-        objects,
-        multipart,
-        completing,
-    })
-}
-
-/// A store behind the two traits of `object_store`.
+/// A prefix of a store behind the two traits of `object_store`.
 struct GenericStore {
-    objects: Objects,
+    url: String,
+    keys: KeySpace,
+    stall_timeout: Duration,
+    store: Arc<dyn ObjectStore>,
     multipart: Arc<dyn MultipartStore>,
     /// Serializes completions and creations where the store is in this process; `None` where it is not.
     completing: Option<Arc<tokio::sync::Mutex<()>>>,
@@ -96,47 +91,123 @@ struct GenericStore {
 impl fmt::Debug for GenericStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("GenericStore")
-            .field("url", &self.objects.url)
+            .field("url", &self.url)
             .finish_non_exhaustive()
     }
 }
 
 impl GenericStore {
-    async fn alone(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    fn open(
+        settings: &RemoteSettings,
+        store: Arc<dyn ObjectStore>,
+        multipart: Arc<dyn MultipartStore>,
+        completing: Option<Arc<tokio::sync::Mutex<()>>>,
+    ) -> Arc<dyn RemoteStore> {
+        Arc::new(Self {
+            url: settings.url.to_string(),
+            keys: KeySpace::new(&settings.url.prefix),
+            stall_timeout: settings.stall_timeout(),
+            store,
+            multipart,
+            completing,
+        })
+    }
+
+    /// Returns the URL of an object, for messages.
+    fn subject(&self, key: &str) -> String {
+        format!("{}/{key}", self.url)
+    }
+
+    /// Returns the error of operation `what` on `key`.
+    fn fault(&self, what: &str, key: &str, error: object_store::Error) -> Error {
+        store_error(what, &self.subject(key), error)
+    }
+
+    async fn lock_writes(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         match &self.completing {
             Some(completing) => Some(completing.lock().await),
             None => None,
         }
     }
 
-    /// Returns the object at `key` after a write of `size_bytes` was acknowledged.
-    async fn written(&self, what: &str, key: &str, size_bytes: u64) -> Result<Created> {
-        let fault = |why: String| {
+    /// Returns the object at `key` after a write was acknowledged.
+    async fn written(&self, what: &str, key: &str, size_bytes: Option<u64>) -> Result<Created> {
+        let fault = |why: &str| {
             Error::new(ErrorKind::Damaged, what)
-                .on(self.objects.subject(key))
+                .on(self.subject(key))
                 .because(why)
         };
-        let info = self.objects.info(key).await?;
-        let info =
-            info.ok_or_else(|| fault("the store acknowledged it, but it does not exist".to_owned()))?;
-        if info.size_bytes != size_bytes {
-            let why = format!(
-                "{size_bytes} bytes were written and the object has {}",
-                info.size_bytes
-            );
-            return Err(fault(why));
+        let head = self.head(key).await?;
+        let head = head.ok_or_else(|| fault("the store acknowledged it, but it does not exist"))?;
+        let found_bytes = head.info.size_bytes;
+        match size_bytes {
+            Some(size_bytes) if size_bytes != found_bytes => Err(fault(&format!(
+                "{size_bytes} bytes were written and the object has {found_bytes}"
+            ))),
+            _ => Ok(Created::Written(head)),
         }
-        Ok(Created::Written(ObjectHead {
-            info,
-            checksum: StoredChecksum::None,
-        }))
+    }
+
+    async fn look_up(
+        &self,
+        path: &Path,
+        head: bool,
+        range: Option<GetRange>,
+    ) -> object_store::Result<object_store::GetResult> {
+        let options = GetOptions {
+            head,
+            range,
+            ..GetOptions::default()
+        };
+        self.store.get_opts(path, options).await
+    }
+
+    /// Lists the objects whose keys begin with `prefix`, from the directory that holds them all.
+    fn entries(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        const WHAT: &str = "cannot list the objects";
+        let directory = match self.keys.directory_of(prefix) {
+            Ok(directory) => directory,
+            Err(error) => return stream::once(async { Err(error) }).boxed(),
+        };
+        let (subject, beginning) = (self.subject(prefix), self.keys.full_prefix(prefix));
+        let found = self.store.list(directory.as_ref());
+        stream::try_unfold((found, subject), move |(mut found, subject)| async move {
+            let next = tokio::time::timeout(self.stall_timeout, found.next()).await;
+            let next = next.map_err(|_| {
+                Error::new(ErrorKind::Unreachable, WHAT)
+                    .on(&subject)
+                    .because(format!(
+                        "no answer within {} seconds",
+                        self.stall_timeout.as_secs()
+                    ))
+            })?;
+            let next = next.transpose();
+            let next = next.map_err(|error| store_error(WHAT, &subject, error))?;
+            Ok(next.map(|meta| (meta, (found, subject))))
+        })
+        .try_filter_map(move |meta| {
+            let full = meta.location.to_string();
+            let key = self.keys.key_of(&full).filter(|_| full.starts_with(&beginning));
+            let info = key.map(|key| info_of(key, meta));
+            async move { Ok(info) }
+        })
+        .boxed()
+    }
+}
+
+fn info_of(key: &str, meta: ObjectMeta) -> ObjectInfo {
+    ObjectInfo {
+        key: key.to_owned(),
+        size_bytes: meta.size,
+        modified: meta.last_modified.into(),
+        version: meta.version.or(meta.e_tag),
     }
 }
 
 #[async_trait]
 impl RemoteStore for GenericStore {
     fn url(&self) -> &str {
-        &self.objects.url
+        &self.url
     }
 
     fn capabilities(&self) -> StoreCapabilities {
@@ -155,43 +226,32 @@ impl RemoteStore for GenericStore {
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         const WHAT: &str = "cannot write the object";
-        let path = self.objects.keys.path(key)?;
-        let body = PutPayload::from_iter(body.held(WHAT, &self.objects.subject(key))?);
-        let _alone = self.alone().await;
+        let path = self.keys.path(key)?;
+        let body = PutPayload::from_iter(body.held(WHAT, &self.subject(key))?);
+        let _lock = self.lock_writes().await;
         let options = PutOptions::from(PutMode::Create);
-        match self.objects.store.put_opts(&path, body, options).await {
-            Ok(_) => self.written(WHAT, key, digest.size_bytes).await,
-            Err(error) => match store_error(WHAT, &self.objects.subject(key), error) {
-                taken if taken.kind() == ErrorKind::Conflict => Ok(Created::Exists),
-                error => Err(error),
-            },
+        let created = self.store.put_opts(&path, body, options).await;
+        match unless_conflict(created.map_err(|error| self.fault(WHAT, key, error)))? {
+            Some(_) => self.written(WHAT, key, Some(digest.size_bytes)).await,
+            None => Ok(Created::Exists),
         }
     }
 
     async fn replace(&self, key: &str, body: Bytes, _digest: &PartDigest) -> Result<()> {
-        let path = self.objects.keys.path(key)?;
-        let _alone = self.alone().await;
-        let written = self
-            .objects
-            .store
-            .put_opts(&path, PutPayload::from(body), PutOptions::default())
-            .await;
-        let subject = self.objects.subject(key);
+        let path = self.keys.path(key)?;
+        let _lock = self.lock_writes().await;
+        let written = self.store.put(&path, PutPayload::from(body)).await;
         written
-            .map(|_| ())
-            .map_err(|error| store_error("cannot replace the object", &subject, error))
+            .map(drop)
+            .map_err(|error| self.fault("cannot replace the object", key, error))
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
-        let path = self.objects.keys.path(key)?;
+        let path = self.keys.path(key)?;
         match self.multipart.create_multipart(&path).await {
             Ok(id) if id.is_empty() => Ok(NO_UPLOAD_ID.to_owned()),
             Ok(id) => Ok(id),
-            Err(error) => Err(store_error(
-                "cannot begin an upload",
-                &self.objects.subject(key),
-                error,
-            )),
+            Err(error) => Err(self.fault("cannot begin an upload", key, error)),
         }
     }
 
@@ -203,17 +263,12 @@ impl RemoteStore for GenericStore {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        let path = self.objects.keys.path(key)?;
-        let (what, subject) = (
-            format!("cannot upload part {}", index + 1),
-            self.objects.subject(key),
-        );
-        let body = PutPayload::from_iter(body.held(&what, &subject)?);
-        let sent = self
-            .multipart
-            .put_part(&path, &upload.to_owned(), index as usize, body)
-            .await;
-        let part = sent.map_err(|error| store_error(&what, &subject, error))?;
+        let path = self.keys.path(key)?;
+        let what = format!("cannot upload part {}", index + 1);
+        let body = PutPayload::from_iter(body.held(&what, &self.subject(key))?);
+        let (upload, number) = (upload.to_owned(), index as usize);
+        let sent = self.multipart.put_part(&path, &upload, number, body).await;
+        let part = sent.map_err(|error| self.fault(&what, key, error))?;
         Ok(PartReceipt {
             index,
             tag: part.content_id,
@@ -229,34 +284,25 @@ impl RemoteStore for GenericStore {
         digest: &FileDigest,
     ) -> Result<Created> {
         const WHAT: &str = "cannot complete the upload";
-        let path = self.objects.keys.path(key)?;
-        let _alone = self.alone().await;
-        if self.objects.info(key).await?.is_some() {
+        let path = self.keys.path(key)?;
+        let _lock = self.lock_writes().await;
+        if self.head(key).await?.is_some() {
             return Ok(Created::Exists);
         }
-        let ids = parts
-            .iter()
-            .map(|part| PartId {
-                content_id: part.tag.clone(),
-            })
-            .collect();
+        let tags = parts.iter().map(|part| part.tag.clone());
+        let ids = tags.map(|content_id| PartId { content_id }).collect();
         let completed = self
             .multipart
             .complete_multipart(&path, &upload.to_owned(), ids)
             .await;
-        completed.map_err(|error| store_error(WHAT, &self.objects.subject(key), error))?;
-        self.written(WHAT, key, digest.size_bytes).await
+        completed.map_err(|error| self.fault(WHAT, key, error))?;
+        self.written(WHAT, key, Some(digest.size_bytes)).await
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        let path = self.objects.keys.path(key)?;
-        match self.multipart.abort_multipart(&path, &upload.to_owned()).await {
-            Ok(()) => Ok(()),
-            Err(error) => match store_error("cannot abort the upload", &self.objects.subject(key), error) {
-                gone if gone.kind() == ErrorKind::NotFound => Ok(()),
-                error => Err(error),
-            },
-        }
+        let path = self.keys.path(key)?;
+        let aborted = self.multipart.abort_multipart(&path, &upload.to_owned()).await;
+        if_found(aborted.map_err(|error| self.fault("cannot abort the upload", key, error))).map(drop)
     }
 
     async fn pending_uploads(&self, _prefix: &str) -> Result<Vec<PendingUpload>> {
@@ -264,35 +310,89 @@ impl RemoteStore for GenericStore {
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        let info = self.objects.info(key).await?;
-        Ok(info.map(|info| ObjectHead {
-            info,
+        let got = self.look_up(&self.keys.path(key)?, true, None).await;
+        let got = got.map_err(|error| self.fault("cannot read the object's metadata", key, error));
+        Ok(if_found(got)?.map(|got| ObjectHead {
+            info: info_of(key, got.meta),
             checksum: StoredChecksum::None,
         }))
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
-        self.objects.read(key, range).await
+        const WHAT: &str = "cannot read the object";
+        let subject = self.subject(key);
+        if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
+            // Stores reject empty ranges.
+            let head = self.head(key).await?;
+            return no_bytes(&subject, head.map(|head| head.info.size_bytes), range);
+        }
+        let bounds = range.clone().map(GetRange::Bounded);
+        let got = self.look_up(&self.keys.path(key)?, false, bounds).await;
+        let got = got.map_err(|error| {
+            // Its type is private.
+            let is_short =
+                causes(&error).any(|cause| cause.to_string().starts_with("Wanted range starting at"));
+            let error = store_error(WHAT, &subject, error);
+            if is_short {
+                error.with_kind(ErrorKind::Damaged)
+            } else {
+                error
+            }
+        })?;
+        let wanted = range.unwrap_or(0..got.meta.size);
+        if got.range != wanted {
+            return Err(shorter_than_asked(&subject, got.meta.size, &wanted));
+        }
+        let expected = Expected {
+            subject: subject.clone(),
+            size_bytes: wanted.end - wanted.start,
+            stall_timeout: self.stall_timeout,
+        };
+        let pieces = got
+            .into_stream()
+            .map_err(move |error| match store_error(WHAT, &subject, error) {
+                // A body that ends early was not refused, so a retry may succeed.
+                error if error.kind() == ErrorKind::Failed => error.with_kind(ErrorKind::Unreachable),
+                error => error,
+            });
+        Ok(watched(pieces.boxed(), expected))
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
-        crate::listed::objects(prefix, self.objects.list(prefix))
+        crate::listed::objects(prefix, self.entries(prefix))
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
-        self.objects.delete(keys).await
+        let paths: Vec<Path> = keys
+            .iter()
+            .map(|key| self.keys.path(key))
+            .collect::<Result<_>>()?;
+        // Results arrive in the order of the keys. A missing object is an error for the store, but not here.
+        let mut results = self.store.delete_stream(stream::iter(paths).map(Ok).boxed());
+        let mut answered = 0;
+        while let Some(result) = results.next().await {
+            let key = keys.get(answered).map_or("", String::as_str);
+            answered += 1;
+            if_found(result.map_err(|error| self.fault("cannot delete the object", key, error)))?;
+        }
+        let count = keys.len();
+        if answered == count {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Failed, "cannot delete all objects")
+            .on(&self.url)
+            .because(format!("the store answered for {answered} of {count}")))
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        let _alone = self.alone().await;
-        if !self.objects.copy(from, to).await? {
-            return Ok(Created::Exists);
+        const WHAT: &str = "cannot copy the object";
+        let _lock = self.lock_writes().await;
+        let (source, target) = (self.keys.path(from)?, self.keys.path(to)?);
+        let copied = self.store.copy_if_not_exists(&source, &target).await;
+        let subject = format!("{from} to {to}");
+        match unless_conflict(copied.map_err(|error| self.fault(WHAT, &subject, error)))? {
+            Some(()) => self.written(WHAT, to, None).await,
+            None => Ok(Created::Exists),
         }
-        let head = self.head(to).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, "cannot copy the object")
-                .on(self.objects.subject(to))
-                .because("the store acknowledged it, but it does not exist")
-        })?;
-        Ok(Created::Written(head))
     }
 }

@@ -2,7 +2,6 @@
 //! requested.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use aws_sdk_s3::operation::head_object::HeadObjectOutput;
 use aws_sdk_s3::types::{ServerSideEncryption, StorageClass};
@@ -11,6 +10,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::errors::Fault;
 use super::store::S3Store;
+use crate::keys::percent_encode;
 use crate::store::IgnoredAttribute;
 
 /// Accounts that own no bucket: the first for the comparison, the second where the first is the configured one.
@@ -64,37 +64,33 @@ impl Attributes {
 
     /// Returns the attributes of the object at `key`, except its tags, that differ from the requested ones.
     fn differences(&self, key: &str, reported: &HeadObjectOutput) -> Vec<IgnoredAttribute> {
-        let encryption = reported
+        let encryption = self.encryption.as_ref().map(ServerSideEncryption::as_str);
+        let found_encryption = reported
             .server_side_encryption()
             .map(ServerSideEncryption::as_str);
-        let class = reported.storage_class().map(StorageClass::as_str);
-        let key_of_object = reported.ssekms_key_id();
-        let mut differences = Vec::new();
-        let mut compare = |setting, requested: Option<&str>, reported: Option<&str>, same: bool| {
-            if let Some(requested) = requested.filter(|_| !same) {
-                differences.push(IgnoredAttribute {
-                    setting,
-                    requested: requested.to_owned(),
-                    reported: reported.map(str::to_owned),
-                });
-            }
-        };
-        let requested = self.encryption.as_ref().map(ServerSideEncryption::as_str);
-        compare(
-            "server-side-encryption",
-            requested,
-            encryption,
-            requested == encryption,
-        );
-        let requested = self.kms_key.as_deref();
-        let is_same_key = requested.is_some_and(|requested| is_key(requested, key_of_object));
-        compare("kms-key", requested, key_of_object, is_same_key);
-        let requested = self.storage_class_of(key);
-        let requested = requested.as_ref().map(StorageClass::as_str);
+        let (kms_key, found_key) = (self.kms_key.as_deref(), reported.ssekms_key_id());
+        let class = self.storage_class_of(key);
+        let class = class.as_ref().map(StorageClass::as_str);
+        let found_class = reported.storage_class().map(StorageClass::as_str);
+        let is_same_key = kms_key.is_some_and(|kms_key| is_key(kms_key, found_key));
         // S3 reports no class for the standard one.
-        let is_same_class = requested == Some(class.unwrap_or("STANDARD"));
-        compare("storage-class", requested, class, is_same_class);
-        differences
+        let is_same_class = class == Some(found_class.unwrap_or("STANDARD"));
+        let compared = [
+            (
+                "server-side-encryption",
+                encryption,
+                found_encryption,
+                encryption == found_encryption,
+            ),
+            ("kms-key", kms_key, found_key, is_same_key),
+            ("storage-class", class, found_class, is_same_class),
+        ];
+        let differing = compared.into_iter().filter(|(_, _, _, is_same)| !is_same);
+        differing
+            .filter_map(|(setting, requested, found, _)| {
+                requested.map(|requested| IgnoredAttribute::new(setting, requested, found))
+            })
+            .collect()
     }
 }
 
@@ -120,11 +116,11 @@ impl S3Store {
         if let Some(owner) = &self.owner
             && self.answers_for_nobody(owner, key).await?
         {
-            ignored.push(IgnoredAttribute {
-                setting: "expected-bucket-owner",
-                requested: owner.clone(),
-                reported: Some("any account".to_owned()),
-            });
+            ignored.push(IgnoredAttribute::new(
+                "expected-bucket-owner",
+                owner,
+                Some("any account"),
+            ));
         }
         Ok(ignored)
     }
@@ -132,11 +128,7 @@ impl S3Store {
     async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
         let what = "cannot read the object's attributes";
         let client = self.client().await?;
-        let request = client
-            .head_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_expected_bucket_owner(self.owner.clone());
+        let request = client.head_object().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;
         answer.map_err(|error| self.failed(what, key, &error))
     }
@@ -147,8 +139,7 @@ impl S3Store {
         let request = client
             .get_object_tagging()
             .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_expected_bucket_owner(self.owner.clone());
+            .key(self.full_key(key));
         let answer = request.send().await;
         let is_without_tags = |fault: &Fault| fault.is_not_implemented() || fault.is_missing();
         let output = match self.unless(what, key, answer, is_without_tags) {
@@ -204,23 +195,6 @@ impl S3Store {
     }
 }
 
-/// Percent-encodes all characters except unreserved ones and those in `kept`.
-pub(crate) fn percent_encode(text: &str, kept: &str) -> String {
-    text.bytes()
-        .fold(String::with_capacity(text.len()), |mut encoded, byte| {
-            let character = char::from(byte);
-            if byte.is_ascii_alphanumeric()
-                || "-_.~".contains(character)
-                || (byte.is_ascii() && kept.contains(character))
-            {
-                encoded.push(character);
-            } else {
-                let _ = write!(encoded, "%{byte:02X}");
-            }
-            encoded
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -233,11 +207,6 @@ mod tests {
     fn settings() -> RemoteSettings {
         let url: RemoteUrl = "s3://bucket/prefix".parse().unwrap();
         RemoteSettings::new(RemoteName::new("s3").unwrap(), url)
-    }
-
-    #[test]
-    fn all_but_the_unreserved_is_encoded() {
-        assert_eq!(percent_encode("a b/+%ü~", "/"), "a%20b/%2B%25%C3%BC~");
     }
 
     #[test]

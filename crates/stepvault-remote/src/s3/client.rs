@@ -1,6 +1,5 @@
 //! Creates clients from settings and AWS's usual chain: region, endpoint, credentials.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,11 +21,11 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::headers::{RequesterPays, UncheckedRequests};
+use super::headers::CommonHeaders;
 use super::{connector, skew};
-use crate::authorities::Authorities;
-use crate::endpoint::{check_endpoint, is_loopback};
-use crate::identity::ClientIdentity;
+use crate::http::endpoint::{check_endpoint, is_loopback};
+use crate::http::tls::{Authorities, ClientIdentity};
+use crate::options::StaticKeys;
 
 /// Regions mean nothing to most self-hosted servers, but signatures need one.
 const REGION_OF_CUSTOM_ENDPOINTS: &str = "us-east-1";
@@ -37,21 +36,6 @@ const LEAST_TIME_BETWEEN_RENEWALS: Duration = Duration::from_secs(2);
 
 /// How long a request may be under way whose answer says that it should not have had checksums.
 const LONGEST_UNDER_WAY: Duration = Duration::from_mins(1);
-
-/// Keys given directly instead of through AWS's usual chain; for tests.
-#[derive(Clone)]
-pub struct StaticKeys {
-    /// Access key ID.
-    pub access_key: String,
-    /// Secret access key.
-    pub secret_key: String,
-}
-
-impl fmt::Debug for StaticKeys {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("StaticKeys(…)")
-    }
-}
 
 /// The client in use, recreated when the store reports that its credentials have expired.
 ///
@@ -150,7 +134,7 @@ async fn load(
                 .hint("set region for this remote, or AWS_REGION, or region in the profile"));
         }
     };
-    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let stall_timeout = settings.stall_timeout();
     let mut builder = skew::only_skew(aws_sdk_s3::config::Builder::from(&base))
         .region(region)
         .timeout_config(TimeoutConfig::disabled())
@@ -176,11 +160,11 @@ async fn load(
         authorities.as_ref(),
         identity.as_ref(),
     )?;
-    builder = builder.http_client(client);
-    builder = builder.interceptor(UncheckedRequests(unchecked));
-    if settings.requester_pays {
-        builder = builder.interceptor(RequesterPays);
-    }
+    builder = builder.http_client(client).interceptor(CommonHeaders {
+        owner: settings.expected_bucket_owner.clone(),
+        requester_pays: settings.requester_pays,
+        unchecked,
+    });
     Ok(Client::from_conf(builder.build()))
 }
 
@@ -220,7 +204,7 @@ async fn load_chain(
     // The credentials of a store without TLS may need none either.
     let plain_http = authorities.is_none() && !connector::has_roots();
     if authorities.is_some() || plain_http {
-        let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+        let stall_timeout = settings.stall_timeout();
         loader = loader.http_client(connector::http_client(
             stall_timeout,
             plain_http,
@@ -262,28 +246,21 @@ async fn load_chain(
 
 /// Returns the file with the authorities that the remote's settings, or AWS's own environment or profile, name.
 fn authorities_file(settings: &RemoteSettings, base: &SdkConfig) -> Option<PathBuf> {
-    if let Some(path) = &settings.ca_file {
-        return Some(path.clone());
-    }
-    let key = ServiceConfigKey::builder()
-        .service_id("S3")
-        .env("AWS_CA_BUNDLE")
-        .profile("ca_bundle")
-        .build()
-        .ok()?;
-    let found = base.service_config()?.load_config(key)?;
-    (!found.is_empty()).then(|| PathBuf::from(found))
+    let of_chain = || of_chain(base, "AWS_CA_BUNDLE", "ca_bundle").filter(|path| !path.is_empty());
+    settings.ca_file.clone().or_else(|| of_chain().map(PathBuf::from))
 }
 
 /// Returns the endpoint that environment or profile define for S3, or for every service.
 fn endpoint_of_chain(base: &SdkConfig) -> Option<String> {
+    let of_s3 = of_chain(base, "AWS_ENDPOINT_URL", "endpoint_url");
+    of_s3.or_else(|| base.endpoint_url().map(str::to_owned))
+}
+
+/// Returns what the variable `env`, or `profile` in the profile, sets for S3.
+fn of_chain(base: &SdkConfig, env: &'static str, profile: &'static str) -> Option<String> {
     let key = ServiceConfigKey::builder()
         .service_id("S3")
-        .env("AWS_ENDPOINT_URL")
-        .profile("endpoint_url")
-        .build()
-        .ok()?;
-    base.service_config()
-        .and_then(|config| config.load_config(key))
-        .or_else(|| base.endpoint_url().map(str::to_owned))
+        .env(env)
+        .profile(profile);
+    base.service_config()?.load_config(key.build().ok()?)
 }

@@ -29,12 +29,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::identified::Identified;
 use crate::arrival_rate::{ArrivalRate, TooSlow};
-use crate::authorities::Authorities;
-use crate::identity::ClientIdentity;
-use crate::lent::lend;
-
-/// A connection that takes longer to open is unlikely to open at all.
-const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+use crate::http::CONNECT_TIMEOUT;
+use crate::http::lent::lend;
+use crate::http::tls::{Authorities, ClientIdentity};
 
 /// A request moved too little for the configured stall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +55,7 @@ pub(crate) fn http_client(
 ) -> stepvault_core::Result<SharedHttpClient> {
     let fault = || Error::new(ErrorKind::Failed, "cannot set up TLS");
     if let Some(identity) = identity {
-        let client = identity.client(authorities, stall_timeout.min(LONGEST_CONNECT), local);
+        let client = identity.client(authorities, stall_timeout.min(CONNECT_TIMEOUT), local);
         let client = client.map_err(|error| fault().caused_by(error.without_url()))?;
         return Ok(SharedHttpClient::new(Watched {
             inner: SharedHttpConnector::new(Identified(client)),
@@ -66,7 +63,7 @@ pub(crate) fn http_client(
         }));
     }
     let settings = HttpConnectorSettings::builder()
-        .connect_timeout(stall_timeout.min(LONGEST_CONNECT))
+        .connect_timeout(stall_timeout.min(CONNECT_TIMEOUT))
         .build();
     let proxy = if local {
         ProxyConfig::disabled()

@@ -12,15 +12,15 @@ use stepvault_core::digest::{ContentDigest, Crc64Nvme, DigestAlgorithm, FileDige
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::attributes::percent_encode;
+use super::answer_headers::AnswerHeaders;
 use super::checksums::{of_upload, stored};
-use super::date::AnswerDate;
 use super::errors::Fault;
 use super::multipart::{Whole, completed_part};
-use super::read::{quoted, version_of};
+use super::read::quoted;
 use super::store::S3Store;
-use super::write::Condition;
-use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
+use super::write::{Condition, written};
+use crate::keys::percent_encode;
+use crate::store::{Created, ObjectHead, PartReceipt, StoredChecksum};
 
 /// Parts that are copied concurrently.
 const PARTS_AT_ONCE: usize = 8;
@@ -114,7 +114,7 @@ impl S3Store {
     }
 
     async fn copy_whole(&self, source: &ObjectHead, to: &str) -> Result<Created> {
-        let date = AnswerDate::default();
+        let headers = AnswerHeaders::default();
         let client = self.client().await?;
         let condition = self.condition(to).await?;
         if condition == Condition::Taken {
@@ -137,12 +137,10 @@ impl S3Store {
                     .as_ref()
                     .map(|_| aws_sdk_s3::types::TaggingDirective::Replace),
             )
-            .set_tagging(self.attributes.tagging.clone())
-            .set_expected_bucket_owner(self.owner.clone())
-            .set_expected_source_bucket_owner(self.owner.clone());
-        let output = match request.customize().interceptor(date.clone()).send().await {
+            .set_tagging(self.attributes.tagging.clone());
+        let output = match request.customize().interceptor(headers.clone()).send().await {
             Ok(output) => output,
-            Err(error) => return self.copy_refused(to, &error).await,
+            Err(error) => return self.copy_refused(to, self.fault(&error)).await,
         };
         let Some(result) = output.copy_object_result else {
             return Err(Error::new(ErrorKind::Unreachable, WHAT)
@@ -152,27 +150,12 @@ impl S3Store {
         // If the source is damaged, this is not the checksum in its manifest: the object exists now, and the caller
         // compares and removes it.
         let checksum = stored((result.checksum_sha256(), result.checksum_crc64_nvme()));
-        Ok(Created::Written(ObjectHead {
-            info: ObjectInfo {
-                key: to.to_owned(),
-                size_bytes: source.info.size_bytes,
-                modified: date.get(),
-                version: version_of(result.e_tag.as_deref()),
-            },
-            checksum,
-        }))
+        let tag = result.e_tag.as_deref();
+        Ok(written(to, source.info.size_bytes, &headers, tag, checksum))
     }
 
     /// A failed precondition concerns the target, or a source that changed meanwhile: the metadata shows which.
-    async fn copy_refused<E>(
-        &self,
-        to: &str,
-        error: &aws_sdk_s3::error::SdkError<E, aws_smithy_runtime_api::client::orchestrator::HttpResponse>,
-    ) -> Result<Created>
-    where
-        E: aws_sdk_s3::error::ProvideErrorMetadata + std::error::Error + 'static,
-    {
-        let fault = self.fault(error);
+    async fn copy_refused(&self, to: &str, fault: Fault) -> Result<Created> {
         if fault.is_precondition_failed() && self.head_object(to).await?.is_some() {
             return Ok(Created::Exists);
         }
@@ -261,9 +244,7 @@ impl S3Store {
             .part_number(self.part_number(WHAT, to, index)?)
             .copy_source(self.copy_source(source.key))
             .copy_source_range(format!("bytes={}-{}", range.start, range.end.saturating_sub(1)))
-            .set_copy_source_if_match(source.version.as_deref().map(quoted))
-            .set_expected_bucket_owner(self.owner.clone())
-            .set_expected_source_bucket_owner(self.owner.clone());
+            .set_copy_source_if_match(source.version.as_deref().map(quoted));
         let output = request
             .send()
             .await

@@ -10,10 +10,10 @@ use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
-use super::verdicts::{FULL, NOT_THE_STORE, TOO_MANY_PARTS, Verdict, by_code, by_status};
-use crate::connection_obstacle::ConnectionObstacle;
-use crate::generic::errors::{causes, find};
-use crate::generic::transport::one_line;
+use super::verdicts::{FULL, NOT_THE_STORE, TOO_MANY_PARTS, Verdict, by_code, by_status, verdict};
+use crate::causes::{distinct_texts, find};
+use crate::http::connection_obstacle::ConnectionObstacle;
+use crate::http::one_line;
 
 /// Maximum number of bytes of an answer that are logged.
 const LOGGED_BYTES: usize = 1000;
@@ -176,7 +176,7 @@ impl Fault {
 
     /// Returns whether the store answered that it does not accept such a request; missing rights do not count.
     pub(crate) fn is_refused(&self) -> bool {
-        let is_about_request = matches!(self.judge().0, ErrorKind::Damaged | ErrorKind::Failed);
+        let is_about_request = matches!(self.judge().kind, ErrorKind::Damaged | ErrorKind::Failed);
         self.is_not_implemented() || (400..500).contains(&self.status) && is_about_request
     }
 
@@ -212,7 +212,7 @@ impl Fault {
             }
             _ if self.is_bare_absence() => Obstacle::Network,
             ("", 404) => Obstacle::Bucket,
-            _ => Obstacle::of_kind(self.judge().0),
+            _ => Obstacle::of_kind(self.judge().kind),
         }
     }
 
@@ -226,7 +226,7 @@ impl Fault {
 
     /// Returns the error for operation `what` on `subject`.
     pub(crate) fn into_error(self, what: &str, subject: &str) -> Error {
-        let (kind, why, hint) = self.judge();
+        let Verdict { kind, why, hint } = self.judge();
         let detail = self.detail();
         let why = match (why.is_empty(), detail.is_empty()) {
             (true, _) => detail,
@@ -298,7 +298,7 @@ impl Fault {
         }
         match by_code(&self.code) {
             Some(verdict) => verdict,
-            None if self.status == 400 && !self.code.is_empty() => (ErrorKind::Failed, "", ""),
+            None if self.status == 400 && !self.code.is_empty() => verdict(ErrorKind::Failed, "", ""),
             None => by_status(self.status),
         }
     }
@@ -307,18 +307,18 @@ impl Fault {
 impl Transport {
     fn judge(self) -> Verdict {
         match self {
-            Self::Connection => (
+            Self::Connection => verdict(
                 ErrorKind::Unreachable,
                 "",
                 "check the endpoint, the network and any proxy between",
             ),
-            Self::NoCredentials => (ErrorKind::Denied, "no credentials were found", GIVE_CREDENTIALS),
-            Self::CredentialsLater => (
+            Self::NoCredentials => verdict(ErrorKind::Denied, "no credentials were found", GIVE_CREDENTIALS),
+            Self::CredentialsLater => verdict(
                 ErrorKind::Denied,
                 "the credentials could not be loaded",
                 GIVE_CREDENTIALS,
             ),
-            Self::Request => (ErrorKind::Usage, "the request could not be built", ""),
+            Self::Request => verdict(ErrorKind::Usage, "the request could not be built", ""),
         }
     }
 }
@@ -376,15 +376,7 @@ pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     if let Some(stalled) = find::<Stalled>(error) {
         return stalled.to_string();
     }
-    let mut texts: Vec<String> = Vec::new();
-    for text in causes(error)
-        .map(ToString::to_string)
-        .filter(|text| !text.is_empty())
-    {
-        if !texts.iter().any(|earlier| earlier.contains(&text)) {
-            texts.push(text);
-        }
-    }
+    let mut texts = distinct_texts(error);
     let kept = texts.len().saturating_sub(2);
     texts.split_off(kept).join(": ")
 }

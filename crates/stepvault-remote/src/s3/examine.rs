@@ -13,8 +13,8 @@ use stepvault_core::store_facts::{
     BucketFacts, CredentialSource, Credentials, LeftBytes, LifecycleRule, Versioning,
 };
 
+use super::answer_headers::AnswerHeaders;
 use super::client::Clients;
-use super::date::{AnswerDate, AnswerServer};
 use super::errors::Fault;
 use super::store::S3Store;
 use crate::examiner::{Examiner, Hindered, Look};
@@ -34,7 +34,7 @@ impl Examiner for S3Store {
     }
 
     async fn list_one(&self, prefix: &str) -> Option<Look> {
-        let (date, server) = (AnswerDate::default(), AnswerServer::default());
+        let headers = AnswerHeaders::default();
         let client = match self.client().await {
             Ok(client) => client,
             Err(error) => return Some(Look::hindered(Hindered::by_settings(error))),
@@ -44,10 +44,8 @@ impl Examiner for S3Store {
             .bucket(&self.bucket)
             .prefix(self.full_key(prefix))
             .max_keys(1)
-            .set_expected_bucket_owner(self.owner.clone())
             .customize()
-            .interceptor(date.clone())
-            .interceptor(server.clone());
+            .interceptor(headers.clone());
         let outcome = request.send().await.map(drop).map_err(|error| {
             let fault = self.fault(&error);
             Hindered {
@@ -57,8 +55,8 @@ impl Examiner for S3Store {
         });
         Some(Look {
             outcome,
-            store_time: Some(date.get()).filter(|time| *time > std::time::SystemTime::UNIX_EPOCH),
-            server: server.take(),
+            store_time: headers.date(),
+            server: headers.server(),
         })
     }
 
@@ -83,10 +81,7 @@ impl S3Store {
     /// Returns whether the bucket keeps old versions.
     async fn versioning(&self) -> Result<Versioning> {
         let client = self.client().await?;
-        let request = client
-            .get_bucket_versioning()
-            .bucket(&self.bucket)
-            .set_expected_bucket_owner(self.owner.clone());
+        let request = client.get_bucket_versioning().bucket(&self.bucket);
         let output = request
             .send()
             .await
@@ -102,10 +97,7 @@ impl S3Store {
     /// Returns the bucket's enabled lifecycle rules.
     async fn rules(&self) -> Result<Vec<LifecycleRule>> {
         let client = self.client().await?;
-        let request = client
-            .get_bucket_lifecycle_configuration()
-            .bucket(&self.bucket)
-            .set_expected_bucket_owner(self.owner.clone());
+        let request = client.get_bucket_lifecycle_configuration().bucket(&self.bucket);
         match request.send().await {
             Ok(output) => Ok(output
                 .rules()
@@ -156,35 +148,42 @@ fn source_of(keys: &Keys, clients: &Clients) -> CredentialSource {
     let none = Vec::new();
     let features = keys.get_property::<Vec<Feature>>().unwrap_or(&none);
     let any = |wanted: &[Feature]| features.iter().any(|feature| wanted.contains(feature));
-    let web_identity = [
-        Feature::CredentialsStsAssumeRoleWebId,
-        Feature::CredentialsEnvVarsStsWebIdToken,
-        Feature::CredentialsProfileStsWebIdToken,
+    let sources: [(&[Feature], CredentialSource); 8] = [
+        (
+            &[
+                Feature::CredentialsStsAssumeRoleWebId,
+                Feature::CredentialsEnvVarsStsWebIdToken,
+                Feature::CredentialsProfileStsWebIdToken,
+            ],
+            CredentialSource::WebIdentity,
+        ),
+        (
+            &[Feature::CredentialsStsAssumeRole],
+            CredentialSource::AssumedRole,
+        ),
+        (
+            &[
+                Feature::CredentialsSso,
+                Feature::CredentialsProfileSso,
+                Feature::CredentialsLogin,
+                Feature::CredentialsProfileLogin,
+            ],
+            CredentialSource::SingleSignOn,
+        ),
+        (
+            &[Feature::CredentialsProcess, Feature::CredentialsProfileProcess],
+            CredentialSource::Process,
+        ),
+        (&[Feature::CredentialsHttp], CredentialSource::Container),
+        (&[Feature::CredentialsImds], CredentialSource::Machine),
+        (&[Feature::CredentialsEnvVars], CredentialSource::Environment),
+        (
+            &[Feature::CredentialsProfile],
+            CredentialSource::Profile(clients.profile()),
+        ),
     ];
-    if any(&web_identity) {
-        CredentialSource::WebIdentity
-    } else if any(&[Feature::CredentialsStsAssumeRole]) {
-        CredentialSource::AssumedRole
-    } else if any(&[
-        Feature::CredentialsSso,
-        Feature::CredentialsProfileSso,
-        Feature::CredentialsLogin,
-        Feature::CredentialsProfileLogin,
-    ]) {
-        CredentialSource::SingleSignOn
-    } else if any(&[Feature::CredentialsProcess, Feature::CredentialsProfileProcess]) {
-        CredentialSource::Process
-    } else if any(&[Feature::CredentialsHttp]) {
-        CredentialSource::Container
-    } else if any(&[Feature::CredentialsImds]) {
-        CredentialSource::Machine
-    } else if any(&[Feature::CredentialsEnvVars]) {
-        CredentialSource::Environment
-    } else if any(&[Feature::CredentialsProfile]) {
-        CredentialSource::Profile(clients.profile())
-    } else {
-        CredentialSource::Unnamed
-    }
+    let found = sources.into_iter().find(|(wanted, _)| any(wanted));
+    found.map_or(CredentialSource::Unnamed, |(_, source)| source)
 }
 
 fn rule_of(rule: &Rule) -> LifecycleRule {

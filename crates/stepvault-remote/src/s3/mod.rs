@@ -3,12 +3,12 @@
 //! All bytes are sent with a SHA-256 for the store to check (or a CRC-64/NVME, where their digests are BLAKE3), writes are
 //! conditional on an unused key, and the checksum that the store reports is compared with the sent one.
 
+mod answer_headers;
 mod attributes;
 mod checksums;
 mod client;
 mod connector;
 mod copy;
-mod date;
 mod errors;
 mod examine;
 mod headers;
@@ -27,11 +27,17 @@ use std::sync::Arc;
 use stepvault_core::Result;
 use stepvault_core::remote_settings::RemoteSettings;
 
-pub use self::client::StaticKeys;
-pub(crate) use self::store::S3Store;
+use self::store::S3Store;
+use crate::examiner::BareStore;
+pub use crate::options::StaticKeys;
 use crate::store::RemoteStore;
 
 /// Opens a store without decorators. With `keys`, AWS's usual chain of credentials is not used.
 pub async fn open(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Arc<dyn RemoteStore>> {
-    Ok(Arc::new(S3Store::open(settings, keys).await?))
+    Ok(connect(settings, keys).await?.store)
+}
+
+/// Like [`open`], with what examines the bucket.
+pub(crate) async fn connect(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<BareStore> {
+    Ok(BareStore::of(S3Store::open(settings, keys).await?))
 }

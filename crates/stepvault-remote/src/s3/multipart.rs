@@ -8,14 +8,13 @@ use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::answer_headers::AnswerHeaders;
 use super::checksums::{ALL_CHECKS, SentChecksum, of_upload, stored};
-use super::date::AnswerDate;
 use super::errors::Fault;
-use super::read::version_of;
 use super::store::S3Store;
-use super::write::{Condition, byte_stream};
+use super::write::{Condition, byte_stream, written};
 use crate::payload::Payload;
-use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
+use crate::store::{Created, PartReceipt, StoredChecksum};
 
 /// At the completion of an upload, the store is given no checksum at all. Between this and [`ALL_CHECKS`], it is given those
 /// of the parts alone.
@@ -61,8 +60,7 @@ impl S3Store {
             .set_storage_class(self.attributes.storage_class_of(key))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
-            .set_tagging(self.attributes.tagging.clone())
-            .set_expected_bucket_owner(self.owner.clone());
+            .set_tagging(self.attributes.tagging.clone());
         let output = request
             .send()
             .await
@@ -94,8 +92,7 @@ impl S3Store {
             .part_number(self.part_number(what, key, index)?)
             .body(byte_stream(body))
             .set_checksum_sha256(sent_checksum.sha256)
-            .set_checksum_crc64_nvme(sent_checksum.crc64nvme)
-            .set_expected_bucket_owner(self.owner.clone());
+            .set_checksum_crc64_nvme(sent_checksum.crc64nvme);
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
         let sent = request.customize().disable_payload_signing().send().await;
         let output = sent.map_err(|error| self.failed(what, key, &error))?;
@@ -159,23 +156,15 @@ impl S3Store {
             if condition == Condition::Taken {
                 return Ok(Created::Exists);
             }
-            let date = AnswerDate::default();
+            let headers = AnswerHeaders::default();
             let request = self.completion(key, upload, &parts, whole, checks).await?;
             let request = request.set_if_none_match(condition.header());
-            let fault = match request.customize().interceptor(date.clone()).send().await {
+            let fault = match request.customize().interceptor(headers.clone()).send().await {
                 Ok(output) => {
                     self.completion_checks.fetch_max(checks, Ordering::Relaxed);
                     self.was_done(condition);
                     let checksum = self.check_completed(what, key, &output, whole)?;
-                    return Ok(Created::Written(ObjectHead {
-                        info: ObjectInfo {
-                            key: key.to_owned(),
-                            size_bytes: whole.size_bytes,
-                            modified: date.get(),
-                            version: version_of(output.e_tag()),
-                        },
-                        checksum,
-                    }));
+                    return Ok(written(key, whole.size_bytes, &headers, output.e_tag(), checksum));
                 }
                 Err(error) => self.fault(&error),
             };
@@ -233,8 +222,7 @@ impl S3Store {
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
             .set_checksum_type(checksum.of_whole)
             .set_checksum_sha256(checksum.sha256)
-            .set_checksum_crc64_nvme(checksum.crc64nvme)
-            .set_expected_bucket_owner(self.owner.clone()))
+            .set_checksum_crc64_nvme(checksum.crc64nvme))
     }
 
     fn check_completed(
@@ -263,8 +251,7 @@ impl S3Store {
             .abort_multipart_upload()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .upload_id(upload)
-            .set_expected_bucket_owner(self.owner.clone());
+            .upload_id(upload);
         let answer = request.send().await;
         self.unless("cannot abort the upload", key, answer, Fault::is_missing)?;
         Ok(())

@@ -10,20 +10,15 @@ use super::errors::Fault;
 use super::read::system_time;
 use super::store::S3Store;
 use crate::listed::check_parts;
-use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
+use crate::pending::{Listed, Marker, Page, pages};
 use crate::store::PendingUpload;
 
-const WHAT: &str = "cannot list pending uploads";
+pub(super) const PENDING: &str = "cannot list pending uploads";
 
 impl S3Store {
-    pub(super) async fn list_multiparts(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        let listed = self.listed_multiparts(prefix, MAXIMUM_PAGES).await?;
-        listed.whole(WHAT, &self.name(""))
-    }
-
     /// Lists incomplete uploads, at most `most_pages` pages.
     pub(super) async fn listed_multiparts(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
-        pages(WHAT, &self.name(""), prefix, most_pages, |after| {
+        pages(PENDING, &self.name(""), prefix, most_pages, |after| {
             self.multiparts_page(prefix, after)
         })
         .await
@@ -37,10 +32,9 @@ impl S3Store {
             .bucket(&self.bucket)
             .prefix(self.full_key(prefix))
             .set_key_marker(key_marker)
-            .set_upload_id_marker(upload_marker.filter(|marker| !marker.is_empty()))
-            .set_expected_bucket_owner(self.owner.clone());
+            .set_upload_id_marker(upload_marker.filter(|marker| !marker.is_empty()));
         let answer = request.send().await;
-        let Some(page) = self.unless(WHAT, "", answer, Fault::is_not_implemented)? else {
+        let Some(page) = self.unless(PENDING, "", answer, Fault::is_not_implemented)? else {
             self.lists_pending_uploads.store(false, Ordering::Relaxed);
             return Ok(Page::default());
         };
@@ -68,8 +62,7 @@ impl S3Store {
             .list_parts()
             .bucket(&self.bucket)
             .key(self.full_key(&upload.key))
-            .upload_id(&upload.upload)
-            .set_expected_bucket_owner(self.owner.clone());
+            .upload_id(&upload.upload);
         let what = "cannot list an upload's parts";
         let answer = request.send().await;
         let Some(page) = self.unless(what, &upload.key, answer, Fault::is_missing)? else {

@@ -6,23 +6,23 @@ use std::time::SystemTime;
 use aws_sdk_s3::primitives::{ByteStream, DateTime};
 use aws_sdk_s3::types::ChecksumMode;
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::stream::{BoxStream, try_unfold};
-use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::checksums::stored;
 use super::errors::Fault;
 use super::store::S3Store;
+use crate::listed::{ObjectPage, paged};
+use crate::pieces::no_bytes;
 use crate::store::{ObjectHead, ObjectInfo};
+
+const LIST: &str = "cannot list objects";
 
 impl S3Store {
     pub(super) async fn head_object(&self, key: &str) -> Result<Option<ObjectHead>> {
         let client = self.client().await?;
-        let request = client
-            .head_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_expected_bucket_owner(self.owner.clone());
+        let request = client.head_object().bucket(&self.bucket).key(self.full_key(key));
         let what = "cannot read the object's metadata";
         let with_checksum = request.clone().checksum_mode(ChecksumMode::Enabled);
         let mut answer = with_checksum.send().await;
@@ -70,11 +70,7 @@ impl S3Store {
     async fn confirm_absence(&self, key: &str) -> Result<()> {
         let what = "cannot read the object's metadata";
         let request = self.client().await?.get_object().bucket(&self.bucket);
-        let answer = request
-            .key(self.full_key(key))
-            .set_expected_bucket_owner(self.owner.clone())
-            .send()
-            .await;
+        let answer = request.key(self.full_key(key)).send().await;
         match self.unless(what, key, answer, Fault::is_missing)? {
             None => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::Unreachable, what)
@@ -89,14 +85,10 @@ impl S3Store {
         range: Option<Range<u64>>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let what = "cannot read the object";
-        if range.as_ref().is_some_and(Range::is_empty) {
+        if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
             // HTTP cannot request an empty range.
-            return match self.head_object(key).await? {
-                Some(_) => Ok(futures::stream::empty().boxed()),
-                None => Err(Error::new(ErrorKind::NotFound, what)
-                    .on(self.name(key))
-                    .because("the object does not exist")),
-            };
+            let head = self.head_object(key).await?;
+            return no_bytes(&self.name(key), head.map(|head| head.info.size_bytes), range);
         }
         let client = self.client().await?;
         let request = client
@@ -107,8 +99,7 @@ impl S3Store {
                 range
                     .as_ref()
                     .map(|range| format!("bytes={}-{}", range.start, range.end - 1)),
-            )
-            .set_expected_bucket_owner(self.owner.clone());
+            );
         let output = request
             .send()
             .await
@@ -141,57 +132,47 @@ impl S3Store {
     /// represent, with control characters, are never used by stepvault.
     pub(super) fn list_objects(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
         let prefix = self.full_key(prefix);
-        let pages = try_unfold(Some(None::<String>), move |state| {
-            let prefix = prefix.clone();
+        paged(move |token| {
+            let request = (prefix.clone(), token);
             async move {
-                let Some(token) = state else { return Ok(None) };
+                let (prefix, token) = request;
                 let client = self.client().await?;
                 let request = client
                     .list_objects_v2()
                     .bucket(&self.bucket)
                     .prefix(prefix)
-                    .set_continuation_token(token)
-                    .set_expected_bucket_owner(self.owner.clone());
-                let page = request.send().await.map_err(|error| {
-                    self.fault(&error)
-                        .into_error("cannot list objects", &self.name(""))
-                })?;
-                let entries: Vec<Result<ObjectInfo>> = page
-                    .contents
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter_map(|object| self.listed(object).transpose())
-                    .collect();
-                let next = match (page.is_truncated.unwrap_or(false), page.next_continuation_token) {
-                    (false, _) => None,
-                    (true, Some(token)) => Some(Some(token)),
-                    // An incomplete listing must never be treated as a complete one.
-                    (true, None) => {
-                        return Err(Error::new(ErrorKind::Failed, "cannot list objects")
-                            .on(self.name(""))
-                            .because("the listing is truncated but gives no continuation token"));
-                    }
-                };
-                Ok(Some((futures::stream::iter(entries), next)))
+                    .set_continuation_token(token);
+                let answer = request.send().await;
+                let page = answer.map_err(|error| self.failed(LIST, "", &error))?;
+                let entries = page.contents.unwrap_or_default().into_iter();
+                let objects = entries.filter_map(|object| self.listed(object).transpose());
+                let next = page.next_continuation_token;
+                // An incomplete listing must never be treated as a complete one.
+                if page.is_truncated.unwrap_or(false) && next.is_none() {
+                    let why = "the listing is truncated but gives no continuation token";
+                    return Err(self.malformed(why));
+                }
+                Ok(ObjectPage {
+                    objects: objects.collect::<Result<_>>()?,
+                    next: next.filter(|_| page.is_truncated.unwrap_or(false)),
+                })
             }
-        });
-        pages.try_flatten().boxed()
+        })
+    }
+
+    fn malformed(&self, why: &str) -> Error {
+        Error::new(ErrorKind::Failed, LIST).on(self.name("")).because(why)
     }
 
     fn listed(&self, object: aws_sdk_s3::types::Object) -> Result<Option<ObjectInfo>> {
-        let unreadable = |why: &str| {
-            Error::new(ErrorKind::Failed, "cannot list objects")
-                .on(self.name(""))
-                .because(why)
-        };
-        let full_key = object.key.ok_or_else(|| unreadable("an entry has no key"))?;
+        let full_key = object.key.ok_or_else(|| self.malformed("an entry has no key"))?;
         let Some(key) = self.relative_key(&full_key) else {
             return Ok(None);
         };
         let size = object.size.and_then(|size| u64::try_from(size).ok());
         Ok(Some(ObjectInfo {
             key: key.to_owned(),
-            size_bytes: size.ok_or_else(|| unreadable("an entry has no size"))?,
+            size_bytes: size.ok_or_else(|| self.malformed("an entry has no size"))?,
             modified: system_time(object.last_modified.as_ref()),
             version: version_of(object.e_tag.as_deref()),
         }))

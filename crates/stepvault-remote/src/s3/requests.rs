@@ -10,8 +10,10 @@ use stepvault_core::Result;
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 
 use super::copy::Source;
+use super::pending::PENDING;
 use super::store::S3Store;
 use crate::payload::Payload;
+use crate::pending::MAXIMUM_PAGES;
 use crate::store::{
     Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
     StoreCapabilities,
@@ -74,7 +76,8 @@ impl RemoteStore for S3Store {
     }
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        self.list_multiparts(prefix).await
+        let listed = self.listed_multiparts(prefix, MAXIMUM_PAGES).await?;
+        listed.whole(PENDING, &self.name(""))
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {

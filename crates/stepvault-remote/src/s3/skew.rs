@@ -15,7 +15,7 @@ use aws_sdk_s3::config::{Builder, ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::BoxError;
 use aws_smithy_types::config_bag::{Storable, StoreReplace};
 
-use super::date::dated;
+use super::answer_headers::dated;
 
 /// A refusal whose clock is this far from the signature may be caused by that. Stores accept 15 minutes; the SDK uses
 /// 4.

@@ -10,8 +10,9 @@ use stepvault_core::{Error, Result};
 
 use super::attributes::Attributes;
 use super::checksums::ALL_CHECKS;
-use super::client::{Clients, StaticKeys};
+use super::client::Clients;
 use super::errors::Fault;
+use crate::options::StaticKeys;
 
 /// A bucket, or a prefix of one, on S3 or a compatible server.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Whole objects: create, replace, delete.
 
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
 use aws_sdk_s3::primitives::{ByteStream, SdkBody};
@@ -9,8 +10,8 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::answer_headers::AnswerHeaders;
 use super::checksums::{SentChecksum, answered};
-use super::date::AnswerDate;
 use super::errors::Fault;
 use super::read::version_of;
 use super::store::S3Store;
@@ -43,7 +44,7 @@ impl Condition {
 impl S3Store {
     pub(super) async fn put_new(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let what = "cannot write the object";
-        let date = AnswerDate::default();
+        let headers = AnswerHeaders::default();
         let mut condition = self.condition(key).await?;
         let output = loop {
             if condition == Condition::Taken {
@@ -55,7 +56,7 @@ impl S3Store {
             let sent = request
                 .customize()
                 .disable_payload_signing()
-                .interceptor(date.clone())
+                .interceptor(headers.clone())
                 .send()
                 .await;
             let fault = match sent {
@@ -77,15 +78,13 @@ impl S3Store {
             (output.checksum_sha256(), output.checksum_crc64_nvme()),
             &StoredChecksum::of_part(digest),
         )?;
-        Ok(Created::Written(ObjectHead {
-            info: ObjectInfo {
-                key: key.to_owned(),
-                size_bytes: digest.size_bytes,
-                modified: date.get(),
-                version: version_of(output.e_tag()),
-            },
+        Ok(written(
+            key,
+            digest.size_bytes,
+            &headers,
+            output.e_tag(),
             checksum,
-        }))
+        ))
     }
 
     /// Returns how the next create-only write of a key makes sure that the key is unused.
@@ -143,8 +142,7 @@ impl S3Store {
             .set_storage_class(self.attributes.storage_class_of(key))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
-            .set_tagging(self.attributes.tagging.clone())
-            .set_expected_bucket_owner(self.owner.clone());
+            .set_tagging(self.attributes.tagging.clone());
         Ok(request)
     }
 
@@ -188,8 +186,7 @@ impl S3Store {
         let request = client
             .delete_object()
             .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_expected_bucket_owner(self.owner.clone());
+            .key(self.full_key(key));
         let answer = request.send().await;
         self.unless("cannot delete the object", key, answer, Fault::is_missing)?;
         Ok(())
@@ -215,11 +212,7 @@ impl S3Store {
             .build()
             .map_err(invalid)?;
         let client = self.client().await?;
-        let request = client
-            .delete_objects()
-            .bucket(&self.bucket)
-            .delete(delete)
-            .set_expected_bucket_owner(self.owner.clone());
+        let request = client.delete_objects().bucket(&self.bucket).delete(delete);
         let answer = request.send().await;
         let Some(output) = self.unless(what, "", answer, Fault::is_refused)? else {
             self.deletes_in_batches.store(false, Ordering::Relaxed);
@@ -237,6 +230,23 @@ impl S3Store {
         }
         Ok(true)
     }
+}
+
+/// Returns the object that the store acknowledged, as of the date of its answer.
+pub(super) fn written(
+    key: &str,
+    size_bytes: u64,
+    headers: &AnswerHeaders,
+    tag: Option<&str>,
+    checksum: StoredChecksum,
+) -> Created {
+    let info = ObjectInfo {
+        key: key.to_owned(),
+        size_bytes,
+        modified: headers.date().unwrap_or(SystemTime::UNIX_EPOCH),
+        version: version_of(tag),
+    };
+    Created::Written(ObjectHead { info, checksum })
 }
 
 /// Converts a payload for the SDK. The SDK can restart it and makes no copy.

@@ -98,7 +98,7 @@ fn sources() -> Vec<PathBuf> {
             }
         }
     }
-    assert!(sources.contains(&Path::new("crates/stepvault-remote/src/endpoint.rs").to_path_buf()));
+    assert!(sources.contains(&Path::new("crates/stepvault-remote/src/http/endpoint.rs").to_path_buf()));
     sources
 }
 

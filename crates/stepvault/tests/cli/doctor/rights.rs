@@ -136,7 +136,7 @@ fn rights_on_gcs(request: &RequestRecord) -> &'static [&'static str] {
     if path.starts_with("/storage/v1/b/") && !path.contains("/o") {
         return &["storage.buckets.get"];
     }
-    let of_bucket = !path.trim_matches('/').contains('/');
+    let of_bucket = !path.trim_matches('/').contains('/') || path.ends_with("/o");
     let asks = |name: &str| {
         let mut members = query.split('&');
         members.any(|member| member.split('=').next() == Some(name))

@@ -1,5 +1,7 @@
-//! A body split into small pieces, with a stall timeout and a check of its length.
+//! The bytes of an object in small pieces, with a stall timeout and a check of their number.
 
+use std::fmt::Display;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,10 +10,13 @@ use futures::stream::{self, BoxStream};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use crate::arrival_rate::{ArrivalRate, TooSlow};
+use crate::arrival_rate::ArrivalRate;
 
 /// Maximum length of a returned piece.
 pub(crate) const MAXIMUM_PIECE_BYTES: usize = 256 << 10;
+/// A request gets the stall time once more for each of these bytes in its body. The HTTP client does not report when a
+/// byte is sent, so a slower request counts as stalled.
+const BYTES_PER_STALL_TIME: u64 = 1 << 20;
 
 /// Expected properties of a body.
 #[derive(Debug, Clone)]
@@ -57,7 +62,11 @@ pub(crate) fn watched(
                     state.take(piece)?;
                 }
                 None if state.received_bytes == state.expected.size_bytes => return Ok(None),
-                None => return Err(state.expected.cut_off(state.received_bytes)),
+                None => {
+                    let (received, wanted) = (state.received_bytes, state.expected.size_bytes);
+                    let why = format!("the body ended after {received} of {wanted} bytes");
+                    return Err(state.expected.fault(ErrorKind::Unreachable, why));
+                }
             }
         }
         let piece = state
@@ -72,12 +81,11 @@ impl State {
     fn take(&mut self, piece: Bytes) -> Result<()> {
         self.received_bytes += piece.len() as u64;
         if self.received_bytes > self.expected.size_bytes {
-            return Err(Error::new(ErrorKind::Failed, "cannot read the object")
-                .on(&self.expected.subject)
-                .because(format!(
-                    "more than the requested {} bytes arrived",
-                    self.expected.size_bytes
-                )));
+            let why = format!(
+                "more than the requested {} bytes arrived",
+                self.expected.size_bytes
+            );
+            return Err(self.expected.fault(ErrorKind::Failed, why));
         }
         self.pending = piece;
         Ok(())
@@ -85,31 +93,51 @@ impl State {
 }
 
 impl Expected {
+    fn fault(&self, kind: ErrorKind, why: impl Display) -> Error {
+        Error::new(kind, "cannot read the object")
+            .on(&self.subject)
+            .because(why)
+    }
+
+    fn too_slow(&self, why: impl Display) -> Error {
+        self.fault(ErrorKind::Unreachable, why)
+            .hint("check the network, or raise stall-timeout")
+    }
+
     fn stalled(&self) -> Error {
-        Error::new(ErrorKind::Unreachable, "cannot read the object")
-            .on(&self.subject)
-            .because(format!(
-                "no byte arrived for {} seconds",
-                self.stall_timeout.as_secs()
-            ))
-            .hint("check the network, or raise stall-timeout")
+        let seconds = self.stall_timeout.as_secs();
+        self.too_slow(format!("no byte arrived for {seconds} seconds"))
     }
+}
 
-    fn too_slow(&self, slow: TooSlow) -> Error {
-        Error::new(ErrorKind::Unreachable, "cannot read the object")
-            .on(&self.subject)
-            .because(slow)
-            .hint("check the network, or raise stall-timeout")
+/// Returns no bytes of an object of `size_bytes` for an empty range; `None` where the object does not exist.
+pub(crate) fn no_bytes(
+    subject: &str,
+    size_bytes: Option<u64>,
+    range: &Range<u64>,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
+    match size_bytes {
+        None => Err(Error::new(ErrorKind::NotFound, "cannot read the object")
+            .on(subject)
+            .because("it does not exist")),
+        Some(size_bytes) if size_bytes < range.end => Err(shorter_than_asked(subject, size_bytes, range)),
+        Some(_) => Ok(stream::empty().boxed()),
     }
+}
 
-    fn cut_off(&self, received_bytes: u64) -> Error {
-        Error::new(ErrorKind::Unreachable, "cannot read the object")
-            .on(&self.subject)
-            .because(format!(
-                "the body ended after {received_bytes} of {} bytes",
-                self.size_bytes
-            ))
-    }
+pub(crate) fn shorter_than_asked(subject: &str, size_bytes: u64, wanted: &Range<u64>) -> Error {
+    Error::new(ErrorKind::Damaged, "cannot read the object")
+        .on(subject)
+        .because(format!(
+            "it has {size_bytes} bytes, and bytes {} to {} were asked for",
+            wanted.start, wanted.end
+        ))
+}
+
+/// Returns how long a request that sends `body_bytes` may take until the first byte of its answer.
+pub(crate) fn patience(stall_timeout: Duration, body_bytes: u64) -> Duration {
+    let times = u32::try_from(1 + body_bytes.div_ceil(BYTES_PER_STALL_TIME)).unwrap_or(u32::MAX);
+    stall_timeout.saturating_mul(times)
 }
 
 #[cfg(test)]
@@ -167,5 +195,13 @@ mod tests {
             silent.to_string(),
             "cannot read the object: gs://b/k: no byte arrived for 5 seconds"
         );
+    }
+
+    #[test]
+    fn patience_grows_with_the_body_and_has_an_end() {
+        let stall = Duration::from_secs(30);
+        assert_eq!(patience(stall, 0), stall);
+        assert_eq!(patience(stall, 8 << 20), Duration::from_secs(270));
+        assert!(patience(stall, u64::MAX) < Duration::MAX);
     }
 }

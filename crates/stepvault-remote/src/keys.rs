@@ -4,6 +4,8 @@
 //! `50%` would become `50%25` in the bucket and no other tool would find it; `Path::parse` keeps every byte and rejects
 //! what it cannot keep. Only the second is used here.
 
+use std::fmt::Write as _;
+
 use object_store::path::Path;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -28,24 +30,20 @@ impl KeySpace {
 
     /// Like [`Self::full`], as a `Path` of `object_store`.
     pub(crate) fn path(&self, key: &str) -> Result<Path> {
-        let full = if self.prefix.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}/{key}", self.prefix)
-        };
-        let fault = |why: String| {
+        let full = self.full_prefix(key);
+        let fault = |why: &str| {
             Error::new(ErrorKind::Usage, "invalid key")
                 .on(format!("{key:?}"))
                 .because(why)
         };
         if key.is_empty() {
-            return Err(fault("it is empty".to_owned()));
+            return Err(fault("it is empty"));
         }
-        let path = Path::parse(&full).map_err(|error| fault(error.to_string()))?;
+        let path = Path::parse(&full).map_err(|error| fault(&error.to_string()))?;
         if path.as_ref() == full {
             return Ok(path);
         }
-        Err(fault("it begins or ends with a slash".to_owned()))
+        Err(fault("it begins or ends with a slash"))
     }
 
     /// Returns the text with which every name under `prefix` begins. It is text, not a directory: `run/a` also covers
@@ -79,6 +77,23 @@ impl KeySpace {
         }
         full.strip_prefix(&self.prefix)?.strip_prefix('/')
     }
+}
+
+/// Percent-encodes all characters except unreserved ones and those in `kept`.
+pub(crate) fn percent_encode(text: &str, kept: &str) -> String {
+    text.bytes()
+        .fold(String::with_capacity(text.len()), |mut encoded, byte| {
+            let character = char::from(byte);
+            if byte.is_ascii_alphanumeric()
+                || "-_.~".contains(character)
+                || (byte.is_ascii() && kept.contains(character))
+            {
+                encoded.push(character);
+            } else {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+            encoded
+        })
 }
 
 #[cfg(test)]
@@ -129,5 +144,18 @@ mod tests {
         assert_eq!(keys.directory_of("").unwrap().unwrap().as_ref(), "p");
         assert_eq!(KeySpace::new("").directory_of("x").unwrap(), None);
         assert_eq!(keys.key_of("px/a"), None);
+    }
+
+    #[test]
+    fn all_but_the_unreserved_is_encoded() {
+        assert_eq!(percent_encode("a b/+%ü~", "/"), "a%20b/%2B%25%C3%BC~");
+    }
+
+    #[test]
+    fn every_byte_of_a_key_is_kept() {
+        assert_eq!(
+            percent_encode("a/b c%2F?#é+~", ""),
+            "a%2Fb%20c%252F%3F%23%C3%A9%2B~"
+        );
     }
 }

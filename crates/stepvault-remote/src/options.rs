@@ -1,7 +1,31 @@
-//! Rejects options that a kind of store does not support.
+//! Options of an open store, beside its settings, and the refusal of settings that a kind of store does not support.
+
+use std::fmt;
 
 use stepvault_core::remote_settings::{RemoteSettings, Scheme, Transport};
 use stepvault_core::{Error, ErrorKind, Result};
+
+/// Keys given directly instead of through AWS's usual chain; for tests.
+#[derive(Clone)]
+pub struct StaticKeys {
+    /// Access key ID.
+    pub access_key: String,
+    /// Secret access key.
+    pub secret_key: String,
+}
+
+impl fmt::Debug for StaticKeys {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("StaticKeys(…)")
+    }
+}
+
+/// Options beside the settings.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Keys for S3 instead of AWS's usual chain; for tests.
+    pub s3_keys: Option<StaticKeys>,
+}
 
 /// Refuses settings for another kind of store.
 pub(crate) fn check_scheme(settings: &RemoteSettings, scheme: Scheme) -> Result<()> {

@@ -1,0 +1,278 @@
+//! Failed requests of Google's and Azure's APIs: a kind for the caller's decisions, and a text with a hint for the user.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+use stepvault_core::{Error, ErrorKind};
+
+use super::connection_obstacle::ConnectionObstacle;
+use super::one_line;
+use crate::causes::distinct_texts;
+
+/// What the names of headers begin with that Google and Azure add to every answer.
+const PROVIDERS_HEADERS: [&str; 3] = ["x-goog-", "x-guploader-", "x-ms-"];
+/// All that fake-gcs-server says of an object that does not exist.
+const NOT_FOUND_OF_EMULATOR: &str = "Not Found";
+
+/// A server's answer other than 2xx.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "the server answered {status}{}{}",
+    text_after(" ", code),
+    text_after(": ", message)
+)]
+pub(crate) struct Refusal {
+    /// HTTP status.
+    pub(crate) status: u16,
+    /// The provider's error code; empty when there was none.
+    pub(crate) code: String,
+    /// The provider's message; empty when there was none.
+    pub(crate) message: String,
+    /// The delay that the store requests before a retry.
+    pub(crate) retry_after_seconds: Option<u64>,
+    /// Whether the answer has a header or an error document of the provider. Another one may be of a proxy, or of a host
+    /// that is no store.
+    pub(crate) is_of_store: bool,
+}
+
+fn text_after(separator: &str, text: &str) -> String {
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!("{separator}{text}")
+    }
+}
+
+impl Refusal {
+    /// Creates a refusal from status, headers and the beginning of an XML or JSON error document.
+    pub(crate) fn new(status: u16, headers: &HeaderMap, document: &[u8]) -> Self {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let retry_after_seconds = header("retry-after").and_then(|text| text.trim().parse().ok());
+        let text = String::from_utf8_lossy(document);
+        // Azure also sends its code in a header, which answers to HEAD contain.
+        let code = header("x-ms-error-code")
+            .map(str::to_owned)
+            .or_else(|| element(&text, "Code"))
+            .or_else(|| member(&text, "status"))
+            .or_else(|| member(&text, "reason"))
+            .unwrap_or_default();
+        let message = element(&text, "Message")
+            .or_else(|| member(&text, "message"))
+            .unwrap_or_default();
+        let is_of_provider =
+            |name: &HeaderName| PROVIDERS_HEADERS.iter().any(|own| name.as_str().starts_with(own));
+        let is_of_store = headers.keys().any(is_of_provider)
+            || !code.is_empty()
+            || !message.is_empty()
+            || text.trim() == NOT_FOUND_OF_EMULATOR;
+        Self {
+            is_of_store,
+            status,
+            code: one_line(&code, 80),
+            message: one_line(&message, 300),
+            retry_after_seconds,
+        }
+    }
+
+    /// Returns the error of operation `what` on `subject` (a URL with the key), by the code or the status.
+    pub(crate) fn to_error(&self, what: &str, subject: &str) -> Error {
+        let (kind, hint) = match by_code(&self.code) {
+            Some(verdict) => verdict,
+            None if matches!(self.status, 300..400 | 404 | 410) && !self.is_of_store => NOT_THE_STORE,
+            None => by_status(self.status),
+        };
+        let mut error = Error::new(kind, what).on(subject).because(self);
+        if !hint.is_empty() {
+            error = error.hint(hint);
+        }
+        match self.retry_after_seconds {
+            Some(seconds) if kind == ErrorKind::Unreachable => {
+                error.retry_after(Duration::from_secs(seconds))
+            }
+            _ => error,
+        }
+    }
+}
+
+/// Returns the text of the first `<name>` element.
+fn element(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (inner, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(inner.to_owned())
+}
+
+/// Returns the text of the first member `name` of a JSON document. Accurate enough for a message, not for a decision.
+fn member(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("\"{name}\""))?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+    let mut is_escaped = false;
+    let end = rest.strip_prefix('"')?.find(|letter| {
+        let is_end = letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        is_end
+    })?;
+    serde_json::from_str(&rest[..end + 2]).ok()
+}
+
+/// Returns the error for a transport failure: the request may or may not have been carried out. `error` is the HTTP
+/// client's own.
+pub(crate) fn lost(
+    what: &str,
+    subject: &str,
+    is_connect: bool,
+    error: &(dyn std::error::Error + 'static),
+) -> Error {
+    let why = distinct_texts(error).join(": ");
+    let error = Error::new(ErrorKind::Unreachable, what).on(subject);
+    match ConnectionObstacle::of(&why) {
+        Some(obstacle) if obstacle.is_lasting => error.hint(obstacle.hint).for_operator().lasting(),
+        Some(obstacle) => error.hint(obstacle.hint),
+        None if is_connect => error.hint("check the endpoint, the network and any proxy"),
+        None => error.hint("check the network; the request is safe to repeat"),
+    }
+    .because(why)
+}
+
+/// An answer without a sign that the store gave it.
+const NOT_THE_STORE: (ErrorKind, &str) = (
+    ErrorKind::Unreachable,
+    "this is not the store's answer; check the endpoint: a proxy, a gateway, a login page or another host answers in the \
+     store's place",
+);
+
+/// Maps Google's and Azure's codes that say more than their status.
+fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
+    Some(match code {
+        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => (
+            ErrorKind::Usage,
+            "create the bucket or container, or correct the remote's URL",
+        ),
+        "BadDigest" | "Md5Mismatch" | "Crc64Mismatch" => (
+            ErrorKind::Damaged,
+            "the bytes were corrupted in transit; if it happens again, check this machine's memory and network",
+        ),
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "InvalidBlockList" => (
+            ErrorKind::Damaged,
+            "the store does not have the parts that were sent; the upload has to start over",
+        ),
+        "BlobArchived" | "BlobBeingRehydrated" => (
+            ErrorKind::Failed,
+            "the object is archived; restore it from there first",
+        ),
+        "ContainerBeingDeleted" | "OperationAborted" | "ServerBusy" => (ErrorKind::Unreachable, ""),
+        "BlobAlreadyExists" | "PreconditionFailed" => (ErrorKind::Conflict, ""),
+        "RequestTimeTooSkewed" => (ErrorKind::Denied, "set this machine's clock, by NTP if possible"),
+        _ => return None,
+    })
+}
+
+fn by_status(status: u16) -> (ErrorKind, &'static str) {
+    match status {
+        401 => (
+            ErrorKind::Denied,
+            "the credentials are missing, wrong or expired; renew them, or check which ones are used",
+        ),
+        403 => (
+            ErrorKind::Denied,
+            "grant this identity permission to read, write, list and delete there",
+        ),
+        404 | 410 => (ErrorKind::NotFound, ""),
+        409 | 412 => (ErrorKind::Conflict, ""),
+        // A range past the end: the object is shorter than its manifest says.
+        416 => (ErrorKind::Damaged, ""),
+        429 => (
+            ErrorKind::Unreachable,
+            "the store asks to slow down; lower max-concurrent-requests",
+        ),
+        507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
+        501 => (ErrorKind::Failed, "the store does not support this operation"),
+        408 | 500..=599 => (
+            ErrorKind::Unreachable,
+            "the store is overloaded or down; the request is safe to repeat",
+        ),
+        _ => (ErrorKind::Failed, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: u16, code: &str) -> Refusal {
+        Refusal {
+            status,
+            code: code.to_owned(),
+            message: String::new(),
+            retry_after_seconds: None,
+            is_of_store: !code.is_empty(),
+        }
+    }
+
+    fn error(status: u16, code: &str) -> Error {
+        refusal(status, code).to_error("cannot write the object", "az://c/p/k")
+    }
+
+    #[test]
+    fn refusals_read_as_one_line() {
+        let xml = b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>The object\n is gone.</Message></Error>";
+        let none = HeaderMap::new();
+        assert_eq!(
+            Refusal::new(404, &none, xml).to_string(),
+            "the server answered 404 NoSuchKey: The object is gone."
+        );
+        let json = br#"{"error": {"code": 403, "message": "No access.", "status": "PERMISSION_DENIED"}}"#;
+        assert_eq!(
+            Refusal::new(403, &none, json).to_string(),
+            "the server answered 403 PERMISSION_DENIED: No access."
+        );
+        let nested = br#"{"error": {"message": "{\"message\": \"C:\\\\ is\n wrong\"}", "code": 400}}"#;
+        assert_eq!(
+            Refusal::new(400, &none, nested).to_string(),
+            r#"the server answered 400: {"message": "C:\\ is wrong"}"#
+        );
+        assert_eq!(
+            Refusal::new(502, &none, b"\x00\xff").to_string(),
+            "the server answered 502"
+        );
+    }
+
+    #[test]
+    fn refusals_become_kinds_that_callers_decide_on() {
+        for (status, code, kind) in [
+            (401, "", ErrorKind::Denied),
+            (403, "AccessDenied", ErrorKind::Denied),
+            (404, "NoSuchKey", ErrorKind::NotFound),
+            // A proxy's.
+            (404, "", ErrorKind::Unreachable),
+            (302, "", ErrorKind::Unreachable),
+            (404, "NoSuchBucket", ErrorKind::Usage),
+            (404, "ContainerNotFound", ErrorKind::Usage),
+            (412, "", ErrorKind::Conflict),
+            (409, "BlobAlreadyExists", ErrorKind::Conflict),
+            (409, "BlobArchived", ErrorKind::Failed),
+            (409, "ContainerBeingDeleted", ErrorKind::Unreachable),
+            (400, "BadDigest", ErrorKind::Damaged),
+            (400, "InvalidPart", ErrorKind::Damaged),
+            (400, "InvalidArgument", ErrorKind::Failed),
+            (416, "InvalidRange", ErrorKind::Damaged),
+            (429, "", ErrorKind::Unreachable),
+            (501, "NotImplemented", ErrorKind::Failed),
+            (503, "SlowDown", ErrorKind::Unreachable),
+        ] {
+            assert_eq!(error(status, code).kind(), kind, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn hints_say_what_to_do() {
+        assert!(error(401, "").hint_text().unwrap().contains("renew"));
+        assert!(error(403, "").hint_text().unwrap().contains("grant"));
+        assert!(
+            error(404, "NoSuchBucket")
+                .hint_text()
+                .unwrap()
+                .contains("create the bucket")
+        );
+        assert_eq!(error(404, "NoSuchKey").hint_text(), None);
+    }
+}
