@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::clock::Clock;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::step_origin::BestName;
 use stepvault_core::timestamp::Timestamp;
@@ -87,18 +86,17 @@ pub enum Verdict {
     NoStep,
 }
 
-/// Inspects a directory of checkpoints, one checkpoint, or a single file. Blocks.
+/// Inspects a directory of checkpoints, one checkpoint, or a single file, at the time `now`. Blocks.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for an unknown profile; the filesystem's error if `path` cannot be read.
-pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Inspection> {
+pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Result<Inspection> {
     let chosen = request
         .profile
         .map(|name| named(request.profiles, name))
         .transpose()?;
     let fault = |error| stepvault_local::errors::io(WHAT, path, error);
     let facts = path.metadata().map_err(fault)?;
-    let now = clock.now();
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
     // Only the directory above shows the other half of a pair.
     if let Some(trial) = areal_trial(path) {

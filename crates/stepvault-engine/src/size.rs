@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stepvault_core::clock::Clock;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::sizes::{HeaderKind, HeaderSizes, header_sizes, header_sizes_of};
 use stepvault_formats::soundness::Fault;
@@ -43,7 +43,7 @@ pub struct Measured {
 ///
 /// # Errors
 /// The filesystem's error if `path` cannot be read; [`ErrorKind::Damaged`] for an unreadable header.
-pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Measured> {
+pub fn measure(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Result<Measured> {
     let facts = path.metadata().map_err(|error| errors::io(WHAT, path, error))?;
     if !facts.is_dir() {
         return measure_file(path);
@@ -65,7 +65,7 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         // The named path is one step, whatever numbers the names in it have.
         return Ok(whole());
     }
-    let inspection = inspect(path, request, clock)?;
+    let inspection = inspect(path, request, now)?;
     let name = path.canonicalize().ok();
     let name = name
         .as_deref()
@@ -140,6 +140,8 @@ fn measure_file(path: &Path) -> Result<Measured> {
 }
 
 fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
+    let (told, unread) = header_sizes(tree, files);
+    let unread = unread.into_iter();
     let mut sizes = Measured {
         chosen: None,
         profile: None,
@@ -148,8 +150,8 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
         files: 0,
         directories: 0,
         doubts: Vec::new(),
-        told: Vec::new(),
-        unread: Vec::new(),
+        told,
+        unread: unread.map(|(path, fault)| (path, fault.to_string())).collect(),
     };
     for (_, entry) in tree.entries() {
         match &entry.kind {
@@ -166,12 +168,6 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
             EntryKind::Symlink { .. } | EntryKind::Other => sizes.files += 1,
         }
     }
-    let (told, unread) = header_sizes(tree, files);
-    sizes.told = told;
-    sizes.unread = unread
-        .into_iter()
-        .map(|(path, fault)| (path, fault.to_string()))
-        .collect();
     sizes
 }
 

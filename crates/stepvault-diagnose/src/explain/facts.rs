@@ -8,6 +8,7 @@ use stepvault_core::starts::{Ending, RestartLoopRule, Start, Who, restart_loop};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words;
 
+use super::texts::Recogniser;
 use super::{Cause, Evidence, Scanner};
 
 /// Fewer free bytes than this count as none: the first blocks of a file and its directory need as much.
@@ -64,10 +65,9 @@ fn from_access(facts: &DirectoryCondition, is_for_steps: bool) -> Option<Evidenc
             (Cause::ReadOnly, if is_for_steps { 65 } else { 40 }, text)
         }
         DirectoryAccess::Forbidden if !is_memory => {
-            let owner = facts
-                .owner
-                .map_or_else(String::new, |owner| format!("; its owner is user {owner}"));
-            let text = format!("user {} has no permission to write to {path}{owner}", facts.user);
+            let owner = facts.owner.map(|owner| format!("; its owner is user {owner}"));
+            let (user, owner) = (facts.user, owner.unwrap_or_default());
+            let text = format!("user {user} has no permission to write to {path}{owner}");
             (Cause::PermissionDenied, 50, text)
         }
         DirectoryAccess::Writable
@@ -145,9 +145,8 @@ pub fn from_starts(
     let ahead = history
         .iter()
         .map(|start| start.started_at.seconds_since(now))
-        .max()
-        .filter(|ahead| *ahead > AHEAD_SECONDS);
-    found.extend(ahead.map(|ahead| {
+        .max();
+    found.extend(ahead.filter(|ahead| *ahead > AHEAD_SECONDS).map(|ahead| {
         let text = format!("the record of a start is {ahead} s ahead of this machine's clock");
         Evidence::now(Cause::ClockWrong, 40, text)
     }));
@@ -156,11 +155,9 @@ pub fn from_starts(
 
 fn from_end(start: &Start, scanner: &Scanner, runs: bool) -> Vec<Evidence> {
     let at = start.started_at.to_rfc3339();
+    let node = &start.node;
     let told = |cause: Cause, weight: u32, why: &str| {
-        let text = format!(
-            "the trainer that was started at {at} on {} ended with {why}",
-            start.node
-        );
+        let text = format!("the trainer that was started at {at} on {node} ended with {why}");
         vec![Evidence::left(cause, weight, text)]
     };
     let Some(end) = &start.end else {
@@ -168,9 +165,8 @@ fn from_end(start: &Start, scanner: &Scanner, runs: bool) -> Vec<Evidence> {
             return Vec::new();
         }
         let text = format!(
-            "no record says how the trainer that was started at {at} on {} ended: the machine, the container or \
-             'stepvault run' was killed",
-            start.node
+            "no record says how the trainer that was started at {at} on {node} ended: the machine, the container or \
+             'stepvault run' was killed"
         );
         return vec![Evidence::left(Cause::TakenAway, 25, text)];
     };
@@ -189,19 +185,10 @@ fn from_end(start: &Start, scanner: &Scanner, runs: bool) -> Vec<Evidence> {
         ),
         Ending::Exited(_) | Ending::Killed(_) => Vec::new(),
         Ending::Stopped(by) => told(Cause::TakenAway, 20, by),
-        Ending::Failed(why) => scanner
-            .recognise(why)
-            .into_iter()
-            .map(|recogniser| Evidence {
-                open: recogniser.open,
-                quote: Some(why.clone()),
-                ..Evidence::left(
-                    recogniser.cause,
-                    recogniser.weight,
-                    format!("the trainer could not be started at {at} on {}", start.node),
-                )
-            })
-            .collect(),
+        Ending::Failed(why) => {
+            let what = format!("the trainer could not be started at {at} on {node}");
+            recognised(&what, why, scanner)
+        }
     }
 }
 
@@ -222,21 +209,24 @@ pub fn from_upload(upload: &UploadFacts, now: Timestamp) -> Option<Evidence> {
 /// Returns the evidence from a text that the failure left behind, such as an agent's last error; if no text of the
 /// table matches, it is evidence of a stalled upload. `what` describes the source of the text.
 pub fn from_record(what: &str, text: &str, scanner: &Scanner) -> Vec<Evidence> {
-    let mut found: Vec<Evidence> = scanner
-        .recognise(text)
-        .into_iter()
-        .map(|recogniser| Evidence {
-            open: recogniser.open,
-            ..Evidence::left(recogniser.cause, recogniser.weight, what)
-        })
-        .collect();
+    let mut found = recognised(what, text, scanner);
     if found.is_empty() {
-        found.push(Evidence::left(Cause::UploadStalled, 30, what));
-    }
-    for piece in &mut found {
-        piece.quote = Some(text.to_owned());
+        found.push(Evidence {
+            quote: Some(text.to_owned()),
+            ..Evidence::left(Cause::UploadStalled, 30, what)
+        });
     }
     found
+}
+
+/// Returns the evidence from a text of the table that the failure left behind.
+fn recognised(what: &str, text: &str, scanner: &Scanner) -> Vec<Evidence> {
+    let of_text = |recogniser: &Recogniser| Evidence {
+        open: recogniser.open,
+        quote: Some(text.to_owned()),
+        ..Evidence::left(recogniser.cause, recogniser.weight, what)
+    };
+    scanner.recognise(text).into_iter().map(of_text).collect()
 }
 
 #[cfg(test)]

@@ -82,44 +82,27 @@ pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History 
             ..FindOptions::default()
         },
     };
-    match inspect(watch, &request, &At(now)) {
+    match inspect(watch, &request, now) {
         Ok(inspection) => add_inspected(&mut history, &inspection, watch, now),
         Err(error) => tracing::debug!(%error, "cannot find a step to base the forecast on"),
     }
     history
 }
 
-/// A clock that stands still, so that all checks use the same time.
-#[derive(Debug)]
-struct At(Timestamp);
-
-impl stepvault_core::clock::Clock for At {
-    fn now(&self) -> Timestamp {
-        self.0
-    }
-}
-
 fn sealed(place: &HistoryScope<'_>) -> Vec<PastStep> {
     let (Some(run), Some(directory)) = (&place.run.name, place.vault) else {
         return Vec::new();
     };
-    let steps = Vault::open_below(directory, Parents::Shared).and_then(|vault| match vault {
-        Some(vault) => vault.steps(run).map(|scan| scan.steps),
-        None => Ok(Vec::new()),
-    });
-    let steps = steps
-        .inspect_err(|error| tracing::debug!(%error, "cannot read the vault's steps"))
-        .unwrap_or_default();
-    steps.iter().map(past).collect()
-}
-
-fn past(step: &SealedStep) -> PastStep {
-    let record = step.record();
-    PastStep {
+    let scan = Vault::open_below(directory, Parents::Shared)
+        .and_then(|vault| vault.map(|vault| vault.steps(run)).transpose())
+        .inspect_err(|error| tracing::debug!(%error, "cannot read the vault's steps"));
+    let steps = scan.ok().flatten().map(|scan| scan.steps).unwrap_or_default();
+    let past = |step: &SealedStep| PastStep {
         step: Some(step.id().step.number()),
-        taken: record.taken(),
-        written_at: record.written_at,
-    }
+        taken: step.record().taken(),
+        written_at: step.record().written_at,
+    };
+    steps.iter().map(past).collect()
 }
 
 fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, now: Timestamp) {

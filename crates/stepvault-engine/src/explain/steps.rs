@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock;
 use stepvault_core::forecast::Taken;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::explain::{Cause, Evidence};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;
@@ -51,7 +52,8 @@ impl Look {
                 ..FindOptions::default()
             },
         };
-        let inspection = inspect(&self.directory, &request, &*self.clock)?;
+        let now = self.clock.now();
+        let inspection = inspect(&self.directory, &request, now)?;
         let on_disk = resume_on_disk(&self.directory, &inspection, &self.profiles)?;
         let sizes = inspection.steps.iter().map(|entry| &entry.step);
         Ok(FoundSteps {
@@ -60,15 +62,14 @@ impl Look {
                 files: sizes.map(|step| step.files).max().unwrap_or(0),
                 directories: 1,
             },
-            evidence: self.evidence(&inspection),
+            evidence: self.evidence(&inspection, now),
             on_disk,
         })
     }
 
-    fn evidence(&self, inspection: &Inspection) -> Vec<Evidence> {
+    fn evidence(&self, inspection: &Inspection, now: Timestamp) -> Vec<Evidence> {
         let mut evidence = Vec::new();
         let newest = inspection.steps.iter().filter_map(|entry| entry.step.step).max();
-        let now = self.clock.now();
         // A step dated ahead of the clock cannot be distinguished from one being written.
         let bad = inspection
             .steps
@@ -82,13 +83,8 @@ impl Look {
             evidence.push(self.of_step(inspection, entry).earlier(recency));
         }
         let named = |path: &&String| !inspection.steps.iter().any(|entry| entry.step.path == **path);
-        for path in inspection
-            .found
-            .temporary
-            .iter()
-            .filter(named)
-            .take(MAXIMUM_STEPS)
-        {
+        let temporary = inspection.found.temporary.iter();
+        for path in temporary.filter(named).take(MAXIMUM_STEPS) {
             let text = format!(
                 "{} has the name of a checkpoint that is still being written",
                 self.directory.join(path).display()

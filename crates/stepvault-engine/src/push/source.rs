@@ -53,7 +53,7 @@ pub fn check_source(
             ..FindOptions::default()
         },
     };
-    let Ok(inspection) = inspect(source, &request, clock) else {
+    let Ok(inspection) = inspect(source, &request, clock.now()) else {
         return SourceCheck {
             is_overwritten_in_place: true,
             ..SourceCheck::default()

@@ -1,21 +1,10 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;
 
 use super::*;
-
-/// A time late enough for every file to have been unchanged for long.
-#[derive(Debug)]
-struct Tomorrow;
-
-impl Clock for Tomorrow {
-    fn now(&self) -> Timestamp {
-        Timestamp::from(SystemTime::now() + Duration::from_hours(24))
-    }
-}
 
 fn measured_at(path: &Path) -> Result<Measured> {
     let profiles = ProfileSet::default();
@@ -26,7 +15,9 @@ fn measured_at(path: &Path) -> Result<Measured> {
         deep: None,
         options: FindOptions::default(),
     };
-    measure(path, &request, &Tomorrow)
+    // Late enough for every file to have been unchanged for long.
+    let tomorrow = Timestamp::from(SystemTime::now() + Duration::from_hours(24));
+    measure(path, &request, tomorrow)
 }
 
 /// Returns a safetensors file with one tensor of so many bytes.

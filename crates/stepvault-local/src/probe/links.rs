@@ -24,21 +24,21 @@ const PROTECTED: &str = "/proc/sys/fs/protected_hardlinks";
 pub fn links(source: &Path, target: &Path, example: Option<&Path>) -> Result<LinkFacts> {
     let from = ProbePlace::create(&space::nearest_existing(source))?;
     let into = ProbePlace::create(&space::nearest_existing(target))?;
-    let (original, linked, cloned) = (
-        from.path().join("original"),
-        into.path().join("linked"),
-        into.path().join("cloned"),
-    );
+    let (original, linked) = (from.path().join("original"), into.path().join("linked"));
     let create = |path: &Path| -> std::io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))?.into())
     };
-    let mut file = create(&original).map_err(|error| errors::io("cannot write", source, error))?;
-    std::io::Write::write_all(&mut file, &[b'x'; 16 << 10])
-        .and_then(|()| file.sync_all())
-        .map_err(|error| errors::io("cannot write", source, error))?;
+    let write = || -> std::io::Result<File> {
+        let mut file = create(&original)?;
+        std::io::Write::write_all(&mut file, &[b'x'; 16 << 10])?;
+        file.sync_all()?;
+        Ok(file)
+    };
+    let file = write().map_err(|error| errors::io("cannot write", source, error))?;
     let hard_link = ability(rustix::fs::linkat(CWD, &original, CWD, &linked, AtFlags::empty()));
-    let clone = create(&cloned).map_err(|error| errors::io("cannot write", target, error))?;
+    let clone = create(&into.path().join("cloned"));
+    let clone = clone.map_err(|error| errors::io("cannot write", target, error))?;
     let reflink = ability(rustix::fs::ioctl_ficlone(&clone, &file));
     drop((clone, file));
     into.remove()?;

@@ -9,6 +9,7 @@ use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
 use stepvault_formats::deep::DeepCheck;
@@ -144,7 +145,7 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
             reads_best: false,
             deep: observer.as_deref(),
         };
-        inspect(&arguments.path, &request, &SystemClock)
+        inspect(&arguments.path, &request, SystemClock.now())
     })
     .await;
     progress.finish();

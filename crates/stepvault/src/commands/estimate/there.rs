@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
 use stepvault_diagnose::estimate::{Part, Spread, Written};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
@@ -32,7 +33,7 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
             deep: None,
             options: FindOptions::default(),
         };
-        measure(&looked_at, &request, &SystemClock)
+        measure(&looked_at, &request, SystemClock.now())
     })
     .await?;
     let lacking = Lacking::of(&measured.told);
