@@ -7,7 +7,7 @@ use serde_json::Value;
 use stepvault_testkit::torch::state;
 use stepvault_testkit::tree::write;
 
-use crate::support::{Place, list};
+use crate::support::{Place, at_once, list};
 use crate::watched::{configured, lose_the_node, on};
 
 fn checkpoint(place: &Place, step: u64, seconds_ago: u64) {
@@ -91,22 +91,26 @@ fn a_changed_old_step_stays_where_it_is() {
             }
         }),
     ];
-    for keep in ["", "[keep.local]\nlast = 1\n[keep.remote]\nlast = 1\n"] {
-        let place = three_steps(keep);
-        for (what, change) in changes {
-            for step in ["out/checkpoint-100", "out/checkpoint-200"] {
-                change(&place.path(step));
+    at_once(
+        ["", "[keep.local]\nlast = 1\n[keep.remote]\nlast = 1\n"],
+        |keep| {
+            let place = three_steps(keep);
+            for (what, change) in changes {
+                for step in ["out/checkpoint-100", "out/checkpoint-200"] {
+                    change(&place.path(step));
+                }
+                let report = round(&place);
+                assert_eq!(report["durable"], true, "{what}: {report:#}");
             }
-            let report = round(&place);
-            assert_eq!(report["durable"], true, "{what}: {report:#}");
-        }
-        the_newest_is_300(&place, keep);
-    }
+            the_newest_is_300(&place, keep);
+        },
+    );
 }
 
 #[test]
 fn steps_that_arrive_in_any_order_are_ordered_by_number() {
-    for order in [[100, 200, 300], [300, 200, 100], [200, 300, 100], [300, 100, 200]] {
+    let orders = [[100, 200, 300], [300, 200, 100], [200, 300, 100], [300, 100, 200]];
+    at_once(orders, |order| {
         let place = configured();
         for (index, step) in order.into_iter().enumerate() {
             checkpoint(&place, step, 600 - 10 * index as u64);
@@ -120,7 +124,7 @@ fn steps_that_arrive_in_any_order_are_ordered_by_number() {
             round(&place);
         }
         the_newest_is_300(&place, &format!("{order:?} in rounds"));
-    }
+    });
 }
 
 #[test]

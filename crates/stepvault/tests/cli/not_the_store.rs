@@ -7,7 +7,7 @@ use stepvault_testkit::faults::{FaultAction, FaultRule, Faults, RequestRecord};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::support::{Outcome, Place, TestCommand};
+use crate::support::{Outcome, Place, TestCommand, at_once};
 
 const PAGE: &str = "<html><body>default backend - 404</body></html>";
 /// The newest step of the store, as its objects' names have it.
@@ -22,7 +22,7 @@ struct Scene {
     variables: Vec<(&'static str, &'static str)>,
     faults: Faults,
     /// Kept, because it stops when it is dropped.
-    server: Box<dyn std::any::Any>,
+    server: Box<dyn std::any::Any + Send>,
 }
 
 impl Scene {
@@ -135,7 +135,7 @@ fn foreign() -> [(FaultAction, i32); 7] {
 
 #[test]
 fn a_page_in_the_place_of_every_answer_is_an_outage() {
-    for scene in Scene::all() {
+    at_once(Scene::all(), |scene| {
         for (action, code) in foreign() {
             scene.inject("", &action);
             let restored = scene.command(&["restore", "--into", "out"]).run();
@@ -149,12 +149,12 @@ fn a_page_in_the_place_of_every_answer_is_an_outage() {
         let restored = scene.command(&["restore", "--into", "out"]).run();
         restored.expect_code(0);
         assert!(scene.place.path("out/step_2").exists());
-    }
+    });
 }
 
 #[test]
 fn one_answer_about_a_listed_object_does_not_make_the_step_older() {
-    for scene in Scene::all() {
+    at_once(Scene::all(), |scene| {
         for (action, _) in foreign() {
             for object in [
                 format!("commits%2F{NEWEST}"),
@@ -167,7 +167,7 @@ fn one_answer_about_a_listed_object_does_not_make_the_step_older() {
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
@@ -270,7 +270,5 @@ fn one_page_in_the_place_of_any_answer_costs_no_step() {
     } else {
         4
     };
-    for scene in Scene::all() {
-        sweep(&scene, every);
-    }
+    at_once(Scene::all(), |scene| sweep(&scene, every));
 }

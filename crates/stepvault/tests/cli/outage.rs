@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::support::{Outcome, Place, TestCommand, assert_members, listed_steps};
+use crate::support::{Outcome, Place, TestCommand, assert_members, at_once, listed_steps};
 
 /// Steps are complete when they have their names: nothing is waited for.
 const CONFIGURATION: &str = "[run.\"demo/a\"]\nwatch = \"out\"\ncomplete = \"rename\"\npattern = \"step_*\"\n\
@@ -370,11 +370,10 @@ fn a_step_that_cannot_be_read_is_not_skipped_in_silence(key: &str) {
 
 #[test]
 fn a_commit_a_manifest_or_a_file_that_cannot_be_read_is_not_skipped_in_silence() {
-    for key in [
+    let keys = [
         "commits/000000000002.a1",
         "parts/000000000002.a1",
         "000000000002.a1/step_2/model.bin",
-    ] {
-        a_step_that_cannot_be_read_is_not_skipped_in_silence(key);
-    }
+    ];
+    at_once(keys, a_step_that_cannot_be_read_is_not_skipped_in_silence);
 }

@@ -9,6 +9,15 @@ use stepvault_testkit::tree::{self, files_below};
 use stepvault_testkit::users::become_other_users;
 use tempfile::TempDir;
 
+/// Checks each item on a thread of its own: most checks wait for processes and quiet times.
+pub fn at_once<Item: Send>(items: impl IntoIterator<Item = Item>, check: impl Fn(Item) + Sync) {
+    std::thread::scope(|scope| {
+        for item in items {
+            scope.spawn(|| check(item));
+        }
+    });
+}
+
 /// The built program.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_stepvault");
 /// Keys for stores that are never reached.
