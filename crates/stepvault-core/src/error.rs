@@ -1,6 +1,7 @@
 //! The error type of all crates: the operation, its subject, the cause and a hint.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// The result of every fallible operation in stepvault.
@@ -123,6 +124,11 @@ impl Error {
                 needs_operator: false,
             }),
         }
+    }
+
+    /// Returns an error of `kind` about a file or directory.
+    pub fn at(kind: ErrorKind, what: impl Into<String>, path: &Path) -> Self {
+        Self::new(kind, what).on(path.display())
     }
 
     /// Sets the path, object or setting on which it failed.

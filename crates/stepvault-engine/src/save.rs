@@ -75,10 +75,13 @@ pub fn stage(request: &StageRequest) -> Result<StagedSave> {
     {
         // Empty unless another process writes to it already.
         let _ = std::fs::remove_dir(&staged.path);
-        return Err(Error::new(ErrorKind::NoSpace, "refusing to stage the step")
-            .on(request.directory.display())
-            .because(numbers)
-            .hint("free some space or remove old steps, or stage it regardless with --anyway"));
+        return Err(Error::at(
+            ErrorKind::NoSpace,
+            "refusing to stage the step",
+            &request.directory,
+        )
+        .because(numbers)
+        .hint("free some space or remove old steps, or stage it regardless with --anyway"));
     }
     Ok(staged)
 }
@@ -166,11 +169,7 @@ fn check_name(name: &str, step: Step) -> Result<()> {
 }
 
 fn check_complete(tree: &Tree, request: &CommitRequest) -> Result<()> {
-    let fault = |why: String| {
-        Error::new(ErrorKind::Failed, COMMIT)
-            .on(request.staged.display())
-            .because(why)
-    };
+    let fault = |why: String| Error::at(ErrorKind::Failed, COMMIT, &request.staged).because(why);
     let all_done = "commit after a barrier, when every process has finished writing";
     if tree.files.is_empty() {
         return Err(fault("it holds no file".to_owned()).hint(all_done));

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::reading;
 use crate::rename::{self, Place};
 use crate::temporary::Temporary;
@@ -65,8 +65,7 @@ pub fn rename_new(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
 /// Writes `bytes` to `path` and replaces an existing file. Readers see the old or the new content, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = Temporary::write(path, &[bytes])?;
-    rename::over(Place::path(temporary.path()), Place::path(path))
-        .map_err(|error| errors::io("cannot replace", path, error))?;
+    rename::over(Place::path(temporary.path()), Place::path(path)).at("cannot replace", path)?;
     temporary.forget();
     fsync_directory(parent_of(path))
 }
@@ -85,7 +84,7 @@ pub fn fsync_directory(path: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::empty())
         .and_then(rustix::fs::fsync)
-        .map_err(|error| errors::io("cannot sync the directory", path, error))
+        .at("cannot sync the directory", path)
 }
 
 /// Makes the name of something found at `path` durable: the process that created it may have been killed before the
@@ -186,12 +185,11 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
         file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     });
-    let Some(bytes) = read.map_err(|error| errors::io("cannot read", path, error))? else {
+    let Some(bytes) = read.at("cannot read", path)? else {
         return Ok(None);
     };
     if bytes.len() as u64 > max_bytes {
-        return Err(Error::new(ErrorKind::Damaged, "cannot read")
-            .on(path.display())
+        return Err(Error::at(ErrorKind::Damaged, "cannot read", path)
             .because(format!("it exceeds the limit of {max_bytes} bytes")));
     }
     Ok(Some(bytes))

@@ -4,10 +4,22 @@ use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
-use stepvault_core::{Error, ErrorKind};
+use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::probe::mounts::Mounts;
 use crate::space;
+
+/// Adds to the error of a system call what was to be done, and with which file.
+pub(crate) trait IoAt<T> {
+    /// Returns the error as that of [`io`].
+    fn at(self, what: &str, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> IoAt<T> for std::result::Result<T, E> {
+    fn at(self, what: &str, path: &Path) -> Result<T> {
+        self.map_err(|error| io(what, path, error))
+    }
+}
 
 /// Returns the error for a failed call: `what` failed ("cannot write") on `path` because of `error`.
 pub fn io(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {

@@ -104,8 +104,7 @@ impl Vault {
 fn move_aside(path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
     let numbered = |number| format!("{label}-{number}");
     rename::to_free_name(Place::path(path), quarantine, numbered).map_err(|error| match error {
-        Errno::EXIST => Error::new(ErrorKind::Conflict, "cannot quarantine the step")
-            .on(path.display())
+        Errno::EXIST => Error::at(ErrorKind::Conflict, "cannot quarantine the step", path)
             .because(format!(
                 "{MAX_OF_ONE_NAME} steps of that name are already quarantined"
             ))

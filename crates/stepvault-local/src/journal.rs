@@ -21,7 +21,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::kept;
 use crate::sealed::SEAL;
 use crate::vault::Vault;
@@ -79,8 +79,7 @@ impl Header {
     fn of(vault: &Vault, run: &RunName, id: StepId) -> Result<Self> {
         let path = vault.step_directory(run, id).join(SEAL);
         let seal = durable::read_bounded(&path, kept::MAX_BYTES)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "cannot open the journal")
-                .on(path.display())
+            Error::at(ErrorKind::NotFound, "cannot open the journal", &path)
                 .because("the step is not sealed here")
         })?;
         Ok(Self {
@@ -205,7 +204,7 @@ impl Journal {
         let file = File::from(open(vault, &path)?);
         let (state, good_bytes) = read(&path, &header)?;
         file.set_len(good_bytes)
-            .map_err(|error| errors::io("cannot truncate the journal", &path, error))?;
+            .at("cannot truncate the journal", &path)?;
         let journal = Self {
             path,
             tail: Mutex::new(Tail {
@@ -226,8 +225,7 @@ impl Journal {
 
     /// Removes the journal, because the upload is complete.
     pub fn remove(self) -> Result<()> {
-        std::fs::remove_file(&self.path)
-            .map_err(|error| errors::io("cannot remove the journal", &self.path, error))?;
+        std::fs::remove_file(&self.path).at("cannot remove the journal", &self.path)?;
         // Fails when other remotes still have journals of the step in it.
         let _ = std::fs::remove_dir(durable::parent_of(&self.path));
         Ok(())
@@ -264,7 +262,7 @@ fn open(vault: &Vault, path: &Path) -> Result<OwnedFd> {
     loop {
         let opened = vault.create_directories(durable::parent_of(path)).and_then(|()| {
             rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))
-                .map_err(|error| errors::io("cannot open the journal", path, error))
+                .at("cannot open the journal", path)
         });
         match opened {
             Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,

@@ -39,8 +39,7 @@ pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
         .filter(|(record, end)| digest_line(record).as_bytes() == *end);
     let Some((record, _)) = record else {
         return Err(
-            Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT))
-                .on(path.display())
+            Error::at(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT), path)
                 .because("its digest does not match its content"),
         );
     };

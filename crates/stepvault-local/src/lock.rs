@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::read_bounded;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 
 /// The name of a vault's lock file.
 const LOCK: &str = "lock";
@@ -75,7 +75,7 @@ impl VaultLock {
     pub fn is_held(&self) -> Result<bool> {
         let path = self.vault.join(LOCK);
         let has_name = self.lock.has_name(&path);
-        has_name.map_err(|error| errors::io("cannot check the lock", &path, error))
+        has_name.at("cannot check the lock", &path)
     }
 
     /// Returns whether this is the lock of the vault at `root`.
@@ -92,9 +92,7 @@ pub(crate) fn held(what: &str, path: &Path) -> Error {
         .and_then(|bytes| String::from_utf8(bytes).ok());
     let holder = holder.and_then(|text| text.trim().parse::<u32>().ok());
     let who = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
-    Error::new(ErrorKind::Held, what)
-        .on(path.display())
-        .because(format!("{who} holds it"))
+    Error::at(ErrorKind::Held, what, path).because(format!("{who} holds it"))
 }
 
 /// Takes the lock on the file at `path`, which is created when missing. Returns `None` when another process holds it.

@@ -48,8 +48,7 @@ pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
     let mut file = File::from(opened);
     let facts = file.metadata().map_err(fault)?;
     if !facts.is_file() {
-        return Err(Error::new(ErrorKind::Usage, WHAT)
-            .on(path.display())
+        return Err(Error::at(ErrorKind::Usage, WHAT, path)
             .because("it is not a regular file")
             .hint("pipe it to '--log -', which reads standard input"));
     }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::read_bounded;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 
 const ROOT: u32 = 0;
 /// Maximum number of links in a path, as in the kernel.
@@ -163,10 +163,9 @@ pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>
     File::from(file)
         .take(max_bytes.saturating_add(1))
         .read_to_end(&mut bytes)
-        .map_err(|error| errors::io("cannot read", path, error))?;
+        .at("cannot read", path)?;
     if bytes.len() as u64 > max_bytes {
-        return Err(Error::new(ErrorKind::Usage, "cannot read")
-            .on(path.display())
+        return Err(Error::at(ErrorKind::Usage, "cannot read", path)
             .because(format!("it has more than {max_bytes} bytes")));
     }
     Ok(Some(bytes))
@@ -185,8 +184,7 @@ impl Examiner {
     /// reason not to trust a component on the way.
     fn walk(&self, path: &Path) -> Result<(Option<Found>, Option<Error>)> {
         let fault = |error: Errno| errors::io(self.guarded.what(), path, error);
-        let absolute =
-            std::path::absolute(path).map_err(|error| errors::io(self.guarded.what(), path, error))?;
+        let absolute = std::path::absolute(path).at(self.guarded.what(), path)?;
         let mut ahead: VecDeque<OsString> = components(&absolute);
         let mut shown = PathBuf::from("/");
         let mut here = rustix::fs::openat(CWD, "/", ANY_DIRECTORY, Mode::empty()).map_err(fault)?;
@@ -341,8 +339,7 @@ impl Examiner {
     }
 
     fn refusal(&self, path: &Path, why: &str, hint: String) -> Error {
-        Error::new(ErrorKind::Refused, self.guarded.what())
-            .on(path.display())
+        Error::at(ErrorKind::Refused, self.guarded.what(), path)
             .because(format!("{why}, {}", self.guarded.danger()))
             .hint(hint)
     }

@@ -45,8 +45,7 @@ impl Vault {
                 continue;
             };
             if pin.run != *run || self.pin_path(run, pin.id) != path {
-                return Err(Error::new(ErrorKind::Damaged, "cannot read the pin")
-                    .on(path.display())
+                return Err(Error::at(ErrorKind::Damaged, "cannot read the pin", &path)
                     .because(format!("it belongs to {}, {}", pin.run, pin.id))
                     .hint("pin the step again and delete that file"));
             }

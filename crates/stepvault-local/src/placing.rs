@@ -57,8 +57,7 @@ impl Vault {
         self.pin_alike(&record.run, before, id)?;
         rename::no_replace(Place::path(step.directory()), Place::path(&destination)).map_err(|error| {
             match error {
-                Errno::EXIST | Errno::NOTEMPTY => Error::new(ErrorKind::Conflict, WHAT)
-                    .on(destination.display())
+                Errno::EXIST | Errno::NOTEMPTY => Error::at(ErrorKind::Conflict, WHAT, &destination)
                     .because("another step is already sealed under that identity"),
                 other => errors::io(WHAT, step.directory(), other),
             }

@@ -10,11 +10,11 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
 use crate::beneath::DIRECTORY_ITSELF;
-use crate::errors;
+use crate::errors::IoAt as _;
 
 /// Deletes whatever is at `path`. A missing path is accepted.
 pub(crate) fn tree(path: &Path) -> stepvault_core::Result<()> {
-    entry(CWD, path).map_err(|error| errors::io("cannot delete", path, error))
+    entry(CWD, path).at("cannot delete", path)
 }
 
 /// Deletes whatever has the name in an open directory. A missing name is accepted.

@@ -187,8 +187,7 @@ impl SealedStep {
         if durable::create_new(&path, &kept::with_digest(encode(manifest)?))? == CreateOutcome::Exists
             && !self.manifest()?.is_some_and(is_kept)
         {
-            return Err(Error::new(ErrorKind::Conflict, "cannot store the part manifest")
-                .on(path.display())
+            return Err(Error::at(ErrorKind::Conflict, "cannot store the part manifest", &path)
                 .because("a different one already exists")
                 .hint(
                     "the step's files have changed since they were sealed: quarantine it and seal it again",
@@ -231,9 +230,12 @@ impl SealedStep {
         let path = remote_path(&self.directory, &state.remote);
         // A step that was evicted during its upload must not reappear as a directory without a seal.
         if !self.directory.join(SEAL).exists() {
-            return Err(Error::new(ErrorKind::NotFound, "cannot store the upload state")
-                .on(self.directory.display())
-                .because("the step is no longer in the vault"));
+            return Err(Error::at(
+                ErrorKind::NotFound,
+                "cannot store the upload state",
+                &self.directory,
+            )
+            .because("the step is no longer in the vault"));
         }
         durable::create_directories_below(&self.directory, durable::parent_of(&path))?;
         durable::replace(&path, &encode(state)?)
@@ -250,11 +252,11 @@ pub(crate) fn remote_state_in(directory: &Path, remote: &RemoteName) -> Result<O
     let path = remote_path(directory, remote);
     let state: Option<RemoteState> = read_record(&path)?;
     match state {
-        Some(state) if state.remote != *remote => Err(Error::new(
+        Some(state) if state.remote != *remote => Err(Error::at(
             ErrorKind::Damaged,
             "the remote state belongs to another remote",
+            &path,
         )
-        .on(path.display())
         .because(format!("it is of the remote {}", state.remote))),
         state => Ok(state),
     }
@@ -271,8 +273,7 @@ impl Vault {
         for path in entries(&self.steps_directory(run))? {
             let step = match StepId::from_label(file_name(&path)) {
                 Some(id) => read_step(&path, run, id),
-                None => Err(Error::new(ErrorKind::Damaged, "not a sealed step")
-                    .on(path.display())
+                None => Err(Error::at(ErrorKind::Damaged, "not a sealed step", &path)
                     .because("its name is not a valid step name")
                     .hint("move it out of the vault")),
             };
@@ -298,9 +299,7 @@ impl Vault {
 
 fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
     let damaged = |why: &str| {
-        Error::new(ErrorKind::Damaged, "cannot read the sealed step")
-            .on(path.display())
-            .because(why.to_owned())
+        Error::at(ErrorKind::Damaged, "cannot read the sealed step", path).because(why.to_owned())
     };
     let mut record: SealRecord =
         kept::read(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;

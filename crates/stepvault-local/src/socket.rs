@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 
 const WHAT: &str = "cannot create the socket";
 /// The longest socket path that the kernel accepts.
@@ -50,19 +50,16 @@ pub fn listen_privately(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     let fault = |error: Errno| errors::io(WHAT, path, error);
     let length = path.as_os_str().as_bytes().len();
     if length > LONGEST_PATH_BYTES {
-        return Err(Error::new(ErrorKind::Usage, WHAT)
-            .on(path.display())
-            .because(format!(
-                "its path has {length} bytes, and the system takes at most {LONGEST_PATH_BYTES}"
-            )));
+        return Err(Error::at(ErrorKind::Usage, WHAT, path).because(format!(
+            "its path has {length} bytes, and the system takes at most {LONGEST_PATH_BYTES}"
+        )));
     }
     match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => {}
         Err(error) => return Err(fault(error)),
         Ok(there) if FileType::from_raw_mode(there.st_mode) == FileType::Socket => {}
         Ok(_) => {
-            return Err(Error::new(ErrorKind::Refused, WHAT)
-                .on(path.display())
+            return Err(Error::at(ErrorKind::Refused, WHAT, path)
                 .because("something that is not a socket is at this path")
                 .hint("move it, or choose another path"));
         }
@@ -85,8 +82,7 @@ fn make_in(place: &Path, path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     let facts = rustix::fs::fstat(&directory).map_err(fault)?;
     let is_ours = facts.st_uid == rustix::process::geteuid().as_raw();
     if !is_ours || Mode::from_raw_mode(facts.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
-        return Err(Error::new(ErrorKind::Refused, WHAT)
-            .on(place.display())
+        return Err(Error::at(ErrorKind::Refused, WHAT, place)
             .because("this directory exists and other users have access to it")
             .hint("remove it"));
     }
@@ -96,7 +92,7 @@ fn make_in(place: &Path, path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     }
     // Through the descriptor, because the directory's own path may be longer than the kernel accepts.
     let through = format!("/proc/self/fd/{}/{UNFINISHED}", directory.as_raw_fd());
-    let listener = UnixListener::bind(through).map_err(|error| errors::io(WHAT, path, error))?;
+    let listener = UnixListener::bind(through).at(WHAT, path)?;
     rustix::fs::chmodat(&directory, UNFINISHED, Mode::RUSR | Mode::WUSR, AtFlags::empty()).map_err(fault)?;
     let made = rustix::fs::statat(&directory, UNFINISHED, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
     rustix::fs::renameat(&directory, UNFINISHED, CWD, path).map_err(fault)?;
@@ -109,11 +105,10 @@ fn make_in(place: &Path, path: &Path) -> Result<(UnixListener, PrivateSocket)> {
 
 /// Returns a name beside the socket, from which it is renamed into place.
 fn unfinished_place(path: &Path) -> Result<PathBuf> {
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        Error::new(ErrorKind::Usage, WHAT)
-            .on(path.display())
-            .because("its name is not UTF-8")
-    })?;
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| Error::at(ErrorKind::Usage, WHAT, path).because("its name is not UTF-8"))?;
     Ok(path.with_file_name(format!(".{name}.new")))
 }
 

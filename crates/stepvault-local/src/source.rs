@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::reading;
 use crate::seal_record::{SealedFile, SnapshotMethod};
 use crate::stat::Facts;
@@ -69,8 +69,7 @@ impl SourceFile {
 
     /// Checks again after the last byte that the file is still the one that was sealed.
     pub fn check_unchanged(&self) -> Result<()> {
-        let stat = reading::with_retries(|| Ok(rustix::fs::fstat(&self.file)?))
-            .map_err(|error| errors::io(WHAT, &self.path, error))?;
+        let stat = reading::with_retries(|| Ok(rustix::fs::fstat(&self.file)?)).at(WHAT, &self.path)?;
         let facts = Facts::from(stat);
         if facts.kind != FileType::RegularFile {
             return Err(changed(&self.path, "something else is at that path now"));
@@ -105,11 +104,8 @@ fn open(path: &Path) -> Result<File> {
 }
 
 fn changed(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::SourceChanged, WHAT)
-        .on(path.display())
-        .because(why)
-        .hint(
-            "a trainer that rewrites its files in place changes the vault's hard links too: \
+    Error::at(ErrorKind::SourceChanged, WHAT, path).because(why).hint(
+        "a trainer that rewrites its files in place changes the vault's hard links too: \
          configure sealing by reflinks or copies",
-        )
+    )
 }

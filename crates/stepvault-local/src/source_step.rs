@@ -24,8 +24,7 @@ impl Vault {
     pub fn remove_source(&self, source: &Path, members: &[RelativePath], expected: &Tree) -> Result<()> {
         let now = scan_members(source, members)?;
         if let Some(change) = expected.change_until(&now) {
-            return Err(Error::new(ErrorKind::SourceChanged, WHAT)
-                .on(source.display())
+            return Err(Error::at(ErrorKind::SourceChanged, WHAT, source)
                 .because(change)
                 .hint("it is kept until its current content has been sealed"));
         }

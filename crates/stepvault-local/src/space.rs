@@ -7,14 +7,13 @@ use rustix::io::Errno;
 use stepvault_core::Result;
 use stepvault_core::room::Room;
 
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 
 /// Returns the space of the filesystem that holds `path`, or will hold it: the nearest existing directory above is
 /// used.
 pub fn free(path: &Path) -> Result<Room> {
     let place = nearest_existing(path);
-    let facts = rustix::fs::statvfs(&place)
-        .map_err(|error| errors::io("cannot read the free space", &place, error))?;
+    let facts = rustix::fs::statvfs(&place).at("cannot read the free space", &place)?;
     // btrfs and some network filesystems create inodes as needed and report 0 of 0.
     let limited = facts.f_files != 0;
     Ok(Room {

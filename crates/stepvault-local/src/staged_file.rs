@@ -13,7 +13,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::holes;
 use crate::stat::{Facts, times};
 
@@ -63,13 +63,11 @@ impl StagedFile {
             .checked_add(bytes.len() as u64)
             .filter(|end| *end <= self.size_bytes);
         if end.is_none() {
-            return Err(Error::new(ErrorKind::Failed, WHAT)
-                .on(self.place.display())
-                .because(format!(
-                    "{} bytes at {offset} reach past its {} bytes",
-                    bytes.len(),
-                    self.size_bytes
-                )));
+            return Err(Error::at(ErrorKind::Failed, WHAT, &self.place).because(format!(
+                "{} bytes at {offset} reach past its {} bytes",
+                bytes.len(),
+                self.size_bytes
+            )));
         }
         let fault = |error: std::io::Error| errors::io(WHAT, &self.place, error);
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,9 +102,7 @@ impl StagedFile {
         let facts = self.facts()?;
         if facts.size_bytes != self.size_bytes {
             let why = format!("it has {} of {} bytes", facts.size_bytes, self.size_bytes);
-            return Err(Error::new(ErrorKind::Failed, WHAT)
-                .on(self.place.display())
-                .because(why));
+            return Err(Error::at(ErrorKind::Failed, WHAT, &self.place).because(why));
         }
         let fault = |error: Errno| errors::io(WHAT, &self.place, error);
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & MODE_MASK)).map_err(fault)?;
@@ -117,7 +113,7 @@ impl StagedFile {
     }
 
     fn facts(&self) -> Result<Facts> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|error| errors::io(WHAT, &self.place, error))?;
+        let stat = rustix::fs::fstat(&self.file).at(WHAT, &self.place)?;
         Ok(stat.into())
     }
 }

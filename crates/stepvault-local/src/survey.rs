@@ -16,7 +16,7 @@ use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 use crate::beneath::Beneath;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 
 const WHAT: &str = "cannot list the directory";
 /// More than a step may hold, because a directory holds several.
@@ -91,8 +91,7 @@ pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) ->
             }
             entries.insert(path, entry);
             if entries.len() > MAX_ENTRIES {
-                return Err(Error::new(ErrorKind::Refused, WHAT)
-                    .on(root.display())
+                return Err(Error::at(ErrorKind::Refused, WHAT, root)
                     .because(format!("it holds more than {MAX_ENTRIES} files and directories"))
                     .hint("give the directory that holds the checkpoints"));
             }
@@ -152,7 +151,7 @@ impl SurveyFiles {
     /// # Errors
     /// When it is not a directory that can be opened.
     pub fn open(root: &Path) -> Result<Self> {
-        let opened = Beneath::open_following(root).map_err(|error| errors::io(WHAT, root, error))?;
+        let opened = Beneath::open_following(root).at(WHAT, root)?;
         Ok(Self { root: opened })
     }
 }

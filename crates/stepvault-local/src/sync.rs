@@ -10,7 +10,7 @@ use stepvault_core::path::RelativePath;
 
 use crate::beneath::DIRECTORY;
 use crate::durable;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::snapshot::WHAT;
 
 /// Up to this number, files and directories are synced one by one. More share one sync of the filesystem, because each
@@ -25,8 +25,7 @@ pub(crate) struct Barrier {
 
 impl Barrier {
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let directory = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())
-            .map_err(|error| errors::io("cannot sync", path, error))?;
+        let directory = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty()).at("cannot sync", path)?;
         Ok(Self {
             directory,
             path: path.to_path_buf(),
@@ -42,8 +41,7 @@ impl Barrier {
         directories: impl ExactSizeIterator<Item = &'a DirectoryEntry>,
     ) -> Result<()> {
         if files.len() + directories.len() > FEW && reports_errors() {
-            return rustix::fs::syncfs(&self.directory)
-                .map_err(|error| errors::io("cannot sync the filesystem of", &self.path, error));
+            return rustix::fs::syncfs(&self.directory).at("cannot sync the filesystem of", &self.path);
         }
         if directories.len() == 0 {
             sync_one(data)?;

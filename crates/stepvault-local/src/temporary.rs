@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::parent_of;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 
 /// Prefix of the names of temporary files; the leading dot hides them from most scanners.
 pub(crate) const TEMPORARY_PREFIX: &str = ".stepvault-tmp-";
@@ -31,8 +31,7 @@ pub(crate) struct Temporary {
 
 impl Temporary {
     pub(crate) fn write(beside: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<Self> {
-        let (path, mut file) =
-            create_held(beside).map_err(|error| errors::io("cannot write", beside, error))?;
+        let (path, mut file) = create_held(beside).at("cannot write", beside)?;
         let length = blocks
             .iter()
             .try_for_each(|block| file.write_all(block.as_ref()))
@@ -43,19 +42,13 @@ impl Temporary {
             armed: true,
             file,
         };
-        let length = length
-            .map_err(|error| errors::io("cannot write", beside, error))?
-            .len();
+        let length = length.at("cannot write", beside)?.len();
         let written: u64 = blocks.iter().map(|block| block.as_ref().len() as u64).sum();
         if length != written {
-            return Err(Error::new(ErrorKind::Failed, "cannot write")
-                .on(beside.display())
+            return Err(Error::at(ErrorKind::Failed, "cannot write", beside)
                 .because(format!("{written} bytes were written and the file has {length}")));
         }
-        temporary
-            .file
-            .sync_all()
-            .map_err(|error| errors::io("cannot sync", beside, error))?;
+        temporary.file.sync_all().at("cannot sync", beside)?;
         Ok(temporary)
     }
 

@@ -24,7 +24,7 @@ use stepvault_core::records::VaultMarker;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, CreateOutcome};
-use crate::errors;
+use crate::errors::IoAt as _;
 use crate::lock::VaultLock;
 use crate::ownership::{self, Guarded, Parents};
 use crate::probe::PROBE_PREFIX;
@@ -70,18 +70,18 @@ impl Vault {
         ownership::check_place(directory, Guarded::Vault, parents)?;
         durable::create_directories(directory)?;
         if let Some(foreign) = foreign_entry(directory)? {
-            return Err(Error::new(ErrorKind::Refused, "cannot create a vault here")
-                .on(directory.display())
-                .because(format!("the directory is not a vault and contains {foreign:?}"))
-                .hint("name an empty directory, or one that does not exist yet"));
+            return Err(
+                Error::at(ErrorKind::Refused, "cannot create a vault here", directory)
+                    .because(format!("the directory is not a vault and contains {foreign:?}"))
+                    .hint("name an empty directory, or one that does not exist yet"),
+            );
         }
         match durable::create_new(&directory.join(MARKER), &encode(&fresh_marker())?)? {
             // Another process created the marker first.
             CreateOutcome::Written | CreateOutcome::Exists => {}
         }
         let vault = Self::open_below(directory, parents)?.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, "cannot create a vault here")
-                .on(directory.display())
+            Error::at(ErrorKind::Failed, "cannot create a vault here", directory)
                 .because("its marker vanished as soon as it was written")
         })?;
         vault.settled()
@@ -117,8 +117,7 @@ impl Vault {
         };
         let marker: VaultMarker = decode(&bytes, &path.display().to_string())?;
         // Absolute, so that a later change of the working directory has no effect.
-        let root = std::path::absolute(directory)
-            .map_err(|error| errors::io("cannot open the vault", directory, error))?;
+        let root = std::path::absolute(directory).at("cannot open the vault", directory)?;
         Ok(Some(Self {
             root,
             identity: marker.vault,
@@ -197,10 +196,11 @@ impl Vault {
     /// a deleted vault must not leave a partial one behind, and must not write to another one in its place.
     pub(crate) fn create_directories(&self, path: &Path) -> Result<()> {
         if !self.is_there()? {
-            return Err(Error::new(ErrorKind::Failed, "cannot write to the vault")
-                .on(self.root.display())
-                .because("it was deleted or replaced")
-                .hint("run the command again; a running agent creates a new vault by itself"));
+            return Err(
+                Error::at(ErrorKind::Failed, "cannot write to the vault", &self.root)
+                    .because("it was deleted or replaced")
+                    .hint("run the command again; a running agent creates a new vault by itself"),
+            );
         }
         durable::create_directories_below(&self.root, path)
     }
@@ -283,7 +283,7 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         list => list?.map(|entry| Ok(entry?.path())).collect(),
     });
-    let mut paths: Vec<PathBuf> = list.map_err(|error| errors::io("cannot list", directory, error))?;
+    let mut paths: Vec<PathBuf> = list.at("cannot list", directory)?;
     paths.sort_unstable();
     Ok(paths)
 }

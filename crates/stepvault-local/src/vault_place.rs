@@ -9,7 +9,7 @@ use stepvault_core::vault_place::{Machine, VaultPlace};
 use stepvault_core::{ErrorKind, Result};
 
 use crate::durable;
-use crate::errors;
+use crate::errors::IoAt as _;
 use crate::lock;
 use crate::probe::mounts::Mounts;
 use crate::process;
@@ -85,9 +85,7 @@ impl Vault {
 
     fn present_place(&self) -> Result<VaultPlace> {
         let root = self.root();
-        let facts = root
-            .metadata()
-            .map_err(|error| errors::io("cannot open the vault", root, error))?;
+        let facts = root.metadata().at("cannot open the vault", root)?;
         let nature = Mounts::read().of(root).map(MountFacts::nature);
         let is_shared = matches!(nature, Some(Nature::Network | Nature::Fuse));
         let machine = process::boot().filter(|_| !is_shared).map(|boot| Machine {
