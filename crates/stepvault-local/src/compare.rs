@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -12,12 +12,14 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{ErrorKind, Result};
 
 use crate::beneath::{Beneath, name_of};
-use crate::compare_trees;
 use crate::durable::parent_of;
-use crate::errors;
+use crate::errors::IoAt as _;
+use crate::seal_record::SealedFile;
+use crate::sealed::SealedStep;
+use crate::source::SourceFile;
 use crate::tree::{self, Tree};
 
-pub(crate) const WHAT: &str = "cannot compare";
+const WHAT: &str = "cannot compare";
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Returns the first difference between the files at `target` and the entries of a step, in words, or `None` when
@@ -89,7 +91,7 @@ pub fn member_differs(
 }
 
 /// Like [`differs`], for `present`, the result of a scan of `target`.
-pub fn scanned_differs(
+fn scanned_differs(
     present: &Tree,
     target: &Path,
     files: &[FileEntry],
@@ -117,12 +119,12 @@ pub fn scanned_differs(
     }
     // The scan has refused a checkpoint that is a link, but the directory that holds the members may be reached through
     // one.
-    let root = Beneath::open_following(target).map_err(|error| errors::io(WHAT, target, error))?;
+    let root = Beneath::open_following(target).at(WHAT, target)?;
     for file in files {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let opened = root
             .open_file(file.path.as_str(), flags, Mode::empty())
-            .map_err(|error| errors::io(WHAT, &target.join(&file.path), error))?;
+            .at(WHAT, &target.join(&file.path))?;
         if let Some(difference) = bytes_differ(File::from(opened), &target.join(&file.path), file)? {
             return Ok(Some(difference));
         }
@@ -137,8 +139,8 @@ pub fn has_bytes_of_entry(
     shape: Shape,
     path: &RelativePath,
 ) -> Result<bool> {
-    let root = compare_trees::root_of(source, shape);
-    let opened = compare_trees::open_following(root, path)?;
+    let root = root_of(source, shape);
+    let opened = open_following(root, path)?;
     Ok(bytes_differ(opened, &root.join(path), file)?.is_none())
 }
 
@@ -163,12 +165,12 @@ fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Resul
     let name = RelativePath::new(target.file_name().unwrap_or_default().to_string_lossy())?;
     let opened = Beneath::open_following(parent_of(target))
         .and_then(|parent| parent.open_file(name_of(&name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
-        .map_err(|error| errors::io(WHAT, target, error))?;
+        .at(WHAT, target)?;
     bytes_differ(File::from(opened), target, file)
 }
 
 /// Returns the first difference in names, sizes and link targets. `files` are the wanted files with their sizes.
-pub(crate) fn names_differ<'a>(
+fn names_differ<'a>(
     present: &Tree,
     files: impl Iterator<Item = (&'a RelativePath, u64)> + Clone,
     directories: &[DirectoryEntry],
@@ -234,9 +236,7 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
             let wanted = usize::try_from(left_bytes)
                 .unwrap_or(BUFFER_BYTES)
                 .min(BUFFER_BYTES);
-            let read = opened
-                .read(&mut buffer[..wanted])
-                .map_err(|error| errors::io(WHAT, place, error))?;
+            let read = opened.read(&mut buffer[..wanted]).at(WHAT, place)?;
             if read == 0 {
                 return Ok(Some(format!("{} is shorter than recorded", file.path)));
             }
@@ -248,4 +248,101 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
         }
     }
     Ok(None)
+}
+
+/// Returns the first difference between `target` and the directory `other`, whose tree is `wanted`, in words, or `None`
+/// when names, sizes and bytes are equal. Modes and times are not compared.
+pub(crate) fn directories_differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Option<String>> {
+    let there = match tree::scan(target) {
+        Ok(there) => there,
+        // The target holds something that a checkpoint cannot hold.
+        Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    if there.shape != Shape::Directory {
+        return Ok(Some("it is not a directory".to_owned()));
+    }
+    let files = wanted.files.iter().map(|file| (&file.path, file.size_bytes));
+    if let Some(difference) = names_differ(&there, files, &wanted.directories, &wanted.symlinks) {
+        return Ok(Some(difference));
+    }
+    for file in &wanted.files {
+        let same = same_bytes(open(target, &file.path)?, open(other, &file.path)?)
+            .at(WHAT, &target.join(&file.path))?;
+        if !same {
+            return Ok(Some(format!("{} has different content", file.path)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns whether the file at `path` of the checkpoint at `source` has the bytes of a file of a sealed step. A sealed file
+/// that has changed since equals nothing.
+pub fn has_file_of(
+    step: &SealedStep,
+    sealed: &SealedFile,
+    source: &Path,
+    shape: Shape,
+    path: &RelativePath,
+) -> Result<bool> {
+    if SourceFile::open(&step.file_path(&sealed.path), sealed).is_err() {
+        return Ok(false);
+    }
+    let root = root_of(source, shape);
+    let (own, stored) = (
+        open_following(root, path)?,
+        open(&step.data_root(), &sealed.path)?,
+    );
+    is_same_file(&own, &stored)
+        .and_then(|is_same| Ok(is_same || same_bytes(own, stored)?))
+        .at(WHAT, &root.join(path))
+}
+
+/// Returns whether two descriptors are of one file: a hard link.
+fn is_same_file(one: &File, other: &File) -> io::Result<bool> {
+    let (one, other) = (rustix::fs::fstat(one)?, rustix::fs::fstat(other)?);
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+}
+
+/// Returns the directory to which the paths of a checkpoint are relative.
+fn root_of(source: &Path, shape: Shape) -> &Path {
+    match shape {
+        Shape::File => parent_of(source),
+        Shape::Directory => source,
+    }
+}
+
+/// Opens a file of a checkpoint. The directory that holds the checkpoint may be reached through a link.
+fn open_following(root: &Path, path: &RelativePath) -> Result<File> {
+    Beneath::open_following(root)
+        .and_then(|root| root.open_file(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
+        .map(File::from)
+        .at(WHAT, &root.join(path))
+}
+
+fn open(root: &Path, path: &RelativePath) -> Result<File> {
+    Beneath::open(root)
+        .and_then(|root| root.open_file(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
+        .map(File::from)
+        .at(WHAT, &root.join(path))
+}
+
+fn same_bytes(mut one: File, mut other: File) -> io::Result<bool> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    loop {
+        read_block(&mut one, &mut ours)?;
+        read_block(&mut other, &mut theirs)?;
+        if ours != theirs {
+            return Ok(false);
+        }
+        if ours.is_empty() {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads a whole block or the rest of the file; the block is empty at the end.
+fn read_block(file: &mut File, block: &mut Vec<u8>) -> io::Result<()> {
+    block.clear();
+    file.take(BUFFER_BYTES as u64).read_to_end(block).map(drop)
 }

@@ -20,15 +20,11 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::{Beneath, name_of};
 use crate::durable;
-use crate::errors;
-use crate::lock::Lock;
+use crate::errors::{self, IoAt as _};
 use crate::remove;
 use crate::rename::{self, MAX_OF_ONE_NAME, Place};
 use crate::space;
-use crate::staging::take_lock;
-use crate::staging_abandoned::directory_name;
-use crate::staging_names::DATA;
-use crate::staging_place::{Base, OWN, OWN_INSIDE};
+use crate::staging_place::{DATA, OWN, OWN_INSIDE, Workplace};
 use crate::stat::{Facts, times};
 use crate::symlink;
 use crate::vault::Vault;
@@ -51,11 +47,8 @@ pub fn is_own_name(name: &str) -> bool {
 pub struct HandoffDirectory {
     path: PathBuf,
     directory: Beneath,
-    base: Base,
-    own_path: PathBuf,
+    work: Workplace,
     temporary: Beneath,
-    lock_path: PathBuf,
-    _lock: Lock,
 }
 
 impl HandoffDirectory {
@@ -64,29 +57,22 @@ impl HandoffDirectory {
     /// # Errors
     /// `Held` when another restore performs its handoff there.
     pub fn open(path: &Path, vault: Option<&Vault>) -> Result<Self> {
-        let path = path
-            .canonicalize()
-            .map_err(|error| errors::io(POINT, path, error))?;
+        let path = path.canonicalize().at(POINT, path)?;
         let fault = |error: Errno| errors::io(POINT, &path, error);
         let directory = Beneath::open(&path).map_err(fault)?;
         // Differs from the key of any target: no path contains this byte.
         let parts: [&[u8]; 2] = [path.as_os_str().as_bytes(), b"handoff"];
         let key = Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
-        let (base, lock_path, lock) = take_lock(&path, vault, &key)?;
         // Named like a restore, so that the clean-up of abandoned restores also removes what a killed process leaves.
-        let own_path = base.path.join(directory_name(&key, &key));
-        remove::tree(&own_path)?;
-        durable::create_directories(&own_path.join(DATA))?;
-        let temporary =
-            Beneath::open(&own_path.join(DATA)).map_err(|error| errors::io(POINT, &own_path, error))?;
+        let work = Workplace::choose(&path, vault, &key, &key)?;
+        remove::tree(&work.path)?;
+        durable::create_directories(&work.path.join(DATA))?;
+        let temporary = Beneath::open(&work.path.join(DATA)).at(POINT, &work.path)?;
         Ok(Self {
             path,
             directory,
-            base,
-            own_path,
+            work,
             temporary,
-            lock_path,
-            _lock: lock,
         })
     }
 
@@ -95,7 +81,7 @@ impl HandoffDirectory {
     pub fn move_aside(&self, path: &RelativePath) -> Result<Option<PathBuf>> {
         let place = self.path.join(path);
         let fault = |error: Errno| errors::io(MOVE, &place, error);
-        durable::create_directories(&self.base.aside)?;
+        durable::create_directories(&self.work.base.aside)?;
         let parent = match self.directory.parent_of(path) {
             Ok(parent) => parent,
             Err(Errno::NOENT) => return Ok(None),
@@ -103,18 +89,17 @@ impl HandoffDirectory {
         };
         let from = Place::new(&parent, name_of(path));
         let numbered = |number| numbered(number, name_of(path));
-        match rename::to_free_name(from, &self.base.aside, numbered) {
+        match rename::to_free_name(from, &self.work.base.aside, numbered) {
             Ok(to) => {
-                durable::fsync_directory(&self.base.aside)?;
+                durable::fsync_directory(&self.work.base.aside)?;
                 rustix::fs::fsync(&parent).map_err(fault)?;
                 Ok(Some(to))
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(Errno::EXIST) => Err(Error::new(ErrorKind::Conflict, MOVE)
-                .on(place.display())
+            Err(Errno::EXIST) => Err(Error::at(ErrorKind::Conflict, MOVE, &place)
                 .because(format!(
                     "{} holds {MAX_OF_ONE_NAME} entries with this name",
-                    self.base.aside.display()
+                    self.work.base.aside.display()
                 ))
                 .hint("check that directory and delete what is not needed")),
             Err(error) => Err(fault(error)),
@@ -150,7 +135,7 @@ impl HandoffDirectory {
         let source = self
             .directory
             .open_file(of.as_str(), flags, Mode::empty())
-            .map_err(|error| errors::io(POINT, &self.path.join(of), error))?;
+            .at(POINT, &self.path.join(of))?;
         let facts = Facts::from(rustix::fs::fstat(&source).map_err(fault)?);
         let file = self.create_temporary(path)?;
         if rustix::fs::ioctl_ficlone(&file, &source).is_err() {
@@ -164,21 +149,13 @@ impl HandoffDirectory {
 
     /// Removes what was created for the handoff only.
     pub fn finish(self) -> Result<()> {
-        remove::tree(&self.own_path)?;
-        let _ = std::fs::remove_file(&self.lock_path);
-        for path in &self.base.removable {
-            if std::fs::remove_dir(path).is_err() {
-                break;
-            }
-        }
-        Ok(())
+        self.work.remove()
     }
 
     fn copy(&self, source: OwnedFd, mut file: &File, facts: &Facts, place: &Path) -> Result<()> {
-        let free_bytes = space::free(&self.own_path)?.free_bytes;
+        let free_bytes = space::free(&self.work.path)?.free_bytes;
         if free_bytes < facts.size_bytes {
-            return Err(Error::new(ErrorKind::NoSpace, POINT)
-                .on(place.display())
+            return Err(Error::at(ErrorKind::NoSpace, POINT, place)
                 .because(format!(
                     "it is a copy of the step, which takes {} bytes, but {free_bytes} are free",
                     facts.size_bytes
@@ -187,13 +164,11 @@ impl HandoffDirectory {
                     "the step itself is restored: free some space and restore again, or use --no-pointer",
                 ));
         }
-        let copied = std::io::copy(&mut File::from(source), &mut file)
-            .map_err(|error| errors::io(POINT, place, error))?;
+        let copied = std::io::copy(&mut File::from(source), &mut file).at(POINT, place)?;
         if copied == facts.size_bytes {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::SourceChanged, POINT)
-            .on(place.display())
+        Err(Error::at(ErrorKind::SourceChanged, POINT, place)
             .because(format!(
                 "the step had {} bytes and {copied} were read",
                 facts.size_bytes

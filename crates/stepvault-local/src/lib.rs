@@ -29,11 +29,12 @@
 //! ```
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod abandoned;
 mod beneath;
 mod cgroup;
+pub mod checkpoint;
 pub mod clock;
 pub mod compare;
-pub mod compare_trees;
 pub mod condition;
 pub mod durable;
 pub mod early_links;
@@ -61,9 +62,6 @@ mod reclaim;
 mod remove;
 mod rename;
 pub mod save;
-mod save_abandoned;
-mod save_commit;
-mod save_record;
 pub mod seal;
 pub mod seal_record;
 pub mod sealed;
@@ -74,8 +72,6 @@ mod source_step;
 pub mod space;
 mod staged_file;
 pub mod staging;
-mod staging_abandoned;
-mod staging_names;
 mod staging_place;
 pub mod starts;
 mod stat;
@@ -87,6 +83,5 @@ pub mod tree;
 mod unfinished_upload;
 pub mod vault;
 mod vault_place;
-mod walk;
 
 pub use unfinished_upload::UnfinishedUpload;

@@ -20,12 +20,12 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::{Beneath, DIRECTORY, name_of};
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::publish::taken;
 use crate::remove;
 use crate::rename::{self, Place};
 use crate::staging::{Existing, Staging, WHAT};
-use crate::staging_names::{DATA, TAKEN_DOWN};
+use crate::staging_place::{DATA, TAKEN_DOWN};
 use crate::stat::Facts;
 
 /// The planned renames.
@@ -42,7 +42,7 @@ pub(crate) struct MemberMoves {
 impl Staging {
     /// Plans the renames from what exists at the step's paths. Changes nothing.
     pub(crate) fn plan_members(&self, existing: Existing) -> Result<MemberMoves> {
-        let directory = Beneath::open(&self.target).map_err(|error| errors::io(WHAT, &self.target, error))?;
+        let directory = Beneath::open(&self.target).at(WHAT, &self.target)?;
         let mut take_down = Vec::new();
         let mut put: Vec<RelativePath> = Vec::new();
         for member in &self.members {
@@ -103,7 +103,7 @@ impl Staging {
         if moves.take_down.is_empty() {
             return Ok(());
         }
-        let place = self.own_path.join(TAKEN_DOWN);
+        let place = self.work.path.join(TAKEN_DOWN);
         let fault = |error: Errno| errors::io(WHAT, &place, error);
         match rustix::fs::mkdirat(&self.own, TAKEN_DOWN, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -160,7 +160,7 @@ impl Staging {
         if !self.has_taken_down() {
             return Ok(());
         }
-        let fault = |error: Errno| errors::io(WHAT, &self.own_path, error);
+        let fault = |error: Errno| errors::io(WHAT, &self.work.path, error);
         remove::entry(self.own.as_fd(), DATA).map_err(fault)?;
         let at = |name| Place::new(&self.own, name);
         rename::no_replace(at(TAKEN_DOWN), at(DATA)).map_err(fault)
@@ -174,7 +174,7 @@ impl Staging {
     /// Finishes a replacement that was killed after all paths were in place: deletes the replaced paths.
     pub fn end_replacement(self) -> Result<()> {
         self.give_up_what_was_replaced()?;
-        self.clean_up()
+        self.work.remove()
     }
 
     fn no_directory(&self, path: &str) -> Error {

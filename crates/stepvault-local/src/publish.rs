@@ -13,11 +13,11 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::name_of;
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::remove;
 use crate::rename::{self, Place};
 use crate::staging::{Existing, Staging, WHAT};
-use crate::staging_names::{DATA, REPLACED};
+use crate::staging_place::{DATA, REPLACED};
 use crate::stat::times;
 use crate::tree::{self, Tree};
 
@@ -41,7 +41,7 @@ impl Staging {
         }
         self.remove_strays(directories)?;
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
-        let tree = tree::scan(&self.own_path.join(DATA))?;
+        let tree = tree::scan(&self.work.path.join(DATA))?;
         self.check_complete(&tree, shape)?;
         let listed: BTreeMap<_, _> = directories
             .iter()
@@ -74,7 +74,7 @@ impl Staging {
             }
         }
         rustix::fs::fsync(&self.target_parent).map_err(fault)?;
-        if let Err(error) = self.clean_up() {
+        if let Err(error) = self.work.remove() {
             // The step is in place and valid; only the content that it replaced still exists.
             tracing::warn!(%error, "cannot delete what the restore replaced");
         }
@@ -83,7 +83,7 @@ impl Staging {
 
     /// Removes everything that neither this restore nor an earlier attempt at it wrote.
     fn remove_strays(&self, directories: &[DirectoryEntry]) -> Result<()> {
-        let data = self.own_path.join(DATA);
+        let data = self.work.path.join(DATA);
         let tree = tree::scan(&data)?;
         let progress = self.progress.lock();
         let mut wanted: BTreeSet<&str> = progress.keys().flat_map(RelativePath::ancestors).collect();
@@ -108,17 +108,13 @@ impl Staging {
                 Err(Errno::NOENT) => Ok(()),
                 Err(error) => Err(error),
             }
-            .map_err(|error| errors::io(WHAT, &data.join(path), error))
+            .at(WHAT, &data.join(path))
         })
     }
 
     /// Checks that every file was finished and is still the same file.
     fn check_complete(&self, tree: &Tree, shape: Shape) -> Result<()> {
-        let fault = |why: String| {
-            Error::new(ErrorKind::Failed, WHAT)
-                .on(self.target.display())
-                .because(why)
-        };
+        let fault = |why: String| Error::at(ErrorKind::Failed, WHAT, &self.target).because(why);
         let mut present: BTreeMap<&RelativePath, Option<u64>> = tree
             .files
             .iter()
@@ -133,13 +129,13 @@ impl Staging {
                 None => {
                     return Err(fault(format!(
                         "{path} has vanished from {}",
-                        self.own_path.display()
+                        self.work.path.display()
                     )));
                 }
                 Some(Some(there)) if there != inode => {
                     return Err(fault(format!(
                         "{path} was replaced in {}",
-                        self.own_path.display()
+                        self.work.path.display()
                     )));
                 }
                 Some(_) => {}
@@ -186,7 +182,7 @@ impl Staging {
     pub(crate) fn give_mode_and_time(&self, directory: BorrowedFd<'_>, entry: &DirectoryEntry) -> Result<()> {
         rustix::fs::fchmod(directory, Mode::from_raw_mode(entry.mode & MODE_MASK))
             .and_then(|()| rustix::fs::futimens(directory, &times(entry.mtime)))
-            .map_err(|error| errors::io(WHAT, &self.target, error))
+            .at(WHAT, &self.target)
     }
 
     fn publish(&self, from: Place<'_>, existing: Existing) -> Result<()> {
@@ -214,14 +210,13 @@ impl Staging {
 
     /// Checks that the name `data` still refers to the directory that was written to.
     fn check_data_is_ours(&self) -> Result<()> {
-        let fault = |error: Errno| errors::io(WHAT, &self.own_path, error);
+        let fault = |error: Errno| errors::io(WHAT, &self.work.path, error);
         let held = rustix::fs::fstat(&self.data).map_err(fault)?;
         let named = rustix::fs::statat(&self.own, DATA, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
         if (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Refused, WHAT)
-            .on(self.own_path.display())
+        Err(Error::at(ErrorKind::Refused, WHAT, &self.work.path)
             .because("another process replaced the restored directory"))
     }
 
@@ -234,15 +229,14 @@ impl Staging {
             Ok(()) => rustix::fs::fsync(&self.target_parent).map_err(fault),
             Err(Errno::NOENT) => Ok(()),
             // The second rename was done as well; only the replaced content is left to delete.
-            Err(Errno::EXIST | Errno::NOTEMPTY) => remove::tree(&self.own_path.join(REPLACED)),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => remove::tree(&self.work.path.join(REPLACED)),
             Err(error) => Err(fault(error)),
         }
     }
 }
 
 pub(crate) fn taken(place: &Path) -> Error {
-    Error::new(ErrorKind::Conflict, WHAT)
-        .on(place.display())
+    Error::at(ErrorKind::Conflict, WHAT, place)
         .because("something with that name already exists")
         .hint("choose another path, or allow it to be replaced")
 }

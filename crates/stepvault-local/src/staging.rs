@@ -19,16 +19,14 @@ use stepvault_core::manifest::check_link_target;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::abandoned;
 use crate::beneath::{Beneath, DIRECTORY, name_of};
 use crate::durable;
-use crate::errors;
-use crate::lock;
+use crate::errors::{self, IoAt as _};
 use crate::remove;
 use crate::staged_file::Progress;
 pub use crate::staged_file::StagedFile;
-use crate::staging_abandoned;
-use crate::staging_names::{DATA, TAKEN_DOWN};
-use crate::staging_place::{self, Base, RESTORE};
+use crate::staging_place::{DATA, TAKEN_DOWN, Workplace};
 use crate::stat::Facts;
 use crate::survey::SurveyFiles;
 use crate::vault::Vault;
@@ -53,14 +51,11 @@ pub struct Staging {
     pub(crate) target_parent: OwnedFd,
     /// The paths below the target that are published one by one; empty where the target is the whole step.
     pub(crate) members: Vec<RelativePath>,
-    base: Base,
-    /// This restore's own directory.
-    pub(crate) own_path: PathBuf,
+    /// This restore's own directory, with the lock.
+    pub(crate) work: Workplace,
     pub(crate) own: Beneath,
     pub(crate) data: Beneath,
     resumes: bool,
-    lock_path: PathBuf,
-    _lock: lock::Lock,
     pub(crate) progress: Arc<Progress>,
     /// Directories known to exist.
     made: Mutex<BTreeSet<String>>,
@@ -116,20 +111,17 @@ impl Staging {
     ) -> Result<Self> {
         let target_parent = Beneath::open(parent)
             .and_then(|parent| parent.directory(None))
-            .map_err(|error| errors::io(WHAT, parent, error))?;
+            .at(WHAT, parent)?;
         let key = |parts: &[&[u8]]| Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
         let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
-        let (base, lock_path, lock) = take_lock(parent, vault, &lock_key)?;
-        let own_path = base
-            .path
-            .join(staging_abandoned::directory_name(&lock_key, &own_key));
-        durable::create_directories(&own_path)?;
-        let fault = |error| errors::io(WHAT, &own_path, error);
-        let own = Beneath::open(&own_path).map_err(fault)?;
+        let work = Workplace::choose(parent, vault, &lock_key, &own_key)?;
+        durable::create_directories(&work.path)?;
+        let fault = |error| errors::io(WHAT, &work.path, error);
+        let own = Beneath::open(&work.path).map_err(fault)?;
         let resumes = make_data(own.as_fd()).map_err(fault)?;
-        staging_abandoned::stamp(own.as_fd()).map_err(fault)?;
-        staging_abandoned::clear(&base.path, &lock_key, &own_path);
-        let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
+        abandoned::stamp(own.as_fd()).map_err(fault)?;
+        abandoned::clear_restores(&work.base.path, &lock_key, &work.path);
+        let data = Beneath::open(&work.path.join(DATA)).map_err(fault)?;
         // An interrupted finish may have set the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
         Ok(Self {
@@ -137,13 +129,10 @@ impl Staging {
             target_name,
             target_parent,
             members: Vec::new(),
-            base,
-            own_path,
+            work,
             own,
             data,
             resumes,
-            lock_path,
-            _lock: lock,
             progress: Arc::default(),
             made: Mutex::default(),
         })
@@ -151,7 +140,7 @@ impl Staging {
 
     /// Returns the directory that holds the files until the end.
     pub fn directory(&self) -> &Path {
-        &self.own_path
+        &self.work.path
     }
 
     /// Returns whether an interrupted restore may have left files in it.
@@ -161,13 +150,13 @@ impl Staging {
 
     /// Opens the staged files for content checks.
     pub fn files(&self) -> Result<SurveyFiles> {
-        SurveyFiles::open(&self.own_path.join(DATA))
+        SurveyFiles::open(&self.work.path.join(DATA))
     }
 
     /// Opens a file for writing, with the content that an interrupted restore left, truncated to at most `size_bytes`.
     /// For a single-file checkpoint `path` is its one component.
     pub fn file(&self, path: &RelativePath, size_bytes: u64) -> Result<StagedFile> {
-        let place = self.own_path.join(DATA).join(path);
+        let place = self.work.path.join(DATA).join(path);
         let fault = |error: Errno| errors::io("cannot restore the file", &place, error);
         let parent = self.parent_of(path)?;
         let name = name_of(path);
@@ -204,7 +193,7 @@ impl Staging {
     /// Creates a symbolic link and replaces whatever has its name. The target must stay inside the checkpoint.
     pub fn symlink(&self, path: &RelativePath, target: &str) -> Result<()> {
         check_link_target(path, target)?;
-        let place = self.own_path.join(DATA).join(path);
+        let place = self.work.path.join(DATA).join(path);
         let fault = |error: Errno| errors::io("cannot restore the link", &place, error);
         let parent = self.parent_of(path)?;
         self.clear(parent.as_fd(), path)?;
@@ -221,12 +210,12 @@ impl Staging {
     pub fn discard(self) -> Result<()> {
         if self.has_taken_down() {
             tracing::warn!(
-                path = %self.own_path.join(TAKEN_DOWN).display(),
+                path = %self.work.path.join(TAKEN_DOWN).display(),
                 "the previous content of the target is kept in this directory"
             );
-            return remove::tree(&self.own_path.join(DATA));
+            return remove::tree(&self.work.path.join(DATA));
         }
-        self.clean_up()
+        self.work.remove()
     }
 
     /// Opens the directory that holds `path`, and creates it and its ancestors when missing.
@@ -236,7 +225,7 @@ impl Staging {
         }
         self.data
             .parent_of(path)
-            .map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
+            .at(WHAT, &self.work.path.join(DATA).join(path))
     }
 
     /// Creates a directory whose parent exists and replaces anything else that has its name.
@@ -245,7 +234,7 @@ impl Staging {
         if made.contains(path.as_str()) {
             return Ok(());
         }
-        let place = self.own_path.join(DATA).join(path);
+        let place = self.work.path.join(DATA).join(path);
         let fault = |error: Errno| errors::io("cannot restore the directory", &place, error);
         let parent = self.data.parent_of(path).map_err(fault)?;
         let private = Mode::from_raw_mode(0o700);
@@ -262,29 +251,14 @@ impl Staging {
 
     /// Removes whatever has the name of `path` in its directory.
     fn clear(&self, parent: BorrowedFd<'_>, path: &RelativePath) -> Result<()> {
-        remove::entry(parent, name_of(path))
-            .map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
-    }
-
-    /// Removes this restore's directory, its lock, and directories that exist for restores only.
-    pub(crate) fn clean_up(&self) -> Result<()> {
-        remove::tree(&self.own_path)?;
-        // A process that waits for the lock finds that the file has lost its name and creates a new one.
-        let _ = std::fs::remove_file(&self.lock_path);
-        for path in &self.base.removable {
-            if std::fs::remove_dir(path).is_err() {
-                break;
-            }
-        }
-        Ok(())
+        remove::entry(parent, name_of(path)).at(WHAT, &self.work.path.join(DATA).join(path))
     }
 }
 
 /// Returns the target's parent, created when missing and with links resolved, and the target's name.
 fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
     let name = target.file_name().ok_or_else(|| {
-        Error::new(ErrorKind::Usage, WHAT)
-            .on(target.display())
+        Error::at(ErrorKind::Usage, WHAT, target)
             .because("its last component is not a name")
             .hint("name the directory or file to create")
     })?;
@@ -294,7 +268,7 @@ fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
 /// Returns the directory, created when missing, with links resolved.
 fn existing_directory(path: &Path) -> Result<PathBuf> {
     durable::create_directories(path)?;
-    path.canonicalize().map_err(|error| errors::io(WHAT, path, error))
+    path.canonicalize().at(WHAT, path)
 }
 
 /// Creates the directory for the files unless it exists, and returns whether it existed. A replacement that was
@@ -312,30 +286,6 @@ fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 
 fn is_ours(facts: &Facts) -> bool {
     facts.owner == rustix::process::geteuid().as_raw()
-}
-
-pub(crate) fn take_lock(
-    parent: &Path,
-    vault: Option<&Vault>,
-    key: &str,
-) -> Result<(Base, PathBuf, lock::Lock)> {
-    let mut tries_left = 16;
-    loop {
-        let base = staging_place::choose(parent, vault, RESTORE)?;
-        let path = base.path.join(staging_abandoned::lock_name(key));
-        match lock::take(&path) {
-            Ok(Some(held)) => return Ok((base, path, held)),
-            Ok(None) => {
-                return Err(
-                    lock::held("another restore to the same place is under way", &path)
-                        .hint("let it finish, or end it: the lock goes with it"),
-                );
-            }
-            // Another restore has just ended and removed the empty directory.
-            Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Creates a file that only this process uses, under an unused name.

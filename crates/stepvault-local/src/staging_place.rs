@@ -13,6 +13,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::beneath::DIRECTORY_ITSELF;
 use crate::durable;
 use crate::errors;
+use crate::lock::{self, Lock};
+use crate::remove;
 use crate::space::same_filesystem;
 use crate::vault::Vault;
 
@@ -27,7 +29,79 @@ pub(crate) const SAVES: &str = "saves";
 /// Content that restores moved out of the trainer's way.
 pub(crate) const MOVED_ASIDE: &str = "moved-aside";
 
+/// The directory of a restore that becomes the step.
+pub(crate) const DATA: &str = "data";
+/// The previous content of the target, on filesystems that cannot swap two names.
+pub(crate) const REPLACED: &str = "replaced";
+/// Directory that holds the previous content of the step's paths.
+pub(crate) const TAKEN_DOWN: &str = "taken-down";
+
 const WHAT: &str = "cannot use the directory for staging";
+
+/// The private directory of one restore or resume handoff, and the lock on its target.
+#[derive(Debug)]
+pub(crate) struct Workplace {
+    pub(crate) path: PathBuf,
+    pub(crate) base: Base,
+    lock_path: PathBuf,
+    _lock: Lock,
+}
+
+impl Workplace {
+    /// Chooses the directory for the target of `target_key`, below `parent`. It is not created yet.
+    ///
+    /// # Errors
+    /// `Held` when another restore to the same target is in progress.
+    pub(crate) fn choose(
+        parent: &Path,
+        vault: Option<&Vault>,
+        target_key: &str,
+        own_key: &str,
+    ) -> Result<Self> {
+        let mut tries_left = 16;
+        loop {
+            let base = choose(parent, vault, RESTORE)?;
+            let lock_path = base.path.join(lock_name(target_key));
+            match lock::take(&lock_path) {
+                Ok(Some(lock)) => {
+                    return Ok(Self {
+                        path: base.path.join(format!("{target_key}.{own_key}")),
+                        base,
+                        lock_path,
+                        _lock: lock,
+                    });
+                }
+                Ok(None) => {
+                    let what = "another restore to the same place is under way";
+                    return Err(
+                        lock::held(what, &lock_path).hint("let it finish, or end it: the lock goes with it")
+                    );
+                }
+                // Another restore has just ended and removed the empty directory.
+                Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Removes the directory, the lock, and directories that exist for restores only.
+    pub(crate) fn remove(&self) -> Result<()> {
+        remove::tree(&self.path)?;
+        // A process that waits for the lock finds that the file has lost its name and creates a new one.
+        let _ = std::fs::remove_file(&self.lock_path);
+        for path in &self.base.removable {
+            if std::fs::remove_dir(path).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of the lock of all restores to one target.
+pub(crate) fn lock_name(target_key: &str) -> String {
+    format!("{target_key}.lock")
+}
 
 /// A directory for staging with one purpose.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +163,11 @@ pub(crate) fn choose(parent: &Path, vault: Option<&Vault>, purpose: &str) -> Res
         }
     }
     Err(refused.unwrap_or_else(|| {
-        Error::new(ErrorKind::Failed, "cannot find a directory to stage a step for").on(parent.display())
+        Error::at(
+            ErrorKind::Failed,
+            "cannot find a directory to stage a step for",
+            parent,
+        )
     }))
 }
 
@@ -116,8 +194,7 @@ fn make_private(base: &Base) -> Result<()> {
 }
 
 fn refused(path: &Path) -> Error {
-    Error::new(ErrorKind::Refused, WHAT)
-        .on(path.display())
+    Error::at(ErrorKind::Refused, WHAT, path)
         .because("it is a link, or belongs to another user, who could change staged files")
         .hint("remove it, or run stepvault as its owner")
 }

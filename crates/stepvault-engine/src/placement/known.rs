@@ -15,8 +15,7 @@ use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
-use stepvault_local::compare::{has_bytes_of_entries, has_bytes_of_entry};
-use stepvault_local::compare_trees::has_file_of;
+use stepvault_local::compare::{has_bytes_of_entries, has_bytes_of_entry, has_file_of};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 
