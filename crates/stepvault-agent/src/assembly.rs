@@ -5,21 +5,17 @@ use std::sync::Arc;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
-use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::placement::Placer;
 use stepvault_engine::upload::SharedDigests;
 use stepvault_local::clock::SystemClock;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::attempts::{AttemptTask, OpenRun};
 use crate::discovery::Discovery;
 use crate::other_writers::{OtherWriters, WatchedRun};
 use crate::remotes::{ServedRun, on_remote, remotes_of, served_runs, with_timeouts};
 use crate::retention::{LocalRetention, PruneTask, PrunedRun};
-use crate::retries::Retries;
 use crate::sealer::{SealedRun, Sealer};
 use crate::shared::Shared;
 use crate::upload_worker::{RunUploads, UploadWorker};
@@ -106,44 +102,19 @@ impl Tasks {
 }
 
 fn sealer(shared: &Shared, runs: Vec<ServedRun>, discoveries: Vec<Option<Discovery>>) -> Sealer {
-    let sealed_run = |(run, discovery): (ServedRun, Option<Discovery>)| SealedRun {
-        run: run.settings.name,
-        discovery,
-        shared: run.settings.shared,
-        digest: run.settings.digest,
-        knows_launches: false,
-        first_scan: None,
-        live_below_highest: None,
-        profile: run.settings.profile,
-        metrics_source: MetricsSource {
-            file: run.settings.metrics_file,
-            pointers: run.settings.metrics,
-        },
-        remotes: run.remotes,
-        clean_at: run.settings.clean_source.then(Instant::now),
-        // Start at a different position each time, or rounds started by cron would all check the same steps.
-        clean_turn: usize::try_from(SystemClock.now().seconds_since(Timestamp::default()))
-            .unwrap_or_default(),
-        retries: Retries::default(),
-    };
-    let options = &shared.options;
+    let runs = runs.into_iter().zip(discoveries);
     Sealer {
         vault: shared.vault.clone(),
         reporter: shared.reporter.clone(),
         signals: Arc::clone(&shared.signals),
         stop: shared.drain.stop.clone(),
-        announcements: Arc::clone(&shared.announcements),
-        runs: runs.into_iter().zip(discoveries).map(sealed_run).collect(),
-        writer: options.writer.clone(),
-        attempt: options.attempt,
-        launch_since: shared.started_at,
-        profiles: Arc::clone(&options.profiles),
-        links: options.local.links,
-        poll_interval: options.agent.poll_interval,
-        clean_interval: options.agent.retention_interval,
-        once: options.lifecycle.once,
-        trainer_ended: options.lifecycle.trainer_ended,
         drain: shared.drain.clone(),
+        announcements: Arc::clone(&shared.announcements),
+        options: Arc::clone(&shared.options),
+        runs: runs
+            .map(|(run, discovery)| SealedRun::new(run, discovery))
+            .collect(),
+        launch_since: shared.started_at,
         not_before: None,
     }
 }

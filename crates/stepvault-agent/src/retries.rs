@@ -37,7 +37,7 @@ impl Retries {
                 reason: String::new(),
             },
         };
-        if retry.ready.fingerprint != ready.fingerprint {
+        if retry.ready.tree.fingerprint() != ready.tree.fingerprint() {
             retry.pause.clear();
         }
         retry.ready = ready.clone();

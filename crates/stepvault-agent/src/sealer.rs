@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::digest::DigestAlgorithm;
-use stepvault_core::ids::{Attempt, RunName, Step};
+use stepvault_core::ids::{RunName, Step};
 use stepvault_core::nodes::Writer;
 use stepvault_core::placement::LiveSave;
 use stepvault_core::timestamp::Timestamp;
@@ -17,16 +16,17 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
-use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_formats::find::Extent;
-use stepvault_formats::profile::ProfileSet;
+use stepvault_local::checkpoint::Checkpoint;
 use tokio::time::Instant;
 
 use crate::announcements::{Announcement, Announcements, SealedFor};
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
 use crate::drain::state::DrainState;
+use crate::options::AgentOptions;
 use crate::outcome::{AfterFailedSeal, after_failed_seal};
 use crate::pause::{LONGEST, earliest};
+use crate::remotes::ServedRun;
 use crate::reporter::Reporter;
 use crate::retention::clean_source;
 use crate::retries::Retries;
@@ -49,29 +49,53 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 /// One run, as far as sealing its steps is concerned.
 #[derive(Debug)]
 pub(crate) struct SealedRun {
-    pub(crate) run: RunName,
+    /// Its settings and its remotes.
+    pub(crate) served: ServedRun,
     /// `None` for a run that is not watched, and during a scan.
     pub(crate) discovery: Option<Discovery>,
-    pub(crate) shared: bool,
-    pub(crate) digest: DigestAlgorithm,
     /// Whether the vault had recorded launches when the service started: times then tell which one wrote an entry.
-    pub(crate) knows_launches: bool,
+    knows_launches: bool,
     /// What the first scan found: only these entries can be older than this service. Entries that appear later were
     /// written since, whatever their times are.
-    pub(crate) first_scan: Option<BTreeSet<String>>,
+    first_scan: Option<BTreeSet<String>>,
     /// The last whole save that this service saw appear, if it was at or below the run's highest number.
-    pub(crate) live_below_highest: Option<Step>,
-    /// The profile for announced steps, if one is configured.
-    pub(crate) profile: Option<String>,
-    pub(crate) metrics_source: MetricsSource,
-    /// Its remotes, each wrapped in a timeout.
-    pub(crate) remotes: Vec<RunRemote>,
-    /// When the trainer's own steps are cleaned next; `None` for a run without cleaning.
-    pub(crate) clean_at: Option<Instant>,
-    /// Number of cleaning rounds so far.
-    pub(crate) clean_turn: usize,
+    live_below_highest: Option<Step>,
+    /// `None` for a run without cleaning.
+    cleaning: Option<Cleaning>,
     /// Announced steps that could not be sealed and that no entry of a watched directory represents.
-    pub(crate) retries: Retries,
+    retries: Retries,
+}
+
+/// When the trainer's own steps are cleaned.
+#[derive(Debug)]
+struct Cleaning {
+    next: Instant,
+    /// Number of cleaning rounds so far.
+    turn: usize,
+}
+
+impl SealedRun {
+    pub(crate) fn new(served: ServedRun, discovery: Option<Discovery>) -> Self {
+        let is_cleaned = served.settings.clean_source;
+        Self {
+            served,
+            discovery,
+            knows_launches: false,
+            first_scan: None,
+            live_below_highest: None,
+            cleaning: is_cleaned.then(|| Cleaning {
+                next: Instant::now(),
+                // Start at a different position each time, or rounds started by cron would all check the same steps.
+                turn: usize::try_from(SystemClock.now().seconds_since(Timestamp::default()))
+                    .unwrap_or_default(),
+            }),
+            retries: Retries::default(),
+        }
+    }
+
+    fn name(&self) -> &RunName {
+        self.served.name()
+    }
 }
 
 /// The task that seals.
@@ -81,23 +105,14 @@ pub(crate) struct Sealer {
     pub(crate) reporter: Reporter,
     pub(crate) signals: Arc<Signals>,
     pub(crate) stop: Stop,
+    pub(crate) drain: DrainState,
     /// Announced steps.
     pub(crate) announcements: Arc<Announcements>,
+    pub(crate) options: Arc<AgentOptions>,
     pub(crate) runs: Vec<SealedRun>,
-    pub(crate) writer: Writer,
-    pub(crate) attempt: Option<Attempt>,
     /// Steps older than this were not written in the launch that this service is part of.
     pub(crate) launch_since: Timestamp,
-    pub(crate) profiles: Arc<ProfileSet>,
-    pub(crate) links: LinkPolicy,
-    pub(crate) poll_interval: Duration,
-    /// Interval between cleaning rounds.
-    pub(crate) clean_interval: Duration,
-    /// Whether to end once everything is sealed that waiting out a quiet time can finish.
-    pub(crate) once: bool,
-    /// Whether nothing writes checkpoints any more.
-    pub(crate) trainer_ended: bool,
-    pub(crate) drain: DrainState,
+    /// While the disk is full, nothing is sealed before this time.
     pub(crate) not_before: Option<Instant>,
 }
 
@@ -108,7 +123,7 @@ impl Sealer {
         let mut wake = Some(Wake::new());
         let changed = wake.as_ref().map(Wake::changed).unwrap_or_default();
         let quiet_times = self.discoveries().map(Discovery::quiet_time);
-        let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
+        let patience = quiet_times.max().unwrap_or_default() + self.options.agent.poll_interval;
         let mut give_up = Instant::now() + patience;
         // What exists when a stop is requested is quiet by then; ages are known in whole seconds.
         let mut quiet_by = None;
@@ -139,12 +154,12 @@ impl Sealer {
                 .zip(quiet_by)
                 .is_some_and(|(time, quiet_by)| time <= quiet_by && self.has_time_until(time));
             if last && !waits_for_quiet_time
-                || self.once && (scan_again.is_none() || Instant::now() >= give_up)
+                || self.options.lifecycle.once && (scan_again.is_none() || Instant::now() >= give_up)
             {
                 break;
             }
             let already_asked = asked.is_some();
-            let regular = Instant::now() + self.poll_interval;
+            let regular = Instant::now() + self.options.agent.poll_interval;
             let next = scan_again
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
@@ -161,7 +176,7 @@ impl Sealer {
         }
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
-                self.reporter.status.skipped(&run.run, &path, why);
+                self.reporter.status.skipped(run.name(), &path, why);
             }
         }
         Ok(())
@@ -180,11 +195,11 @@ impl Sealer {
     async fn record_launch(&mut self) {
         let vault = &self.vault.vault;
         for run in &mut self.runs {
-            run.knows_launches = knows_launches(vault, &run.run).await;
-            if let (Some(launch), false) = (&self.writer.launch, self.once) {
-                let recorded = record_beginning(vault, &run.run, launch, self.launch_since).await;
+            run.knows_launches = knows_launches(vault, run.name()).await;
+            if let (Some(launch), false) = (&self.options.writer.launch, self.options.lifecycle.once) {
+                let recorded = record_beginning(vault, run.name(), launch, self.launch_since).await;
                 if let Err(error) = recorded {
-                    tracing::debug!(%error, run = %run.run, "cannot record the beginning of the launch");
+                    tracing::debug!(%error, run = %run.name(), "cannot record the beginning of the launch");
                 }
             }
         }
@@ -193,7 +208,8 @@ impl Sealer {
     /// Whether nothing can write a checkpoint any more.
     fn is_trainer_gone(&self) -> bool {
         let request = self.stop.requested();
-        self.trainer_ended || request.is_some_and(|request| request.reason == StopReason::TrainerGone)
+        self.options.lifecycle.trainer_ended
+            || request.is_some_and(|request| request.reason == StopReason::TrainerGone)
     }
 
     /// Returns the longest time to wait for silence after the trainer's end: none if nothing writes any more, and half of
@@ -217,10 +233,10 @@ impl Sealer {
     fn record_waiting(&self, index: usize) {
         let run = &self.runs[index];
         let waiting = run.discovery.as_ref().map(Discovery::waiting).unwrap_or_default();
-        if (self.once || self.stop.is_requested()) && !waiting.is_empty() {
-            let mut unsealed = self.reporter.status.unsealed_of(&run.run, usize::MAX);
+        if (self.options.lifecycle.once || self.stop.is_requested()) && !waiting.is_empty() {
+            let mut unsealed = self.reporter.status.unsealed_of(run.name(), usize::MAX);
             unsealed.extend(waiting);
-            self.reporter.status.unsealed(&run.run, unsealed);
+            self.reporter.status.unsealed(run.name(), unsealed);
         }
     }
 
@@ -232,7 +248,7 @@ impl Sealer {
     async fn scan_and_seal(&mut self) -> Result<Option<Instant>> {
         let mut scan_again: Option<Instant> = None;
         for index in 0..self.runs.len() {
-            let run = self.runs[index].run.clone();
+            let run = self.runs[index].name().clone();
             let is_last = self.stop.is_requested();
             let announced = self.announcements.take(&run);
             self.retry_announced(index).await;
@@ -250,7 +266,7 @@ impl Sealer {
             if let Some(longest) = self.longest_quiet_time() {
                 discovery.shorten_quiet_time(longest);
             }
-            if is_last || self.once || self.is_trainer_gone() {
+            if is_last || self.options.lifecycle.once || self.is_trainer_gone() {
                 discovery.accept_missing_files();
             }
             if is_last && !self.reporter.status.has_final_scan(&run) {
@@ -274,8 +290,8 @@ impl Sealer {
             let Some(mut discovery) = known else { continue };
             self.runs[index]
                 .first_scan
-                .get_or_insert_with(|| discovery.seen());
-            let run = &self.runs[index].run;
+                .get_or_insert_with(|| discovery.keys());
+            let run = self.runs[index].name();
             let about = format!("watch {run}");
             match &look.fault {
                 Some(error) => self.reporter.warn_once(&about, &format!("{run}: {error}")),
@@ -312,13 +328,12 @@ impl Sealer {
             self.report_unfinished(index, &discovery, &look.ready);
             self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
             if is_last {
-                self.reporter.status.scanned_at_end(&self.runs[index].run);
+                self.reporter.status.scanned_at_end(self.runs[index].name());
             }
-            let is_due = self.runs[index]
-                .clean_at
-                .is_some_and(|time| time <= Instant::now());
+            let cleaning = self.runs[index].cleaning.as_ref();
+            let is_due = cleaning.is_some_and(|cleaning| cleaning.next <= Instant::now());
             // A single round cleans at its very end.
-            if is_due && !self.once {
+            if is_due && !self.options.lifecycle.once {
                 discovery = self.clean(index, discovery).await?;
             }
             for time in [
@@ -343,7 +358,7 @@ impl Sealer {
             unsealed.extend(directory.map(|directory| (directory, why)));
         }
         unsealed.extend(run.retries.unsealed());
-        self.reporter.status.unsealed(&run.run, unsealed);
+        self.reporter.status.unsealed(run.name(), unsealed);
     }
 
     /// Retries announced steps that could not be sealed, while they are unchanged.
@@ -358,11 +373,11 @@ impl Sealer {
     /// Reports once why an entry of a run's directory has not been sealed for a while. Failed seals are reported
     /// separately.
     fn report_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
-        let run = &self.runs[index].run;
-        let logged_after = if self.once {
+        let run = self.runs[index].name();
+        let logged_after = if self.options.lifecycle.once {
             Duration::ZERO
         } else {
-            self.poll_interval * LOG_UNFINISHED_AFTER_POLLS
+            self.options.agent.poll_interval * LOG_UNFINISHED_AFTER_POLLS
         };
         let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
         for (path, why) in self
@@ -381,7 +396,7 @@ impl Sealer {
     /// Removes the steps that the trainers no longer need, in all runs with cleaning.
     pub(crate) async fn clean_all(&mut self) -> Result<()> {
         for index in 0..self.runs.len() {
-            let asks = self.runs[index].clean_at.is_some();
+            let asks = self.runs[index].cleaning.is_some();
             if let Some(discovery) = self.runs[index].discovery.take_if(|_| asks) {
                 self.runs[index].discovery = Some(self.clean(index, discovery).await?);
             }
@@ -396,26 +411,28 @@ impl Sealer {
         if self.stop.is_requested() {
             return Ok(discovery);
         }
-        run.clean_at = Some(Instant::now() + self.clean_interval);
+        let Some(cleaning) = &mut run.cleaning else {
+            return Ok(discovery);
+        };
+        cleaning.next = Instant::now() + self.options.agent.retention_interval;
         let (discovery, steps) = blocking(move || {
             let steps = discovery.prunable_steps();
             Ok((discovery, steps))
         })
         .await?;
-        let about = format!("clean {}", run.run);
+        let about = format!("clean {}", run.served.name());
         let cleaned = match steps {
             Ok(steps) => {
-                run.clean_turn = run.clean_turn.wrapping_add(1);
-                let vault = &self.vault.vault;
-                let (name, remotes, turn) = (&run.run, &run.remotes, run.clean_turn);
-                clean_source(vault, &self.reporter, name, remotes, steps, turn).await
+                cleaning.turn = cleaning.turn.wrapping_add(1);
+                let (vault, name, turn) = (&self.vault.vault, run.served.name(), cleaning.turn);
+                clean_source(vault, &self.reporter, name, &run.served.remotes, steps, turn).await
             }
             Err(error) => Err(error),
         };
         match cleaned {
             Ok(()) => self.reporter.resolved(&about),
             Err(error) => {
-                let run = &run.run;
+                let run = run.served.name();
                 let text = format!("{run}: cannot clean the trainer's own steps; they stay for now: {error}");
                 self.reporter.warn_once(&about, &text);
             }
@@ -467,8 +484,8 @@ impl Sealer {
         announcement: Announcement,
     ) -> Result<Option<Discovery>> {
         let id = announcement.id;
-        let profiles = Arc::clone(&self.profiles);
-        let profile = self.runs[index].profile.clone();
+        let profiles = Arc::clone(&self.options.profiles);
+        let profile = self.runs[index].served.settings.profile.clone();
         let extent = Extent::of(&self.writer_of(index));
         let (mut discovery, ready) = blocking(move || {
             let there = announcement.check_unchanged().and_then(|()| match &discovery {
@@ -486,8 +503,7 @@ impl Sealer {
             };
             // Exactly what was checked here is sealed.
             let ready = ready.and_then(|ready| announcement.check_unchanged().map(|()| ready));
-            let metrics = announcement.metrics;
-            Ok((discovery, ready.map(|ready| Ready { metrics, ..ready })))
+            Ok((discovery, ready))
         })
         .await?;
         let placed = match ready {
@@ -500,13 +516,10 @@ impl Sealer {
             }
             Err(error) => Err(error),
         };
-        let result = placed.map(|placed| {
-            let (id, ..) = placed.summary();
-            SealedFor {
-                id,
-                provisional: placed.is_provisional(),
-                newly_sealed: matches!(placed, Placed::Sealed { new: true, .. }),
-            }
+        let result = placed.map(|placed| SealedFor {
+            id: placed.summary().id,
+            provisional: placed.is_provisional(),
+            newly_sealed: matches!(placed, Placed::Sealed { new: true, .. }),
         });
         self.announcements.settle(id, &result);
         Ok(discovery)
@@ -517,7 +530,7 @@ impl Sealer {
         self.reporter.resolved(&format!("seal {}", ready.path.display()));
         if let Placed::Sealed { step, new, .. } = placed {
             if *new {
-                self.reporter.status.sealed(&self.runs[index].run, step.id());
+                self.reporter.status.sealed(self.runs[index].name(), step.id());
                 self.signals.attempts.notify_one();
             }
             self.signals.wake_uploads();
@@ -528,8 +541,8 @@ impl Sealer {
 
     fn writer_of(&self, index: usize) -> Writer {
         Writer {
-            shared: self.runs[index].shared,
-            ..self.writer.clone()
+            shared: self.runs[index].served.settings.shared,
+            ..self.options.writer.clone()
         }
     }
 
@@ -538,34 +551,37 @@ impl Sealer {
     async fn seal_checkpoint(&self, index: usize, ready: &Ready, is_resaved: bool) -> Result<Placed> {
         let run = &self.runs[index];
         let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
-        let has_appeared = !self.once && !run.first_scan.as_ref().is_some_and(was_there);
-        let is_live = has_appeared || is_resaved && !self.once;
-        let mut request = CheckpointToSeal {
-            run: run.run.clone(),
-            source: ready.origin.source.clone(),
-            members: ready.origin.members.clone(),
-            origin: ready.origin.recorded.clone(),
-            name: Some(ready.origin.name.clone()),
+        let has_appeared = !self.options.lifecycle.once && !run.first_scan.as_ref().is_some_and(was_there);
+        let is_live = has_appeared || is_resaved && !self.options.lifecycle.once;
+        let checkpoint = ready.checkpoint.clone();
+        let request = CheckpointToSeal {
+            run: run.name().clone(),
+            checkpoint: Checkpoint {
+                links: stricter(self.options.local.links, checkpoint.links),
+                ..checkpoint
+            },
+            tree: Some(ready.tree.clone()),
             step: ready.step,
-            attempt: self.attempt,
+            attempt: self.options.attempt,
             writer: self.writer_of(index),
             launch_since: self.launch_since,
             // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
-            in_launch: self.once && !run.knows_launches || is_live,
+            in_launch: self.options.lifecycle.once && !run.knows_launches || is_live,
             not_before: is_live.then_some(self.launch_since),
             live: is_live.then_some(LiveSave {
                 after: run.live_below_highest,
             }),
-            metrics: ready.metrics.clone(),
-            metrics_source: run.metrics_source.clone(),
-            links: stricter(self.links, ready.links),
-            digest: run.digest,
-            expected: None,
+            metrics_source: MetricsSource {
+                file: run.served.settings.metrics_file.clone(),
+                pointers: run.served.settings.metrics.clone(),
+            },
+            digest: run.served.settings.digest,
         };
-        let (access, remotes) = (self.vault.clone(), run.remotes.clone());
-        let (observer, found) = (Arc::clone(&self.reporter.observer), ready.clone());
+        let (access, remotes) = (self.vault.clone(), run.served.remotes.clone());
+        let (observer, early) = (Arc::clone(&self.reporter.observer), ready.early.clone());
         let work = tokio::task::spawn_local(async move {
-            request.expected = Some(blocking(move || found.unchanged()).await?);
+            // Links that are sealed from stay until then.
+            let _early = early;
             let _in_order = access.attempt_order.lock().await;
             seal_checkpoint(&access.vault, &remotes, request, &observer).await
         });
@@ -578,7 +594,7 @@ impl Sealer {
     /// Records why a finished step was not sealed, and when to retry: in `discovery` if an entry of a watched directory
     /// represents it.
     fn on_failure(&mut self, index: usize, discovery: Option<&mut Discovery>, ready: &Ready, error: &Error) {
-        let run = &self.runs[index].run;
+        let run = self.runs[index].name();
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
         let text = format!("{run}: {}", error.text_with_hint());
@@ -596,7 +612,7 @@ impl Sealer {
                 } else {
                     // An empty directory has nothing to lose.
                     match discovery {
-                        Some(discovery) if ready.bytes > 0 => discovery.skipped(ready, reason),
+                        Some(discovery) if ready.tree.data_bytes() > 0 => discovery.skipped(ready, reason),
                         Some(discovery) => discovery.handled(ready),
                         None => {}
                     }
@@ -613,7 +629,7 @@ impl Sealer {
                     return;
                 }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
-                self.signals.request_bytes(ready.bytes);
+                self.signals.request_bytes(ready.tree.data_bytes());
             }
             AfterFailedSeal::Unfinished | AfterFailedSeal::Later => self.reporter.warn_once(&about, &text),
         }

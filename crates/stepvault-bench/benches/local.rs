@@ -6,14 +6,13 @@
     reason = "a benchmark sets its own stage, and criterion's macros write no docs"
 )]
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::tree::scan;
 use stepvault_local::vault::Vault;
@@ -41,12 +40,7 @@ fn request(source: &Path, step: u64) -> SealRequest {
         attempt: stepvault_local::seal_record::AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(step).expect("a step")),
         writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").expect("a node")),
-        source: source.to_owned(),
-        members: Vec::new(),
-        origin: stepvault_core::step_origin::StepOrigin::default(),
-        name: format!("step_{step}"),
-        metrics: BTreeMap::new(),
-        links: LinkPolicy::Auto,
+        checkpoint: Checkpoint::of_path(source, format!("step_{step}")),
         expected: None,
         completes: None,
     }

@@ -10,7 +10,7 @@ use stepvault_core::records::Claim;
 use stepvault_remote::store::ObjectInfo;
 
 use crate::tier::catalog::{FoundCommit, claimed_ids, committed_ids, known_commits, present_parts};
-use crate::tier::removed::{RemovedSteps, removed_steps};
+use crate::tier::removed::removed_steps;
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::without_removed;
 
@@ -32,22 +32,12 @@ pub struct IncompleteStep {
     pub begun: SystemTime,
 }
 
-/// Returns the steps that were begun but not committed on a remote, the oldest first.
+/// Returns [`visible_commits`](crate::tier::step_state::visible_commits) of a remote, and the steps that were begun and not
+/// committed there, the oldest first, for an overview. A step that is committed meanwhile may be among the incomplete
+/// ones, with no part missing.
 ///
 /// # Errors
 /// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
-pub async fn incomplete_steps(remote: &RunRemote) -> Result<Vec<IncompleteStep>> {
-    let claims = claimed_ids(remote).await?;
-    let committed: BTreeSet<StepId> = committed_ids(remote).await?.into_keys().collect();
-    let removed = removed_steps(remote).await?;
-    open_steps(remote, claims, &committed, &removed).await
-}
-
-/// Returns [`visible_commits`](crate::tier::step_state::visible_commits) and [`incomplete_steps`] from the same listings, for an
-/// overview. A step that is committed meanwhile may be among the incomplete ones, with no part missing.
-///
-/// # Errors
-/// As theirs.
 pub async fn visible_and_incomplete(
     remote: &RunRemote,
 ) -> Result<(BTreeMap<StepId, FoundCommit>, Vec<IncompleteStep>)> {
@@ -55,23 +45,16 @@ pub async fn visible_and_incomplete(
     let committed: BTreeSet<StepId> = listed.keys().copied().collect();
     // Listed after the commits: one that was removed meanwhile is left out.
     let (commits, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
-    let incomplete = open_steps(remote, claims, &committed, &removed).await?;
-    Ok((without_removed(commits, &removed), incomplete))
-}
-
-async fn open_steps(
-    remote: &RunRemote,
-    claims: BTreeMap<StepId, ObjectInfo>,
-    committed: &BTreeSet<StepId>,
-    removed: &RemovedSteps,
-) -> Result<Vec<IncompleteStep>> {
     let is_open = |id: &StepId| !committed.contains(id) && !removed.contains(*id);
     let open = claims
         .into_iter()
         .filter(|(id, _)| is_open(id))
         .map(|(id, object)| open_step(remote, id, object));
     let found: Vec<Option<IncompleteStep>> = stream::iter(open).buffered(READS_AT_ONCE).try_collect().await?;
-    Ok(found.into_iter().flatten().collect())
+    Ok((
+        without_removed(commits, &removed),
+        found.into_iter().flatten().collect(),
+    ))
 }
 
 async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Result<Option<IncompleteStep>> {

@@ -11,7 +11,7 @@ use stepvault_core::Result;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::path::RelativePath;
 
-use crate::errors;
+use crate::errors::IoAt as _;
 use crate::remove;
 use crate::sealed::DATA;
 use crate::snapshot::Snapshot;
@@ -48,29 +48,17 @@ impl EarlyLinks {
         let data = early.data();
         vault.create_directories(&data)?;
         let source = &early.source;
-        let mut snapshot = Snapshot::new(root, &data, links, source)?.without_copies();
-        let directories = || {
-            source
-                .directories
-                .iter()
-                .filter_map(|entry| Some((entry.path.as_ref()?, entry)))
-        };
-        for (path, _) in directories() {
-            snapshot.create_directory(path)?;
-        }
-        for file in &source.files {
-            snapshot.take(file, &file.path)?;
-        }
-        for link in &source.symlinks {
-            snapshot.link(&link.path, &link.target)?;
-        }
+        Snapshot::new(root, &data, links, source)?
+            .without_copies()
+            .take_all(source, None)?;
         // Inner directories first: each entry changes the time of its parent.
-        for (path, entry) in directories().collect::<Vec<_>>().into_iter().rev() {
+        for entry in source.directories.iter().rev() {
+            let Some(path) = &entry.path else { continue };
             let place = data.join(path);
             // This user must be able to remove it.
             rustix::fs::chmod(&place, Mode::from_raw_mode(entry.mode | 0o700))
                 .and_then(|()| rustix::fs::utimensat(CWD, &place, &times(entry.mtime), AtFlags::empty()))
-                .map_err(|error| errors::io(WHAT, &place, error))?;
+                .at(WHAT, &place)?;
         }
         let changed = |change: &str| source_changed(WHAT, root, change);
         if let Some(change) = source.change_until(&scan_members(root, members)?) {

@@ -1,6 +1,5 @@
 //! Sealing: turns a finished step into a snapshot in the vault, after which the trainer may delete its own files.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,10 +12,10 @@ use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
 use stepvault_core::nodes::{NodeSet, Writer};
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::checkpoint::Checkpoint;
 use crate::durable::{self, parent_of};
 use crate::errors;
 use crate::holes;
@@ -25,7 +24,7 @@ use crate::remove;
 use crate::rename::{self, Place};
 use crate::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use crate::sealed::{DATA, SEAL, SealedStep};
-use crate::snapshot::{Snapshot, WHAT};
+use crate::snapshot::{Snapshot, Snapshotted, SnapshottedFiles, WHAT};
 use crate::sync;
 use crate::tree::{self, Tree, TreeFile, source_changed};
 use crate::vault::Vault;
@@ -44,19 +43,8 @@ pub struct SealRequest {
     pub attempt: AttemptOrigin,
     /// The node, and the other nodes that write the step.
     pub writer: Writer,
-    /// The trainer's directory or file.
-    pub source: PathBuf,
-    /// The paths below `source` that make up the step, in the order in which a restore must create them. Empty when the
-    /// step is all of `source`.
-    pub members: Vec<RelativePath>,
-    /// Where its trainer keeps it, and what wrote it.
-    pub origin: StepOrigin,
-    /// The name that the step's directory or file has, or will have, where the trainer looks for it.
-    pub name: String,
-    /// Metrics by name; finite numbers.
-    pub metrics: BTreeMap<String, f64>,
-    /// Allowed snapshot methods.
-    pub links: LinkPolicy,
+    /// What it is sealed from.
+    pub checkpoint: Checkpoint,
     /// The algorithm of the digests of its files.
     pub digest: DigestAlgorithm,
     /// The tree as it was when it was judged complete. Sealing fails when it has changed since.
@@ -65,26 +53,36 @@ pub struct SealRequest {
     pub completes: Option<SealedStep>,
 }
 
+/// A step that was sealed just now.
+#[derive(Debug)]
+pub struct Sealed {
+    /// The step.
+    pub step: SealedStep,
+    /// The files of the checkpoint after the vault was linked to them, which changed the inodes of hard links.
+    pub source: Tree,
+}
+
 /// Seals a step. When this returns, the step is `staged`: it survives a killed process and a power cut.
+///
+/// The checkpoint is listed right before its first file is linked or copied, and right after the last one: a step is
+/// sealed only if both lists, and the tree by which it was judged complete, are the same.
 ///
 /// The caller holds the vault's lock.
 ///
 /// # Errors
 /// `Conflict` when the step is already sealed; `SourceChanged` when a file changed, disappeared or was added during
 /// sealing. On any error nothing is left behind and no other step is touched.
-pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
-    check_step_name(&request.name)?;
+pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
+    let checkpoint = &request.checkpoint;
+    check_step_name(&checkpoint.name)?;
     let destination = vault.step_directory(&request.run, request.id);
     if destination.symlink_metadata().is_ok() {
         return Err(sealed_already(&destination));
     }
-    let source = &request.source;
-    let tree = tree::scan_members(source, &request.members)?;
-    if let Some(change) = request
-        .expected
-        .as_ref()
-        .and_then(|expected| expected.change_until(&tree))
-    {
+    let source = &checkpoint.source;
+    let tree = checkpoint.scan()?;
+    let judged = request.expected.as_ref();
+    if let Some(change) = judged.and_then(|judged| judged.change_until(&tree)) {
         return Err(source_changed(WHAT, source, &change));
     }
     let completes = request.completes.as_ref();
@@ -99,12 +97,14 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     let barrier = sync::Barrier::open(&staging.path)?;
     let_the_clock_tick(&staging.path, &tree)?;
 
-    let (mut snapshotted, data) = snapshot_all(request, &tree, &staging.path)?;
+    let (mut snapshotted, data) = snapshot_all(checkpoint, &tree, &staging.path)?;
     if let (Some(missing), Some(from)) = (&missing, completes) {
         let from = from.data_root();
-        snapshotted.extend(snapshot_into(&data, &from, LinkPolicy::Auto, missing, None)?);
+        let mut snapshot = Snapshot::new(&from, &data, LinkPolicy::Auto, missing)?;
+        snapshotted.extend(snapshot.take_all(missing, None)?);
     }
-    if let Some(change) = tree.change_until(&look_again(source, &request.members)?) {
+    let after = look_again(checkpoint)?;
+    if let Some(change) = tree.change_until(&after) {
         return Err(source_changed(WHAT, source, &change));
     }
     let record = record_of(request, &whole, &snapshotted, &tree::scan(&data)?)?;
@@ -116,20 +116,24 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     barrier.sync(&data, files, record.directories.iter())?;
     durable::create_new(&staging.path.join(SEAL), &kept::with_digest(bytes))?;
     staging.publish(vault, &destination)?;
-    Ok(SealedStep::new(destination, record))
+    Ok(Sealed {
+        step: SealedStep::new(destination, record),
+        source: after,
+    })
 }
 
-/// Scans the source again. A missing source counts as changed.
-fn look_again(source: &Path, members: &[RelativePath]) -> Result<Tree> {
-    tree::scan_members(source, members).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => source_changed(WHAT, source, "it vanished while the step was sealed"),
+/// Lists the checkpoint again. A missing source counts as changed.
+fn look_again(checkpoint: &Checkpoint) -> Result<Tree> {
+    checkpoint.scan().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            source_changed(WHAT, &checkpoint.source, "it vanished while the step was sealed")
+        }
         _ => error,
     })
 }
 
 fn sealed_already(destination: &Path) -> Error {
-    Error::new(ErrorKind::Conflict, WHAT)
-        .on(destination.display())
+    Error::at(ErrorKind::Conflict, WHAT, destination)
         .because("this step of this attempt is already sealed")
         .hint("after a rollback, seal the step under a new attempt")
 }
@@ -152,8 +156,9 @@ fn check_fits(request: &SealRequest, tree: &Tree) -> Result<()> {
     let expected = tree.files.iter().map(expected).collect();
     let record = record_of(request, tree, &expected, tree)?;
     let file_count = record.files.len();
-    check_readable(&request.source, encoded_bytes(&record)?, file_count)?;
-    check_readable(&request.source, record.manifest_bytes()?, file_count)
+    let source = &request.checkpoint.source;
+    check_readable(source, encoded_bytes(&record)?, file_count)?;
+    check_readable(source, record.manifest_bytes()?, file_count)
 }
 
 /// Checks that a record of this length can be read back.
@@ -161,8 +166,7 @@ fn check_readable(source: &Path, record_bytes: u64, file_count: usize) -> Result
     if record_bytes <= MAX_RECORD_BYTES {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Usage, WHAT)
-        .on(source.display())
+    Err(Error::at(ErrorKind::Usage, WHAT, source)
         .because(format!(
             "the list of its {file_count} files takes {record_bytes} bytes; the limit is {MAX_RECORD_BYTES}"
         ))
@@ -188,57 +192,22 @@ fn is_within_a_tick(first: Timestamp, second: Timestamp) -> bool {
     nanoseconds(second) - nanoseconds(first) < i128::from(TICK.subsec_nanos())
 }
 
-/// Facts about a file in the vault.
-#[derive(Debug, Clone, Copy)]
-struct Snapshotted {
-    method: SnapshotMethod,
-    hole_bytes: u64,
-}
-
-/// By the path of each file in the checkpoint.
-type SnapshottedFiles = BTreeMap<RelativePath, Snapshotted>;
-
 /// Takes a snapshot of every entry into `data` below `staging`.
-fn snapshot_all(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(SnapshottedFiles, PathBuf)> {
+fn snapshot_all(checkpoint: &Checkpoint, tree: &Tree, staging: &Path) -> Result<(SnapshottedFiles, PathBuf)> {
     let root = staging.join(DATA);
     durable::create_directories_below(staging, &root)?;
     if tree.shape == Shape::Directory {
-        let snapshotted = snapshot_into(&root, &request.source, request.links, tree, None)?;
-        return Ok((snapshotted, root));
+        let mut snapshot = Snapshot::new(&checkpoint.source, &root, checkpoint.links, tree)?;
+        return Ok((snapshot.take_all(tree, None)?, root));
     }
     // A single file has the step's name in the data directory, whatever its name was before.
-    let own_name = RelativePath::new(request.name.as_str())?;
-    let source = parent_of(&request.source);
-    let snapshotted = snapshot_into(&root, source, request.links, tree, Some(&own_name))?;
-    Ok((snapshotted, root.join(&request.name)))
-}
-
-/// Takes a snapshot of entries of the directory `source` into `root`, which has none of them; of a single file under this
-/// name.
-fn snapshot_into(
-    root: &Path,
-    source: &Path,
-    links: LinkPolicy,
-    tree: &Tree,
-    own_name: Option<&RelativePath>,
-) -> Result<SnapshottedFiles> {
-    let mut snapshot = Snapshot::new(source, root, links, tree)?;
-    for path in tree
-        .directories
-        .iter()
-        .filter_map(|directory| directory.path.as_ref())
-    {
-        snapshot.create_directory(path)?;
-    }
-    let take = |file: &TreeFile| {
-        let (method, hole_bytes) = snapshot.take(file, own_name.unwrap_or(&file.path))?;
-        Ok((file.path.clone(), Snapshotted { method, hole_bytes }))
-    };
-    let snapshotted = tree.files.iter().map(take).collect::<Result<_>>()?;
-    for link in &tree.symlinks {
-        snapshot.link(&link.path, &link.target)?;
-    }
-    Ok(snapshotted)
+    let own_name = RelativePath::new(checkpoint.name.as_str())?;
+    let source = parent_of(&checkpoint.source);
+    let mut snapshot = Snapshot::new(source, &root, checkpoint.links, tree)?;
+    Ok((
+        snapshot.take_all(tree, Some(&own_name))?,
+        root.join(&checkpoint.name),
+    ))
 }
 
 /// Returns what a checkpoint lacks of an earlier revision: as recorded, and as it is in the vault now.
@@ -265,12 +234,10 @@ fn record_of(
     snapshotted: &SnapshottedFiles,
     taken: &Tree,
 ) -> Result<SealRecord> {
+    let checkpoint = &request.checkpoint;
     let changed = |what: &str| {
-        source_changed(
-            WHAT,
-            &request.source,
-            &format!("{what} changed while it was sealed"),
-        )
+        let change = format!("{what} changed while it was sealed");
+        source_changed(WHAT, &checkpoint.source, &change)
     };
     let same_lists = taken.files.len() == tree.files.len() && taken.symlinks == tree.symlinks;
     if !same_lists || snapshotted.len() != tree.files.len() {
@@ -307,26 +274,25 @@ fn record_of(
         nodes: Some(place.nodes().clone()).filter(NodeSet::is_several),
         launch: request.writer.launch.clone(),
         shared: request.writer.shared && place.nodes().is_several(),
-        name: request.name.clone(),
+        name: checkpoint.name.clone(),
         shape: tree.shape,
         written_at: tree.newest_mtime(),
-        metrics: request.metrics.clone(),
+        metrics: checkpoint.metrics.clone(),
         files,
         directories: tree.directories.clone(),
         symlinks: tree.symlinks.clone(),
         members: members_of(request),
-        origin: request.origin.clone(),
+        origin: checkpoint.origin.clone(),
     })
 }
 
 /// Returns the paths that make up the step, those of the revision that it completes first.
 fn members_of(request: &SealRequest) -> Vec<RelativePath> {
-    let before = request
-        .completes
-        .iter()
-        .flat_map(|before| &before.record().members);
-    let lost = before.filter(|path| !request.members.contains(path));
-    lost.chain(&request.members).cloned().collect()
+    let own = &request.checkpoint.members;
+    let completes = request.completes.iter();
+    let before = completes.flat_map(|before| &before.record().members);
+    let lost = before.filter(|path| !own.contains(path));
+    lost.chain(own).cloned().collect()
 }
 
 /// An unfinished step below `staging/`; removed unless it is published.

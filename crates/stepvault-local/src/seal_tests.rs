@@ -49,12 +49,7 @@ fn request() -> SealRequest {
         attempt: AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
         writer: Writer::alone(NodeName::new("node-0").unwrap()),
-        source: PathBuf::from("/run/step_1"),
-        members: Vec::new(),
-        origin: StepOrigin::default(),
-        name: "step_1".to_owned(),
-        metrics: BTreeMap::new(),
-        links: LinkPolicy::Auto,
+        checkpoint: Checkpoint::of_path(Path::new("/run/step_1"), "step_1"),
         digest: DigestAlgorithm::Sha256,
         expected: None,
         completes: None,
@@ -184,7 +179,7 @@ fn a_record_is_no_longer_than_what_is_read_back() {
 #[test]
 fn a_source_that_is_gone_has_changed_and_one_that_cannot_be_sealed_is_named() {
     let place = tempfile::tempdir().unwrap();
-    let error = look_again(&place.path().join("step_1"), &[]).unwrap_err();
+    let error = look_again(&Checkpoint::of_path(&place.path().join("step_1"), "step_1")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SourceChanged);
     assert!(
         error
@@ -193,7 +188,7 @@ fn a_source_that_is_gone_has_changed_and_one_that_cannot_be_sealed_is_named() {
         "{error}"
     );
     std::os::unix::fs::symlink("elsewhere", place.path().join("step_1")).unwrap();
-    let error = look_again(&place.path().join("step_1"), &[]).unwrap_err();
+    let error = look_again(&Checkpoint::of_path(&place.path().join("step_1"), "step_1")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
 }
 

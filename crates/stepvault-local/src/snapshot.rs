@@ -1,5 +1,6 @@
 //! Takes snapshots of single files into the vault: reflink, else hard link, else copy.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -10,7 +11,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::{Beneath, name_of};
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::holes;
 use crate::seal_record::SnapshotMethod;
 use crate::stat::{Facts, times};
@@ -32,6 +33,16 @@ pub(crate) struct Snapshot<'a> {
     space_checked: bool,
     parents: Option<Parents>,
 }
+
+/// Facts about a file in the vault.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Snapshotted {
+    pub(crate) method: SnapshotMethod,
+    pub(crate) hole_bytes: u64,
+}
+
+/// By the path of each file in the checkpoint.
+pub(crate) type SnapshottedFiles = BTreeMap<RelativePath, Snapshotted>;
 
 /// Methods that are allowed and have not failed yet.
 struct Methods {
@@ -55,7 +66,7 @@ impl<'a> Snapshot<'a> {
             // The scan has refused a checkpoint that is itself a link, but the directory of a single file may be one.
             source: Beneath::open_following(source).map_err(|error| fault(source, error))?,
             target_path: target,
-            target: Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?,
+            target: Beneath::open(target).at(WHAT, target)?,
             methods: Methods {
                 reflink: policy != LinkPolicy::Copy,
                 hard_link: policy == LinkPolicy::Auto,
@@ -73,24 +84,45 @@ impl<'a> Snapshot<'a> {
         self
     }
 
+    /// Takes a snapshot of all entries, of which the target has none; a single file gets `own_name`.
+    pub(crate) fn take_all(
+        &mut self,
+        tree: &Tree,
+        own_name: Option<&RelativePath>,
+    ) -> Result<SnapshottedFiles> {
+        let directories = tree.directories.iter();
+        for path in directories.filter_map(|directory| directory.path.as_ref()) {
+            self.create_directory(path)?;
+        }
+        let take = |file: &TreeFile| {
+            let snapshotted = self.take(file, own_name.unwrap_or(&file.path))?;
+            Ok((file.path.clone(), snapshotted))
+        };
+        let snapshotted = tree.files.iter().map(take).collect::<Result<_>>()?;
+        for link in &tree.symlinks {
+            self.link(&link.path, &link.target)?;
+        }
+        Ok(snapshotted)
+    }
+
     /// Creates the directories that contain `path`. They arrive in path order.
-    pub(crate) fn create_directory(&self, path: &RelativePath) -> Result<()> {
+    fn create_directory(&self, path: &RelativePath) -> Result<()> {
         self.target
             .parent_of(path)
             .and_then(|parent| rustix::fs::mkdirat(parent, name_of(path), Mode::from_raw_mode(0o700)))
-            .map_err(|error| errors::io(WHAT, &self.target_path.join(path), error))
+            .at(WHAT, &self.target_path.join(path))
     }
 
     /// Creates a symbolic link.
-    pub(crate) fn link(&self, path: &RelativePath, target: &str) -> Result<()> {
+    fn link(&self, path: &RelativePath, target: &str) -> Result<()> {
         self.target
             .parent_of(path)
             .and_then(|parent| rustix::fs::symlinkat(target, parent, name_of(path)))
-            .map_err(|error| errors::io(WHAT, &self.target_path.join(path), error))
+            .at(WHAT, &self.target_path.join(path))
     }
 
-    /// Takes a snapshot of one file to `path` below the target. Returns the method and the number of bytes in holes.
-    pub(crate) fn take(&mut self, file: &TreeFile, path: &RelativePath) -> Result<(SnapshotMethod, u64)> {
+    /// Takes a snapshot of one file to `path` below the target.
+    fn take(&mut self, file: &TreeFile, path: &RelativePath) -> Result<Snapshotted> {
         let parent = file.path.ancestors().last().unwrap_or("");
         let parents = match self.parents.take() {
             Some(parents) if parents.path == parent => parents,
@@ -106,7 +138,7 @@ impl<'a> Snapshot<'a> {
         };
         self.parents = Some(parents);
         self.remaining_bytes = self.remaining_bytes.saturating_sub(room_bytes(file));
-        Ok((method, hole_bytes))
+        Ok(Snapshotted { method, hole_bytes })
     }
 
     fn open_parents(&self, source: &RelativePath, target: &RelativePath, path: &str) -> Result<Parents> {
@@ -117,10 +149,7 @@ impl<'a> Snapshot<'a> {
                 .source
                 .parent_of(source)
                 .map_err(|error| fault(&place, error))?,
-            target: self
-                .target
-                .parent_of(target)
-                .map_err(|error| errors::io(WHAT, &place, error))?,
+            target: self.target.parent_of(target).at(WHAT, &place)?,
         })
     }
 
@@ -138,8 +167,7 @@ impl<'a> Snapshot<'a> {
             if !self.methods.hard_link {
                 return self.copy(&source, &target, file, &place);
             }
-            rustix::fs::unlinkat(&parents.target, name, AtFlags::empty())
-                .map_err(|error| errors::io(WHAT, &place, error))?;
+            rustix::fs::unlinkat(&parents.target, name, AtFlags::empty()).at(WHAT, &place)?;
         }
         if self.methods.hard_link {
             let linked = rustix::fs::linkat(
@@ -171,8 +199,7 @@ impl<'a> Snapshot<'a> {
         place: &Path,
     ) -> Result<SnapshotMethod> {
         if !self.methods.copy {
-            return Err(Error::new(ErrorKind::Usage, WHAT)
-                .on(place.display())
+            return Err(Error::at(ErrorKind::Usage, WHAT, place)
                 .because("it can be neither a reflink nor a hard link"));
         }
         if !self.space_checked {
@@ -184,7 +211,7 @@ impl<'a> Snapshot<'a> {
         } else {
             std::io::copy(&mut reader, &mut writer)
         };
-        let copied = copied.map_err(|error| errors::io(WHAT, place, error))?;
+        let copied = copied.at(WHAT, place)?;
         if copied != file.size_bytes {
             let change = format!("it had {} bytes and {copied} were read", file.size_bytes);
             return Err(source_changed(WHAT, place, &change));
@@ -196,13 +223,12 @@ impl<'a> Snapshot<'a> {
     /// Fails early instead of filling the disk that the trainer writes to.
     fn check_space(&mut self, target: &File, place: &Path) -> Result<()> {
         self.space_checked = true;
-        let facts = rustix::fs::fstatvfs(target).map_err(|error| errors::io(WHAT, place, error))?;
+        let facts = rustix::fs::fstatvfs(target).at(WHAT, place)?;
         let free_bytes = facts.f_bavail.saturating_mul(facts.f_frsize);
         if free_bytes >= self.remaining_bytes {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::NoSpace, WHAT)
-            .on(self.source_path.display())
+        Err(Error::at(ErrorKind::NoSpace, WHAT, self.source_path)
             .because(format!("a copy takes {} more bytes, but {free_bytes} are free", self.remaining_bytes))
             .hint("put the vault on the checkpoints' own filesystem, where nothing is copied, or free some space"))
     }
@@ -248,16 +274,14 @@ fn open_source(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<
 fn create_target(parent: BorrowedFd<'_>, name: &str, place: &Path) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let descriptor = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600));
-    descriptor
-        .map(File::from)
-        .map_err(|error| errors::io(WHAT, place, error))
+    descriptor.map(File::from).at(WHAT, place)
 }
 
 /// Sets mode and time as the trainer had them, but always readable and writable for the vault's owner.
 fn finish_target(target: &File, file: &TreeFile, place: &Path) -> Result<()> {
     rustix::fs::fchmod(target, Mode::from_raw_mode(file.mode | 0o600))
         .and_then(|()| rustix::fs::futimens(target, &times(file.mtime)))
-        .map_err(|error| errors::io(WHAT, place, error))
+        .at(WHAT, place)
 }
 
 #[cfg(test)]

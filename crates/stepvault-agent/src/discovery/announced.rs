@@ -1,9 +1,7 @@
 //! Announced steps: they need no quiet time, but all other checks apply.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
@@ -11,10 +9,10 @@ use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::survey::SurveyFiles;
 
-use super::entry::FileStates;
-use super::{Discovery, Origin, Ready, selection};
+use super::{Discovery, Ready, selection};
 use crate::announcements::Announcement;
 use stepvault_local::clock::SystemClock;
 
@@ -31,52 +29,45 @@ impl Discovery {
             return Ok(None);
         };
         if below.is_empty() {
-            return Err(Error::new(ErrorKind::Usage, "cannot announce the path")
-                .on(announcement.path.display())
-                .because("it is the watched directory")
-                .hint("announce the step's own path"));
+            return Err(
+                Error::at(ErrorKind::Usage, "cannot announce the path", &announcement.path)
+                    .because("it is the watched directory")
+                    .hint("announce the step's own path"),
+            );
         }
         // An announcement proves as much as a configured rule.
         let Some(profile) = self.choice.profile().filter(|profile| profile.names.is_none()) else {
             return Ok(None);
         };
         let is_there = |step: &&FoundStep| step.members.contains(&below);
-        let Some(found) = self.found.steps.iter().find(is_there) else {
+        let Some(found) = self.seen.found.steps.iter().find(is_there) else {
             return Ok(None);
         };
         let mut faults: Vec<String> = found.reasons().to_vec();
         if faults.is_empty() {
             faults = match SurveyFiles::open(&self.directory) {
-                Ok(files) => check_extent(self.extent, found, &self.survey, &files).damage(),
+                Ok(files) => check_extent(self.extent, found, &self.seen.survey, &files).damage(),
                 Err(error) => vec![error.to_string()],
             };
         }
         refuse_faults(&announcement.path, found.is_complete(), &faults)?;
-        let (step, mut origin) = match (
-            selection::identity(profile, &self.directory, found),
-            announcement.step,
-        ) {
-            (Ok((step, origin)), given) => (given.or(step), origin),
-            (Err(_), Some(given)) => (
-                Some(given),
-                Origin::of_path(&announcement.path, name_of(announcement)?),
-            ),
+        let identity = selection::identity(profile, &self.directory, found);
+        let (step, mut checkpoint) = match (identity, announcement.step) {
+            (Ok((step, checkpoint)), given) => (given.or(step), checkpoint),
+            (Err(_), Some(given)) => {
+                let by_name = Checkpoint::of_path(&announcement.path, name_of(announcement)?);
+                let links = selection::links_of(profile, found);
+                (Some(given), Checkpoint { links, ..by_name })
+            }
             (Err(why), None) => return Err(unnumbered(&announcement.path, &why)),
         };
         if let Some(name) = &announcement.name {
-            origin.name.clone_from(name);
+            checkpoint.name.clone_from(name);
         }
         let files = SurveyFiles::open(&self.directory)?;
-        let best = self.found.best_of(found, profile, &self.survey, &files);
-        let origin = origin.naming(best, &self.found, found);
-        ready(
-            &announcement.path,
-            found.path.clone(),
-            step,
-            origin,
-            selection::links_of(profile, found),
-        )
-        .map(Some)
+        let best = self.seen.found.best_of(found, profile, &self.seen.survey, &files);
+        selection::add_names(&mut checkpoint, best, &self.seen.found, found);
+        ready(announcement, found.path.clone(), step, checkpoint).map(Some)
     }
 
     /// Returns the path relative to the watched directory, if it is below it.
@@ -110,9 +101,10 @@ pub(crate) fn ready_alone(
     let path = &announcement.path;
     let name = name_of(announcement)?.to_owned();
     let checked = check_source(path, profiles, profile, extent, &SystemClock);
-    let mut origin = Origin::of_path(path, &name);
-    origin.recorded.rewritten = checked.origin.rewritten;
-    origin.recorded.best.clone_from(&checked.origin.best);
+    let mut checkpoint = Checkpoint::of_path(path, name.as_str());
+    checkpoint.links = checked.links(checkpoint.links);
+    checkpoint.origin.rewritten = checked.origin.rewritten;
+    checkpoint.origin.best.clone_from(&checked.origin.best);
     let step = match announcement.step {
         Some(step) => Some(step),
         None if checked.origin.rewritten => checked.stated_step,
@@ -123,39 +115,36 @@ pub(crate) fn ready_alone(
         }
     };
     refuse_faults(path, true, &checked.faults)?;
-    let links = checked.links(LinkPolicy::Auto);
-    ready(path, key, step, origin, links)
+    ready(announcement, key, step, checkpoint)
 }
 
-fn ready(path: &Path, key: String, step: Option<Step>, origin: Origin, links: LinkPolicy) -> Result<Ready> {
-    let tree = origin.scan()?;
+fn ready(
+    announcement: &Announcement,
+    key: String,
+    step: Option<Step>,
+    mut checkpoint: Checkpoint,
+) -> Result<Ready> {
+    checkpoint.metrics.clone_from(&announcement.metrics);
     Ok(Ready {
         key,
-        path: path.to_owned(),
-        origin,
+        path: announcement.path.clone(),
         step,
-        fingerprint: tree.fingerprint(),
-        files: FileStates::of(&tree),
-        newest: tree.newest_mtime(),
-        bytes: tree.data_bytes(),
-        links,
+        tree: checkpoint.scan()?,
+        checkpoint,
         early: None,
-        metrics: BTreeMap::new(),
     })
 }
 
 fn name_of(announcement: &Announcement) -> Result<&str> {
     let own = || announcement.path.file_name().and_then(|name| name.to_str());
     announcement.name.as_deref().or_else(own).ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "cannot name the step")
-            .on(announcement.path.display())
+        Error::at(ErrorKind::Usage, "cannot name the step", &announcement.path)
             .because("the last component of its path is not UTF-8")
     })
 }
 
 fn unnumbered(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Usage, "cannot determine the step number")
-        .on(path.display())
+    Error::at(ErrorKind::Usage, "cannot determine the step number", path)
         .because(why)
         .hint("announce it with its step number")
 }
@@ -174,8 +163,7 @@ fn refuse_faults(path: &Path, is_complete: bool, faults: &[String]) -> Result<()
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Err(Error::new(kind, what)
-        .on(path.display())
+    Err(Error::at(kind, what, path)
         .because(format!("{}{more}", told.join("; ")))
         .hint("save it again, or announce it after the save has finished"))
 }

@@ -17,7 +17,7 @@ use stepvault_local::space;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
-use super::entry::FileStates;
+use super::entry::is_as_found;
 use super::{Discovery, Ready, ScanReport, selection};
 
 /// Maximum number of steps of a run that are linked at a time.
@@ -27,7 +27,7 @@ impl Discovery {
     /// Seals the linked steps that the trainer deletes, as far as they are proved whole.
     pub(super) fn seal_deleted(&mut self, report: &mut ScanReport) {
         let is_space_low = self.early.is_space_low();
-        for early in self.early.deleted(&self.survey) {
+        for early in self.early.deleted(&self.seen.survey) {
             let key = early.step.path.clone();
             let ready = if is_space_low {
                 Err("its links were removed, because the disk has little space left".to_owned())
@@ -43,7 +43,7 @@ impl Discovery {
                     ));
                     // It is not reported as vanished; none of its remaining files is newer.
                     if let Some(entry) = self.entries.get_mut(&key) {
-                        entry.handled(ready.fingerprint, ready.files.clone());
+                        entry.handled(&ready.tree);
                     }
                     report.ready.push(ready);
                 }
@@ -62,29 +62,25 @@ impl Discovery {
     fn ready_from(&self, early: &EarlyStep) -> Result<Ready, String> {
         let (step, links) = (&early.step, &early.links);
         let profile = self.choice.profile().ok_or("its profile is unknown")?;
-        let (number, mut origin) = selection::identity(profile, &self.directory, step)?;
-        if let Ok(below) = origin.source.strip_prefix(&self.directory) {
-            origin.source = links.data().join(below);
+        let (number, mut checkpoint) = selection::identity(profile, &self.directory, step)?;
+        if let Ok(below) = checkpoint.source.strip_prefix(&self.directory) {
+            checkpoint.source = links.data().join(below);
         }
-        let tree = origin.scan().map_err(|error| error.to_string())?;
+        let tree = checkpoint.scan().map_err(|error| error.to_string())?;
         let data = links.data();
         let best = survey(&data).and_then(|tree| {
             let files = SurveyFiles::open(&data)?;
-            Ok(self.found.best_of(step, profile, &tree, &files))
+            Ok(self.seen.found.best_of(step, profile, &tree, &files))
         });
-        let origin = origin.naming(best.map_err(|error| error.to_string())?, &self.found, step);
+        let best = best.map_err(|error| error.to_string())?;
+        selection::add_names(&mut checkpoint, best, &self.seen.found, step);
         Ok(Ready {
             key: step.path.clone(),
             path: self.directory.join(&step.path),
-            origin,
+            checkpoint,
             step: number,
-            fingerprint: tree.fingerprint(),
-            files: FileStates::of(&tree),
-            newest: tree.newest_mtime(),
-            bytes: tree.data_bytes(),
-            links: selection::links_of(profile, step),
+            tree,
             early: Some(Arc::clone(links)),
-            metrics: BTreeMap::new(),
         })
     }
 }
@@ -237,11 +233,7 @@ impl EarlyStep {
 
     /// Whether the linked files are those of the step as it was found.
     fn is_of(&self, step: &FoundStep) -> bool {
-        let source = self.links.source();
-        self.step.members == step.members
-            && source.newest_mtime() == step.written_at
-            && source.data_bytes() == step.bytes
-            && source.files.len() as u64 == step.files
+        self.step.members == step.members && is_as_found(self.links.source(), step)
     }
 
     fn source_state(&self, survey: &SurveyTree) -> SourceState {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
@@ -10,16 +10,20 @@ use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::{tree_is_linked, tree_matches_record};
-use stepvault_formats::check::StepCheck;
-use stepvault_formats::find::{FoundStep, QuietRule};
+use stepvault_formats::check::{StepCheck, check_extent};
+use stepvault_formats::find::{Extent, Found, FoundStep, QuietRule};
 use stepvault_formats::not_checkpoint::is_in_clutter;
+use stepvault_formats::profile::Profile;
+use stepvault_formats::tree::Tree as SurveyTree;
 use stepvault_formats::warnings::lacks;
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::survey::SurveyFiles;
 use stepvault_local::tree::Tree;
 use tokio::time::Instant;
 
-use super::origin::Origin;
-use super::quiet::not_quiet;
+use super::missing_files::SealedFiles;
+use super::quiet::{QuietTimes, Sighting, not_quiet};
 use crate::pause::{LONGEST, Pause};
 
 /// How often a handled entry whose own directory is unchanged is scanned again.
@@ -38,46 +42,53 @@ pub(super) enum EntryOutcome {
     Later(Option<Instant>),
     /// It is skipped, with the cause.
     Skipped(String),
-    /// It is finished.
-    Ready {
-        fingerprint: Sha256Digest,
-        files: FileStates,
-        newest: Timestamp,
-        bytes: u64,
-    },
+    /// It is finished, with these files.
+    Ready(Tree),
 }
 
-/// Since when an entry has been unchanged.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sighting {
-    pub(super) fingerprint: Sha256Digest,
-    pub(super) since: Instant,
-    pub(super) scans: u32,
+/// The findings of one scan, by which its entries are checked.
+pub(super) struct ScanFacts<'a> {
+    pub(super) directory: &'a Path,
+    pub(super) profile: &'a Profile,
+    pub(super) survey: &'a SurveyTree,
+    pub(super) files: &'a SurveyFiles,
+    pub(super) found: &'a Found,
+    pub(super) extent: Extent,
+    pub(super) quiet: QuietTimes,
+    pub(super) now: Timestamp,
+    /// The steps in the vault, if an entry is new.
+    pub(super) sealed: &'a [SealedStep],
+    pub(super) sealed_files: &'a SealedFiles,
 }
 
-/// A step that a profile has found.
-pub(super) struct Candidate<'a> {
-    pub(super) origin: &'a Origin,
-    pub(super) step: &'a FoundStep,
-    /// How long it must be unchanged.
-    pub(super) quiet_time: Duration,
-    /// The same, whatever proves it whole, if it should have been announced.
-    pub(super) announced_within: Option<Duration>,
-    /// Checks the structure of its files.
-    pub(super) structure: &'a dyn Fn() -> StepCheck,
-    /// Returns the files that all earlier steps have and it lacks, if nothing but its files proves it whole.
-    pub(super) missing: &'a dyn Fn(&Tree) -> Vec<String>,
-    /// How long it must be unchanged if it lacks some.
-    pub(super) patience: Duration,
+impl ScanFacts<'_> {
+    /// Checks the structure of a step's files.
+    fn structure(&self, step: &FoundStep) -> StepCheck {
+        match self.profile.names {
+            Some(_) => StepCheck::default(),
+            None => check_extent(self.extent, step, self.survey, self.files),
+        }
+    }
+
+    /// Returns the files that all earlier steps have and this one lacks, if nothing but its files proves it whole.
+    fn missing(&self, step: &FoundStep, checkpoint: &Checkpoint, tree: &Tree) -> Vec<String> {
+        match (self.found.missing.get(&step.path), step.step) {
+            (Some(missing), Some(number)) => {
+                self.sealed_files
+                    .missing(checkpoint, number, tree, missing.as_ref())
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// The files of a state of an entry by path, size and time, as hashes; what tools leave among them aside.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct FileStates(Arc<HashSet<u64>>);
+#[derive(Debug)]
+struct FileStates(HashSet<u64>);
 
 impl FileStates {
-    pub(super) fn of(tree: &Tree) -> Self {
-        Self(Arc::new(Self::each(tree).collect()))
+    fn of(tree: &Tree) -> Self {
+        Self(Self::each(tree).collect())
     }
 
     /// Whether a state has no other files than these.
@@ -109,9 +120,53 @@ struct Handled {
     content: Option<u64>,
 }
 
+impl Handled {
+    fn of(tree: &Tree, content: Option<u64>) -> Self {
+        Self {
+            fingerprint: tree.fingerprint(),
+            files: FileStates::of(tree),
+            content,
+        }
+    }
+}
+
+/// Whether the files are those of the step when it was found.
+pub(super) fn is_as_found(tree: &Tree, step: &FoundStep) -> bool {
+    tree.newest_mtime() == step.written_at
+        && tree.data_bytes() == step.bytes
+        && tree.files.len() as u64 == step.files
+}
+
+/// What keeps an entry from being sealed.
+#[derive(Debug, Default)]
+enum EntryState {
+    /// Nothing: it was not checked yet, was handled, or is skipped.
+    #[default]
+    Settled,
+    /// It is not finished, with the cause.
+    Unfinished(String),
+    /// It has all its files, and nothing but silence is waited for.
+    Waiting(String),
+    /// It is finished, as far as known, and is tried again.
+    Unsealed(String),
+    /// It is finished, and cannot be sealed as it is: it is ignored until it changes.
+    LeftAlone(String),
+}
+
+/// What the files of an entry say of one state of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judgement {
+    /// Their formats prove it whole.
+    Proved,
+    /// Nothing proves it whole or damaged.
+    Plausible,
+    Damaged,
+}
+
 /// The stored state of an entry.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
+    state: EntryState,
     sighting: Option<Sighting>,
     handled: Option<Handled>,
     /// Whether it was ever handled.
@@ -122,19 +177,11 @@ pub(super) struct Entry {
     surveyed: Option<Instant>,
     /// Whether it was compared with the steps in the vault.
     compared: bool,
-    /// A fingerprint of it, and whether its formats prove that state whole.
-    proved: Option<(Sha256Digest, bool)>,
-    /// Its fingerprint when it was found damaged.
-    broken: Option<Sha256Digest>,
+    /// A fingerprint of it, and what its files say of that state.
+    judged: Option<(Sha256Digest, Judgement)>,
     /// Why it was skipped, if that was reported.
     reported: Option<String>,
     pause: Pause,
-    /// Why it is not sealed yet.
-    trouble: Option<String>,
-    /// Why it is not sealed although it is finished, as far as known.
-    unsealed: Option<String>,
-    /// Whether it has all its files, and nothing but silence is waited for.
-    is_waiting: bool,
     /// What it lacks of the files that all earlier steps have.
     lacks: Option<String>,
 }
@@ -143,12 +190,10 @@ impl Entry {
     /// Checks a step that a profile has found.
     pub(super) fn check(
         &mut self,
-        candidate: &Candidate<'_>,
-        now: Timestamp,
-        sealed: &[SealedStep],
+        facts: &ScanFacts<'_>,
+        step: &FoundStep,
+        checkpoint: &Checkpoint,
     ) -> EntryOutcome {
-        let step = candidate.step;
-        self.is_waiting = false;
         self.lacks = None;
         if self.pause.until().is_some() {
             return EntryOutcome::NoAction;
@@ -164,113 +209,111 @@ impl Entry {
             self.sighting = None;
             // A directory that cannot be read seems to be empty.
             if step.files == 0
-                && let Err(error) = candidate.origin.scan()
+                && let Err(error) = checkpoint.scan()
             {
                 return self.unreadable(&error);
             }
-            return self.not_yet(step.reasons().join("; "), None);
+            return self.later(EntryState::Unfinished(step.reasons().join("; ")), None);
         }
-        let tree = match candidate.origin.scan() {
+        let tree = match checkpoint.scan() {
             Ok(tree) => tree,
             Err(error) => return self.unreadable(&error),
         };
-        let as_found = tree.newest_mtime() == step.written_at
-            && tree.data_bytes() == step.bytes
-            && tree.files.len() as u64 == step.files;
-        if !as_found {
+        if !is_as_found(&tree, step) {
             // The judgement applies to its state of a moment ago.
             self.sighting = None;
-            return self.not_yet(
-                "it was modified while it was checked".to_owned(),
-                Some(CHANGING_PAUSE),
-            );
+            let why = "it was modified while it was checked".to_owned();
+            return self.later(EntryState::Unfinished(why), Some(CHANGING_PAUSE));
         }
-        let name = candidate.origin.name.as_str();
-        if let Some(sight) = self.known_at_first(name, &tree, sealed, is_rewritten) {
-            return sight;
+        if let Some(outcome) = self.known_at_first(&checkpoint.name, &tree, facts.sealed, is_rewritten) {
+            return outcome;
         }
         if self.is_handled(&tree, step.content) {
             return EntryOutcome::NoAction;
         }
-        let sighting = self.sighted(tree.fingerprint());
-        if self.broken == Some(sighting.fingerprint) {
+        let sighting = Sighting::again(self.sighting, tree.fingerprint());
+        self.sighting = Some(sighting);
+        if self.judged == Some((sighting.fingerprint, Judgement::Damaged)) {
             return EntryOutcome::NoAction;
         }
-        let quiet_time = match step.quiet_rule {
-            QuietRule::Briefly
-                if (!self.was_handled || is_rewritten) && self.is_proved(candidate, sighting.fingerprint) =>
-            {
-                Some(candidate.quiet_time.min(BRIEF_QUIET_TIME))
-            }
-            QuietRule::Always | QuietRule::Briefly => Some(candidate.quiet_time),
-            QuietRule::OnceSealed => self.was_handled.then_some(candidate.quiet_time),
-            QuietRule::Never => None,
-        };
-        let quiet_time = quiet_time.max(candidate.announced_within);
-        if let Some(quiet_time) = quiet_time
-            && let Some(not_yet) = not_quiet(quiet_time, tree.newest_mtime(), sighting, now)
+        let may_be_brief = !self.was_handled || is_rewritten;
+        let is_proved =
+            may_be_brief && step.quiet_rule == QuietRule::Briefly && self.is_proved(facts, step, sighting);
+        if let Some(quiet_time) = self.quiet_time(facts, step, is_proved)
+            && let Some(not_yet) = not_quiet(quiet_time, tree.newest_mtime(), sighting, facts.now)
         {
-            self.is_waiting = true;
-            return self.not_yet(not_yet.why, Some(not_yet.wait));
+            return self.later(EntryState::Waiting(not_yet.why), Some(not_yet.wait));
         }
-        let missing = (candidate.missing)(&tree);
+        let missing = facts.missing(step, checkpoint, &tree);
         if !missing.is_empty() {
             let lacks = self.lacks.insert(format!("it {}", lacks(&missing))).clone();
-            let left = candidate.patience.saturating_sub(sighting.since.elapsed());
+            let left = facts.quiet.patience().saturating_sub(sighting.since.elapsed());
             if !left.is_zero() {
-                self.is_waiting = true;
-                return self.not_yet(lacks, Some(left));
+                return self.later(EntryState::Waiting(lacks), Some(left));
             }
         }
-        let reasons = (candidate.structure)().damage();
+        let reasons = facts.structure(step).damage();
         if reasons.is_empty() {
-            return self.ready(&tree, sighting);
+            return self.ready(tree);
         }
-        self.broken = Some(sighting.fingerprint);
-        self.trouble = None;
+        self.judged = Some((sighting.fingerprint, Judgement::Damaged));
         let reason = format!(
             "its files are all there, but it is damaged: {}",
             reasons.join("; ")
         );
-        self.unsealed = Some(reason.clone()).filter(|_| !self.was_handled);
+        self.state = if self.was_handled {
+            EntryState::Settled
+        } else {
+            EntryState::LeftAlone(reason.clone())
+        };
         EntryOutcome::Skipped(reason)
     }
 
+    /// Returns how long the step must be unchanged; `None` if it need not be.
+    fn quiet_time(&self, facts: &ScanFacts<'_>, step: &FoundStep, is_proved: bool) -> Option<Duration> {
+        let quiet_time = facts.quiet.of_steps;
+        let own = match step.quiet_rule {
+            QuietRule::Briefly if is_proved => Some(quiet_time.min(BRIEF_QUIET_TIME)),
+            QuietRule::Always | QuietRule::Briefly => Some(quiet_time),
+            QuietRule::OnceSealed => self.was_handled.then_some(quiet_time),
+            QuietRule::Never => None,
+        };
+        own.max(facts.quiet.announced_within)
+    }
+
     /// Whether the formats of the files prove this state of the step whole. Checked once for each state.
-    fn is_proved(&mut self, candidate: &Candidate<'_>, fingerprint: Sha256Digest) -> bool {
-        if let Some((_, is_proved)) = self.proved.filter(|(known, _)| *known == fingerprint) {
-            return is_proved;
-        }
-        let is_proved = (candidate.structure)().is_proved();
-        self.proved = Some((fingerprint, is_proved));
-        is_proved
+    fn is_proved(&mut self, facts: &ScanFacts<'_>, step: &FoundStep, sighting: Sighting) -> bool {
+        let known = self.judged.filter(|(state, _)| *state == sighting.fingerprint);
+        let (_, judgement) = known.unwrap_or_else(|| {
+            let is_proved = facts.structure(step).is_proved();
+            let judgement = if is_proved {
+                Judgement::Proved
+            } else {
+                Judgement::Plausible
+            };
+            (sighting.fingerprint, judgement)
+        });
+        self.judged = Some((sighting.fingerprint, judgement));
+        judgement == Judgement::Proved
     }
 
-    fn ready(&mut self, tree: &Tree, sighting: Sighting) -> EntryOutcome {
-        let why = self
-            .unsealed
-            .take()
-            .unwrap_or_else(|| "it is finished, but there was no time left to seal it".to_owned());
-        self.trouble = Some(why.clone());
-        self.unsealed = Some(why);
-        EntryOutcome::Ready {
-            fingerprint: sighting.fingerprint,
-            files: FileStates::of(tree),
-            newest: tree.newest_mtime(),
-            bytes: tree.data_bytes(),
-        }
+    fn ready(&mut self, tree: Tree) -> EntryOutcome {
+        let why = match std::mem::take(&mut self.state) {
+            EntryState::Unsealed(why) | EntryState::LeftAlone(why) => why,
+            _ => "it is finished, but there was no time left to seal it".to_owned(),
+        };
+        self.state = EntryState::Unsealed(why);
+        EntryOutcome::Ready(tree)
     }
 
-    fn not_yet(&mut self, why: String, wait: Option<Duration>) -> EntryOutcome {
-        self.trouble = Some(why);
-        self.unsealed = None;
+    fn later(&mut self, state: EntryState, wait: Option<Duration>) -> EntryOutcome {
+        self.state = state;
         EntryOutcome::Later(wait.map(|wait| Instant::now() + wait))
     }
 
     /// Marks it as skipped; returns the cause if it is new.
     pub(super) fn skip(&mut self, reason: String) -> Option<String> {
-        self.trouble = None;
-        self.unsealed = None;
+        self.state = EntryState::Settled;
         if self.reported.as_ref() == Some(&reason) {
             return None;
         }
@@ -314,36 +357,18 @@ impl Entry {
         self.surveyed = Some(Instant::now());
     }
 
-    fn sighted(&mut self, fingerprint: Sha256Digest) -> Sighting {
-        let sighting = match self.sighting {
-            Some(before) if before.fingerprint == fingerprint => Sighting {
-                scans: before.scans.saturating_add(1),
-                ..before
-            },
-            _ => Sighting {
-                fingerprint,
-                since: Instant::now(),
-                scans: 1,
-            },
-        };
-        self.sighting = Some(sighting);
-        sighting
-    }
-
     fn unreadable(&mut self, error: &stepvault_core::Error) -> EntryOutcome {
         self.sighting = None;
         let text = error.text_with_hint();
-        let news = self.trouble.as_ref() != Some(&text);
-        self.trouble = Some(text.clone());
+        let is_news = self.trouble() != Some(&text);
+        // It is being modified or deleted at this moment.
+        if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::SourceChanged) {
+            return self.later(EntryState::Unfinished(text), Some(CHANGING_PAUSE));
+        }
         // It may be finished, which cannot be determined.
-        self.unsealed = Some(text.clone());
+        self.state = EntryState::Unsealed(text.clone());
         match error.kind() {
-            // It is being modified or deleted at this moment.
-            ErrorKind::NotFound | ErrorKind::SourceChanged => {
-                self.unsealed = None;
-                EntryOutcome::Later(Some(Instant::now() + CHANGING_PAUSE))
-            }
-            ErrorKind::Usage if news => EntryOutcome::Skipped(text),
+            ErrorKind::Usage if is_news => EntryOutcome::Skipped(text),
             ErrorKind::Usage => EntryOutcome::NoAction,
             _ => {
                 self.pause.failed(LONGEST, None);
@@ -372,18 +397,18 @@ impl Entry {
                     // Only the bytes tell whether the sealed files are still there.
                     return None;
                 }
-                self.handled(tree.fingerprint(), FileStates::of(tree));
+                self.handled(tree);
                 return Some(EntryOutcome::NoAction);
             }
             let sealed = step.record().files.iter();
             let sealed = sealed.map(|file| FileStates::hash(file.path.as_str(), file.size_bytes, file.mtime));
-            let sealed = FileStates(Arc::new(sealed.collect()));
+            let sealed = FileStates(sealed.collect());
             if !is_rewritten && sealed.has_all_of(tree) {
                 had_all = Some(step.id());
             }
         }
         let id = had_all?;
-        self.handled(tree.fingerprint(), FileStates::of(tree));
+        self.handled(tree);
         Some(EntryOutcome::Skipped(format!(
             "its files differ from those sealed as {id}, and none of them is newer: a process is deleting it"
         )))
@@ -399,25 +424,19 @@ impl Entry {
         let is_it = handled.files.has_all_of(tree);
         if is_it {
             // What was deleted and comes back is new.
-            handled.fingerprint = tree.fingerprint();
-            handled.files = FileStates::of(tree);
-            handled.content = Some(content);
+            *handled = Handled::of(tree, Some(content));
         } else {
             self.handled = None;
         }
         is_it
     }
 
-    pub(super) fn handled(&mut self, fingerprint: Sha256Digest, files: FileStates) {
-        self.handled = Some(Handled {
-            fingerprint,
-            files,
-            content: None,
-        });
+    /// Records that this state of it needs no more work.
+    pub(super) fn handled(&mut self, tree: &Tree) {
+        self.handled = Some(Handled::of(tree, None));
         self.was_handled = true;
         self.sighting = None;
-        self.trouble = None;
-        self.unsealed = None;
+        self.state = EntryState::Settled;
         self.pause.clear();
     }
 
@@ -432,16 +451,15 @@ impl Entry {
     }
 
     /// Records that it cannot be sealed as it is, and ignores it until it changes.
-    pub(super) fn skipped(&mut self, fingerprint: Sha256Digest, files: FileStates, reason: String) {
-        self.handled(fingerprint, files);
-        self.unsealed = Some(reason);
+    pub(super) fn skipped(&mut self, tree: &Tree, reason: String) {
+        self.handled(tree);
+        self.state = EntryState::LeftAlone(reason);
     }
 
     pub(super) fn failed(&mut self, longest: Duration, reason: String) {
         self.pause.failed(longest, None);
         self.sighting = None;
-        self.unsealed = Some(reason.clone());
-        self.trouble = Some(reason);
+        self.state = EntryState::Unsealed(reason);
     }
 
     /// Ends its pause.
@@ -455,31 +473,52 @@ impl Entry {
 
     /// Returns why it is not sealed although it is finished, as far as known; `None` for any other entry.
     pub(super) fn unsealed(&self) -> Option<&str> {
-        self.unsealed.as_deref()
-    }
-
-    /// Whether it has all its files, no earlier state of it was sealed, and nothing but silence is waited for.
-    pub(super) fn is_waiting_at_first(&self) -> bool {
-        self.is_waiting && !self.was_handled && self.lacks.is_none()
-    }
-
-    /// Records why its links are not sealed although the trainer deletes it.
-    pub(super) fn not_whole(&mut self, reason: String) {
-        self.trouble = Some(reason);
-    }
-
-    /// Returns what it lacks of the files that all earlier steps have.
-    pub(super) fn lacks(&self) -> Option<&str> {
-        self.lacks.as_deref()
+        match &self.state {
+            EntryState::Unsealed(why) | EntryState::LeftAlone(why) => Some(why),
+            _ => None,
+        }
     }
 
     /// Returns why it is not sealed yet if it has all its files and nothing but silence is waited for.
     pub(super) fn waiting(&self) -> Option<&str> {
-        self.trouble.as_deref().filter(|_| self.is_waiting)
+        match &self.state {
+            EntryState::Waiting(why) => Some(why),
+            _ => None,
+        }
     }
 
     /// Returns why it is not sealed yet; `None` when it was handled.
     pub(super) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+        match &self.state {
+            EntryState::Unfinished(why) | EntryState::Waiting(why) | EntryState::Unsealed(why) => Some(why),
+            EntryState::Settled | EntryState::LeftAlone(_) => None,
+        }
+    }
+
+    /// Whether it has all its files, no earlier state of it was sealed, and nothing but silence is waited for.
+    pub(super) fn is_waiting_at_first(&self) -> bool {
+        self.waiting().is_some() && !self.was_handled && self.lacks.is_none()
+    }
+
+    /// Records why the links of a step that is waited for are not sealed although the trainer deletes it.
+    pub(super) fn not_whole(&mut self, reason: String) {
+        self.state = EntryState::Waiting(reason);
+    }
+
+    /// Returns a warning of a step that lacks files, or of how long it is waited for.
+    pub(super) fn warning(&self, outcome: &EntryOutcome, path: &Path, patience: Duration) -> Option<String> {
+        let (lacks, shown) = (self.lacks.as_ref()?, path.display());
+        Some(match outcome {
+            EntryOutcome::Later(_) => format!(
+                "{shown} is not sealed yet: {lacks}, so its save may have been cut off; it is sealed if it stays unchanged \
+                 for {} s, or when the agent ends; if it is whole, run 'stepvault announce {shown}'",
+                patience.as_secs()
+            ),
+            EntryOutcome::Ready(_) => format!(
+                "{shown} is sealed although {lacks}: nothing proves that its save was cut off; keep the step before it \
+                 until you know that this one can be resumed from"
+            ),
+            _ => return None,
+        })
     }
 }

@@ -2,20 +2,13 @@
 //! cut off between two files; or the trainer has left the file out, as some do in their last step.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use stepvault_core::manifest::Shape;
 use stepvault_core::path::RelativePath;
 use stepvault_formats::find::{StepNames, UsualFiles};
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
-
-use super::entry::{Entry, EntryOutcome};
-use super::origin::Origin;
-
-/// How many quiet times such a step must be unchanged.
-const QUIET_TIMES: u32 = 10;
 
 /// The files that all sealed steps of a series have, by series.
 #[derive(Debug, Default)]
@@ -41,12 +34,12 @@ impl SealedFiles {
     /// earlier steps in the watched directory have, `None` if there is none.
     pub(super) fn missing(
         &self,
-        origin: &Origin,
+        checkpoint: &Checkpoint,
         number: u64,
         tree: &Tree,
         in_directory: Option<&Vec<String>>,
     ) -> Vec<String> {
-        let usual = self.0.get(&origin.recorded.series);
+        let usual = self.0.get(&checkpoint.origin.series);
         match (in_directory, usual) {
             (Some(missing), None) => missing.clone(),
             (Some(missing), Some(usual)) => missing.iter().filter(|file| usual.has(file)).cloned().collect(),
@@ -54,7 +47,7 @@ impl SealedFiles {
                 let itself = tree.files.iter().map(|file| file.path.clone());
                 let itself: Vec<RelativePath> = itself.filter(|_| tree.shape == Shape::File).collect();
                 let entries = if itself.is_empty() {
-                    &origin.members
+                    &checkpoint.members
                 } else {
                     &itself
                 };
@@ -77,33 +70,4 @@ fn names_of<'a>(
     }
     let entries: Vec<&str> = entries.iter().map(RelativePath::as_str).collect();
     StepNames::of_entries(Some(number), &entries, files.map(|path| path.as_str().to_owned()))
-}
-
-/// Returns how long a step that lacks files must be unchanged.
-pub(super) fn patience(quiet_time: Duration) -> Duration {
-    quiet_time.saturating_mul(QUIET_TIMES)
-}
-
-/// Returns the warning about a step that lacks files of all earlier ones.
-pub(super) fn warning(
-    entry: &Entry,
-    outcome: &EntryOutcome,
-    path: &Path,
-    patience: Duration,
-) -> Option<(PathBuf, String)> {
-    let lacks = entry.lacks()?;
-    let shown = path.display();
-    let text = match outcome {
-        EntryOutcome::Later(_) => format!(
-            "{shown} is not sealed yet: {lacks}, so its save may have been cut off; it is sealed if it stays unchanged \
-             for {} s, or when the agent ends; if it is whole, run 'stepvault announce {shown}'",
-            patience.as_secs()
-        ),
-        EntryOutcome::Ready { .. } => format!(
-            "{shown} is sealed although {lacks}: nothing proves that its save was cut off; keep the step before it \
-             until you know that this one can be resumed from"
-        ),
-        _ => return None,
-    };
-    Some((path.to_owned(), text))
 }

@@ -6,7 +6,6 @@ mod early;
 mod entry;
 mod leftovers;
 mod missing_files;
-mod origin;
 mod prunable;
 mod quiet;
 mod scan;
@@ -20,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
+use stepvault_core::config::{Completion, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, Found, RunBelow};
 use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
 use stepvault_formats::tree::Tree as SurveyTree;
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::tree::Tree;
 use tokio::time::Instant;
@@ -36,10 +35,10 @@ pub(crate) use announced::ready_alone;
 use choice::Choice;
 pub(crate) use early::EarlyPlace;
 use early::EarlySteps;
-use entry::{Entry, FileStates};
+use entry::Entry;
 use leftovers::Leftovers;
 use missing_files::SealedFiles;
-pub(crate) use origin::Origin;
+use quiet::QuietTimes;
 use selection::Selection;
 pub(crate) use wake::Wake;
 
@@ -53,40 +52,41 @@ const UNTIMED_ONCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Discovery {
     directory: PathBuf,
-    /// By path below the directory.
-    entries: BTreeMap<String, Entry>,
+    extent: Extent,
+    schedule: ScanSchedule,
     choice: Choice,
     selection: Selection,
-    /// How long a step must be unchanged if nothing else proves that its save is over.
-    quiet_time: Duration,
-    /// How long an entry must be unchanged that belongs to no step, until it is reported.
-    rest_quiet_time: Duration,
-    /// How long any step must be unchanged that is not announced; `None` if announcements are not expected.
-    announced_within: Option<Duration>,
-    scan_mode: ScanMode,
-    extent: Extent,
-    /// The last survey, and what was found in it.
-    survey: SurveyTree,
-    found: Found,
-    /// The subdirectories with steps.
-    runs_below: Vec<RunBelow>,
+    quiet: QuietTimes,
+    seen: LastSurvey,
+    /// By path below the directory.
+    entries: BTreeMap<String, Entry>,
     /// What is not stored and may be a checkpoint.
     leftovers: Leftovers,
-    /// The names of the steps of other runs in the same directory, as far as they are given; `None` if there is no other
-    /// run.
-    other_names: Option<Vec<PathGlob>>,
-    /// Number of ranks of the last step that was ready.
-    ranks: Option<u32>,
     /// Steps that are linked while their quiet time passes.
     early: EarlySteps,
     /// The files of the sealed steps.
     sealed_files: SealedFiles,
-    /// Whether a step that lacks files of all earlier ones is sealed as soon as any other.
-    accepts_missing_files: bool,
     /// Number of steps that vanished while nothing but their quiet time was waited for.
     vanished_unquiet: u32,
-    /// When the directory may be scanned again.
+}
+
+/// When the directory is scanned.
+#[derive(Debug)]
+struct ScanSchedule {
+    mode: ScanMode,
+    /// When it may be scanned again.
     not_before: Option<Instant>,
+}
+
+/// The last survey of the directory, and what was found in it.
+#[derive(Debug, Default)]
+struct LastSurvey {
+    survey: SurveyTree,
+    found: Found,
+    /// The subdirectories with steps.
+    runs_below: Vec<RunBelow>,
+    /// Number of ranks of the last step that was ready.
+    ranks: Option<u32>,
 }
 
 /// How often the directory is scanned.
@@ -105,41 +105,20 @@ pub(crate) struct Ready {
     pub(crate) key: String,
     /// Its path, for messages; the first one of a multi-path step.
     pub(crate) path: PathBuf,
-    /// What it is sealed from, and under which name.
-    pub(crate) origin: Origin,
+    pub(crate) checkpoint: Checkpoint,
     /// Its number; the next one of the run, if neither its name nor its content tells it.
     pub(crate) step: Option<Step>,
-    pub(crate) fingerprint: Sha256Digest,
-    /// Its files, to tell whether some were added later.
-    pub(crate) files: FileStates,
-    pub(crate) newest: Timestamp,
-    pub(crate) bytes: u64,
-    /// How its framework allows files to be linked or copied.
-    pub(crate) links: LinkPolicy,
+    /// Its files when it was found finished: it is sealed only if they are unchanged.
+    pub(crate) tree: Tree,
     /// The links that it is sealed from, if the trainer has deleted its own files.
     pub(crate) early: Option<Arc<EarlyLinks>>,
-    /// Metrics that were announced with it.
-    pub(crate) metrics: BTreeMap<String, f64>,
-}
-
-impl Ready {
-    /// Scans its files again, and fails unless they are unchanged since it was found finished. Blocks.
-    pub(crate) fn unchanged(&self) -> Result<Tree> {
-        let tree = self.origin.scan()?;
-        if tree.fingerprint() == self.fingerprint {
-            return Ok(tree);
-        }
-        Err(Error::new(ErrorKind::SourceChanged, "cannot seal the step")
-            .on(self.path.display())
-            .because("it was modified after it was found finished"))
-    }
 }
 
 /// One of the trainer's own steps that was sealed as it is and that the trainer no longer needs.
 #[derive(Debug, Clone)]
 pub(crate) struct PrunableStep {
     pub(crate) path: PathBuf,
-    pub(crate) origin: Origin,
+    pub(crate) checkpoint: Checkpoint,
     pub(crate) step: Step,
     pub(crate) fingerprint: Sha256Digest,
 }
@@ -147,7 +126,7 @@ pub(crate) struct PrunableStep {
 impl PrunableStep {
     /// Scans its files again; returns `None` when they are not those that were sealed. Blocks.
     pub(crate) fn unchanged(&self) -> Result<Option<Tree>> {
-        let tree = self.origin.scan()?;
+        let tree = self.checkpoint.scan()?;
         Ok((tree.fingerprint() == self.fingerprint).then_some(tree))
     }
 }
@@ -220,33 +199,33 @@ impl Discovery {
         let expected_within = quiet_time.unwrap_or(RunSettings::DEFAULT_QUIET_TIME);
         Ok(Some(Self {
             directory,
-            entries: BTreeMap::new(),
+            extent,
+            schedule: ScanSchedule {
+                mode: scan_mode,
+                not_before: None,
+            },
             choice,
             selection: Selection::new(names, series),
-            quiet_time: match run.complete {
-                // Nothing but the name is waited for.
-                Completion::Rename => Duration::ZERO,
-                _ => expected_within,
+            quiet: QuietTimes {
+                of_steps: match run.complete {
+                    // Nothing but the name is waited for.
+                    Completion::Rename => Duration::ZERO,
+                    _ => expected_within,
+                },
+                of_rest: match (quiet_time, scan_mode) {
+                    // Nothing else is waited for.
+                    (None, ScanMode::Once) => UNTIMED_ONCE,
+                    _ => expected_within,
+                },
+                announced_within: run.announced.then_some(expected_within),
+                accepts_missing_files: false,
             },
-            rest_quiet_time: match (quiet_time, scan_mode) {
-                // Nothing else is waited for.
-                (None, ScanMode::Once) => UNTIMED_ONCE,
-                _ => expected_within,
-            },
-            announced_within: run.announced.then_some(expected_within),
-            scan_mode,
-            extent,
-            survey: SurveyTree::default(),
-            found: Found::default(),
-            runs_below: Vec::new(),
+            seen: LastSurvey::default(),
+            entries: BTreeMap::new(),
             leftovers: Leftovers::default(),
-            other_names: None,
-            ranks: None,
             early: EarlySteps::default(),
             sealed_files: SealedFiles::default(),
-            accepts_missing_files: false,
             vanished_unquiet: 0,
-            not_before: None,
         }))
     }
 
@@ -255,16 +234,15 @@ impl Discovery {
         let others = others.filter(|other| other.watch.as_deref() == Some(&*self.directory));
         let mut others = others.map(|other| other.pattern.clone()).peekable();
         if others.peek().is_some() {
-            let globs = others
-                .flatten()
-                .filter_map(|names| PathGlob::try_from(names).ok());
-            self.other_names = Some(globs.collect());
+            let globs = others.flatten().map(PathGlob::try_from);
+            self.selection
+                .leave_to_others(globs.filter_map(std::result::Result::ok).collect());
         }
     }
 
     /// Returns the directories in which new steps appear, as far as known.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
-        let steps = self.found.steps.iter();
+        let steps = self.seen.found.steps.iter();
         let inner: BTreeSet<_> = steps
             .filter_map(|step| Path::new(&step.path).parent())
             .filter(|parent| !parent.as_os_str().is_empty())
@@ -276,45 +254,45 @@ impl Discovery {
     }
 
     /// Returns what was seen so far, by the keys of [`Ready`].
-    pub(crate) fn seen(&self) -> BTreeSet<String> {
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
         self.entries.keys().cloned().collect()
     }
 
     /// Returns how long a step may have to be unchanged.
     pub(crate) fn quiet_time(&self) -> Duration {
-        self.quiet_time
+        self.quiet.of_steps
     }
 
     /// Waits for no longer quiet time than this from now on, and for no announcement: the trainer has ended.
     pub(crate) fn shorten_quiet_time(&mut self, longest: Duration) {
-        self.quiet_time = self.quiet_time.min(longest);
-        self.rest_quiet_time = self.rest_quiet_time.min(longest);
-        self.announced_within = None;
+        self.quiet.of_steps = self.quiet.of_steps.min(longest);
+        self.quiet.of_rest = self.quiet.of_rest.min(longest);
+        self.quiet.announced_within = None;
         self.allow_immediate_scan();
     }
 
     /// Links steps into the vault while their quiet time passes.
     pub(crate) fn link_early(&mut self, place: EarlyPlace) {
-        if self.scan_mode == ScanMode::Continuous {
+        if self.schedule.mode == ScanMode::Continuous {
             self.early.enable(place);
         }
     }
 
     /// Waits no longer for files that all earlier steps have: there will be no later time to seal a step.
     pub(crate) fn accept_missing_files(&mut self) {
-        self.accepts_missing_files = true;
+        self.quiet.accepts_missing_files = true;
     }
 
     /// Makes the next scan list the directory, however recent the last listing is.
     pub(crate) fn allow_immediate_scan(&mut self) {
-        self.not_before = None;
+        self.schedule.not_before = None;
     }
 
     /// Records that the entry was handled: it is ignored until it is modified.
     pub(crate) fn handled(&mut self, ready: &Ready) {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.handled(ready.fingerprint, ready.files.clone());
+            entry.handled(&ready.tree);
             entry.sealed_as(ready.step);
         }
     }
@@ -323,7 +301,7 @@ impl Discovery {
     pub(crate) fn skipped(&mut self, ready: &Ready, reason: String) {
         self.early.forget(&ready.key);
         if let Some(entry) = self.entries.get_mut(&ready.key) {
-            entry.skipped(ready.fingerprint, ready.files.clone(), reason);
+            entry.skipped(&ready.tree, reason);
         }
     }
 

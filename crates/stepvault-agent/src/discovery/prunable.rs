@@ -19,14 +19,14 @@ impl Discovery {
             return Ok(Vec::new());
         };
         // A directory that changed since the last scan is judged by the next scan first.
-        if tree != self.survey || tree.entries().next().is_none() {
+        if tree != self.seen.survey || tree.entries().next().is_none() {
             return Ok(Vec::new());
         }
         let files = SurveyFiles::open(&self.directory)?;
         let handled_as = |step: &FoundStep| self.entries.get(&step.path).and_then(Entry::handled_as);
         // A run that went back writes lower numbers later: its newest step is the one written last.
         let is_followed = |step: &FoundStep| {
-            self.found.steps.iter().any(|newer| {
+            self.seen.found.steps.iter().any(|newer| {
                 newer.series == step.series
                     && newer.is_complete()
                     && newer.step > step.step
@@ -34,15 +34,15 @@ impl Discovery {
                     && handled_as(newer).is_some()
             })
         };
-        let mut steps = prunable(profile, &tree, &files, &self.found);
+        let mut steps = prunable(profile, &tree, &files, &self.seen.found);
         // A path that is rewritten is where the trainer resumes from.
         steps.retain(|step| !step.rewritten && is_followed(step));
         steps.sort_by_key(|step| (step.written_at, step.step));
         let identified = |step: &FoundStep| {
-            let (number, origin) = selection::identity(profile, &self.directory, step).ok()?;
+            let (number, checkpoint) = selection::identity(profile, &self.directory, step).ok()?;
             Some(PrunableStep {
                 path: self.directory.join(&step.path),
-                origin,
+                checkpoint,
                 step: number?,
                 fingerprint: handled_as(step)?,
             })

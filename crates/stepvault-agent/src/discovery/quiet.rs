@@ -2,9 +2,60 @@
 
 use std::time::Duration;
 
+use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
+use tokio::time::Instant;
 
-use super::entry::Sighting;
+/// How many quiet times a step must be unchanged that lacks files of all earlier ones.
+const QUIET_TIMES_OF_INCOMPLETE: u32 = 10;
+
+/// How long entries must be unchanged if nothing else proves that their save is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QuietTimes {
+    /// A step.
+    pub(super) of_steps: Duration,
+    /// An entry that belongs to no step, until it is reported.
+    pub(super) of_rest: Duration,
+    /// Any step that is not announced; `None` if announcements are not expected.
+    pub(super) announced_within: Option<Duration>,
+    /// Whether a step that lacks files of all earlier ones is sealed as soon as any other.
+    pub(super) accepts_missing_files: bool,
+}
+
+impl QuietTimes {
+    /// Returns how long a step must be unchanged that lacks files of all earlier ones.
+    pub(super) fn patience(&self) -> Duration {
+        if self.accepts_missing_files {
+            return Duration::ZERO;
+        }
+        self.of_steps.saturating_mul(QUIET_TIMES_OF_INCOMPLETE)
+    }
+}
+
+/// Since when an entry has been unchanged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sighting {
+    pub(super) fingerprint: Sha256Digest,
+    pub(super) since: Instant,
+    scans: u32,
+}
+
+impl Sighting {
+    /// Adds a scan to an earlier sighting of the same state, or begins one of another state.
+    pub(super) fn again(before: Option<Self>, fingerprint: Sha256Digest) -> Self {
+        match before {
+            Some(before) if before.fingerprint == fingerprint => Self {
+                scans: before.scans.saturating_add(1),
+                ..before
+            },
+            _ => Self {
+                fingerprint,
+                since: Instant::now(),
+                scans: 1,
+            },
+        }
+    }
+}
 
 /// Why an entry is not quiet yet.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,9 +109,6 @@ fn whole_seconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use stepvault_core::digest::Sha256Digest;
-    use tokio::time::Instant;
-
     use super::*;
 
     const QUIET: Duration = Duration::from_secs(30);

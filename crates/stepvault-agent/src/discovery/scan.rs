@@ -1,26 +1,22 @@
 //! Scans a watched directory for finished steps.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::find::{
-    Extent, FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers,
-    runs_below,
+    FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers, runs_below,
 };
-use stepvault_formats::profile::{GENERIC, Profile, last_component};
+use stepvault_formats::profile::{GENERIC, Profile};
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::{Below, SurveyFiles, survey_again};
 use tokio::time::Instant;
 
-use super::entry::{Candidate, Entry, EntryOutcome};
+use super::entry::{Entry, EntryOutcome, ScanFacts};
 use super::leftovers::Leftovers;
-use super::missing_files::{SealedFiles, patience, warning};
+use super::missing_files::SealedFiles;
 use super::{Discovery, Ready, ScanMode, ScanReport, selection};
 
 /// Quiet time is measured here, by this machine's clock and by observation: the profile's own rule is evaluated as if
@@ -36,7 +32,7 @@ impl Discovery {
     /// be one of them. Blocks.
     pub(crate) fn scan(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> ScanReport {
         let mut report = ScanReport::default();
-        if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
+        if let Some(time) = self.schedule.not_before.filter(|time| *time > Instant::now()) {
             report.again_by(Some(time));
             return report;
         }
@@ -49,10 +45,10 @@ impl Discovery {
                 "the trainer deletes its steps before they are sealed: at least {VANISHED_TOLD_AFTER} vanished before they had \
                  been unchanged for {} s; let it keep more steps, set a shorter quiet-time, or announce each step with \
                  'stepvault announce'",
-                self.quiet_time.as_secs()
+                self.quiet.of_steps.as_secs()
             ));
         }
-        self.not_before = match self.scan_mode {
+        self.schedule.not_before = match self.schedule.mode {
             ScanMode::Continuous => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
             ScanMode::Once => None,
         };
@@ -60,7 +56,7 @@ impl Discovery {
         // What has no number gets one behind all others.
         report
             .ready
-            .sort_by_key(|ready| (ready.step.is_none(), ready.newest, ready.step));
+            .sort_by_cached_key(|ready| (ready.step.is_none(), ready.tree.newest_mtime(), ready.step));
         report
     }
 
@@ -73,29 +69,29 @@ impl Discovery {
         let tree = self.list()?;
         // It contains nothing that could be opened, and may not even exist.
         if tree.entries().next().is_none() {
-            (self.survey, self.found) = (tree, Found::default());
+            (self.seen.survey, self.seen.found) = (tree, Found::default());
             self.leftovers = Leftovers::default();
             self.forget_vanished(report);
             return Ok(());
         }
         let files = SurveyFiles::open(&self.directory)?;
-        if tree != self.survey {
+        if tree != self.seen.survey {
             report.news = self.choice.detect(&tree, &files);
-            self.found = self.find(&tree, &files);
-            let copies = copied_files(&self.found, &tree, &files);
-            self.found.copies.extend(copies);
-            self.choice.settle(&self.found);
-            self.runs_below = match self.choice.others() {
+            self.seen.found = self.find(&tree, &files);
+            let copies = copied_files(&self.seen.found, &tree, &files);
+            self.seen.found.copies.extend(copies);
+            self.choice.settle(&self.seen.found);
+            self.seen.runs_below = match self.choice.others() {
                 Some(profiles) => runs_below(&tree, &files, profiles, END_OF_TIME, &FindOptions::default()),
                 None => Vec::new(),
             };
-            self.survey = tree;
+            self.seen.survey = tree;
         }
         self.forget_vanished(report);
         let Some(profile) = self.choice.profile() else {
             return Ok(());
         };
-        let selected = self.selection.of(profile, &self.found);
+        let selected = self.selection.of(profile, &self.seen.found);
         let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
         self.entries.retain(|key, _| paths.contains(key.as_str()));
         report.advice = selected.advice;
@@ -118,18 +114,14 @@ impl Discovery {
         let facts = ScanFacts {
             directory: &self.directory,
             profile,
-            tree: &self.survey,
+            survey: &self.seen.survey,
             files: &files,
-            quiet_time: self.quiet_time,
-            announced_within: self.announced_within,
+            found: &self.seen.found,
             extent: self.extent,
-            found: &self.found,
+            quiet: self.quiet,
+            now,
+            sealed: &sealed,
             sealed_files: &self.sealed_files,
-            patience: if self.accepts_missing_files {
-                Duration::ZERO
-            } else {
-                patience(self.quiet_time)
-            },
         };
         // Of other steps nothing ever proves that a save was over.
         let may_be_proved = profile.name != GENERIC && profile.names.is_none() && !self.extent.is_part();
@@ -141,8 +133,8 @@ impl Discovery {
             }
             let entry = self.entries.entry(step.path.clone());
             let entry = entry.or_insert_with(Entry::just_surveyed);
-            if let Some(ready) = facts.check(step, entry, now, &sealed, report) {
-                self.ranks = step.ranks.or(self.ranks);
+            if let Some(ready) = facts.check(step, entry, report) {
+                self.seen.ranks = step.ranks.or(self.seen.ranks);
                 if entry.has_lost_its_number(ready.step) {
                     report.news = Some(format!(
                         "{} states no step number any more, as after the end of a training: it becomes the next step, and \
@@ -180,7 +172,7 @@ impl Discovery {
                 Below::List
             }
         };
-        let tree = match survey_again(&self.directory, &self.survey, &below) {
+        let tree = match survey_again(&self.directory, &self.seen.survey, &below) {
             Err(error) if error.kind() == ErrorKind::NotFound => Tree::default(),
             surveyed => surveyed?,
         };
@@ -193,7 +185,7 @@ impl Discovery {
     fn find(&self, tree: &Tree, files: &dyn OpenFile) -> Found {
         let options = FindOptions {
             quiet_seconds: 0,
-            previous_ranks: self.ranks,
+            previous_ranks: self.seen.ranks,
             extent: self.extent,
             ..FindOptions::default()
         };
@@ -206,7 +198,7 @@ impl Discovery {
     /// Returns the entries that may be checkpoints and belong to no step that is, or can be, sealed; `selected` are the paths
     /// of the steps that the run includes.
     fn left_over(&self, profile: &Profile, selected: &BTreeSet<&str>, files: &SurveyFiles) -> Vec<Leftover> {
-        let excludes = self.selection.has_series() || self.other_names.is_some();
+        let excludes = self.selection.excludes_others();
         let is_accounted_for = |step: &FoundStep| {
             // Of a step that was sealed, or could once be resumed from, the rest may be what a trainer is deleting.
             let was_sealed = || {
@@ -218,23 +210,19 @@ impl Discovery {
                 || is_spent
                 || selected.contains(step.path.as_str()) && (step.is_complete() || was_sealed())
         };
-        leftovers(&self.found, is_accounted_for, &self.survey, files)
+        leftovers(&self.seen.found, is_accounted_for, &self.seen.survey, files)
     }
 
     /// Records what is not stored and may be a checkpoint, and warns of it.
     fn account_for(&mut self, leftovers: Vec<Leftover>, now: Timestamp, report: &mut ScanReport) {
-        let names = self.selection.names();
-        let others = self.other_names.as_deref().unwrap_or_default();
-        let is_wanted = |leftover: &Leftover| {
-            let name = last_component(&leftover.path);
-            names.is_none_or(|names| names.is_match(name)) && !others.iter().any(|names| names.is_match(name))
-        };
-        let leftovers = leftovers.into_iter().filter(is_wanted).map(|leftover| {
+        let own = leftovers.into_iter();
+        let own = own.filter(|leftover| self.selection.may_be_own(&leftover.path));
+        let own = own.map(|leftover| {
             let why = self.about(&leftover);
             (leftover, why)
         });
-        let leftovers: Vec<_> = leftovers.collect();
-        let again = self.leftovers.update(leftovers, now, self.rest_quiet_time);
+        let own: Vec<_> = own.collect();
+        let again = self.leftovers.update(own, now, self.quiet.of_rest);
         report.again_by(again);
         let warning = self.leftovers.warning(&self.directory);
         report
@@ -244,7 +232,7 @@ impl Discovery {
 
     /// Returns what is known of an entry that is not stored.
     fn about(&self, leftover: &Leftover) -> String {
-        let mut steps = self.found.steps.iter();
+        let mut steps = self.seen.found.steps.iter();
         if let Some(step) = steps.find(|step| step.members.contains(&leftover.path)) {
             return if step.is_complete() {
                 format!(
@@ -259,7 +247,7 @@ impl Discovery {
             let rest = run.directory.strip_prefix(leftover.path.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let runs: Vec<&RunBelow> = self.runs_below.iter().filter(is_inside).collect();
+        let runs: Vec<&RunBelow> = self.seen.runs_below.iter().filter(is_inside).collect();
         match runs.as_slice() {
             [] if leftover.is_directory => "may hold a checkpoint".to_owned(),
             [] => "may be a checkpoint, and its name shows no step".to_owned(),
@@ -273,7 +261,7 @@ impl Discovery {
     fn forget_vanished(&mut self, report: &mut ScanReport) {
         self.seal_deleted(report);
         self.entries.retain(|key, entry| {
-            let stays = self.survey.get(key).is_some();
+            let stays = self.seen.survey.get(key).is_some();
             if !stays && entry.waiting().is_some() {
                 self.vanished_unquiet = self.vanished_unquiet.saturating_add(1);
             }
@@ -286,32 +274,11 @@ impl Discovery {
     }
 }
 
-/// The findings of one scan.
-struct ScanFacts<'a> {
-    directory: &'a Path,
-    profile: &'a Profile,
-    tree: &'a Tree,
-    files: &'a SurveyFiles,
-    quiet_time: Duration,
-    announced_within: Option<Duration>,
-    extent: Extent,
-    found: &'a Found,
-    sealed_files: &'a SealedFiles,
-    /// How long a step must be unchanged that lacks files of all earlier ones.
-    patience: Duration,
-}
-
 impl ScanFacts<'_> {
-    fn check(
-        &self,
-        step: &FoundStep,
-        entry: &mut Entry,
-        now: Timestamp,
-        sealed: &[SealedStep],
-        report: &mut ScanReport,
-    ) -> Option<Ready> {
+    /// Checks a step, and records in `report` what a user should know of it. Returns it when it is finished.
+    fn check(&self, step: &FoundStep, entry: &mut Entry, report: &mut ScanReport) -> Option<Ready> {
         let path = self.directory.join(&step.path);
-        let (number, origin) = match selection::identity(self.profile, self.directory, step) {
+        let (number, mut checkpoint) = match selection::identity(self.profile, self.directory, step) {
             Ok(identity) => identity,
             Err(reason) => {
                 report
@@ -320,26 +287,9 @@ impl ScanFacts<'_> {
                 return None;
             }
         };
-        let candidate = Candidate {
-            origin: &origin,
-            step,
-            quiet_time: self.quiet_time,
-            announced_within: self.announced_within,
-            structure: &|| match self.profile.names {
-                Some(_) => StepCheck::default(),
-                None => check_extent(self.extent, step, self.tree, self.files),
-            },
-            missing: &|tree| match (self.found.missing.get(&step.path), step.step) {
-                (Some(missing), Some(number)) => {
-                    self.sealed_files.missing(&origin, number, tree, missing.as_ref())
-                }
-                _ => Vec::new(),
-            },
-            patience: self.patience,
-        };
-        let outcome = entry.check(&candidate, now, sealed);
-        let warning = warning(entry, &outcome, &path, self.patience);
-        report.warnings.extend(warning);
+        let outcome = entry.check(self, step, &checkpoint);
+        let warning = entry.warning(&outcome, &path, self.quiet.patience());
+        report.warnings.extend(warning.map(|text| (path.clone(), text)));
         match outcome {
             EntryOutcome::NoAction => None,
             EntryOutcome::Skipped(reason) => {
@@ -354,27 +304,18 @@ impl ScanFacts<'_> {
                 report.again_by(time);
                 None
             }
-            EntryOutcome::Ready {
-                fingerprint,
-                files,
-                newest,
-                bytes,
-            } => Some(Ready {
-                step: self.number_now(step, number),
-                key: step.path.clone(),
-                path,
-                origin: {
-                    let best = self.found.best_of(step, self.profile, self.tree, self.files);
-                    origin.naming(best, self.found, step)
-                },
-                fingerprint,
-                files,
-                newest,
-                bytes,
-                links: selection::links_of(self.profile, step),
-                early: None,
-                metrics: BTreeMap::new(),
-            }),
+            EntryOutcome::Ready(tree) => {
+                let best = self.found.best_of(step, self.profile, self.survey, self.files);
+                selection::add_names(&mut checkpoint, best, self.found, step);
+                Some(Ready {
+                    step: self.number_now(step, number),
+                    key: step.path.clone(),
+                    path,
+                    checkpoint,
+                    tree,
+                    early: None,
+                })
+            }
         }
     }
 
@@ -383,6 +324,6 @@ impl ScanFacts<'_> {
         if !step.rewritten || number.is_none() {
             return number;
         }
-        Step::new(step.stated_step(self.profile, self.tree, self.files)?).ok()
+        Step::new(step.stated_step(self.profile, self.survey, self.files)?).ok()
     }
 }

@@ -4,19 +4,22 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use stepvault_core::config::LinkPolicy;
+use stepvault_core::entries::SymlinkEntry;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
-use stepvault_core::step_origin::StepOrigin;
+use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{PathGlob, Profile, last_component};
-
-use super::origin::Origin;
+use stepvault_local::checkpoint::Checkpoint;
 
 /// Which steps are selected.
 #[derive(Debug)]
 pub(super) struct Selection {
     names: Option<PathGlob>,
     series: Option<Vec<String>>,
+    /// The names of the steps of other runs in the same directory, as far as they are given; `None` if there is no other
+    /// run.
+    other_names: Option<Vec<PathGlob>>,
 }
 
 /// The steps selected from one scan.
@@ -31,24 +34,39 @@ impl Selection {
     /// `names` restricts the names of steps; `series` names the series to seal, instead of all that a trainer can
     /// resume from.
     pub(super) fn new(names: Option<PathGlob>, series: Option<Vec<String>>) -> Self {
-        Self { names, series }
+        Self {
+            names,
+            series,
+            other_names: None,
+        }
     }
 
-    /// Returns the names of steps, if the run gives them.
-    pub(super) fn names(&self) -> Option<&PathGlob> {
-        self.names.as_ref()
+    /// Leaves these names to other runs of the same directory.
+    pub(super) fn leave_to_others(&mut self, names: Vec<PathGlob>) {
+        self.other_names = Some(names);
     }
 
-    /// Whether the run names the series to seal, and so excludes the others.
-    pub(super) fn has_series(&self) -> bool {
-        self.series.is_some()
+    /// Whether steps that are not selected are left out on purpose: the run names its series, or shares the directory.
+    pub(super) fn excludes_others(&self) -> bool {
+        self.series.is_some() || self.other_names.is_some()
+    }
+
+    /// Whether an entry may be the run's by its name.
+    pub(super) fn may_be_own(&self, path: &str) -> bool {
+        let mut others = self.other_names.iter().flatten();
+        self.has_name(path) && !others.any(|names| names.is_match(last_component(path)))
+    }
+
+    fn has_name(&self, path: &str) -> bool {
+        let names = self.names.as_ref();
+        names.is_none_or(|names| names.is_match(last_component(path)))
     }
 
     pub(super) fn of<'a>(&self, profile: &Profile, found: &'a Found) -> Selected<'a> {
         let mut steps: Vec<Cow<'a, FoundStep>> = found
             .steps
             .iter()
-            .filter(|step| self.is_of_series(step) && self.is_named_so(step))
+            .filter(|step| self.is_of_series(step) && self.has_name(&step.path))
             .map(Cow::Borrowed)
             .collect();
         let advice = match &self.series {
@@ -64,11 +82,6 @@ impl Selection {
             Some(series) => series.contains(&step.series),
             None => step.resumable,
         }
-    }
-
-    fn is_named_so(&self, step: &FoundStep) -> bool {
-        let name = last_component(&step.path);
-        self.names.as_ref().is_none_or(|names| names.is_match(name))
     }
 
     /// Returns advice about complete steps that are not selected.
@@ -128,13 +141,13 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<Cow<'_, FoundStep>>
     left_out
 }
 
-/// Returns the number and source that a step is sealed with, or why it cannot be sealed. Without a number it gets the
+/// Returns the number and checkpoint that a step is sealed as, or why it cannot be sealed. Without a number it gets the
 /// next one of the run. A multi-path step has no name of its own, and keeps its paths relative to the watched directory.
 pub(super) fn identity(
     profile: &Profile,
     directory: &Path,
     step: &FoundStep,
-) -> Result<(Option<Step>, Origin), String> {
+) -> Result<(Option<Step>, Checkpoint), String> {
     let number = step.step.map(Step::new).transpose();
     // A file may state a number that no step can have.
     let number = match number {
@@ -144,26 +157,40 @@ pub(super) fn identity(
     if number.is_none() && !step.rewritten {
         return Err("its name contains no step number".to_owned());
     }
-    let recorded = recorded_origin(profile, directory, step)?;
-    if let [path] = step.members.as_slice() {
-        let origin = Origin::of_path(&directory.join(path), last_component(path));
-        return Ok((number, Origin { recorded, ..origin }));
-    }
-    let members = step.members.iter().map(RelativePath::new);
-    let origin = Origin {
-        source: directory.to_owned(),
-        members: members
-            .collect::<stepvault_core::Result<_>>()
-            .map_err(|error| error.to_string())?,
-        name: step.name(profile),
-        recorded,
+    let mut checkpoint = match step.members.as_slice() {
+        [path] => Checkpoint::of_path(&directory.join(path), last_component(path)),
+        members => Checkpoint {
+            members: (members.iter().map(RelativePath::new))
+                .collect::<stepvault_core::Result<_>>()
+                .map_err(|error| error.to_string())?,
+            ..Checkpoint::of_path(directory, step.name(profile))
+        },
     };
-    Ok((number, origin))
+    checkpoint.origin = origin_of(profile, directory, step)?;
+    checkpoint.links = links_of(profile, step);
+    Ok((number, checkpoint))
+}
+
+/// Records the steps that a checkpoint names as the best, and the links by which the trainer finds it.
+pub(super) fn add_names(checkpoint: &mut Checkpoint, best: Vec<BestName>, found: &Found, step: &FoundStep) {
+    let name = last_component(&step.path);
+    let links = found.links_to(step).into_iter().map(|path| {
+        // Several paths are relative to the watched directory, one to its own.
+        let path = if checkpoint.members.is_empty() {
+            last_component(path)
+        } else {
+            path
+        };
+        let target = name.to_owned();
+        RelativePath::new(path).map(|path| SymlinkEntry { path, target })
+    });
+    checkpoint.origin.links = links.filter_map(Result::ok).take(MAX_LINKS).collect();
+    checkpoint.origin.best = best;
 }
 
 /// Returns what a restore needs to know of a step that the profile has found. A profile made from the run's own pattern
 /// says nothing about the trainer.
-fn recorded_origin(profile: &Profile, watched: &Path, step: &FoundStep) -> Result<StepOrigin, String> {
+fn origin_of(profile: &Profile, watched: &Path, step: &FoundStep) -> Result<StepOrigin, String> {
     let directory = match step.members.as_slice() {
         [path] => path.rsplit_once('/').map(|(directory, _)| directory),
         _ => None,

@@ -53,7 +53,7 @@ pub(crate) async fn clean_source(
     turn: usize,
 ) -> Result<()> {
     for decision in plan(vault, reporter, run, remotes, steps, turn).await? {
-        let PrunableStep { path, origin, .. } = decision.step;
+        let PrunableStep { path, checkpoint, .. } = decision.step;
         let (id, tree) = match decision.verdict {
             Verdict::Remove(id, tree) => (id, tree),
             Verdict::Keep(reason) => {
@@ -64,7 +64,7 @@ pub(crate) async fn clean_source(
         let (vault, bytes, begun) = (vault.clone(), tree.data_bytes(), Instant::now());
         tracing::info!(%run, %id, path = %path.display(), bytes, "removing the trainer's copy of a step that every \
                                                                   required remote holds");
-        blocking(move || vault.remove_source(&origin.source, &origin.members, &tree)).await?;
+        blocking(move || vault.remove_source(&checkpoint.source, &checkpoint.members, &tree)).await?;
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(%run, %id, path = %path.display(), bytes, seconds, "removed the trainer's copy of a step");
         reporter.status.cleaned(run, id);
@@ -130,12 +130,12 @@ async fn judge(
         .cloned()
         .collect();
     let checkpoint = ScannedCheckpoint {
-        source: prunable.origin.source.clone(),
+        source: prunable.checkpoint.source.clone(),
         step: prunable.step,
         tree: Arc::new(tree.clone()),
-        name: prunable.origin.name.clone(),
-        origin: prunable.origin.recorded.clone(),
-        has_members: !prunable.origin.members.is_empty(),
+        name: prunable.checkpoint.name.clone(),
+        origin: prunable.checkpoint.origin.clone(),
+        has_members: !prunable.checkpoint.members.is_empty(),
         // What is deleted is read before.
         proven: None,
     };

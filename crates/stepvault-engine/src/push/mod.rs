@@ -28,7 +28,7 @@ use crate::verify::CommittedParts;
 
 pub use held::held_by_all;
 use others::steps_of_others;
-pub use seal::{CheckpointToSeal, Placed, seal_checkpoint};
+pub use seal::{CheckpointToSeal, Placed, StepSummary, checkpoint_at, seal_checkpoint};
 pub use source::{SourceCheck, check_source};
 
 /// The outcome of one step on one remote.
@@ -88,7 +88,7 @@ pub async fn push(
     patience: Duration,
     observer: &Arc<dyn Observer>,
 ) -> Result<PushReport> {
-    let source = request.source.clone();
+    let source = request.checkpoint.source.clone();
     let placer = Placer {
         writer: request.writer.clone(),
         launch_since: request.launch_since,
@@ -107,7 +107,7 @@ pub async fn push(
             };
             uploading.upload(step).await?
         }
-        Placed::DurableEverywhere { id, .. } => prove_everywhere(remotes, *id, observer).await,
+        Placed::DurableEverywhere(step) => prove_everywhere(remotes, step.id, observer).await,
     };
     match steps_of_others(vault, remotes, &placer.writer).await {
         Ok(warnings) => {
@@ -118,7 +118,12 @@ pub async fn push(
         // What keeps this push from a remote is reported with it.
         Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
     }
-    let (id, name, file_count, data_bytes) = outcome.summary();
+    let StepSummary {
+        id,
+        name,
+        file_count,
+        data_bytes,
+    } = outcome.summary();
     Ok(PushReport {
         id,
         provisional: outcome.is_provisional(),

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
@@ -24,6 +23,7 @@ use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, T
 use stepvault_engine::tier::catalog::committed_ids;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
@@ -199,10 +199,8 @@ impl Rig {
     pub fn request(&self, source: &Path) -> CheckpointToSeal {
         CheckpointToSeal {
             run: run_name(),
-            source: source.to_owned(),
-            members: Vec::new(),
-            origin: stepvault_core::step_origin::StepOrigin::default(),
-            name: None,
+            checkpoint: Checkpoint::of_path(source, source.file_name().unwrap_or_default().to_str().unwrap()),
+            tree: None,
             step: None,
             attempt: None,
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
@@ -210,11 +208,8 @@ impl Rig {
             in_launch: false,
             not_before: None,
             live: None,
-            metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
-            links: LinkPolicy::Auto,
             digest: self.digest,
-            expected: None,
         }
     }
 

@@ -244,7 +244,7 @@ async fn a_conflict_that_an_upload_finds_gives_the_step_another_revision() {
         rig.request(&source),
         &rig.observer,
     );
-    assert_eq!(staged.await.unwrap().summary().0, id(1, 200));
+    assert_eq!(staged.await.unwrap().summary().id, id(1, 200));
     let mut other = Rig::new();
     other.remotes.clone_from(&rig.remotes);
     other

@@ -184,7 +184,7 @@ async fn a_second_name_of_a_step_begins_no_attempt() {
         let _ = std::fs::remove_dir_all(&named);
         std::fs::rename(path, &named).unwrap();
         let mut request = rig.request(&named);
-        request.origin.profile = Some("lightning".to_owned());
+        request.checkpoint.origin.profile = Some("lightning".to_owned());
         request
     };
     let first = rig.push_as(save(3, "epoch=0-step=3", 1, 1_000)).await.unwrap();
@@ -228,7 +228,7 @@ async fn contents_without_a_number_have_the_next_one_and_prove_nothing() {
         let _ = std::fs::remove_dir_all(&named);
         std::fs::rename(path, &named).unwrap();
         let mut request = rig.request(&named);
-        request.origin.rewritten = true;
+        request.checkpoint.origin.rewritten = true;
         let pushed = rig.push_as(request).await.unwrap();
         let commit = read_commit(&rig.remotes[0], pushed.id).await.unwrap();
         assert!(commit.unnumbered);

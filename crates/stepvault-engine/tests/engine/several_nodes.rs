@@ -908,7 +908,7 @@ async fn what_is_older_than_a_launch_goes_to_the_one_before() {
     let left = cluster.rigs[0].write_step(300, &[(own, 3000)], 8, 3000);
     let report = cluster.rigs[0]
         .push_as(CheckpointToSeal {
-            source: left,
+            checkpoint: cluster.request(0, &left).checkpoint,
             ..request
         })
         .await

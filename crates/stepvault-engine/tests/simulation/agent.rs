@@ -21,10 +21,11 @@ use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
 use stepvault_engine::prune::{LocalPrune, prune_local};
-use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
+use stepvault_engine::push::{CheckpointToSeal, Placed, checkpoint_at, seal_checkpoint};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::forget_lost_steps;
 use stepvault_engine::upload::{UploadSession, Uploaded};
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::source::SourceFile;
@@ -179,17 +180,22 @@ impl Agent {
 
     fn request(
         &self,
-        source: PathBuf,
+        source: &Path,
         in_launch: bool,
         live: Option<LiveSave>,
         announced: Option<Step>,
     ) -> CheckpointToSeal {
         CheckpointToSeal {
             run: self.remotes[0].keys.run().clone(),
-            source,
-            members: Vec::new(),
-            origin: stepvault_core::step_origin::StepOrigin::default(),
-            name: None,
+            checkpoint: Checkpoint {
+                links: if announced.is_some() {
+                    LinkPolicy::ReflinkOrCopy
+                } else {
+                    LinkPolicy::Auto
+                },
+                ..checkpoint_at(source).unwrap()
+            },
+            tree: None,
             step: announced,
             attempt: None,
             writer: self.writer.clone(),
@@ -197,15 +203,8 @@ impl Agent {
             in_launch,
             not_before: in_launch.then_some(self.launch_since),
             live,
-            metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
-            links: if announced.is_some() {
-                LinkPolicy::ReflinkOrCopy
-            } else {
-                LinkPolicy::Auto
-            },
             digest: self.digest,
-            expected: None,
         }
     }
 
@@ -242,7 +241,7 @@ impl Agent {
             let live = is_live.then_some(LiveSave {
                 after: state.live_below_highest,
             });
-            let mut request = self.request(source.clone(), in_launch, live, announced);
+            let mut request = self.request(&source, in_launch, live, announced);
             let is_changed = found.keys().any(|path| content::NOTES.contains(&path.as_str()));
             if is_changed && self.bug == Some(Bug::ChangesBeginAttempts) {
                 request.attempt = Some(Attempt::new(2).unwrap());
@@ -269,9 +268,9 @@ impl Agent {
                             .push(sealed);
                     }
                 }
-                Ok(Placed::DurableEverywhere { id, .. }) => {
+                Ok(Placed::DurableEverywhere(step)) => {
                     self.trace
-                        .note(&self.who, format_args!("{id} is durable everywhere"));
+                        .note(&self.who, format_args!("{} is durable everywhere", step.id));
                 }
                 // An attempt that is given may be taken; only a planted bug gives one.
                 Err(error)

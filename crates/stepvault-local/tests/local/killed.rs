@@ -86,15 +86,13 @@ fn seals_and_evicts_for_ever() {
             writer: stepvault_core::nodes::Writer::alone(
                 stepvault_core::ids::NodeName::new("node-0").unwrap(),
             ),
-            source: source.clone(),
-            members: Vec::new(),
-            origin: stepvault_core::step_origin::StepOrigin::default(),
-            name,
-            metrics: std::collections::BTreeMap::new(),
-            links: if step % 2 == 0 {
-                LinkPolicy::Auto
-            } else {
-                LinkPolicy::Copy
+            checkpoint: stepvault_local::checkpoint::Checkpoint {
+                links: if step % 2 == 0 {
+                    LinkPolicy::Auto
+                } else {
+                    LinkPolicy::Copy
+                },
+                ..stepvault_local::checkpoint::Checkpoint::of_path(&source, name)
             },
             expected: None,
             completes: None,

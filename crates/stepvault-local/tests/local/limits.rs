@@ -41,7 +41,7 @@ fn a_full_disk_is_said_so_and_harms_nothing() {
     place.checkpoint("step_2");
     let ballast = fill_up(mount.0.path());
     let mut request = place.request("step_2", 2);
-    request.links = LinkPolicy::Copy;
+    request.checkpoint.links = LinkPolicy::Copy;
 
     let full = error(seal(&place.vault, &request));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
@@ -93,9 +93,9 @@ fn a_copy_that_cannot_fit_is_not_begun() {
     let place = Place::new();
     let small = Place::within(mount.0.path());
     let mut request = small.request("step_1", 1);
-    request.source = place.at("big");
-    fs::create_dir(&request.source).unwrap();
-    fs::write(request.source.join("weights"), vec![1; 4 << 20]).unwrap();
+    request.checkpoint.source = place.at("big");
+    fs::create_dir(&request.checkpoint.source).unwrap();
+    fs::write(request.checkpoint.source.join("weights"), vec![1; 4 << 20]).unwrap();
     let full = error(seal(&small.vault, &request));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     assert!(

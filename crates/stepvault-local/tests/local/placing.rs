@@ -32,7 +32,7 @@ fn provisional(place: &Place, step: u64) -> SealedStep {
         state: AttemptState::Provisional,
         ..AttemptOrigin::default()
     };
-    seal(&place.vault, &request).unwrap()
+    seal(&place.vault, &request).unwrap().step
 }
 
 fn labels(place: &Place) -> Vec<String> {
@@ -70,7 +70,7 @@ fn a_place_that_is_taken_is_not_taken_over() {
     let mut second = place.request("step_1", 1);
     second.id = called(2, 1);
     second.attempt.state = AttemptState::Provisional;
-    let second = seal(&place.vault, &second).unwrap();
+    let second = seal(&place.vault, &second).unwrap().step;
     let refused = error(place_as(&place, &second, called(1, 1)));
     assert_eq!(refused.kind(), ErrorKind::Conflict);
     assert_eq!(labels(&place), ["000000000001.a1", "000000000001.a2"]);

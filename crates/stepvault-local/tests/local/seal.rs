@@ -20,9 +20,9 @@ fn a_sealed_step_outlives_the_trainers_own() {
     fs::set_permissions(source.join("trainer"), fs::Permissions::from_mode(0o755)).unwrap();
     let before = scan(&source).unwrap();
     let mut request = place.request("step_1", 1);
-    request.metrics.insert("loss".to_owned(), 0.25);
+    request.checkpoint.metrics.insert("loss".to_owned(), 0.25);
     request.expected = Some(before.clone());
-    let sealed = seal(&place.vault, &request).unwrap();
+    let sealed = seal(&place.vault, &request).unwrap().step;
     fs::remove_dir_all(&source).unwrap();
 
     let found = place.vault.step(&run(), id(1)).unwrap().unwrap();
@@ -32,7 +32,7 @@ fn a_sealed_step_outlives_the_trainers_own() {
         ("step_1", Shape::Directory, id(1))
     );
     assert_eq!(found.record().written_at, before.newest_mtime());
-    assert_eq!(found.record().metrics, request.metrics);
+    assert_eq!(found.record().metrics, request.checkpoint.metrics);
     assert_eq!(found.record().directories, before.directories);
     assert_eq!(found.record().symlinks, before.symlinks);
     for (file, was) in found.record().files.iter().zip(&before.files) {
@@ -64,8 +64,8 @@ fn every_way_of_taking_over_gives_the_same_record() {
     let policies = [LinkPolicy::Auto, LinkPolicy::ReflinkOrCopy, LinkPolicy::Copy];
     for (step, links) in (1..).zip(policies) {
         let mut request = place.request("step_1", step);
-        request.links = links;
-        let sealed = seal(&place.vault, &request).unwrap();
+        request.checkpoint.links = links;
+        let sealed = seal(&place.vault, &request).unwrap().step;
         let file = sealed.record().file(&path("zero")).unwrap();
         match links {
             LinkPolicy::Copy => assert_eq!(file.method, SnapshotMethod::Copy),
@@ -95,8 +95,8 @@ fn a_single_file_is_kept_under_the_steps_name() {
     std::os::unix::fs::symlink(place.at("real"), place.at("run")).unwrap();
     fs::write(place.at("run/last.ckpt"), "weights").unwrap();
     let mut request = place.request("last.ckpt", 7);
-    request.name = "step=7.ckpt".to_owned();
-    let sealed = seal(&place.vault, &request).unwrap();
+    request.checkpoint.name = "step=7.ckpt".to_owned();
+    let sealed = seal(&place.vault, &request).unwrap().step;
     assert_eq!(sealed.record().shape, Shape::File);
     assert_eq!(
         fs::read(sealed.file_path(&path("step=7.ckpt"))).unwrap(),
@@ -115,10 +115,10 @@ fn another_filesystem_means_a_copy() {
     };
     let place = Place::new();
     let mut request = place.request("x", 1);
-    request.source = mount.0.path().join("step_1");
-    fs::create_dir(&request.source).unwrap();
-    fs::write(request.source.join("weights"), "weights").unwrap();
-    let sealed = seal(&place.vault, &request).unwrap();
+    request.checkpoint.source = mount.0.path().join("step_1");
+    fs::create_dir(&request.checkpoint.source).unwrap();
+    fs::write(request.checkpoint.source.join("weights"), "weights").unwrap();
+    let sealed = seal(&place.vault, &request).unwrap().step;
     assert_eq!(sealed.record().files[0].method, SnapshotMethod::Copy);
     assert_eq!(fs::read(sealed.file_path(&path("weights"))).unwrap(), b"weights");
 }
@@ -146,10 +146,13 @@ fn a_request_that_makes_no_sense_leaves_nothing() {
     let place = Place::new();
     place.checkpoint("step_1");
     let mut bad_name = place.request("step_1", 1);
-    bad_name.name = "../step_1".to_owned();
+    bad_name.checkpoint.name = "../step_1".to_owned();
     assert!(seal(&place.vault, &bad_name).is_err());
     let mut not_a_number = place.request("step_1", 1);
-    not_a_number.metrics.insert("loss".to_owned(), f64::NAN);
+    not_a_number
+        .checkpoint
+        .metrics
+        .insert("loss".to_owned(), f64::NAN);
     assert!(seal(&place.vault, &not_a_number).is_err());
     assert_eq!(
         error(seal(&place.vault, &place.request("missing", 1))).kind(),
@@ -164,7 +167,7 @@ fn everything_in_the_vault_is_private_whatever_the_umask() {
     rustix::process::umask(rustix::fs::Mode::empty());
     let place = Place::new();
     let mut request = place.request("step_1", 1);
-    request.links = LinkPolicy::Copy;
+    request.checkpoint.links = LinkPolicy::Copy;
     place.checkpoint("step_1");
     seal(&place.vault, &request).unwrap();
     let mut pending = vec![place.vault.root().to_path_buf()];
@@ -196,7 +199,7 @@ fn a_thousand_small_files_are_linked_not_copied() {
     for file in 0..1000 {
         fs::write(source.join(format!("shard-{file:04}")), vec![1_u8; 4096]).unwrap();
     }
-    let sealed = seal(&place.vault, &place.request("step_1", 1)).unwrap();
+    let sealed = seal(&place.vault, &place.request("step_1", 1)).unwrap().step;
     assert_eq!(sealed.record().files.len(), 1000);
     assert!(
         sealed
@@ -215,12 +218,12 @@ fn a_step_of_several_paths_is_sealed_as_one() {
     fs::write(place.at("run/info/step.json"), "{}").unwrap();
     fs::write(place.at("run/info.txt"), "not of the step").unwrap();
     let mut request = place.request("pair-7", 7);
-    request.source = place.at("run");
-    request.members = vec![path("actor"), path("info/step.json")];
-    let sealed = seal(&place.vault, &request).unwrap();
+    request.checkpoint.source = place.at("run");
+    request.checkpoint.members = vec![path("actor"), path("info/step.json")];
+    let sealed = seal(&place.vault, &request).unwrap().step;
     let record = sealed.record();
     assert_eq!((record.name.as_str(), record.shape), ("pair-7", Shape::Directory));
-    assert_eq!(record.members, request.members, "in their order");
+    assert_eq!(record.members, request.checkpoint.members, "in their order");
     let files: Vec<_> = record.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(
         files,

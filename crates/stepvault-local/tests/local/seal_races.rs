@@ -65,9 +65,10 @@ fn a_writer_at_work_is_caught_or_did_not_matter() {
             });
             for step in 2..42 {
                 let mut request = place.request("step_2", step);
-                request.links = links;
+                request.checkpoint.links = links;
                 match seal(&place.vault, &request) {
                     Ok(result) => {
+                        let result = result.step;
                         sealed += 1;
                         let file = result.record().file(&path("weights")).unwrap();
                         let bytes = fs::read(result.file_path(&file.path)).unwrap();
@@ -121,14 +122,14 @@ fn a_directory_in_motion_never_yields_half_a_step() {
         });
         for step in 1..60 {
             let mut request = place.request("step_1", step);
-            request.links = if step % 2 == 0 {
+            request.checkpoint.links = if step % 2 == 0 {
                 LinkPolicy::Auto
             } else {
                 LinkPolicy::Copy
             };
             match seal(&place.vault, &request) {
                 Ok(sealed) => {
-                    if let Ok(bytes) = fs::read(sealed.file_path(&path("moving"))) {
+                    if let Ok(bytes) = fs::read(sealed.step.file_path(&path("moving"))) {
                         assert!(b"first second".starts_with(&bytes), "{bytes:?}");
                     }
                 }
@@ -149,7 +150,7 @@ fn a_directory_in_motion_never_yields_half_a_step() {
 fn rewriting_a_hard_linked_file_in_place_is_noticed() {
     let place = Place::new();
     let root = place.checkpoint("step_1");
-    let sealed = seal(&place.vault, &place.request("step_1", 1)).unwrap();
+    let sealed = seal(&place.vault, &place.request("step_1", 1)).unwrap().step;
     let file = sealed.record().file(&path("trainer/.metadata")).unwrap();
     let open = || SourceFile::open(&sealed.file_path(&file.path), file);
     let reader = open().unwrap();

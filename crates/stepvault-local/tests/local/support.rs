@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
@@ -15,6 +14,7 @@ use stepvault_core::manifest::{FileEntry, PartManifest, Shape};
 use stepvault_core::nodes::Writer;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, Result};
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree;
@@ -61,12 +61,7 @@ impl Place {
             attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: id(step),
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
-            source: self.at("run").join(name),
-            members: Vec::new(),
-            origin: stepvault_core::step_origin::StepOrigin::default(),
-            name: name.to_owned(),
-            metrics: BTreeMap::new(),
-            links: LinkPolicy::Auto,
+            checkpoint: Checkpoint::of_path(&self.at("run").join(name), name),
             digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             expected: None,
             completes: None,
@@ -77,7 +72,7 @@ impl Place {
     pub(crate) fn sealed(&self, step: u64) -> SealedStep {
         let name = format!("step_{step}");
         self.checkpoint(&name);
-        seal(&self.vault, &self.request(&name, step)).unwrap()
+        seal(&self.vault, &self.request(&name, step)).unwrap().step
     }
 
     /// What an interrupted or failed operation may leave: nothing.

@@ -18,7 +18,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::metrics::MetricsSource;
-use stepvault_engine::push::{CheckpointToSeal, PushReport, RemoteOutcome, SourceCheck, check_source, push};
+use stepvault_engine::push::{
+    CheckpointToSeal, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at, push,
+};
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
@@ -154,21 +156,22 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         ));
     }
     let config = &tiers.settings.config;
-    let links = if arguments.copy {
+    let mut checkpoint = checkpoint_at(&arguments.source)?;
+    checkpoint.links = if arguments.copy {
         LinkPolicy::Copy
     } else {
         checked.links(config.local.links)
     };
-    let mut origin = checked.origin;
+    checkpoint.metrics = arguments.metric.into_iter().collect();
+    checkpoint.origin = checked.origin;
     if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {
+        let origin = &mut checkpoint.origin;
         (origin.watched, origin.directory) = (Some(watched), Some(directory));
     }
     let request = CheckpointToSeal {
         run: tiers.run_name().clone(),
-        source: arguments.source,
-        members: Vec::new(),
-        origin,
-        name: None,
+        checkpoint,
+        tree: None,
         step: arguments.step.or(checked.stated_step),
         attempt: tiers.settings.attempt(arguments.attempt)?,
         writer: tiers.writer.clone(),
@@ -177,14 +180,11 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         in_launch: true,
         not_before: None,
         live: None,
-        metrics: arguments.metric.into_iter().collect(),
         metrics_source: MetricsSource {
             file: tiers.run.metrics_file.clone(),
             pointers: tiers.run.metrics.clone(),
         },
-        links,
         digest: tiers.run.digest,
-        expected: None,
     };
     let patience = arguments.wait_for_nodes;
     let patience = patience.unwrap_or(config.upload.incomplete_after);

@@ -173,7 +173,6 @@ impl World {
     /// Seals as the agent does, while the trainer continues from time to time.
     async fn take_over(&mut self, ready: &Ready) {
         self.race().await;
-        let found = ready.unchanged();
         self.race().await;
         let attempts = self.vault.steps(&run_name()).unwrap().steps;
         let next = || {
@@ -182,27 +181,19 @@ impl World {
         };
         let number = ready.step.unwrap_or_else(next);
         let earlier = attempts.iter().filter(|step| step.id().step == number).count();
-        let sealed = found.and_then(|tree| {
-            let request = SealRequest {
-                run: run_name(),
-                attempt: stepvault_local::seal_record::AttemptOrigin::default(),
-                id: StepId::new(Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(), number),
-                writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
-                source: ready.origin.source.clone(),
-                members: ready.origin.members.clone(),
-                origin: ready.origin.recorded.clone(),
-                name: ready.origin.name.clone(),
-                metrics: BTreeMap::new(),
-                links: ready.links,
-                digest: stepvault_core::digest::DigestAlgorithm::Sha256,
-                expected: Some(tree),
-                completes: None,
-            };
-            seal(&self.vault, &request)
-        });
-        match sealed {
-            Ok(step) => {
-                self.check(ready, step);
+        let request = SealRequest {
+            run: run_name(),
+            attempt: stepvault_local::seal_record::AttemptOrigin::default(),
+            id: StepId::new(Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(), number),
+            writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
+            checkpoint: ready.checkpoint.clone(),
+            digest: stepvault_core::digest::DigestAlgorithm::Sha256,
+            expected: Some(ready.tree.clone()),
+            completes: None,
+        };
+        match seal(&self.vault, &request) {
+            Ok(sealed) => {
+                self.check(ready, sealed.step);
                 self.discovery.handled(ready);
             }
             Err(error) => {
