@@ -11,7 +11,7 @@
 //! - [`push::push`]: seals a finished checkpoint and uploads it to every remote.
 //! - [`restore::restore`], with [`restore::RestoreRequest`] and [`restore::RestoreReport`].
 //! - [`tier::run_remote::RunRemote`]: one run on one remote.
-//! - [`tier::catalog`]: what stands on a remote: commits, manifests, tombstones, pins, leases.
+//! - [`tier::catalog`]: what stands on a remote: commits, manifests, pins, the nodes of an attempt.
 //! - [`tier::step_state`]: which steps are visible, durable, given up.
 //! - [`prune`] and [`gc`]: deletion by rules, and deletion of orphans.
 //! - [`verify`]: compares what a tier holds with what was saved.

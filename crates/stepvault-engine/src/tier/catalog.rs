@@ -1,4 +1,4 @@
-//! Reads what a remote holds of a run: commits, manifests, pins, leases, tombstones.
+//! Reads what a remote holds of a run: commits, manifests, pins, the nodes of an attempt.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
