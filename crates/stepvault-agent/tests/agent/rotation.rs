@@ -118,7 +118,7 @@ async fn a_trainer_that_deletes_its_steps_before_they_are_sealed_is_warned_of() 
     for step in 1..=2 {
         assert!(node.recorder.lines_with(about).is_empty());
         let path = node.save_small(step, 0);
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::time::sleep(Duration::from_millis(2500)).await;
         std::fs::remove_dir_all(path).unwrap();
     }
     node.until_heard("2 vanished before they had been unchanged for 3600 s")
