@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::attempts::{AttemptTask, OpenRun};
 use crate::discovery::Discovery;
 use crate::other_writers::{OtherWriters, WatchedRun};
-use crate::remotes::{ServedRun, on_remote, remotes_of, served_runs, with_timeouts};
+use crate::remotes::{on_remote, remotes_of, served_runs, with_timeouts};
 use crate::retention::{LocalRetention, PruneTask, PrunedRun};
 use crate::sealer::{SealedRun, Sealer};
 use crate::shared::Shared;
@@ -34,7 +34,7 @@ impl Tasks {
     /// Creates the tasks; each run has a discovery if it is watched.
     pub(crate) fn new(shared: &Arc<Shared>, discoveries: Vec<Option<Discovery>>) -> Self {
         let (options, vault) = (&shared.options, &shared.vault.vault);
-        // Tasks have their timeouts in common, and each remembers by itself what it has read.
+        // Tasks share their timeouts; each remembers what it has read.
         let timed = with_timeouts(options);
         let open_run = |run: &RunSettings| {
             let placer = Placer {
@@ -80,7 +80,15 @@ impl Tasks {
         }
         let watched = served_runs(&timed, vault).into_iter().flat_map(|run| run.remotes);
         Self {
-            sealer: sealer(shared, served_runs(&timed, vault), discoveries),
+            sealer: Sealer {
+                shared: Arc::clone(shared),
+                runs: served_runs(&timed, vault)
+                    .into_iter()
+                    .zip(discoveries)
+                    .map(|(run, discovery)| SealedRun::new(run, discovery))
+                    .collect(),
+                not_before: None,
+            },
             attempts: AttemptTask {
                 shared: Arc::clone(shared),
                 runs: open_runs,
@@ -98,23 +106,5 @@ impl Tasks {
                 started_at: SystemClock.now(),
             },
         }
-    }
-}
-
-fn sealer(shared: &Shared, runs: Vec<ServedRun>, discoveries: Vec<Option<Discovery>>) -> Sealer {
-    let runs = runs.into_iter().zip(discoveries);
-    Sealer {
-        vault: shared.vault.clone(),
-        reporter: shared.reporter.clone(),
-        signals: Arc::clone(&shared.signals),
-        stop: shared.drain.stop.clone(),
-        drain: shared.drain.clone(),
-        announcements: Arc::clone(&shared.announcements),
-        options: Arc::clone(&shared.options),
-        runs: runs
-            .map(|(run, discovery)| SealedRun::new(run, discovery))
-            .collect(),
-        launch_since: shared.started_at,
-        not_before: None,
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{RunName, Step};
-use stepvault_core::nodes::Writer;
 use stepvault_core::placement::LiveSave;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -16,23 +15,18 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
-use stepvault_formats::find::Extent;
 use stepvault_local::checkpoint::Checkpoint;
 use tokio::time::Instant;
 
-use crate::announcements::{Announcement, Announcements, SealedFor};
-use crate::discovery::{Discovery, Ready, Wake, ready_alone};
-use crate::drain::state::DrainState;
-use crate::options::AgentOptions;
+use crate::announcements::{Announcement, SealedFor};
+use crate::discovery::{Discovery, Ready, ScanReport, Wake, ready_alone};
 use crate::outcome::{AfterFailedSeal, after_failed_seal};
 use crate::pause::{LONGEST, earliest};
 use crate::remotes::ServedRun;
-use crate::reporter::Reporter;
 use crate::retention::clean_source;
 use crate::retries::Retries;
-use crate::signals::Signals;
-use crate::stop::{Stop, StopReason};
-use crate::vault_access::VaultAccess;
+use crate::shared::Shared;
+use crate::stop::StopReason;
 use stepvault_local::clock::SystemClock;
 
 /// After the disk was full, nothing is sealed for this long, whatever else is ready.
@@ -101,17 +95,8 @@ impl SealedRun {
 /// The task that seals.
 #[derive(Debug)]
 pub(crate) struct Sealer {
-    pub(crate) vault: VaultAccess,
-    pub(crate) reporter: Reporter,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) stop: Stop,
-    pub(crate) drain: DrainState,
-    /// Announced steps.
-    pub(crate) announcements: Arc<Announcements>,
-    pub(crate) options: Arc<AgentOptions>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<SealedRun>,
-    /// Steps older than this were not written in the launch that this service is part of.
-    pub(crate) launch_since: Timestamp,
     /// While the disk is full, nothing is sealed before this time.
     pub(crate) not_before: Option<Instant>,
 }
@@ -123,13 +108,13 @@ impl Sealer {
         let mut wake = Some(Wake::new());
         let changed = wake.as_ref().map(Wake::changed).unwrap_or_default();
         let quiet_times = self.discoveries().map(Discovery::quiet_time);
-        let patience = quiet_times.max().unwrap_or_default() + self.options.agent.poll_interval;
+        let patience = quiet_times.max().unwrap_or_default() + self.shared.options.agent.poll_interval;
         let mut give_up = Instant::now() + patience;
         // What exists when a stop is requested is quiet by then; ages are known in whole seconds.
         let mut quiet_by = None;
         let until_quiet = patience + Duration::from_secs(1);
         loop {
-            let asked = self.stop.requested();
+            let asked = self.shared.drain.stop.requested();
             // Checked before the scan: this scan is the last one, and seals what is complete by now.
             let last = asked
                 .as_ref()
@@ -154,12 +139,12 @@ impl Sealer {
                 .zip(quiet_by)
                 .is_some_and(|(time, quiet_by)| time <= quiet_by && self.has_time_until(time));
             if last && !waits_for_quiet_time
-                || self.options.lifecycle.once && (scan_again.is_none() || Instant::now() >= give_up)
+                || self.shared.options.lifecycle.once && (scan_again.is_none() || Instant::now() >= give_up)
             {
                 break;
             }
             let already_asked = asked.is_some();
-            let regular = Instant::now() + self.options.agent.poll_interval;
+            let regular = Instant::now() + self.shared.options.agent.poll_interval;
             let next = scan_again
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
@@ -167,16 +152,16 @@ impl Sealer {
                 () = self.stop_requested(already_asked), if !waits_for_quiet_time => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = changed.notified() => tokio::time::sleep(GATHER).await,
-                () = self.announcements.wake.notified() => {}
+                () = self.shared.announcements.wake.notified() => {}
             }
         }
-        self.announcements.close();
+        self.shared.announcements.close();
         for index in 0..self.runs.len() {
             self.record_waiting(index);
         }
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
-                self.reporter.status.skipped(run.name(), &path, why);
+                self.shared.reporter.status.skipped(run.name(), &path, why);
             }
         }
         Ok(())
@@ -186,18 +171,23 @@ impl Sealer {
     /// from a client that waits for the end.
     async fn stop_requested(&self, already_asked: bool) {
         let now = |waits: bool| waits.then(Instant::now);
-        self.stop
+        self.shared
+            .drain
+            .stop
             .until(|request| now(!already_asked || !request.uses_all_of_its_time()))
             .await;
     }
 
     /// Finds out whether the vault knows launches, and records the beginning of this one for a later single round.
     async fn record_launch(&mut self) {
-        let vault = &self.vault.vault;
+        let vault = &self.shared.vault.vault;
         for run in &mut self.runs {
             run.knows_launches = knows_launches(vault, run.name()).await;
-            if let (Some(launch), false) = (&self.options.writer.launch, self.options.lifecycle.once) {
-                let recorded = record_beginning(vault, run.name(), launch, self.launch_since).await;
+            if let (Some(launch), false) = (
+                &self.shared.options.writer.launch,
+                self.shared.options.lifecycle.once,
+            ) {
+                let recorded = record_beginning(vault, run.name(), launch, self.shared.started_at).await;
                 if let Err(error) = recorded {
                     tracing::debug!(%error, run = %run.name(), "cannot record the beginning of the launch");
                 }
@@ -207,8 +197,8 @@ impl Sealer {
 
     /// Whether nothing can write a checkpoint any more.
     fn is_trainer_gone(&self) -> bool {
-        let request = self.stop.requested();
-        self.options.lifecycle.trainer_ended
+        let request = self.shared.drain.stop.requested();
+        self.shared.options.lifecycle.trainer_ended
             || request.is_some_and(|request| request.reason == StopReason::TrainerGone)
     }
 
@@ -218,14 +208,14 @@ impl Sealer {
         if self.is_trainer_gone() {
             return Some(Duration::ZERO);
         }
-        let has_ended =
-            (self.stop.requested()).is_some_and(|request| request.reason == StopReason::TrainerEnded);
-        let left = self.drain.time_left().until_the_end;
+        let has_ended = (self.shared.drain.stop.requested())
+            .is_some_and(|request| request.reason == StopReason::TrainerEnded);
+        let left = self.shared.drain.time_left().until_the_end;
         left.filter(|_| has_ended).map(|left| left / 2)
     }
 
     fn has_time_until(&self, time: Instant) -> bool {
-        let left = self.drain.time_left().until_the_end;
+        let left = self.shared.drain.time_left().until_the_end;
         left.is_none_or(|left| time < Instant::now() + left)
     }
 
@@ -233,10 +223,12 @@ impl Sealer {
     fn record_waiting(&self, index: usize) {
         let run = &self.runs[index];
         let waiting = run.discovery.as_ref().map(Discovery::waiting).unwrap_or_default();
-        if (self.options.lifecycle.once || self.stop.is_requested()) && !waiting.is_empty() {
-            let mut unsealed = self.reporter.status.unsealed_of(run.name(), usize::MAX);
+        if (self.shared.options.lifecycle.once || self.shared.drain.stop.is_requested())
+            && !waiting.is_empty()
+        {
+            let mut unsealed = self.shared.reporter.status.unsealed_of(run.name(), usize::MAX);
             unsealed.extend(waiting);
-            self.reporter.status.unsealed(run.name(), unsealed);
+            self.shared.reporter.status.unsealed(run.name(), unsealed);
         }
     }
 
@@ -249,8 +241,8 @@ impl Sealer {
         let mut scan_again: Option<Instant> = None;
         for index in 0..self.runs.len() {
             let run = self.runs[index].name().clone();
-            let is_last = self.stop.is_requested();
-            let announced = self.announcements.take(&run);
+            let is_last = self.shared.drain.stop.is_requested();
+            let announced = self.shared.announcements.take(&run);
             self.retry_announced(index).await;
             let Some(mut discovery) = self.runs[index].discovery.take() else {
                 for announcement in announced {
@@ -266,15 +258,15 @@ impl Sealer {
             if let Some(longest) = self.longest_quiet_time() {
                 discovery.shorten_quiet_time(longest);
             }
-            if is_last || self.options.lifecycle.once || self.is_trainer_gone() {
+            if is_last || self.shared.options.lifecycle.once || self.is_trainer_gone() {
                 discovery.accept_missing_files();
             }
-            if is_last && !self.reporter.status.has_final_scan(&run) {
+            if is_last && !self.shared.reporter.status.has_final_scan(&run) {
                 // There may be no time left after a pause.
                 discovery.allow_immediate_scan();
                 discovery.try_now();
             }
-            let vault = self.vault.vault.clone();
+            let vault = self.shared.vault.vault.clone();
             let (discovery, look) = blocking(move || {
                 let mut discovery = discovery;
                 // With an unreadable vault everything seems new; sealing then reports the vault's fault.
@@ -291,30 +283,7 @@ impl Sealer {
             self.runs[index]
                 .first_scan
                 .get_or_insert_with(|| discovery.keys());
-            let run = self.runs[index].name();
-            let about = format!("watch {run}");
-            match &look.fault {
-                Some(error) => self.reporter.warn_once(&about, &format!("{run}: {error}")),
-                None => self.reporter.resolved(&about),
-            }
-            for info in look.infos {
-                self.reporter.info(&format!("{run}: {info}"));
-            }
-            if let Some(news) = look.news {
-                self.reporter.info(&format!("{run}: {news}"));
-            }
-            if let Some(advice) = look.advice {
-                self.reporter
-                    .warn_once(&format!("series {run}"), &format!("{run}: {advice}"));
-            }
-            for (path, text) in look.warnings {
-                let about = format!("files of {}", path.display());
-                self.reporter.warn_once(&about, &format!("{run}: {text}"));
-            }
-            for (path, reason) in look.skipped {
-                tracing::info!(path = %path.display(), reason, "skipped");
-                self.reporter.status.skipped(run, &path, reason);
-            }
+            self.report_scan(self.runs[index].name(), &look);
             // Before the first step is sealed, which may take longer than the remaining time.
             self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
             for ready in &look.ready {
@@ -328,12 +297,15 @@ impl Sealer {
             self.report_unfinished(index, &discovery, &look.ready);
             self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
             if is_last {
-                self.reporter.status.scanned_at_end(self.runs[index].name());
+                self.shared
+                    .reporter
+                    .status
+                    .scanned_at_end(self.runs[index].name());
             }
             let cleaning = self.runs[index].cleaning.as_ref();
             let is_due = cleaning.is_some_and(|cleaning| cleaning.next <= Instant::now());
             // A single round cleans at its very end.
-            if is_due && !self.options.lifecycle.once {
+            if is_due && !self.shared.options.lifecycle.once {
                 discovery = self.clean(index, discovery).await?;
             }
             for time in [
@@ -348,6 +320,30 @@ impl Sealer {
         Ok(scan_again)
     }
 
+    /// Reports what a scan has found beside finished steps.
+    fn report_scan(&self, run: &RunName, look: &ScanReport) {
+        let reporter = &self.shared.reporter;
+        let about = format!("watch {run}");
+        match &look.fault {
+            Some(error) => reporter.warn_once(&about, &format!("{run}: {error}")),
+            None => reporter.resolved(&about),
+        }
+        for info in look.infos.iter().chain(&look.news) {
+            reporter.info(&format!("{run}: {info}"));
+        }
+        if let Some(advice) = &look.advice {
+            reporter.warn_once(&format!("series {run}"), &format!("{run}: {advice}"));
+        }
+        for (path, text) in &look.warnings {
+            let about = format!("files of {}", path.display());
+            reporter.warn_once(&about, &format!("{run}: {text}"));
+        }
+        for (path, reason) in &look.skipped {
+            tracing::info!(path = %path.display(), reason, "skipped");
+            reporter.status.skipped(run, path, reason.clone());
+        }
+    }
+
     /// Records what is finished but not sealed, for clients that ask what is durable.
     fn record_unsealed(&self, index: usize, discovery: Option<&Discovery>, fault: Option<&Error>) {
         let run = &self.runs[index];
@@ -358,7 +354,7 @@ impl Sealer {
             unsealed.extend(directory.map(|directory| (directory, why)));
         }
         unsealed.extend(run.retries.unsealed());
-        self.reporter.status.unsealed(run.name(), unsealed);
+        self.shared.reporter.status.unsealed(run.name(), unsealed);
     }
 
     /// Retries announced steps that could not be sealed, while they are unchanged.
@@ -374,20 +370,22 @@ impl Sealer {
     /// separately.
     fn report_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
         let run = self.runs[index].name();
-        let logged_after = if self.options.lifecycle.once {
+        let logged_after = if self.shared.options.lifecycle.once {
             Duration::ZERO
         } else {
-            self.options.agent.poll_interval * LOG_UNFINISHED_AFTER_POLLS
+            self.shared.options.agent.poll_interval * LOG_UNFINISHED_AFTER_POLLS
         };
         let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
         for (path, why) in self
+            .shared
             .reporter
             .status
             .unfinished(run, discovery.unfinished(), logged_after)
         {
             if !tried.contains(&path) {
                 let path = path.display();
-                self.reporter
+                self.shared
+                    .reporter
                     .info(&format!("{run}: {path} exists but is not sealed yet: {why}"));
             }
         }
@@ -408,13 +406,13 @@ impl Sealer {
     /// next time.
     async fn clean(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
         let run = &mut self.runs[index];
-        if self.stop.is_requested() {
+        if self.shared.drain.stop.is_requested() {
             return Ok(discovery);
         }
         let Some(cleaning) = &mut run.cleaning else {
             return Ok(discovery);
         };
-        cleaning.next = Instant::now() + self.options.agent.retention_interval;
+        cleaning.next = Instant::now() + self.shared.options.agent.retention_interval;
         let (discovery, steps) = blocking(move || {
             let steps = discovery.prunable_steps();
             Ok((discovery, steps))
@@ -424,17 +422,25 @@ impl Sealer {
         let cleaned = match steps {
             Ok(steps) => {
                 cleaning.turn = cleaning.turn.wrapping_add(1);
-                let (vault, name, turn) = (&self.vault.vault, run.served.name(), cleaning.turn);
-                clean_source(vault, &self.reporter, name, &run.served.remotes, steps, turn).await
+                let (vault, name, turn) = (&self.shared.vault.vault, run.served.name(), cleaning.turn);
+                clean_source(
+                    vault,
+                    &self.shared.reporter,
+                    name,
+                    &run.served.remotes,
+                    steps,
+                    turn,
+                )
+                .await
             }
             Err(error) => Err(error),
         };
         match cleaned {
-            Ok(()) => self.reporter.resolved(&about),
+            Ok(()) => self.shared.reporter.resolved(&about),
             Err(error) => {
                 let run = run.served.name();
                 let text = format!("{run}: cannot clean the trainer's own steps; they stay for now: {error}");
-                self.reporter.warn_once(&about, &text);
+                self.shared.reporter.warn_once(&about, &text);
             }
         }
         Ok(discovery)
@@ -484,9 +490,9 @@ impl Sealer {
         announcement: Announcement,
     ) -> Result<Option<Discovery>> {
         let id = announcement.id;
-        let profiles = Arc::clone(&self.options.profiles);
+        let profiles = Arc::clone(&self.shared.options.profiles);
         let profile = self.runs[index].served.settings.profile.clone();
-        let extent = Extent::of(&self.writer_of(index));
+        let extent = self.shared.options.extent_of(&self.runs[index].served.settings);
         let (mut discovery, ready) = blocking(move || {
             let there = announcement.check_unchanged().and_then(|()| match &discovery {
                 Some(discovery) => discovery.ready_there(&announcement),
@@ -521,28 +527,26 @@ impl Sealer {
             provisional: placed.is_provisional(),
             newly_sealed: matches!(placed, Placed::Sealed { new: true, .. }),
         });
-        self.announcements.settle(id, &result);
+        self.shared.announcements.settle(id, &result);
         Ok(discovery)
     }
 
     /// Notifies all interested tasks that a step is in the vault, or durable on every remote.
     fn on_sealed(&self, index: usize, ready: &Ready, placed: &Placed) {
-        self.reporter.resolved(&format!("seal {}", ready.path.display()));
+        self.shared
+            .reporter
+            .resolved(&format!("seal {}", ready.path.display()));
         if let Placed::Sealed { step, new, .. } = placed {
             if *new {
-                self.reporter.status.sealed(self.runs[index].name(), step.id());
-                self.signals.attempts.notify_one();
+                self.shared
+                    .reporter
+                    .status
+                    .sealed(self.runs[index].name(), step.id());
+                self.shared.signals.attempts.notify_one();
             }
-            self.signals.wake_uploads();
+            self.shared.signals.wake_uploads();
             // Space was used: the limits may be reached.
-            self.signals.eviction.notify_one();
-        }
-    }
-
-    fn writer_of(&self, index: usize) -> Writer {
-        Writer {
-            shared: self.runs[index].served.settings.shared,
-            ..self.options.writer.clone()
+            self.shared.signals.eviction.notify_one();
         }
     }
 
@@ -551,34 +555,32 @@ impl Sealer {
     async fn seal_checkpoint(&self, index: usize, ready: &Ready, is_resaved: bool) -> Result<Placed> {
         let run = &self.runs[index];
         let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
-        let has_appeared = !self.options.lifecycle.once && !run.first_scan.as_ref().is_some_and(was_there);
-        let is_live = has_appeared || is_resaved && !self.options.lifecycle.once;
+        let has_appeared =
+            !self.shared.options.lifecycle.once && !run.first_scan.as_ref().is_some_and(was_there);
+        let is_live = has_appeared || is_resaved && !self.shared.options.lifecycle.once;
         let checkpoint = ready.checkpoint.clone();
         let request = CheckpointToSeal {
             run: run.name().clone(),
             checkpoint: Checkpoint {
-                links: stricter(self.options.local.links, checkpoint.links),
+                links: stricter(self.shared.options.local.links, checkpoint.links),
                 ..checkpoint
             },
-            tree: Some(ready.tree.clone()),
+            tree: Some(Arc::clone(&ready.tree)),
             step: ready.step,
-            attempt: self.options.attempt,
-            writer: self.writer_of(index),
-            launch_since: self.launch_since,
+            attempt: self.shared.options.attempt,
+            writer: self.shared.options.writer_of(&run.served.settings),
+            launch_since: self.shared.started_at,
             // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
-            in_launch: self.options.lifecycle.once && !run.knows_launches || is_live,
-            not_before: is_live.then_some(self.launch_since),
+            in_launch: self.shared.options.lifecycle.once && !run.knows_launches || is_live,
+            not_before: is_live.then_some(self.shared.started_at),
             live: is_live.then_some(LiveSave {
                 after: run.live_below_highest,
             }),
-            metrics_source: MetricsSource {
-                file: run.served.settings.metrics_file.clone(),
-                pointers: run.served.settings.metrics.clone(),
-            },
+            metrics_source: MetricsSource::of(&run.served.settings),
             digest: run.served.settings.digest,
         };
-        let (access, remotes) = (self.vault.clone(), run.served.remotes.clone());
-        let (observer, early) = (Arc::clone(&self.reporter.observer), ready.early.clone());
+        let (access, remotes) = (self.shared.vault.clone(), run.served.remotes.clone());
+        let (observer, early) = (Arc::clone(&self.shared.reporter.observer), ready.early.clone());
         let work = tokio::task::spawn_local(async move {
             // Links that are sealed from stay until then.
             let _early = early;
@@ -601,7 +603,10 @@ impl Sealer {
         let after = after_failed_seal(error);
         match after {
             AfterFailedSeal::LeftAlone => {
-                self.reporter.status.skipped(run, &ready.path, reason.clone());
+                self.shared
+                    .reporter
+                    .status
+                    .skipped(run, &ready.path, reason.clone());
                 self.runs[index].retries.forget(&ready.path);
                 if error.is_pruned() {
                     if let Some(discovery) = discovery {
@@ -616,22 +621,24 @@ impl Sealer {
                         Some(discovery) => discovery.handled(ready),
                         None => {}
                     }
-                    self.reporter.warn_once(&about, &text);
+                    self.shared.reporter.warn_once(&about, &text);
                 }
                 return;
             }
             AfterFailedSeal::NoSpace => {
                 // The free space changes constantly; only the shortage itself is new.
-                self.reporter.warn_of_cause(&about, "no space", &text);
+                self.shared.reporter.warn_of_cause(&about, "no space", &text);
                 if ready.early.is_some() {
                     // They take the space of the files that the trainer has deleted.
                     self.runs[index].retries.forget(&ready.path);
                     return;
                 }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
-                self.signals.request_bytes(ready.tree.data_bytes());
+                self.shared.signals.request_bytes(ready.tree.data_bytes());
             }
-            AfterFailedSeal::Unfinished | AfterFailedSeal::Later => self.reporter.warn_once(&about, &text),
+            AfterFailedSeal::Unfinished | AfterFailedSeal::Later => {
+                self.shared.reporter.warn_once(&about, &text);
+            }
         }
         let longest = match after {
             AfterFailedSeal::NoSpace => LONGEST_FULL_DISK_PAUSE,

@@ -1,10 +1,5 @@
 //! How long records and plans take: a manifest of 1,000 files, and retention over 1,000 and 10,000 steps. A
 //! plan that takes ten times as long for ten times as many steps is linear.
-#![allow(
-    missing_docs,
-    clippy::expect_used,
-    reason = "a benchmark sets its own stage, and criterion's macros write no docs"
-)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,9 +1,4 @@
 //! How long looking at checkpoints takes: one file by its format, and a directory by all profiles.
-#![allow(
-    missing_docs,
-    clippy::expect_used,
-    reason = "a benchmark sets its own stage, and criterion's macros write no docs"
-)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

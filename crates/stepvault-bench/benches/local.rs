@@ -1,10 +1,4 @@
 //! How long the local tier takes: sealing a step of 1,000 files, digesting a part, scanning a tree.
-#![allow(
-    missing_docs,
-    clippy::disallowed_methods,
-    clippy::expect_used,
-    reason = "a benchmark sets its own stage, and criterion's macros write no docs"
-)]
 
 use std::hint::black_box;
 use std::path::Path;

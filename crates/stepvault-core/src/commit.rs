@@ -139,25 +139,25 @@ impl Commit {
     pub fn of(mut parts: Vec<FoundPart>) -> Result<Self> {
         parts.sort_by(|left, right| left.node.cmp(&right.node));
         let mut parts = parts.into_iter();
-        let Some(first) = parts.next() else {
+        let Some(mut first) = parts.next() else {
             return Err(Error::new(
                 ErrorKind::Failed,
                 "cannot commit a step without parts",
             ));
         };
-        let mut commit = first.commit.clone();
         for part in parts {
             if let Some(what) = first.difference(&part) {
                 return Err(Error::new(
                     ErrorKind::Conflict,
-                    format!("the parts of {} do not match", commit.id),
+                    format!("the parts of {} do not match", first.commit.id),
                 )
                 .on(format!("{} and {}", first.node, part.node))
                 .because(format!("they differ in {what}"))
                 .hint("the nodes saved different data under one step: save it again under a new attempt"));
             }
-            commit.add(part.commit);
+            first.commit.add(part.commit);
         }
+        let mut commit = first.commit;
         // The first node that names one counts.
         commit.best.sort_by(|one, other| one.name.cmp(&other.name));
         commit.best.dedup_by(|later, earlier| later.name == earlier.name);

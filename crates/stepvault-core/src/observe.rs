@@ -54,7 +54,8 @@ pub struct Operation<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// An operation on a step starts. `Finished`, `Failed`, or `Skipped` for a step that is kept, follows.
+    /// An operation on a step starts. `Finished`, `Failed`, or `Skipped` for a step that is kept, follows, unless a restore
+    /// goes on with another version of the step or an older one.
     Started(Operation<'a>),
     /// An operation succeeded.
     Finished {

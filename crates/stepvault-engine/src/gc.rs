@@ -16,8 +16,7 @@ use stepvault_remote::store::ObjectInfo;
 
 use crate::outage::is_outage;
 use crate::tier::catalog::{claimed_ids, commits, committed_ids, read_manifests};
-use crate::tier::leases::HeldLease;
-use crate::tier::leases::live_leases;
+use crate::tier::leases::{HeldLease, live_leases};
 use crate::tier::removed::{RemovedSteps, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tombstones::{local_now, pardon, remove_tombstones_of_kept, tombstone};

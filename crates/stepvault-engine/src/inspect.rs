@@ -14,10 +14,9 @@ use stepvault_formats::deep::{DeepCheck, read_step};
 use stepvault_formats::detect::{Detection, detect};
 use stepvault_formats::find::{
     Completeness, Extent, FindOptions, Found, FoundStep, QuietRule, RunBelow, find_steps, runs_below,
-    says_newest,
 };
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet, last_component};
-use stepvault_formats::step_name::looks_like_a_step;
+use stepvault_formats::step_name::{looks_like_a_step, says_newest};
 use stepvault_formats::tree::Tree;
 use stepvault_formats::warnings::warnings;
 use stepvault_local::survey::{SurveyFiles, survey};

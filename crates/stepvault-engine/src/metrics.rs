@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use stepvault_core::config::RunSettings;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::read_bounded;
@@ -17,6 +18,16 @@ pub struct MetricsSource {
     pub file: Option<RelativePath>,
     /// JSON pointers (RFC 6901) by metric name.
     pub pointers: BTreeMap<String, String>,
+}
+
+impl MetricsSource {
+    /// Returns where the checkpoints of a run contain metrics.
+    pub fn of(run: &RunSettings) -> Self {
+        Self {
+            file: run.metrics_file.clone(),
+            pointers: run.metrics.clone(),
+        }
+    }
 }
 
 /// Reads the metrics of the checkpoint at `root`. Missing and non-numeric values are left out: a step without the

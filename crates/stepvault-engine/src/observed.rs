@@ -4,7 +4,8 @@ use stepvault_core::Error;
 use stepvault_core::observe::{Event, Observer, Operation};
 use tokio::time::Instant;
 
-/// An operation that was reported as started. Exactly one of its methods reports how it ended.
+/// An operation that was reported as started. At most one of its methods reports how it ended: none does where a restore
+/// goes on with another version or an older step.
 #[derive(Debug)]
 pub(crate) struct ObservedOperation<'a> {
     observer: &'a dyn Observer,

@@ -2,6 +2,7 @@
 //! of another number, and a step that lacks files which all earlier ones have.
 
 use serde::Deserialize;
+use stepvault_core::words;
 
 use crate::find::{Found, FoundStep};
 use crate::profile::last_component;
@@ -64,12 +65,8 @@ pub fn warnings(found: &Found, tree: &Tree, files: &dyn OpenFile) -> Vec<String>
 
 /// Returns what a step lacks of the files that all earlier ones have, as a part of a sentence.
 pub fn lacks(missing: &[String]) -> String {
-    let named: Vec<&str> = missing.iter().take(MAX_NAMED).map(String::as_str).collect();
-    let more = match missing.len().saturating_sub(MAX_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("lacks {}{more}, which all earlier steps have", named.join(", "))
+    let named = words::first_of(missing, MAX_NAMED, 0);
+    format!("lacks {named}, which all earlier steps have")
 }
 
 /// Returns the number that a file of a step states, with the file; `None` if no file that is known to do so states one,

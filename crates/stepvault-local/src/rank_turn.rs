@@ -53,10 +53,6 @@ struct RankResult {
 
 impl Record for RankResult {
     const WHAT: &'static str = "result of a rank's restore";
-
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// Checks that a rank's process exists.

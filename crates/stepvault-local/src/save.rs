@@ -373,8 +373,4 @@ struct SaveOutcome {
 
 impl Record for SaveOutcome {
     const WHAT: &'static str = "outcome of a staged step";
-
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
 }

@@ -76,7 +76,8 @@ where
     Ok(listed)
 }
 
-fn malformed(what: &str, url: &str, why: &str) -> Error {
+/// Returns the error for a listing that breaks the rules of its API.
+pub(crate) fn malformed(what: &str, url: &str, why: &str) -> Error {
     Error::new(ErrorKind::Failed, what)
         .on(url)
         .because(format!("the store's listing is malformed: {why}"))

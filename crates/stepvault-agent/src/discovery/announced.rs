@@ -1,7 +1,9 @@
 //! Announced steps: they need no quiet time, but all other checks apply.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
@@ -100,7 +102,7 @@ pub(crate) fn ready_alone(
 ) -> Result<Ready> {
     let path = &announcement.path;
     let name = name_of(announcement)?.to_owned();
-    let checked = check_source(path, profiles, profile, extent, &SystemClock);
+    let checked = check_source(path, profiles, profile, extent, SystemClock.now());
     let mut checkpoint = Checkpoint::of_path(path, name.as_str());
     checkpoint.links = checked.links(checkpoint.links);
     checkpoint.origin.rewritten = checked.origin.rewritten;
@@ -129,7 +131,7 @@ fn ready(
         key,
         path: announcement.path.clone(),
         step,
-        tree: checkpoint.scan()?,
+        tree: Arc::new(checkpoint.scan()?),
         checkpoint,
         early: None,
     })

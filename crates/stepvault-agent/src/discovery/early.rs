@@ -79,7 +79,7 @@ impl Discovery {
             path: self.directory.join(&step.path),
             checkpoint,
             step: number,
-            tree,
+            tree: Arc::new(tree),
             early: Some(Arc::clone(links)),
         })
     }

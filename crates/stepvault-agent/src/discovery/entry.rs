@@ -46,7 +46,7 @@ pub(super) enum EntryOutcome {
     Ready(Tree),
 }
 
-/// The findings of one scan, by which its entries are checked.
+/// What one scan has found; its entries are checked against it.
 pub(super) struct ScanFacts<'a> {
     pub(super) directory: &'a Path,
     pub(super) profile: &'a Profile,

@@ -109,7 +109,7 @@ pub(crate) struct Ready {
     /// Its number; the next one of the run, if neither its name nor its content tells it.
     pub(crate) step: Option<Step>,
     /// Its files when it was found finished: it is sealed only if they are unchanged.
-    pub(crate) tree: Tree,
+    pub(crate) tree: Arc<Tree>,
     /// The links that it is sealed from, if the trainer has deleted its own files.
     pub(crate) early: Option<Arc<EarlyLinks>>,
 }
@@ -192,10 +192,7 @@ impl Discovery {
                 Choice::of(profile, ignored)
             }
         };
-        let quiet_time = match run.complete {
-            Completion::Auto(time) | Completion::Quiet(time) => Some(time),
-            Completion::Marker(_) | Completion::Rename => None,
-        };
+        let quiet_time = run.complete.quiet_time();
         let expected_within = quiet_time.unwrap_or(RunSettings::DEFAULT_QUIET_TIME);
         Ok(Some(Self {
             directory,

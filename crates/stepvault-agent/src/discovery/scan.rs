@@ -1,6 +1,7 @@
 //! Scans a watched directory for finished steps.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::Step;
@@ -312,7 +313,7 @@ impl ScanFacts<'_> {
                     key: step.path.clone(),
                     path,
                     checkpoint,
-                    tree,
+                    tree: Arc::new(tree),
                     early: None,
                 })
             }

@@ -171,7 +171,7 @@ pub(super) fn identity(
     Ok((number, checkpoint))
 }
 
-/// Records the steps that a checkpoint names as the best, and the links by which the trainer finds it.
+/// Records the steps that a checkpoint names as the best, and the links that lead the trainer to it.
 pub(super) fn add_names(checkpoint: &mut Checkpoint, best: Vec<BestName>, found: &Found, step: &FoundStep) {
     let name = last_component(&step.path);
     let links = found.links_to(step).into_iter().map(|path| {

@@ -134,12 +134,17 @@ impl AgentOptions {
         self
     }
 
-    /// Returns how much of each step a run's directory holds.
-    pub(crate) fn extent_of(&self, run: &RunSettings) -> Extent {
-        Extent::of(&Writer {
+    /// Returns the writer of a run's steps.
+    pub(crate) fn writer_of(&self, run: &RunSettings) -> Writer {
+        Writer {
             shared: run.shared,
             ..self.writer.clone()
-        })
+        }
+    }
+
+    /// Returns how much of each step a run's directory holds.
+    pub(crate) fn extent_of(&self, run: &RunSettings) -> Extent {
+        Extent::of(&self.writer_of(run))
     }
 
     /// Refuses directories that the service writes to and that its unit or container makes read-only: the vault,

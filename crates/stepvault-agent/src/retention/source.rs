@@ -34,7 +34,7 @@ struct Decision {
 #[derive(Debug)]
 enum Verdict {
     /// It is durable under this identity, and is removed if it is unchanged.
-    Remove(StepId, Box<Tree>),
+    Remove(StepId, Arc<Tree>),
     /// It stays, with the cause.
     Keep(String),
 }
@@ -129,20 +129,14 @@ async fn judge(
         .filter(|remote| remote.settings.required)
         .cloned()
         .collect();
-    let checkpoint = ScannedCheckpoint {
-        source: prunable.checkpoint.source.clone(),
-        step: prunable.step,
-        tree: Arc::new(tree.clone()),
-        name: prunable.checkpoint.name.clone(),
-        origin: prunable.checkpoint.origin.clone(),
-        has_members: !prunable.checkpoint.members.is_empty(),
-        // What is deleted is read before.
-        proven: None,
-    };
+    let tree = Arc::new(tree);
+    // What is deleted is read before.
+    let proven = None;
+    let checkpoint = ScannedCheckpoint::new(&prunable.checkpoint, prunable.step, Arc::clone(&tree), proven);
     let held = held_by_all(&required, &checkpoint, observer).await?;
     Ok(match held {
         None => Verdict::Keep("not every required remote holds it".to_owned()),
         Some(id) if pins.iter().any(|pin| pin.id == id) => Verdict::Keep("it is pinned".to_owned()),
-        Some(id) => Verdict::Remove(id, Box::new(tree)),
+        Some(id) => Verdict::Remove(id, tree),
     })
 }

@@ -98,9 +98,8 @@ pub fn faults_error(what: &str, faults: &[Finding]) -> Error {
         ErrorKind::Usage
     };
     let error = Error::new(kind, what);
-    let hint = |fault: &Finding| fault.hint.clone().unwrap_or_default();
     match faults {
-        [only] => error.on(only).hint(hint(only)),
+        [only] => error.on(only).hint(only.hint.as_deref().unwrap_or_default()),
         several => {
             let line = |fault: &Finding| match &fault.hint {
                 Some(hint) => format!("\n  {fault} ({hint})"),

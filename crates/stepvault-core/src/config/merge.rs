@@ -35,7 +35,7 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Returns no values, of which those of this schema may be set.
+    /// Returns a set without values, to which values of this schema may be added.
     pub(super) fn new(schema: &'static Schema) -> Self {
         Self {
             schema: Some(schema),

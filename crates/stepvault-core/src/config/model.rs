@@ -245,6 +245,16 @@ pub enum Completion {
     Quiet(Duration),
 }
 
+impl Completion {
+    /// Returns how long a step must stay unchanged where inactivity proves that it is finished.
+    pub fn quiet_time(&self) -> Option<Duration> {
+        match self {
+            Self::Auto(time) | Self::Quiet(time) => Some(*time),
+            Self::Rename | Self::Marker(_) => None,
+        }
+    }
+}
+
 /// `[run."NAME"]`
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]

@@ -134,17 +134,15 @@ fn check_completion(table: &mut Section<'_>, run: &RunSettings) {
         table.fault("marker", "complete = \"marker\" requires the marker's name", hint);
     }
     let is_automatic = matches!(run.complete, Completion::Auto(_));
-    let is_timed = matches!(run.complete, Completion::Quiet(_) | Completion::Auto(_));
-    if let Completion::Quiet(time) | Completion::Auto(time) = run.complete
-        && time.is_zero()
-    {
+    let quiet_time = run.complete.quiet_time();
+    if quiet_time.is_some_and(|time| time.is_zero()) {
         let why = "it is zero: a step would be sealed while it is still being written";
         let hint = "write how long a step must stay unchanged: \"60s\"";
         table.fault("quiet-time", why, hint);
     }
     for (key, is_used, value) in [
         ("marker", by_marker, "marker"),
-        ("quiet-time", is_timed, "quiet"),
+        ("quiet-time", quiet_time.is_some(), "quiet"),
         ("profile", is_automatic, "auto"),
         ("series", is_automatic, "auto"),
     ] {

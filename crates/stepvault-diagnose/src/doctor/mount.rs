@@ -11,9 +11,20 @@ pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
         return check.pass("the filesystem's type is unknown");
     };
     let words = facts.words();
-    let (what, remedy) = match facts.nature() {
-        Nature::ReadOnly => return read_only(&check, facts),
-        _ if facts.read_only => return read_only(&check, facts),
+    let nature = if facts.read_only {
+        Nature::ReadOnly
+    } else {
+        facts.nature()
+    };
+    let (what, remedy) = match nature {
+        Nature::ReadOnly => {
+            let remedy = format!(
+                "mount it writable (mount -o remount,rw '{}'); check the kernel log first: the kernel makes a \
+                 filesystem read-only after a disk error",
+                facts.mount_point
+            );
+            return check.fail(format!("{words}: mounted read-only"), remedy);
+        }
         Nature::Disk => return check.pass(words),
         Nature::Unknown => {
             return check.pass(format!("{words}: a filesystem type that stepvault does not know"));
@@ -38,17 +49,6 @@ pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
         ),
     };
     check.warn(format!("{words}: {what}"), remedy)
-}
-
-fn read_only(check: &Check, facts: &MountFacts) -> Finding {
-    check.fail(
-        format!("{}: mounted read-only", facts.words()),
-        format!(
-            "mount it writable (mount -o remount,rw '{}'); check the kernel log first: the kernel makes a \
-             filesystem read-only after a disk error",
-            facts.mount_point
-        ),
-    )
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::config::Completion;
 use stepvault_core::disk_facts::{Leftover, LeftoverKind};
 use stepvault_core::forecast::Taken;
 use stepvault_core::timestamp::Timestamp;
@@ -68,10 +67,7 @@ pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History 
     };
     history.leftovers = leftovers::among_checkpoints(watch, place.vault, now);
     let settings = &place.run.settings;
-    let quiet_seconds = match settings.complete {
-        Completion::Auto(quiet) | Completion::Quiet(quiet) => quiet.as_secs(),
-        Completion::Rename | Completion::Marker(_) => 0,
-    };
+    let quiet_seconds = settings.complete.quiet_time().map_or(0, |time| time.as_secs());
     let request = InspectRequest {
         profiles: place.profiles,
         profile: settings.profile.as_deref(),

@@ -117,7 +117,7 @@ pub(super) async fn within<T: Send + 'static>(
     within_grace(deadline, Duration::ZERO, look).await
 }
 
-/// Like [`within`], for work that ends by itself at the deadline unless it hangs.
+/// Like [`within`], for work that observes the deadline, and is abandoned a little later only if it hangs.
 pub(super) async fn within_grace<T: Send + 'static>(
     deadline: Duration,
     grace: Duration,

@@ -15,6 +15,7 @@ use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
+use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::compare::{has_bytes_of_entries, has_bytes_of_entry, has_file_of};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
@@ -47,6 +48,19 @@ pub struct ScannedCheckpoint {
 }
 
 impl ScannedCheckpoint {
+    /// Returns a checkpoint with these files as a step of this number; `proven` as which the vault has seen the very files.
+    pub fn new(checkpoint: &Checkpoint, step: Step, tree: Arc<Tree>, proven: Option<StepId>) -> Self {
+        Self {
+            source: checkpoint.source.clone(),
+            step,
+            tree,
+            name: checkpoint.name.clone(),
+            origin: checkpoint.origin.clone(),
+            has_members: !checkpoint.members.is_empty(),
+            proven,
+        }
+    }
+
     /// Returns a sealed step as a checkpoint, as it was sealed.
     pub(super) fn of_sealed(step: &SealedStep) -> Self {
         let record = step.record();

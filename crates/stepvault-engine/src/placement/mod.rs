@@ -11,7 +11,7 @@ use stepvault_core::Result;
 use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::placement::{
     Concern, Content, Decision, Evidence, Facts, KnownStep, LeftAlone, Line, Placement, decide,
 };
@@ -315,10 +315,10 @@ pub fn evidence_text(evidence: &Evidence) -> String {
 
 /// Reports the remarks on a decision.
 pub(crate) fn report(decision: &Decision, observer: &Arc<dyn Observer>) {
-    for message in &remarks(decision) {
-        observer.on_event(&match decision.concern {
-            Some(_) => Event::Warning { message },
-            None => Event::Info { message },
-        });
+    for message in remarks(decision) {
+        match decision.concern {
+            Some(_) => observer.warn(message),
+            None => observer.info(message),
+        }
     }
 }

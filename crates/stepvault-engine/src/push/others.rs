@@ -10,7 +10,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use crate::blocking::blocking;
+use crate::blocking::sealed_steps;
 use crate::notes::{read_list, write_list};
 use crate::seen_checkpoints::seen_ids;
 use crate::tier::catalog::{committed_ids, read_commit};
@@ -43,8 +43,7 @@ pub(super) async fn steps_of_others(
     let Some(run) = remotes.first().map(|remote| remote.keys.run()) else {
         return Ok(Vec::new());
     };
-    let (reader, of_run) = (vault.clone(), run.clone());
-    let sealed = blocking(move || reader.steps(&of_run)).await?.steps;
+    let sealed = sealed_steps(vault, run).await?.steps;
     let mut own = seen_ids(vault, run).await?;
     own.extend(sealed.iter().map(SealedStep::id));
     let mut list: Vec<Pushed> = read_list(vault, run, NOTE).await?;

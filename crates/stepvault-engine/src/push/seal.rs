@@ -44,7 +44,7 @@ pub struct CheckpointToSeal {
     /// What it is sealed from. Its metrics override those that the checkpoint contains.
     pub checkpoint: Checkpoint,
     /// Its files when it was judged complete; `None` to list them now. It is sealed only if they are unchanged.
-    pub tree: Option<Tree>,
+    pub tree: Option<Arc<Tree>>,
     /// Its step; `None` to parse it from the name, or to take the next number where the path is rewritten.
     pub step: Option<Step>,
     /// Its attempt; `None` to determine it.
@@ -188,7 +188,7 @@ pub async fn seal_checkpoint(
         remotes,
         observer,
         request,
-        tree: Arc::new(tree),
+        tree,
         sealed,
         is_in_order,
     };
@@ -256,12 +256,12 @@ pub async fn seal_checkpoint(
 }
 
 /// Returns the files of a checkpoint: as they were judged, or as they are now.
-async fn tree_of(request: &mut CheckpointToSeal) -> Result<Tree> {
+async fn tree_of(request: &mut CheckpointToSeal) -> Result<Arc<Tree>> {
     let tree = if let Some(judged) = request.tree.take() {
         judged
     } else {
         let checkpoint = request.checkpoint.clone();
-        blocking(move || checkpoint.scan()).await?
+        Arc::new(blocking(move || checkpoint.scan()).await?)
     };
     if tree.files.is_empty() {
         return Err(Error::at(
@@ -286,16 +286,7 @@ struct Identified {
 impl Sealing<'_> {
     /// Returns the checkpoint as a step of this number; `proven` as which the vault has seen its very files.
     pub(super) fn scanned(&self, step: Step, proven: Option<StepId>) -> ScannedCheckpoint {
-        let checkpoint = &self.request.checkpoint;
-        ScannedCheckpoint {
-            source: checkpoint.source.clone(),
-            step,
-            tree: Arc::clone(&self.tree),
-            name: checkpoint.name.clone(),
-            origin: checkpoint.origin.clone(),
-            has_members: !checkpoint.members.is_empty(),
-            proven,
-        }
+        ScannedCheckpoint::new(&self.request.checkpoint, step, Arc::clone(&self.tree), proven)
     }
 
     fn summary(&self, id: StepId) -> StepSummary {

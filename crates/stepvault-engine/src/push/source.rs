@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use stepvault_core::clock::Clock;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::step_origin::StepOrigin;
-use stepvault_formats::find::{Extent, FindOptions, says_newest};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::find::{Extent, FindOptions};
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
+use stepvault_formats::step_name::says_newest;
 
 use crate::inspect::{InspectRequest, InspectedStep, inspect};
 
@@ -41,7 +42,7 @@ pub fn check_source(
     profiles: &ProfileSet,
     profile: Option<&str>,
     extent: Extent,
-    clock: &dyn Clock,
+    now: Timestamp,
 ) -> SourceCheck {
     let request = InspectRequest {
         profiles,
@@ -53,7 +54,7 @@ pub fn check_source(
             ..FindOptions::default()
         },
     };
-    let Ok(inspection) = inspect(source, &request, clock.now()) else {
+    let Ok(inspection) = inspect(source, &request, now) else {
         return SourceCheck {
             is_overwritten_in_place: true,
             ..SourceCheck::default()

@@ -60,7 +60,7 @@ impl RemoteCache {
         }
     }
 
-    /// Returns a note; `None` if there is none or it is damaged: it is then written again.
+    /// Returns a note; `None` if it is missing or damaged: it is then written again.
     ///
     /// # Errors
     /// When the vault cannot be read.

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt, stream};
-
 use stepvault_core::codec::{FORMAT, Record};
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;

@@ -43,7 +43,7 @@ pub(crate) async fn guarantees(
 ) -> Result<StoreGuarantees> {
     let identity = identity(remote, archive);
     let now = SystemClock.now();
-    // An unreadable record is none.
+    // An unreadable record counts as missing.
     if let Ok(Some(probed)) = remote.cache(vault).read::<Probed>(Note::Guarantees).await
         && probed.identity == identity
         && probed.guarantees.algorithm == algorithm

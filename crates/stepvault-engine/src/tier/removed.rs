@@ -21,7 +21,7 @@ use crate::outage::is_outage;
 pub struct RemovedSteps {
     /// Those that still have a tombstone.
     pub tombstoned: BTreeSet<StepId>,
-    /// Those of which only the record of retired steps is left.
+    /// The steps that only the record of retired steps still names.
     pub retired: RetiredSteps,
     /// The numbers of the records that hold the retired ones.
     pub(crate) retired_records: BTreeSet<u64>,

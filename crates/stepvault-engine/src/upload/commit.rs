@@ -21,8 +21,7 @@ use crate::blocking::blocking;
 use crate::content::record_matches_manifest;
 use crate::outage::is_outage;
 use crate::tier::catalog::{present_parts, read_found_parts, read_part_manifest};
-use crate::tier::removed::RECENT_REMOVAL_CHECK;
-use crate::tier::removed::{ensure_likely_not_removed, ensure_not_removed};
+use crate::tier::removed::{RECENT_REMOVAL_CHECK, ensure_likely_not_removed, ensure_not_removed};
 use crate::tier::step_state::is_durable_on;
 use crate::verify::{CommittedParts, Depth};
 

@@ -26,8 +26,7 @@ use super::digests::SharedDigests;
 use crate::cpu_share::CpuShare;
 use crate::memory::MemoryBudget;
 use crate::observed::ObservedOperation;
-use crate::tier::measured::guarantees;
-use crate::tier::measured::{recall_concurrency, remember_concurrency};
+use crate::tier::measured::{guarantees, recall_concurrency, remember_concurrency};
 use crate::tier::run_remote::RunRemote;
 
 /// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
@@ -175,11 +174,11 @@ impl UploadSession {
             },
         );
         let sent = self.send(sealed, begun).await;
-        remember_concurrency(&self.remote, &self.vault).await;
         match &sent {
             Ok(_) => transfer.finished(self.copied_bytes().saturating_sub(copied_before)),
             Err(error) => transfer.failed(error),
         }
+        remember_concurrency(&self.remote, &self.vault).await;
         sent
     }
 

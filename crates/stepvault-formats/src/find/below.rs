@@ -5,11 +5,11 @@ use std::io;
 
 use stepvault_core::timestamp::Timestamp;
 
-use super::{FindOptions, FoundStep, find_steps, says_newest};
+use super::{FindOptions, FoundStep, find_steps};
 use crate::detect::detect;
 use crate::profile::{GENERIC, ProfileSet, last_component};
 use crate::source::ReadAt;
-use crate::step_name::looks_like_a_step;
+use crate::step_name::{looks_like_a_step, says_newest};
 use crate::temporary::is_temporary;
 use crate::tree::{OpenFile, Tree, joined};
 

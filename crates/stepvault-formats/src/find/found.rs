@@ -13,7 +13,7 @@ use crate::pointer::PointerFound;
 use crate::profile::template::{last_component, parent_prefix};
 use crate::profile::{GENERIC, PointerRole, Profile, Proof, Series, UnitRule};
 use crate::step_name;
-use crate::tree::{EntryKind, OpenFile, Tree};
+use crate::tree::{EntryKind, OpenFile, Tree, is_inside};
 
 /// How long after a step a trainer may write the same state under a name without a number, in seconds.
 pub const LONGEST_SAVE_SECONDS: u64 = 600;
@@ -224,6 +224,22 @@ pub struct Found {
 }
 
 impl Found {
+    /// Returns the names of the links that must lead to a step when it is restored: those that lead to it, and those that
+    /// the trainer moves from an earlier step to the newest. Each is in the directory of the step.
+    pub fn links_to(&self, step: &FoundStep) -> Vec<&str> {
+        let number_of = |path: &str| self.steps.iter().find(|other| other.path == path)?.step;
+        let is_its = |link: &&LinkFound| {
+            let is_moved = !last_component(&link.path).to_ascii_lowercase().contains("best");
+            let is_beside = parent_prefix(&link.path) == parent_prefix(&step.path);
+            is_beside && (link.step == step.path || is_moved && number_of(&link.step) < step.step)
+        };
+        self.links
+            .iter()
+            .filter(is_its)
+            .map(|link| link.path.as_str())
+            .collect()
+    }
+
     /// Returns the steps that a step of these calls the best so far, which may be itself: those that its content states,
     /// and those that the trainer's pointer names.
     pub fn best_of(
@@ -327,32 +343,11 @@ pub(super) fn links(steps: &[FoundStep], is_pointer: impl Fn(&str) -> bool, tree
             let own = format!("{place}{}", last_component(target.trim_end_matches('/')));
             let step = steps.iter().find(|step| step.members.contains(&own))?;
             // A link inside a step is stored with it.
-            let is_inside = step
-                .members
-                .iter()
-                .any(|member| place.starts_with(&format!("{member}/")));
-            (!is_inside).then(|| LinkFound {
+            let is_in_step = step.members.iter().any(|member| is_inside(place, member));
+            (!is_in_step).then(|| LinkFound {
                 path: path.to_owned(),
                 step: step.path.clone(),
             })
         });
     found.collect()
-}
-
-impl Found {
-    /// Returns the names of the links that must lead to a step when it is restored: those that lead to it, and those that
-    /// the trainer moves from an earlier step to the newest. Each is in the directory of the step.
-    pub fn links_to(&self, step: &FoundStep) -> Vec<&str> {
-        let number_of = |path: &str| self.steps.iter().find(|other| other.path == path)?.step;
-        let is_its = |link: &&LinkFound| {
-            let is_moved = !last_component(&link.path).to_ascii_lowercase().contains("best");
-            let is_beside = parent_prefix(&link.path) == parent_prefix(&step.path);
-            is_beside && (link.step == step.path || is_moved && number_of(&link.step) < step.step)
-        };
-        self.links
-            .iter()
-            .filter(is_its)
-            .map(|link| link.path.as_str())
-            .collect()
-    }
 }

@@ -23,7 +23,6 @@ use stepvault_core::timestamp::Timestamp;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::template::last_component;
 use crate::profile::{GENERIC, Profile, UnitRule};
-pub use crate::step_name::says_newest;
 use crate::tree::{OpenFile, Tree};
 pub use below::{RunBelow, runs_below};
 use companions::add_texts;

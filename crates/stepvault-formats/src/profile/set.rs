@@ -197,6 +197,22 @@ mod tests {
 
     use super::*;
 
+    const MINE: &str = r#"[run.r]
+watch = "/w"
+
+[[profile]]
+name = "mine"
+description = "my own trainer"
+links = "hard"
+detect = [{ all = ["snap-*/DONE"], specificity = 90 }]
+resume = { by = "highest-number", text = "train --from {path}" }
+[[profile.series]]
+name = "steps"
+kind = "directory"
+path = 'snap-(?<step>[0-9]+)'
+complete = { proof = { marker = ["DONE"] } }
+"#;
+
     #[test]
     fn every_built_in_profile_can_be_read_and_is_valid() {
         let others = [
@@ -236,27 +252,6 @@ mod tests {
         };
         assert!(files[0].is_match("out[1]/DONE") && !files[0].is_match("out1/DONE"));
     }
-}
-
-#[cfg(test)]
-mod own_tests {
-    use super::*;
-
-    const MINE: &str = r#"[run.r]
-watch = "/w"
-
-[[profile]]
-name = "mine"
-description = "my own trainer"
-links = "hard"
-detect = [{ all = ["snap-*/DONE"], specificity = 90 }]
-resume = { by = "highest-number", text = "train --from {path}" }
-[[profile.series]]
-name = "steps"
-kind = "directory"
-path = 'snap-(?<step>[0-9]+)'
-complete = { proof = { marker = ["DONE"] } }
-"#;
 
     fn faults(text: &str) -> Vec<(Option<usize>, String)> {
         let faults = ProfileSet::with_own(text).unwrap_err();

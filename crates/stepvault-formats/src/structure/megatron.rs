@@ -65,8 +65,8 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
         broken!("{shards} is missing, and tensors cannot be found without it")
     })?;
     let common = joined(directory, COMMON_NAME);
-    if tree.is_file(&common) {
-        written(tree, &common, || empty(&common))?;
+    if tree.file_size_bytes(&common) == Some(0) {
+        return Err(empty(&common));
     }
     let integrity = joined(directory, INTEGRITY_NAME);
     for name in listed_digests(tree, directory, files)?.keys() {

@@ -1,6 +1,7 @@
 //! Any file of `torch.save`, recognized by its first and last bytes: a zip archive, the legacy format, or a plain
 //! pickle.
 
+use super::zip::FIRST_BYTES;
 use super::{pickle_file, torch_legacy, torch_zip};
 use crate::pickle::Pickle;
 use crate::soundness::{Fault, read_head, read_tail, unknown};
@@ -16,8 +17,6 @@ enum Format {
 
 /// The offset of the magic bytes of a tar archive, and those bytes.
 const TAR_MARK: (usize, &[u8]) = (257, b"ustar");
-/// The first bytes of a zip archive, and of its end record.
-const ZIP_MARKS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 /// Bytes of a zip archive's end record.
 const ZIP_END_BYTES: u64 = 22;
 
@@ -54,21 +53,22 @@ fn tar() -> Fault {
 fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
     let (tar_offset, tar_mark) = TAR_MARK;
     let head = read_head(source, (tar_offset + tar_mark.len()) as u64)?;
-    let tail = read_tail(source, ZIP_END_BYTES)?;
+    let begins_as_zip = FIRST_BYTES.iter().any(|mark| head.starts_with(mark));
     // The end identifies it as well: an archive with a damaged start is a damaged archive.
-    let ends_as_zip = tail.len() as u64 == ZIP_END_BYTES && tail.starts_with(ZIP_MARKS[1]);
-    Ok(
-        if ends_as_zip || ZIP_MARKS.iter().any(|mark| head.starts_with(mark)) {
-            Format::Zip
-        } else if torch_legacy::is_legacy(source)? {
-            Format::Legacy
-        } else if head
-            .get(tar_offset..)
-            .is_some_and(|rest| rest.starts_with(tar_mark))
-        {
-            Format::Tar
-        } else {
-            Format::Pickle
-        },
-    )
+    let ends_as_zip = || -> Result<bool, Fault> {
+        let tail = read_tail(source, ZIP_END_BYTES)?;
+        Ok(tail.len() as u64 == ZIP_END_BYTES && tail.starts_with(&FIRST_BYTES[1]))
+    };
+    Ok(if begins_as_zip || ends_as_zip()? {
+        Format::Zip
+    } else if torch_legacy::is_legacy(source)? {
+        Format::Legacy
+    } else if head
+        .get(tar_offset..)
+        .is_some_and(|rest| rest.starts_with(tar_mark))
+    {
+        Format::Tar
+    } else {
+        Format::Pickle
+    })
 }

@@ -39,7 +39,7 @@ impl Head {
     fn read(source: &dyn ReadAt) -> Result<Self, Fault> {
         let size_bytes = source.size_bytes();
         let read = |start: u64, what: &str| {
-            pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| fault.in_piece(what, 0))
+            pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| fault.prefixed(what))
         };
         let magic = read(0, "the magic number")?;
         if magic.integer(magic.root()) != Some(MAGIC_NUMBER) {

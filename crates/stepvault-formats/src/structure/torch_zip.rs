@@ -202,7 +202,7 @@ impl<'a> Archive<'a> {
         }
         let start = record.data_offset;
         let range = start..start.saturating_add(record.size_bytes);
-        pickle::read_whole(self.source, range, Keep::Values).map_err(|fault| fault.in_piece(name, 0))
+        pickle::read_whole(self.source, range, Keep::Values).map_err(|fault| fault.prefixed(name))
     }
 
     /// Checks that every storage that a pickle names exists and has the stated length. Neither the zip's own list nor

@@ -15,8 +15,7 @@ use stepvault_local::errors;
 
 use super::blocking::Blocking;
 use super::layout::Layout;
-use crate::pieces::MAXIMUM_PIECE_BYTES;
-use crate::pieces::shorter_than_asked;
+use crate::pieces::{MAXIMUM_PIECE_BYTES, shorter_than_asked};
 use crate::store::ObjectInfo;
 
 const WHAT: &str = "cannot read the object";

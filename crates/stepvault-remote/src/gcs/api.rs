@@ -1,6 +1,6 @@
 //! The requests that stepvault sends to a bucket itself, over one HTTP client: to Google's JSON API, and for uploads in
-//! parts to its XML API. Google's own client would hand a connection a whole body and could not take it back, and it does
-//! the most of this over another protocol.
+//! parts to its XML API. Google's own client does most of this over gRPC, which an endpoint of the user's may not have,
+//! and has no uploads in parts that another process can continue.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::xml::{Element, root};
 use crate::http::CONNECT_TIMEOUT;
 use crate::http::body::{BodyFault, beginning, whole};
 use crate::http::lent::{TakeBack, lend};
-use crate::http::refusal::{Refusal, lost};
+use crate::http::refusal::{Refusal, Silent, lost};
 use crate::http::tls::{Authorities, ClientIdentity};
 use crate::keys::{KeySpace, percent_encode};
 use crate::payload::{Payload, PayloadBody};
@@ -270,7 +270,7 @@ impl Api {
         for (name, value) in &call.headers {
             request = request.header(*name, value);
         }
-        request.body(call.body.clone()).map_err(fault)
+        request.body(call.body).map_err(fault)
     }
 }
 
@@ -289,6 +289,8 @@ fn http_client(settings: &RemoteSettings, plain_http: bool) -> Result<reqwest::C
         builder = builder.identity(identity.into_inner());
     }
     builder
+        // Over HTTP/2 all requests would share one connection, and reads that pause would stall the others.
+        .http1_only()
         .user_agent(concat!("stepvault/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .https_only(!plain_http)
@@ -297,11 +299,6 @@ fn http_client(settings: &RemoteSettings, plain_http: bool) -> Result<reqwest::C
         .build()
         .map_err(fault)
 }
-
-/// No byte of an answer arrived in time.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {} seconds", .0.as_secs())]
-struct Silent(Duration);
 
 /// Returns the error for a failure of the HTTP client. The message already contains the URL.
 pub(super) fn client_error(what: &str, subject: &str, error: reqwest::Error) -> Error {

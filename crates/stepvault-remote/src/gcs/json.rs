@@ -19,6 +19,7 @@ use super::resource::{Described, FIELDS, Resource};
 use crate::causes::if_found;
 use crate::listed::{ObjectPage, paged};
 use crate::payload::Payload;
+use crate::pending::malformed;
 use crate::pieces::{Expected, no_bytes, shorter_than_asked, watched};
 use crate::store::{IgnoredAttribute, ObjectHead, ObjectInfo};
 
@@ -210,9 +211,7 @@ impl Api {
 
     /// Returns the error for a listing that breaks the API's rules.
     pub(super) fn malformed(&self, what: &str, why: &str) -> Error {
-        Error::new(ErrorKind::Failed, what)
-            .on(self.subject(None))
-            .because(format!("the store's listing is malformed: {why}"))
+        malformed(what, &self.subject(None), why)
     }
 
     /// Returns the properties of a new object.

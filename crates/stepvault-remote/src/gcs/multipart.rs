@@ -188,7 +188,7 @@ fn time(api: &Api, text: &str) -> Result<SystemTime> {
     Ok(time.into())
 }
 
-/// Returns the CRC-32C from the `x-goog-hash` headers, of which there may be several.
+/// Returns the CRC-32C from the `x-goog-hash` headers; there may be several.
 fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
     let values = headers.get_all("x-goog-hash").iter();
     let text = values

@@ -17,7 +17,7 @@ use super::resource::Described;
 use super::source::Source;
 use crate::causes::find;
 use crate::http::one_line;
-use crate::http::refusal::Refusal;
+use crate::http::refusal::{Refusal, Silent};
 use crate::payload::Payload;
 use crate::pieces::patience;
 use crate::store::ObjectHead;
@@ -57,8 +57,7 @@ pub(super) async fn write(
     let fault = |kind| Error::new(kind, what).on(api.subject(Some(key)));
     // Boxed, because the SDK's future has some 30 KB.
     let Ok(sent) = timeout(limit, Box::pin(request.send_unbuffered())).await else {
-        let why = format!("no answer within {} seconds", limit.as_secs());
-        return Err(fault(ErrorKind::Unreachable).because(why));
+        return Err(fault(ErrorKind::Unreachable).because(Silent(limit)));
     };
     let object = match sent {
         Ok(object) => object,

@@ -18,7 +18,7 @@ use stepvault_core::Error;
 use crate::causes::find;
 use crate::http::CONNECT_TIMEOUT;
 use crate::http::body::{BodyFault, beginning, whole};
-use crate::http::refusal::{Refusal, lost};
+use crate::http::refusal::{Refusal, Silent, lost};
 use crate::pieces::patience;
 
 /// Returns the error for a request that was refused, or whose answer was lost; `None` for any other error.
@@ -32,11 +32,6 @@ pub(super) fn request_error(what: &str, subject: &str, error: &object_store::Err
     let is_connect = transport.kind() == HttpErrorKind::Connect;
     Some(lost(what, subject, is_connect, cause))
 }
-
-/// No byte of an answer arrived within the time limit of the request.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {} seconds", .0.as_secs())]
-struct Silent(Duration);
 
 fn timed_out(error: impl std::error::Error + Send + Sync + 'static) -> HttpError {
     HttpError::new(HttpErrorKind::Timeout, error)

@@ -114,6 +114,11 @@ fn member(text: &str, name: &str) -> Option<String> {
     serde_json::from_str(&rest[..end + 2]).ok()
 }
 
+/// No byte of an answer arrived within the time limit of the request.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} seconds", .0.as_secs())]
+pub(crate) struct Silent(pub(crate) Duration);
+
 /// Returns the error for a transport failure: the request may or may not have been carried out. `error` is the HTTP
 /// client's own.
 pub(crate) fn lost(

@@ -13,7 +13,7 @@ const MAXIMUM_AUTHORITIES_BYTES: u64 = 16 << 20;
 /// The largest file with this machine's certificate or key that is read.
 const MAXIMUM_IDENTITY_BYTES: u64 = 1 << 20;
 
-/// Certificates of authorities in PEM, each of which was checked.
+/// Certificates of authorities in PEM, all of them checked.
 #[derive(Debug)]
 pub(crate) struct Authorities(Vec<u8>);
 

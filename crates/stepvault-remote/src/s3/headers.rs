@@ -36,10 +36,10 @@ impl Intercept for CommonHeaders {
         if let Some(owner) = &self.owner {
             // A request that tests the owner names another one.
             if !headers.contains_key(OWNER) {
-                headers.insert(OWNER, owner.clone());
+                headers.try_insert(OWNER, owner.clone())?;
             }
             if headers.contains_key("x-amz-copy-source") {
-                headers.insert(SOURCE_OWNER, owner.clone());
+                headers.try_insert(SOURCE_OWNER, owner.clone())?;
             }
         }
         if self.requester_pays {

@@ -133,9 +133,8 @@ impl S3Store {
     pub(super) fn list_objects(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
         let prefix = self.full_key(prefix);
         paged(move |token| {
-            let request = (prefix.clone(), token);
+            let prefix = prefix.clone();
             async move {
-                let (prefix, token) = request;
                 let client = self.client().await?;
                 let request = client
                     .list_objects_v2()
@@ -146,15 +145,16 @@ impl S3Store {
                 let page = answer.map_err(|error| self.failed(LIST, "", &error))?;
                 let entries = page.contents.unwrap_or_default().into_iter();
                 let objects = entries.filter_map(|object| self.listed(object).transpose());
-                let next = page.next_continuation_token;
+                let is_truncated = page.is_truncated.unwrap_or(false);
+                let next = page.next_continuation_token.filter(|_| is_truncated);
                 // An incomplete listing must never be treated as a complete one.
-                if page.is_truncated.unwrap_or(false) && next.is_none() {
+                if is_truncated && next.is_none() {
                     let why = "the listing is truncated but gives no continuation token";
                     return Err(self.malformed(why));
                 }
                 Ok(ObjectPage {
                     objects: objects.collect::<Result<_>>()?,
-                    next: next.filter(|_| page.is_truncated.unwrap_or(false)),
+                    next,
                 })
             }
         })

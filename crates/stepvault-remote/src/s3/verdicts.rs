@@ -193,11 +193,7 @@ pub(super) fn by_status(status: u16) -> Verdict {
             "the store asks to slow down",
             "lower max-concurrent-requests",
         ),
-        507 => verdict(
-            ErrorKind::NoSpace,
-            "the store is full",
-            "free some space or raise the quota",
-        ),
+        507 => FULL,
         501 => verdict(ErrorKind::Failed, "the store does not support this operation", ""),
         500..600 => verdict(ErrorKind::Unreachable, "the store reports an internal error", ""),
         _ => verdict(ErrorKind::Failed, "", ""),

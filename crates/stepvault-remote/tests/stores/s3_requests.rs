@@ -92,6 +92,14 @@ async fn every_request_says_who_pays() {
 }
 
 #[tokio::test]
+async fn an_owner_that_no_header_can_carry_is_an_error() {
+    let mut strict = Strict::start();
+    strict.settings.expected_bucket_owner = Some("999988887777\n".to_owned());
+    let store = strict.open_bare().await;
+    store.head("a").await.map(drop).unwrap_err();
+}
+
+#[tokio::test]
 async fn every_request_names_the_expected_owner() {
     let mut strict = Strict::start();
     strict.settings.expected_bucket_owner = Some("999988887777".to_owned());

@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
-use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, read_given_up_on};
-use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::vault::Vault;
+
+use crate::context::Tiers;
 
 /// Timeout for reading the remotes' records of given-up steps.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -76,20 +76,19 @@ impl GivenUpDocument {
     }
 }
 
-/// Returns the steps of a run that were given up, from this node's vault and these remotes; one record for each node.
-pub(super) async fn known_records(
-    vault: Option<&Vault>,
-    remotes: &[RunRemote],
-    run: &RunName,
-) -> Vec<GivenUpRecord> {
-    let asked = tokio::time::timeout(ANSWERED_WITHIN, read_given_up_on(remotes)).await;
+/// Returns the steps of the run that were given up, from this node's vault and the remotes that have not `failed`; one
+/// record for each node.
+pub(super) async fn known_records(tiers: &Tiers, failed: &[&str]) -> Vec<GivenUpRecord> {
+    let mut remotes = tiers.remotes.clone();
+    remotes.retain(|remote| !failed.contains(&remote.name().as_str()));
+    let asked = tokio::time::timeout(ANSWERED_WITHIN, read_given_up_on(&remotes)).await;
     let mut by_node: BTreeMap<_, GivenUpRecord> = asked
         .unwrap_or_default()
         .into_iter()
         .map(|record| (record.node.clone(), record))
         .collect();
-    if let Some(vault) = vault {
-        let (vault, run) = (vault.clone(), run.clone());
+    if let Some(vault) = tiers.vault.clone() {
+        let run = tiers.run_name().clone();
         // The vault's own record is at least as recent as its copy on a remote.
         if let Ok(Some(record)) = blocking(move || read_given_up(&vault, &run)).await {
             by_node.insert(record.node.clone(), record);

@@ -77,6 +77,13 @@ pub(super) struct ListedStep {
     pub(super) faults: Vec<String>,
 }
 
+impl ListedStep {
+    /// Returns whether a remote has committed it.
+    pub(super) fn is_on(&self, remote: &RunRemote) -> bool {
+        self.remotes.iter().any(|name| name == remote.name().as_str())
+    }
+}
+
 /// A remote on which a step is incomplete.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct IncompleteOn {

@@ -10,7 +10,6 @@ use stepvault_core::Result;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words::first_of;
 use stepvault_engine::drains::Drains;
-use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
 use super::given_up::{GivenUpDocument, known_records};
@@ -94,13 +93,11 @@ async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> 
         .iter()
         .map(|(tier, _)| tier.as_str())
         .collect_vec();
-    let mut listed = tiers.remotes.clone();
-    listed.retain(|remote| !failed.contains(&remote.name().as_str()));
     let is_durable = |step: &ListedStep| {
-        let is_on = |remote: &RunRemote| Ok(step.remotes.iter().any(|name| name == remote.name().as_str()));
-        Durability::of(&tiers.remotes, is_on).is_ok_and(|durability| durability.is_durable())
+        Durability::of(&tiers.remotes, |remote| Ok(step.is_on(remote)))
+            .is_ok_and(|durability| durability.is_durable())
     };
-    let records = known_records(tiers.vault.as_ref(), &listed, tiers.run_name()).await;
+    let records = known_records(tiers, &failed).await;
     let still = records.iter().filter_map(|record| {
         let is_own = record.node == *tiers.writer.place.node();
         let held = inventory.steps.iter();
@@ -123,8 +120,17 @@ impl Report for ListDocument {
             let failed = self.failed.iter().map(|failed| &failed.tier).join(", ");
             return format!("no step of '{run}' was found, but {failed} could not be listed{drains}");
         }
-        let headings = "step|attempt|written (utc)|size|files|where||metrics";
-        let mut steps = table::table(&headings.split('|').collect_vec(), &[0, 1, 3, 4]);
+        let headings = [
+            "step",
+            "attempt",
+            "written (utc)",
+            "size",
+            "files",
+            "where",
+            "",
+            "metrics",
+        ];
+        let mut steps = table::table(&headings, &[0, 1, 3, 4]);
         for (step, gave_up) in &rows {
             steps.add_row([
                 step.id.step.to_string(),

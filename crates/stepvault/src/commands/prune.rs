@@ -204,15 +204,16 @@ fn exit_code(results: &[(Tier, Result<PruneReport>)]) -> ExitCode {
 impl PrunedTier {
     fn new(tier: &Tier, result: Result<PruneReport>) -> Self {
         let error = result.as_ref().err().map(ErrorInfo::from);
-        let report = result.ok();
-        let spared = report.iter().flat_map(|report| report.spared.clone());
+        let (plan, removed, spared) = match result {
+            Ok(report) => (Some(report.plan), report.removed, report.spared),
+            Err(_) => (None, Vec::new(), Vec::new()),
+        };
+        let spared = spared.into_iter();
         Self {
             tier: tier.to_string(),
             spared: spared.map(|(id, reason)| SparedStep { id, reason }).collect(),
-            removed: report
-                .as_ref()
-                .map_or_else(Vec::new, |report| report.removed.clone()),
-            plan: report.map(|report| report.plan),
+            removed,
+            plan,
             error,
         }
     }

@@ -180,10 +180,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         in_launch: true,
         not_before: None,
         live: None,
-        metrics_source: MetricsSource {
-            file: tiers.run.metrics_file.clone(),
-            pointers: tiers.run.metrics.clone(),
-        },
+        metrics_source: MetricsSource::of(&tiers.run),
         digest: tiers.run.digest,
     };
     let patience = arguments.wait_for_nodes;
@@ -230,7 +227,7 @@ fn place_below(watched: Option<&Path>, source: &Path) -> Option<(String, Relativ
 async fn check(tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
     let (profiles, source) = (tiers.settings.profiles()?, source.to_owned());
     let (profile, extent) = (tiers.run.profile.clone(), Extent::of(&tiers.writer));
-    let check = move || check_source(&source, &profiles, profile.as_deref(), extent, &SystemClock);
+    let check = move || check_source(&source, &profiles, profile.as_deref(), extent, SystemClock.now());
     blocking(move || Ok(check())).await
 }
 

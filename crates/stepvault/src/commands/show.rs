@@ -14,7 +14,6 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::catalog::{read_commit, read_manifests};
 use stepvault_engine::tier::measured::lets_writers_collide;
-use stepvault_engine::tier::run_remote::RunRemote;
 
 use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
 use crate::context::Tiers;
@@ -106,9 +105,8 @@ async fn unguarded(tiers: &Tiers, listed: &ListedStep) -> Result<Vec<String>> {
     };
     let mut names = Vec::new();
     for remote in &tiers.remotes {
-        let name = remote.name().to_string();
-        if listed.remotes.contains(&name) && lets_writers_collide(remote, vault).await? == Some(true) {
-            names.push(name);
+        if listed.is_on(remote) && lets_writers_collide(remote, vault).await? == Some(true) {
+            names.push(remote.name().to_string());
         }
     }
     Ok(names)
@@ -117,8 +115,7 @@ async fn unguarded(tiers: &Tiers, listed: &ListedStep) -> Result<Vec<String>> {
 /// Returns the content according to a remote's manifests, else to the seal record.
 async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
     let id = listed.id;
-    let is_on = |remote: &&RunRemote| listed.remotes.iter().any(|name| name == remote.name().as_str());
-    for remote in tiers.remotes.iter().filter(is_on) {
+    for remote in tiers.remotes.iter().filter(|remote| listed.is_on(remote)) {
         let commit = read_commit(remote, id).await?;
         match read_manifests(remote, &commit).await {
             Ok(manifests) => return Ok(of_manifests(&manifests)),

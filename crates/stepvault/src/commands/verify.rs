@@ -12,7 +12,7 @@ use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::blocking::blocking;
+use stepvault_engine::blocking::sealed_steps;
 use stepvault_engine::outage::{is_outage, outage};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::visible_steps;
@@ -181,11 +181,10 @@ async fn check_vault(
     observer: &Arc<dyn Observer>,
     findings: &mut Findings,
 ) -> Result<()> {
-    let Some(vault) = tiers.vault.clone() else {
+    let Some(vault) = &tiers.vault else {
         return Ok(());
     };
-    let run = tiers.run_name().clone();
-    let scan = blocking(move || vault.steps(&run)).await?;
+    let scan = sealed_steps(vault, tiers.run_name()).await?;
     for step in scan.steps.iter().rev().filter(|step| wanted(step.id())) {
         match check_sealed(step, depth, observer).await {
             Ok(health) => findings.add(step.id(), &Tier::Local, health),
@@ -259,8 +258,16 @@ fn exit_code(document: &VerifyDocument) -> ExitCode {
 
 impl Report for VerifyDocument {
     fn human(&self) -> String {
-        let headings = "step|attempt|tier|result|proved|unproved|read back";
-        let mut rows = table::table(&headings.split('|').collect_vec(), &[0, 1, 4, 5, 6]);
+        let headings = [
+            "step",
+            "attempt",
+            "tier",
+            "result",
+            "proved",
+            "unproved",
+            "read back",
+        ];
+        let mut rows = table::table(&headings, &[0, 1, 4, 5, 6]);
         let mut faults = String::new();
         let mut unproved = 0;
         for step in &self.steps {

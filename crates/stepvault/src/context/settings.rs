@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     /// The effective configuration.
     pub(crate) config: Config,
     given: Gathered,
-    /// The writer and the attempt of the vault's last agent, if they count instead of the job's launcher.
+    /// The writer and the attempt that count instead of the job's launcher: of the vault's last agent, or of the demo.
     pub(super) last: Option<(Writer, Option<Attempt>)>,
 }
 

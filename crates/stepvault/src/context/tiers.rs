@@ -54,7 +54,7 @@ pub(crate) struct Tiers {
 }
 
 impl Tiers {
-    /// Opens the tiers that the session's arguments select, of which there is at least one.
+    /// Opens the tiers that the session's arguments select: at least one.
     pub(crate) async fn load(session: &Session) -> Result<Self> {
         let tiers = Self::open(&Settings::load(session)?, DefaultVault::None, &session.output).await?;
         tiers.require_any()?;

@@ -86,7 +86,7 @@ fn sources() -> Vec<PathBuf> {
         for entry in std::fs::read_dir(repository().join(&directory)).unwrap() {
             let path = directory.join(entry.unwrap().file_name());
             let name = path.file_name().unwrap().to_str().unwrap();
-            let tests = ["tests", "fuzz", "benches", "stepvault-testkit"].contains(&name);
+            let tests = ["tests", "fuzz", "benches", "stepvault-bench", "stepvault-testkit"].contains(&name);
             if repository().join(&path).is_dir() {
                 if !tests {
                     pending.push(path);

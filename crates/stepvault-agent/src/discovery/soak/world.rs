@@ -14,6 +14,7 @@ use stepvault_formats::find::Extent;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
+use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
@@ -188,7 +189,7 @@ impl World {
             writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
             checkpoint: ready.checkpoint.clone(),
             digest: stepvault_core::digest::DigestAlgorithm::Sha256,
-            expected: Some(ready.tree.clone()),
+            expected: Some(Tree::clone(&ready.tree)),
             completes: None,
         };
         match seal(&self.vault, &request) {

@@ -32,7 +32,11 @@ fn a_pattern_alone_still_means_quiet_time() {
     let by_pattern = run("pattern = \"step_*\"");
     assert_eq!(by_pattern.complete, Completion::Quiet(MINUTE));
     let automatic = run("pattern = \"step_*\"\ncomplete = \"auto\"");
-    assert_eq!(automatic.complete, Completion::Auto(MINUTE));
+    assert_eq!(
+        automatic.complete,
+        Completion::Auto(RunSettings::DEFAULT_QUIET_TIME)
+    );
+    assert_eq!(RunSettings::DEFAULT_QUIET_TIME, MINUTE);
 }
 
 #[test]

@@ -43,17 +43,17 @@ fn source_text(source: &CredentialSource) -> String {
 
 /// Returns whether they are renewed automatically.
 fn renews_itself(source: &CredentialSource) -> bool {
-    use CredentialSource as From;
+    use CredentialSource as Source;
     matches!(
         source,
-        From::Process
-            | From::AssumedRole
-            | From::WebIdentity
-            | From::Container
-            | From::Machine
-            | From::KeyFile(_)
-            | From::UserFile(_)
-            | From::DirectoryToken
+        Source::Process
+            | Source::AssumedRole
+            | Source::WebIdentity
+            | Source::Container
+            | Source::Machine
+            | Source::KeyFile(_)
+            | Source::UserFile(_)
+            | Source::DirectoryToken
     )
 }
 

@@ -16,11 +16,12 @@
 
 mod metadata;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use super::text::shown;
 use super::torch;
+use super::zip::FIRST_BYTES;
 use crate::soundness::{Fault, Finding, broken, broken_at, read_head, read_tail, unknown};
 use crate::source::{ReadAt, Window};
 use crate::tree::{EntryKind, OpenFile, Tree, joined};
@@ -30,9 +31,9 @@ pub use metadata::{MAX_METADATA_BYTES, StorageItem, read_metadata};
 /// The name of the marker and table of contents.
 const METADATA: &str = ".metadata";
 /// The first bytes of a ZIP archive, the format of an item of `torch.save`.
-const LOCAL_HEADER: [u8; 4] = *b"PK\x03\x04";
+const LOCAL_HEADER: [u8; 4] = FIRST_BYTES[0];
 /// The first bytes of the record at its end.
-const END_RECORD: [u8; 4] = *b"PK\x05\x06";
+const END_RECORD: [u8; 4] = FIRST_BYTES[1];
 /// The length of that record, which is followed by no comment.
 const END_RECORD_BYTES: u64 = 22;
 
@@ -182,8 +183,8 @@ fn tables(tree: &Tree, directory: &str) -> Vec<String> {
     let of_ranks = tree
         .file_names(directory)
         .filter_map(|name| Some((rank_of(name)?, name)));
-    let by_rank: BTreeMap<(u64, &str), &str> = of_ranks.map(|(rank, name)| ((rank, name), name)).collect();
-    by_rank.into_values().map(str::to_owned).collect()
+    let by_rank: BTreeSet<(u64, &str)> = of_ranks.collect();
+    by_rank.into_iter().map(|(_, name)| name.to_owned()).collect()
 }
 
 /// Returns the rank of `__7.metadata`.

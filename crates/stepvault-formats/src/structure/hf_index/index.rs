@@ -129,7 +129,7 @@ pub fn listed(source: &dyn ReadAt) -> Result<Listed, Fault> {
     })
 }
 
-/// An index, of which only the total is kept.
+/// An index; only its total is kept.
 #[derive(Deserialize)]
 struct Head {
     metadata: Option<Metadata>,

@@ -56,7 +56,7 @@ pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays
 /// Passes every key of the newest version to `visit`, and returns the path of the manifest.
 fn read_with(store: &mut Store<'_>, budget: &mut Budget, visit: &mut WalkVisit<'_>) -> Result<String, Fault> {
     let manifest_path = store.path_of(MANIFEST_NAME);
-    if !store.has(&manifest_path) {
+    if !store.has(MANIFEST_NAME) {
         return Err(broken!(
             "{manifest_path} is missing, and nothing in the directory can be found without it"
         ));
@@ -65,10 +65,11 @@ fn read_with(store: &mut Store<'_>, budget: &mut Budget, visit: &mut WalkVisit<'
         root
     } else {
         let name = store.newest_numbered().ok_or_else(|| {
-                broken!(
-                    "{manifest_path} keeps its versions in files named manifest. and a number, but no such file exists"
-                )
-            })?;
+            broken!(
+                "{manifest_path} keeps its versions in files named manifest. and a number, but no such file \
+                     exists"
+            )
+        })?;
         read_manifest(store, &name, budget)?
             .ok_or_else(|| broken!("{} is damaged: it lists no version", store.path_of(&name)))?
     };

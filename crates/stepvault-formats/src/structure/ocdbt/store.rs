@@ -99,9 +99,9 @@ impl<'a> Store<'a> {
         joined(self.directory, path)
     }
 
-    /// Returns whether there is a file at a path of the tree.
-    pub(super) fn has(&self, path: &str) -> bool {
-        self.tree.is_file(path)
+    /// Returns whether the database has a file of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.tree.is_file(&self.path_of(name))
     }
 
     /// Checks that a range is inside its file.

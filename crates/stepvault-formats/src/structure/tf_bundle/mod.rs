@@ -20,7 +20,6 @@ use entry::Entry;
 
 use crate::deep::{Checksum, Span};
 use crate::soundness::{Fault, broken};
-
 use crate::tree::{OpenFile, Tree};
 
 /// The ending of an index's name.

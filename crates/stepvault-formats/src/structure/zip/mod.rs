@@ -26,7 +26,7 @@ const MAX_END_BYTES: u64 = 22 + 65_535;
 /// Bytes of a record in the list, without its name, extra and comment.
 const LISTED_BYTES: u64 = 46;
 /// The first bytes of an archive: of a record, or of the end record of an archive without records.
-const FIRST_BYTES: [[u8; 4]; 2] = [*b"PK\x03\x04", *b"PK\x05\x06"];
+pub(super) const FIRST_BYTES: [[u8; 4]; 2] = [*b"PK\x03\x04", *b"PK\x05\x06"];
 
 /// Reads the list of records of an archive that fills a file, and checks every record's offset and header, in the
 /// order of the list.

@@ -255,9 +255,7 @@ impl RestoreDocument {
     /// since this one was written.
     pub(in crate::commands) async fn ask_given_up(&mut self, tiers: &Tiers) {
         let failed = self.unreachable.iter().map(|tier| &*tier.tier).collect_vec();
-        let mut remotes = tiers.remotes.clone();
-        remotes.retain(|remote| !failed.contains(&remote.name().as_str()));
-        let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
+        let records = known_records(tiers, &failed).await;
         let is_missed = |step: &GivenUpStep| step.id > self.id || step.given_up_at > self.written_at;
         let missed = records.iter().filter_map(|record| record.only(is_missed));
         self.given_up = missed.map(GivenUpDocument::from).collect();

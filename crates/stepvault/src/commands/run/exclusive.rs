@@ -7,7 +7,6 @@ use stepvault_engine::exclusive::{ExclusiveRun, Purpose, TIME_TO_LIVE};
 use tokio::time::{Instant, sleep};
 
 use crate::context::Tiers;
-use crate::session::Session;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Until then the lease of a job that was killed has expired.
@@ -17,7 +16,7 @@ const PATIENCE: Duration = TIME_TO_LIVE.saturating_add(Duration::from_secs(15));
 ///
 /// # Errors
 /// [`ErrorKind::Held`] while another job that trains has it.
-pub(super) async fn hold_to_train(session: &Session, tiers: &Tiers) -> Result<Vec<ExclusiveRun>> {
+pub(super) async fn hold_to_train(tiers: &Tiers) -> Result<Vec<ExclusiveRun>> {
     let mut held = Vec::new();
     let Some(vault) = tiers.vault.as_ref().filter(|_| tiers.run.exclusive) else {
         return Ok(held);
@@ -35,7 +34,7 @@ pub(super) async fn hold_to_train(session: &Session, tiers: &Tiers) -> Result<Ve
                     if !std::mem::replace(&mut is_said, true) {
                         let seconds = PATIENCE.as_secs();
                         let text = format!("{error}; waiting {seconds} s at most, in case it was killed");
-                        session.output.warn(&text);
+                        tiers.output.warn(&text);
                     }
                     sleep(INTERVAL).await;
                     continue;

@@ -39,7 +39,7 @@ impl StartNote {
     /// # Errors
     /// [`ErrorKind::Held`] if the trainer of another start runs, under its `stepvault run` or without: two trainers would
     /// overwrite each other's files. One without, of the same launch, is ended instead: its launcher has replaced it.
-    pub(super) async fn begin(tiers: &Tiers, output: &Output) -> Result<(Self, Option<TrainerLock>)> {
+    pub(super) async fn begin(tiers: &Tiers) -> Result<(Self, Option<TrainerLock>)> {
         let place = &tiers.writer.place;
         let launch = tiers.writer.launch.as_ref().map(ToString::to_string);
         let mut note = Self {
@@ -48,7 +48,7 @@ impl StartNote {
             node: place.node().clone(),
             remotes: tiers.remotes.clone(),
             start: new_start(Who::Trainer, place.node().clone(), launch),
-            output: output.clone(),
+            output: tiers.output.clone(),
         };
         let Some(vault) = note.vault.clone() else {
             return Ok((note, None));
@@ -79,14 +79,14 @@ impl StartNote {
             Err(error) => (None, Some(error), Vec::new()),
         };
         for trainer in ended {
-            output.warn(&format!(
+            tiers.output.warn(&format!(
                 "ended process {trainer}: it is the trainer of an earlier start of this launch, whose 'stepvault run' was \
                  killed"
             ));
         }
         if let Some(error) = fault {
             note.vault = None;
-            output.warn(&format!("cannot record this start: {error}"));
+            tiers.output.warn(&format!("cannot record this start: {error}"));
         }
         Ok((note, lock))
     }

@@ -109,9 +109,9 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     let mut signals = Signals::listen(in_foreground)?;
     let mut place = Place::find(session, arguments.into.as_deref())?;
     let tiers = place.open(session).await?;
-    let (mut note, lock) = StartNote::begin(&tiers, &session.output).await?;
+    let (mut note, lock) = StartNote::begin(&tiers).await?;
     let restoring = async {
-        let held = hold_to_train(session, &tiers).await?;
+        let held = hold_to_train(&tiers).await?;
         let restored = prepare(session, &arguments, &place, &tiers, &note).await?;
         Ok((held, restored))
     };

@@ -32,7 +32,7 @@ pub(super) async fn restore_step(
     tiers: &Tiers,
     note: &StartNote,
 ) -> Result<Option<RestoredStep>> {
-    let demoted = look_back(session, place, tiers, note).await;
+    let demoted = look_back(tiers, note).await;
     if arguments.step.is_none() && arguments.attempt.is_none() {
         wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
     }
@@ -78,13 +78,8 @@ pub(super) async fn restore_step(
 }
 
 /// Checks earlier starts: warns of a restart loop, and returns the steps from which the trainer crashes.
-async fn look_back(
-    session: &Session,
-    place: &Place,
-    tiers: &Tiers,
-    note: &StartNote,
-) -> BTreeMap<StepId, String> {
-    let rules = place.settings.config.restart;
+async fn look_back(tiers: &Tiers, note: &StartNote) -> BTreeMap<StepId, String> {
+    let rules = tiers.settings.config.restart;
     let known = known_starts(tiers).await;
     note.adopt(&known).await;
     let now = SystemClock.now();
@@ -96,7 +91,7 @@ async fn look_back(
         rules.restart_loop,
         now,
     ) {
-        session.output.warn(&found.to_string());
+        tiers.output.warn(&found.to_string());
     }
     demoted(&known, rules.demotion)
 }

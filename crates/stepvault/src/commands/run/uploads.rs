@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepvault_core::drain::{ObservedProgress, UnderWay};
 use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::words;
-use stepvault_engine::blocking::blocking;
+use stepvault_engine::blocking::sealed_steps;
 use stepvault_engine::drains::uploads_now;
 use stepvault_engine::tier::catalog::FoundCommit;
 use stepvault_engine::tier::step_state::visible_commits;
@@ -105,9 +105,10 @@ fn under_way(step: &UnderWay) -> String {
 
 /// Returns the newest step of the vault.
 async fn newest_here(tiers: &Tiers) -> Option<StepId> {
-    let vault = tiers.vault.clone()?;
-    let run = tiers.run_name().clone();
-    let steps = blocking(move || vault.steps(&run)).await.ok()?.steps;
+    let steps = sealed_steps(tiers.vault.as_ref()?, tiers.run_name())
+        .await
+        .ok()?
+        .steps;
     steps.last().map(SealedStep::id)
 }
 
