@@ -60,13 +60,7 @@ impl Trouble {
 
     /// A step that has to wait without a failure.
     pub(crate) fn waiting(reason: String) -> Self {
-        Self {
-            needs_operator: false,
-            lacks_parts: false,
-            is_pruned: false,
-            kind: None,
-            reason,
-        }
+        Self { needs_operator: false, lacks_parts: false, is_pruned: false, kind: None, reason }
     }
 }
 
@@ -111,10 +105,7 @@ impl RemoteState {
     /// Returns the current errors.
     pub(crate) fn errors(&self) -> impl Iterator<Item = ErrorKind> {
         let counted = self.steps.values().filter(|trouble| !trouble.lacks_parts);
-        self.fault
-            .iter()
-            .chain(counted)
-            .filter_map(|trouble| trouble.kind)
+        self.fault.iter().chain(counted).filter_map(|trouble| trouble.kind)
     }
 
     /// Returns the steps that need an operator.
@@ -269,11 +260,7 @@ impl AgentStatus {
     }
 
     pub(crate) fn skipped(&self, run: &RunName, path: &Path, reason: String) {
-        self.state().report.skipped.add(SkippedEntry {
-            run: run.clone(),
-            path: path.to_owned(),
-            reason,
-        });
+        self.state().report.skipped.add(SkippedEntry { run: run.clone(), path: path.to_owned(), reason });
     }
 
     /// Records what a run's directory contains that is not sealed yet, with the cause. Returns the entries that have been
@@ -305,9 +292,7 @@ impl AgentStatus {
     pub(crate) fn unfinished_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
         let mut state = self.state();
         let found = state.run(run).unfinished.iter().take(max);
-        found
-            .map(|(path, entry)| (path.clone(), entry.why.clone()))
-            .collect()
+        found.map(|(path, entry)| (path.clone(), entry.why.clone())).collect()
     }
 
     /// Records which steps of a run are finished but not sealed, at the last scan.
@@ -477,10 +462,7 @@ impl AgentStatus {
         if given.len() >= MAX_WARNINGS {
             given.remove(0);
         }
-        given.push(Warned {
-            text: text.to_owned(),
-            at: now,
-        });
+        given.push(Warned { text: text.to_owned(), at: now });
         true
     }
 
@@ -560,17 +542,8 @@ impl AgentStatus {
     /// Returns the entries recently skipped in a run's directory, the latest first.
     pub(crate) fn skipped_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
         let state = self.state();
-        let latest = state
-            .report
-            .skipped
-            .latest
-            .iter()
-            .rev()
-            .filter(|entry| entry.run == *run);
-        latest
-            .take(max)
-            .map(|entry| (entry.path.clone(), entry.reason.clone()))
-            .collect()
+        let latest = state.report.skipped.latest.iter().rev().filter(|entry| entry.run == *run);
+        latest.take(max).map(|entry| (entry.path.clone(), entry.reason.clone())).collect()
     }
 }
 

@@ -62,12 +62,10 @@ impl Announcement {
         if scan(&self.path)?.fingerprint() == announced {
             return Ok(());
         }
-        Err(
-            Error::new(ErrorKind::SourceChanged, "cannot seal the announced step")
-                .on(self.path.display())
-                .because("it was modified after it was announced and before it was sealed")
-                .hint("write the next step under this name only after the announcement is 'sealed'"),
-        )
+        Err(Error::new(ErrorKind::SourceChanged, "cannot seal the announced step")
+            .on(self.path.display())
+            .because("it was modified after it was announced and before it was sealed")
+            .hint("write the next step under this name only after the announcement is 'sealed'"))
     }
 
     fn is_for_the_same(&self, other: &Self) -> bool {
@@ -294,11 +292,8 @@ impl State {
             ranks: BTreeMap::new(),
         });
         gathering.ranks.retain(|_, announced| announced.counts());
-        let announced = AnnouncedRank {
-            process,
-            metrics: std::mem::take(&mut announcement.metrics),
-            has_left: false,
-        };
+        let announced =
+            AnnouncedRank { process, metrics: std::mem::take(&mut announcement.metrics), has_left: false };
         gathering.ranks.insert(rank.number, announced);
         announcement.id = gathering.announcement.id;
         if gathering.ranks.len() == gathering.of as usize {
@@ -358,9 +353,7 @@ impl State {
 }
 
 fn refused(announcement: &Announcement, kind: ErrorKind, why: &str) -> Error {
-    Error::new(kind, "cannot accept the announcement")
-        .on(announcement.path.display())
-        .because(why)
+    Error::new(kind, "cannot accept the announcement").on(announcement.path.display()).because(why)
 }
 
 const ENDING: &str = "the agent is stopping and seals no more steps";
@@ -388,10 +381,9 @@ mod tests {
     }
 
     fn add(all: &Announcements, path: &str) -> Result<u64> {
-        all.add(run(), announced(path, None), None)
-            .map(|added| match added {
-                Added::Waiting(id) | Added::Gathering(id) => id,
-            })
+        all.add(run(), announced(path, None), None).map(|added| match added {
+            Added::Waiting(id) | Added::Gathering(id) => id,
+        })
     }
 
     #[tokio::test]
@@ -406,22 +398,14 @@ mod tests {
         assert_eq!(taken.len(), 2);
         assert_ne!(add(&all, "/out/step_1").unwrap(), id);
         let step = StepId::from_label("000000000001.a2").unwrap();
-        let taken = SealedFor {
-            id: step,
-            provisional: false,
-            newly_sealed: true,
-        };
+        let taken = SealedFor { id: step, provisional: false, newly_sealed: true };
         let settled = async {
             tokio::join!(all.settled(id), async { all.settle(id, &Ok(taken)) });
         };
         settled.await;
         let answer = all.answer(id).unwrap();
         assert_eq!(
-            (
-                answer.announced.state,
-                answer.announced.step,
-                answer.announced.newly_sealed
-            ),
+            (answer.announced.state, answer.announced.step, answer.announced.newly_sealed),
             (AnnouncementState::Sealed, Some(step.step), true)
         );
     }
@@ -451,16 +435,8 @@ mod tests {
     /// A request of a rank, with a metric.
     fn by_rank(path: &str, number: u32, of: u32, process_id: u32) -> AnnounceRequest {
         AnnounceRequest {
-            metrics: [
-                (format!("metric-{number}"), 1.0),
-                ("loss".to_owned(), f64::from(number)),
-            ]
-            .into(),
-            rank: Some(AnnouncingRank {
-                number,
-                of,
-                process_id,
-            }),
+            metrics: [(format!("metric-{number}"), 1.0), ("loss".to_owned(), f64::from(number))].into(),
+            rank: Some(AnnouncingRank { number, of, process_id }),
             ..announced(path, None)
         }
     }
@@ -540,9 +516,6 @@ mod tests {
         let answer = all.answer(id).unwrap();
         assert_eq!(answer.announced.state, AnnouncementState::Failed);
         assert_eq!(answer.error.unwrap().kind, "interrupted");
-        assert_eq!(
-            add(&all, "/out/step_2").unwrap_err().kind(),
-            ErrorKind::Interrupted
-        );
+        assert_eq!(add(&all, "/out/step_2").unwrap_err().kind(), ErrorKind::Interrupted);
     }
 }

@@ -37,10 +37,7 @@ impl Tasks {
         // Tasks share their timeouts; each remembers what it has read.
         let timed = with_timeouts(options);
         let open_run = |run: &RunSettings| {
-            let placer = Placer {
-                writer: options.writer.clone(),
-                launch_since: shared.started_at,
-            };
+            let placer = Placer { writer: options.writer.clone(), launch_since: shared.started_at };
             let remotes = remotes_of(run, options, vault);
             Arc::new(OpenRun::new(run.name.clone(), remotes, placer))
         };
@@ -89,10 +86,7 @@ impl Tasks {
                     .collect(),
                 not_before: None,
             },
-            attempts: AttemptTask {
-                shared: Arc::clone(shared),
-                runs: open_runs,
-            },
+            attempts: AttemptTask { shared: Arc::clone(shared), runs: open_runs },
             upload_workers,
             local: LocalRetention {
                 shared: Arc::clone(shared),

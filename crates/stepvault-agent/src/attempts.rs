@@ -30,12 +30,7 @@ pub(crate) struct OpenRun {
 
 impl OpenRun {
     pub(crate) fn new(run: RunName, remotes: Vec<RunRemote>, placer: Placer) -> Self {
-        Self {
-            run,
-            remotes,
-            placer,
-            outages: AtomicU64::new(0),
-        }
+        Self { run, remotes, placer, outages: AtomicU64::new(0) }
     }
 
     /// Returns how often no remote answered: an upload worker that was connected before has to
@@ -72,10 +67,7 @@ impl OpenRun {
                     format!("its attempt is provisional because no remote has answered: {error}")
                 };
                 for remote in &self.remotes {
-                    let trouble = Trouble {
-                        reason: why(&error.to_string()),
-                        ..Trouble::of(&error)
-                    };
+                    let trouble = Trouble { reason: why(&error.to_string()), ..Trouble::of(&error) };
                     let step = StepOnRemote::new(&self.run, provisional, remote.name());
                     reporter.status.remote_failed(&step, trouble);
                     let text = format!(
@@ -96,10 +88,7 @@ impl OpenRun {
         let (vault, _in_order) = (&access.vault, access.attempt_order.lock().await);
         let provisional = provisional_steps(vault, &self.run).await;
         // Uploads report an unreadable vault.
-        let Some(first) = provisional
-            .ok()
-            .and_then(|steps| steps.first().map(SealedStep::id))
-        else {
+        let Some(first) = provisional.ok().and_then(|steps| steps.first().map(SealedStep::id)) else {
             return Ok(Vec::new());
         };
         if self.remotes.is_empty() {
@@ -116,10 +105,9 @@ impl OpenRun {
     fn record(&self, shared: &Shared, one: &Determined) {
         let status = &shared.reporter.status;
         for remark in &one.remarks {
-            shared.reporter.warn_once(
-                &format!("place {} {remark}", self.run),
-                &format!("{}: {remark}", self.run),
-            );
+            shared
+                .reporter
+                .warn_once(&format!("place {} {remark}", self.run), &format!("{}: {remark}", self.run));
         }
         match &one.outcome {
             Outcome::Placed(step) => status.renamed(&self.run, one.before, step.id()),
@@ -154,11 +142,7 @@ impl AttemptTask {
                 break;
             }
             let retry_at = failure.as_ref().and_then(|error| {
-                let longest = if stop.is_requested() {
-                    LONGEST_WHEN_DRAINING
-                } else {
-                    LONGEST
-                };
+                let longest = if stop.is_requested() { LONGEST_WHEN_DRAINING } else { LONGEST };
                 pause.failed(longest, error.retry_after_wait());
                 pause.until()
             });

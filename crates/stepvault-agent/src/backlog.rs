@@ -29,17 +29,10 @@ impl Backlog {
         blocking(move || {
             let sealed = vault.steps(&run)?.steps;
             let not_durable = || sealed.iter().filter(|step| !is_durable(step, &remote));
-            let missing = not_durable()
-                .filter(|step| !step.record().is_provisional())
-                .map(SealedStep::id)
-                .collect();
+            let missing =
+                not_durable().filter(|step| !step.record().is_provisional()).map(SealedStep::id).collect();
             let not_durable = not_durable().map(SealedStep::id).collect();
-            Ok(Self {
-                sealed,
-                missing,
-                not_durable,
-                pins: vault.pins(&run)?,
-            })
+            Ok(Self { sealed, missing, not_durable, pins: vault.pins(&run)? })
         })
         .await
     }

@@ -57,19 +57,13 @@ impl LeftUndone {
             // Of an unreadable state nothing is known: the step counts as not durable.
             let durability = Durability::of(remotes, |remote| Ok(is_durable(step, remote)))?;
             undurable_steps += u64::from(durability.missing().any(|(_, needed)| needed));
-            let not_durable = durability
-                .missing()
-                .map(|(remote, required)| not_durable(vault, step, remote, required));
+            let not_durable =
+                durability.missing().map(|(remote, required)| not_durable(vault, step, remote, required));
             self.not_durable.extend(not_durable);
         }
-        let unreadable = |path: PathBuf, reason: String| SkippedEntry {
-            run: run.clone(),
-            path,
-            reason,
-        };
+        let unreadable = |path: PathBuf, reason: String| SkippedEntry { run: run.clone(), path, reason };
         let faults = scan.faults.into_iter();
-        self.unreadable
-            .extend(faults.map(|(path, error)| unreadable(path, error.to_string())));
+        self.unreadable.extend(faults.map(|(path, error)| unreadable(path, error.to_string())));
         for step in vault.quarantined(run)? {
             let durability = Durability::of(remotes, |remote| {
                 Ok(is_quarantined_durable_on(&step, remote).unwrap_or(false))
@@ -80,10 +74,7 @@ impl LeftUndone {
             }
         }
         if !is_served && undurable_steps > 0 {
-            self.unserved.push(UnservedRun {
-                run: run.clone(),
-                steps: undurable_steps,
-            });
+            self.unserved.push(UnservedRun { run: run.clone(), steps: undurable_steps });
         }
         Ok(())
     }
@@ -130,11 +121,8 @@ pub(crate) async fn final_report(shared: &Shared, lost: &[NotDurable]) -> Result
             let reason = "there was no time to scan it again, and it may hold a finished step".to_owned();
             unsealed.push((directory.clone(), reason));
         }
-        let entries = unsealed.into_iter().map(|(path, reason)| SkippedEntry {
-            run: run.name.clone(),
-            path,
-            reason,
-        });
+        let entries =
+            unsealed.into_iter().map(|(path, reason)| SkippedEntry { run: run.name.clone(), path, reason });
         found.unsealed.extend(entries);
     }
     report.left = found;

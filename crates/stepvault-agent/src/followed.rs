@@ -45,9 +45,7 @@ pub(crate) struct WaitingClient<'a>(&'a Followed);
 
 impl Drop for WaitingClient<'_> {
     fn drop(&mut self) {
-        self.0
-            .succession
-            .send_modify(|succession| succession.waiting_clients -= 1);
+        self.0.succession.send_modify(|succession| succession.waiting_clients -= 1);
     }
 }
 
@@ -57,11 +55,8 @@ impl Followed {
     /// # Errors
     /// As [`follow`](Self::follow).
     pub(crate) fn new(process_id: u32, stop: Stop) -> Result<Arc<Self>> {
-        let followed = Arc::new(Self {
-            processes: Mutex::default(),
-            stop,
-            succession: watch::Sender::default(),
-        });
+        let followed =
+            Arc::new(Self { processes: Mutex::default(), stop, succession: watch::Sender::default() });
         followed.follow(process_id)?;
         Ok(followed)
     }
@@ -87,8 +82,7 @@ impl Followed {
         };
         let mut processes = self.processes();
         if self.stop.is_requested() {
-            self.succession
-                .send_modify(|succession| succession.has_successor = true);
+            self.succession.send_modify(|succession| succession.has_successor = true);
             return Err(fault(ErrorKind::Interrupted)
                 .because("the agent is about to end")
                 .hint("start another agent when this one has ended"));
@@ -125,8 +119,7 @@ impl Followed {
 
     /// Counts a client as waiting for the end of the drain.
     pub(crate) fn waiting_client(&self) -> WaitingClient<'_> {
-        self.succession
-            .send_modify(|succession| succession.waiting_clients += 1);
+        self.succession.send_modify(|succession| succession.waiting_clients += 1);
         WaitingClient(self)
     }
 
@@ -137,10 +130,7 @@ impl Followed {
         let is_wanted = |wanted: &Succession| {
             wanted.has_successor
                 && wanted.waiting_clients == 0
-                && self
-                    .stop
-                    .requested()
-                    .is_some_and(|request| request.may_be_succeeded())
+                && self.stop.requested().is_some_and(|request| request.may_be_succeeded())
         };
         // The sender lives in `self`.
         let _ = succession.wait_for(is_wanted).await;
@@ -182,9 +172,7 @@ mod tests {
         }
         assert!(!stop.is_requested());
         second.kill();
-        tokio::time::timeout(Duration::from_mins(1), stop.wait())
-            .await
-            .unwrap();
+        tokio::time::timeout(Duration::from_mins(1), stop.wait()).await.unwrap();
         assert_eq!(stop.requested().unwrap().reason, StopReason::TrainerEnded);
         let third = TestProcess::idle();
         let error = followed.follow(third.id()).unwrap_err();
@@ -205,14 +193,8 @@ mod tests {
         let stop = Stop::new();
         let error = Followed::new(process_id, stop.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert_eq!(
-            Followed::new(0, stop.clone()).unwrap_err().kind(),
-            ErrorKind::Usage
-        );
-        assert_eq!(
-            Followed::new(u32::MAX, stop.clone()).unwrap_err().kind(),
-            ErrorKind::Usage
-        );
+        assert_eq!(Followed::new(0, stop.clone()).unwrap_err().kind(), ErrorKind::Usage);
+        assert_eq!(Followed::new(u32::MAX, stop.clone()).unwrap_err().kind(), ErrorKind::Usage);
         assert!(!stop.is_requested());
     }
 }

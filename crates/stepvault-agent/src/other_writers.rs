@@ -51,11 +51,7 @@ struct Known {
 
 impl WatchedRun {
     pub(crate) fn new(remote: RunRemote) -> Self {
-        Self {
-            remote,
-            known: None,
-            undecided: BTreeMap::new(),
-        }
+        Self { remote, known: None, undecided: BTreeMap::new() }
     }
 
     async fn claims(&self) -> Result<BTreeSet<StepId>> {
@@ -78,9 +74,7 @@ impl WatchedRun {
 
     async fn listed<T: Ord>(&self, prefix: &str, one: fn(KeyKind) -> Option<T>) -> Result<BTreeSet<T>> {
         let objects = self.remote.list(prefix).await?;
-        let kinds = objects
-            .iter()
-            .filter_map(|object| self.remote.keys.classify(&object.key));
+        let kinds = objects.iter().filter_map(|object| self.remote.keys.classify(&object.key));
         Ok(kinds.filter_map(one).collect())
     }
 }
@@ -167,9 +161,7 @@ impl OtherWriters {
             let alive = if claim.launch.is_some() && began_since.contains(&id.attempt) {
                 Some(true)
             } else {
-                written_at(&watched.remote, *id)
-                    .await?
-                    .map(|written_at| written_at > self.started_at)
+                written_at(&watched.remote, *id).await?.map(|written_at| written_at > self.started_at)
             };
             if let Some(alive) = alive {
                 decided.push((*id, alive));
@@ -257,12 +249,7 @@ mod tests {
     #[test]
     fn nodes_of_one_job_are_no_strangers_and_a_second_vault_of_this_node_is() {
         for (claim, writer, begun_here, same) in [
-            (
-                claim("a,b", Some("j")),
-                writer("a", "a,b", Some("j")),
-                false,
-                true,
-            ),
+            (claim("a,b", Some("j")), writer("a", "a,b", Some("j")), false, true),
             (claim("b", Some("k")), writer("a", "a", Some("j")), false, false),
             (claim("a,b", None), writer("b", "a,b", None), false, true),
             (claim("c,d", None), writer("b", "a,b", None), false, false),
@@ -272,11 +259,7 @@ mod tests {
             // A step sealed in the previous launch is uploaded in this one.
             (claim("a", Some("j:0")), writer("a", "a", Some("j:1")), true, true),
         ] {
-            assert_eq!(
-                is_of_same_job(&claim, &writer, begun_here),
-                same,
-                "{claim:?} {writer:?}"
-            );
+            assert_eq!(is_of_same_job(&claim, &writer, begun_here), same, "{claim:?} {writer:?}");
         }
     }
 }

@@ -29,11 +29,7 @@ pub(crate) fn after_upload(error: &Error, opening: bool) -> AfterUpload {
 /// Returns the maximum pause before the next try: short for transient faults, minutes for others.
 pub(crate) fn longest_pause(error: &Error) -> Duration {
     let may_pass = error.is_transient() || error.kind() == ErrorKind::NoSpace;
-    if may_pass && !error.needs_operator() {
-        LONGEST
-    } else {
-        LONGEST_FOR_OPERATOR
-    }
+    if may_pass && !error.needs_operator() { LONGEST } else { LONGEST_FOR_OPERATOR }
 }
 
 /// What a failed seal leads to.
@@ -69,49 +65,14 @@ mod tests {
         let of = |kind| Error::new(kind, "cannot upload");
         for (kind, opening, after, longest) in [
             (ErrorKind::Unreachable, false, AfterUpload::RemoteLater, LONGEST),
-            (
-                ErrorKind::Denied,
-                false,
-                AfterUpload::RemoteLater,
-                LONGEST_FOR_OPERATOR,
-            ),
-            (
-                ErrorKind::Usage,
-                true,
-                AfterUpload::RemoteLater,
-                LONGEST_FOR_OPERATOR,
-            ),
-            (
-                ErrorKind::Usage,
-                false,
-                AfterUpload::StepLater,
-                LONGEST_FOR_OPERATOR,
-            ),
-            (
-                ErrorKind::Refused,
-                true,
-                AfterUpload::RemoteLater,
-                LONGEST_FOR_OPERATOR,
-            ),
-            (
-                ErrorKind::Conflict,
-                false,
-                AfterUpload::StepLater,
-                LONGEST_FOR_OPERATOR,
-            ),
-            (
-                ErrorKind::SourceChanged,
-                false,
-                AfterUpload::StepLater,
-                LONGEST_FOR_OPERATOR,
-            ),
+            (ErrorKind::Denied, false, AfterUpload::RemoteLater, LONGEST_FOR_OPERATOR),
+            (ErrorKind::Usage, true, AfterUpload::RemoteLater, LONGEST_FOR_OPERATOR),
+            (ErrorKind::Usage, false, AfterUpload::StepLater, LONGEST_FOR_OPERATOR),
+            (ErrorKind::Refused, true, AfterUpload::RemoteLater, LONGEST_FOR_OPERATOR),
+            (ErrorKind::Conflict, false, AfterUpload::StepLater, LONGEST_FOR_OPERATOR),
+            (ErrorKind::SourceChanged, false, AfterUpload::StepLater, LONGEST_FOR_OPERATOR),
             // Each try may read back the whole step.
-            (
-                ErrorKind::Damaged,
-                false,
-                AfterUpload::StepLater,
-                LONGEST_FOR_OPERATOR,
-            ),
+            (ErrorKind::Damaged, false, AfterUpload::StepLater, LONGEST_FOR_OPERATOR),
             (ErrorKind::NoSpace, true, AfterUpload::StepLater, LONGEST),
         ] {
             let error = of(kind);

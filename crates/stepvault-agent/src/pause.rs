@@ -26,11 +26,7 @@ impl Pause {
     pub(crate) fn failed(&mut self, longest: Duration, asked_for: Option<Duration>) {
         let doubled = FIRST.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures = self.failures.saturating_add(1);
-        let wait = if doubled > FIRST {
-            doubled.mul_f64(0.75 + jitter() / 2.0)
-        } else {
-            doubled
-        };
+        let wait = if doubled > FIRST { doubled.mul_f64(0.75 + jitter() / 2.0) } else { doubled };
         self.until = Some(Instant::now() + wait.max(asked_for.unwrap_or_default()));
     }
 
@@ -82,12 +78,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_up_to_a_bound_and_heed_the_other_side() {
-        let wait_of = |pause: &Pause| {
-            pause
-                .until()
-                .map(|until| until - Instant::now())
-                .unwrap_or_default()
-        };
+        let wait_of = |pause: &Pause| pause.until().map(|until| until - Instant::now()).unwrap_or_default();
         let mut pause = Pause::default();
         assert_eq!(pause.until(), None);
         pause.failed(LONGEST, None);
@@ -96,10 +87,7 @@ mod tests {
             pause.failed(LONGEST, None);
         }
         let wait = wait_of(&pause);
-        assert!(
-            wait >= LONGEST.mul_f64(0.7) && wait <= LONGEST.mul_f64(1.25),
-            "{wait:?}"
-        );
+        assert!(wait >= LONGEST.mul_f64(0.7) && wait <= LONGEST.mul_f64(1.25), "{wait:?}");
         pause.failed(LONGEST, Some(Duration::from_mins(10)));
         assert!(wait_of(&pause) > Duration::from_secs(590));
         assert_eq!(pause.failures(), 42);

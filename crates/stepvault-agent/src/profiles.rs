@@ -12,12 +12,7 @@ pub fn profiles(config: &Config) -> Result<ProfileSet, Vec<Finding>> {
     let faults: Vec<Finding> = config
         .runs
         .iter()
-        .flat_map(|run| {
-            [
-                unknown_profile(config, run, &set),
-                unknown_series(config, run, &set),
-            ]
-        })
+        .flat_map(|run| [unknown_profile(config, run, &set), unknown_series(config, run, &set)])
         .flatten()
         .collect();
     if faults.is_empty() { Ok(set) } else { Err(faults) }
@@ -29,10 +24,7 @@ fn own(config: &Config) -> Result<ProfileSet, Vec<Finding>> {
     };
     ProfileSet::with_own(&file.text).map_err(|faults| {
         let finding = |fault: stepvault_formats::profile::OwnFault| {
-            let source = Source::File {
-                path: file.path.clone(),
-                line: fault.line,
-            };
+            let source = Source::File { path: file.path.clone(), line: fault.line };
             Finding::new("profile", source, fault.why)
                 .hint("the reference file config/stepvault.toml has an example of each key")
         };
@@ -63,17 +55,10 @@ fn unknown_series(config: &Config, run: &RunSettings, set: &ProfileSet) -> Optio
         .filter(|profile| chosen.is_none_or(|name| profile.name == name))
         .flat_map(|profile| profile.series.iter().map(|series| series.name.as_str()))
         .collect();
-    let unknown = run
-        .series
-        .iter()
-        .flatten()
-        .find(|name| !known.contains(&name.as_str()))?;
+    let unknown = run.series.iter().flatten().find(|name| !known.contains(&name.as_str()))?;
     let key = ["run", run.name.as_str(), "series"];
     let (why, list) = match chosen {
-        Some(profile) => (
-            format!("the profile '{profile}' has no series '{unknown}'"),
-            "its series are",
-        ),
+        Some(profile) => (format!("the profile '{profile}' has no series '{unknown}'"), "its series are"),
         None => (format!("no profile has a series '{unknown}'"), "the series are"),
     };
     Some(config.finding(&key, why).hint(meant(unknown, &known, list)))
@@ -97,15 +82,8 @@ mod tests {
     use super::*;
 
     fn findings(text: &str) -> Vec<String> {
-        let file = FileText {
-            path: "/etc/stepvault.toml".into(),
-            text: text.to_owned(),
-        };
-        let config = load(&Sources {
-            file: Some(file),
-            ..Sources::default()
-        })
-        .unwrap();
+        let file = FileText { path: "/etc/stepvault.toml".into(), text: text.to_owned() };
+        let config = load(&Sources { file: Some(file), ..Sources::default() }).unwrap();
         let found = profiles(&config).err().unwrap_or_default();
         let text = |finding: Finding| format!("{finding} | {}", finding.hint.as_deref().unwrap_or_default());
         found.into_iter().map(text).collect()
@@ -138,20 +116,14 @@ mod tests {
             anywhere[0].ends_with("no profile has a series 'chekpoints' | did you mean 'checkpoints'?"),
             "{anywhere:?}"
         );
-        assert_eq!(
-            findings("[run.r]\nseries = [\"checkpoints\"]"),
-            Vec::<String>::new()
-        );
+        assert_eq!(findings("[run.r]\nseries = [\"checkpoints\"]"), Vec::<String>::new());
     }
 
     #[test]
     fn a_fault_in_a_profile_is_told_with_its_line() {
         let found = findings("[run.r]\n[[profile]]\nname = \"mine\"\nlinks = \"soft\"");
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(
-            found[0].starts_with("/etc/stepvault.toml:4: profile: unknown variant `soft`"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("/etc/stepvault.toml:4: profile: unknown variant `soft`"), "{found:?}");
     }
 
     /// The reference file's example with every key set.

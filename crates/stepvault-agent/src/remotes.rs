@@ -29,35 +29,25 @@ pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
         settings: Arc::clone(&remote.settings),
         store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
     };
-    AgentOptions {
-        remotes: options.remotes.iter().map(timed).collect(),
-        ..options.clone()
-    }
+    AgentOptions { remotes: options.remotes.iter().map(timed).collect(), ..options.clone() }
 }
 
 /// Returns the served runs, given options with timeouts.
 pub(crate) fn served_runs(timed: &AgentOptions, vault: &Vault) -> Vec<ServedRun> {
-    let served = timed.runs.iter().map(|run| ServedRun {
-        settings: run.clone(),
-        remotes: remotes_of(run, timed, vault),
-    });
+    let served = timed
+        .runs
+        .iter()
+        .map(|run| ServedRun { settings: run.clone(), remotes: remotes_of(run, timed, vault) });
     served.collect()
 }
 
 /// Returns a run on one remote.
 pub(crate) fn on_remote(run: &RunName, remote: &AgentRemote, vault: &Vault) -> RunRemote {
-    RunRemote::new(
-        Arc::clone(&remote.store),
-        Arc::clone(&remote.settings),
-        run.clone(),
-    )
-    .remembered_by(vault)
+    RunRemote::new(Arc::clone(&remote.store), Arc::clone(&remote.settings), run.clone()).remembered_by(vault)
 }
 
 /// Returns a run on its remotes, as recorded in the vault.
 pub(crate) fn remotes_of(run: &RunSettings, options: &AgentOptions, vault: &Vault) -> Vec<RunRemote> {
     let remotes = options.remotes_of(run);
-    remotes
-        .map(|remote| on_remote(&run.name, remote, vault))
-        .collect()
+    remotes.map(|remote| on_remote(&run.name, remote, vault)).collect()
 }

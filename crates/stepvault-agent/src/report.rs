@@ -23,10 +23,7 @@ pub struct Tally<T> {
 
 impl<T> Default for Tally<T> {
     fn default() -> Self {
-        Self {
-            total: 0,
-            latest: Vec::new(),
-        }
+        Self { total: 0, latest: Vec::new() }
     }
 }
 
@@ -70,11 +67,7 @@ pub struct StepOnRemote {
 
 impl StepOnRemote {
     pub(crate) fn new(run: &RunName, id: StepId, remote: &RemoteName) -> Self {
-        Self {
-            run: run.clone(),
-            id,
-            remote: remote.clone(),
-        }
+        Self { run: run.clone(), id, remote: remote.clone() }
     }
 
     /// Returns the step, on whatever remote.
@@ -125,11 +118,7 @@ pub struct UnservedRun {
 impl std::fmt::Display for UnservedRun {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { run, steps } = self;
-        let (noun, verb) = if *steps == 1 {
-            ("step", "is")
-        } else {
-            ("steps", "are")
-        };
+        let (noun, verb) = if *steps == 1 { ("step", "is") } else { ("steps", "are") };
         write!(
             out,
             "the vault holds {steps} {noun} of the run '{run}' that {verb} not durable, but the agent does not serve \

@@ -31,11 +31,7 @@ impl Retries {
         let position = self.0.iter().position(|retry| retry.ready.path == ready.path);
         let mut retry = match position {
             Some(position) => self.0.remove(position),
-            None => Retry {
-                ready: ready.clone(),
-                pause: Pause::default(),
-                reason: String::new(),
-            },
+            None => Retry { ready: ready.clone(), pause: Pause::default(), reason: String::new() },
         };
         if retry.ready.tree.fingerprint() != ready.tree.fingerprint() {
             retry.pause.clear();
@@ -69,8 +65,6 @@ impl Retries {
 
     /// Returns all steps, with the cause why each is not sealed.
     pub(crate) fn unsealed(&self) -> impl Iterator<Item = (PathBuf, String)> {
-        self.0
-            .iter()
-            .map(|retry| (retry.ready.path.clone(), retry.reason.clone()))
+        self.0.iter().map(|retry| (retry.ready.path.clone(), retry.reason.clone()))
     }
 }

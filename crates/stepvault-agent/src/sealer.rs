@@ -116,9 +116,7 @@ impl Sealer {
         loop {
             let asked = self.shared.drain.stop.requested();
             // Checked before the scan: this scan is the last one, and seals what is complete by now.
-            let last = asked
-                .as_ref()
-                .is_some_and(|request| !request.uses_all_of_its_time());
+            let last = asked.as_ref().is_some_and(|request| !request.uses_all_of_its_time());
             let watched: Vec<PathBuf> = self.discoveries().flat_map(Discovery::directories).collect();
             if let Some(mut watcher) = wake.take() {
                 let watch = move || {
@@ -145,9 +143,8 @@ impl Sealer {
             }
             let already_asked = asked.is_some();
             let regular = Instant::now() + self.shared.options.agent.poll_interval;
-            let next = scan_again
-                .map_or(regular, |time| time.min(regular))
-                .max(Instant::now() + SHORTEST_WAIT);
+            let next =
+                scan_again.map_or(regular, |time| time.min(regular)).max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
                 () = self.stop_requested(already_asked), if !waits_for_quiet_time => {}
                 () = tokio::time::sleep_until(next) => {}
@@ -171,11 +168,7 @@ impl Sealer {
     /// from a client that waits for the end.
     async fn stop_requested(&self, already_asked: bool) {
         let now = |waits: bool| waits.then(Instant::now);
-        self.shared
-            .drain
-            .stop
-            .until(|request| now(!already_asked || !request.uses_all_of_its_time()))
-            .await;
+        self.shared.drain.stop.until(|request| now(!already_asked || !request.uses_all_of_its_time())).await;
     }
 
     /// Finds out whether the vault knows launches, and records the beginning of this one for a later single round.
@@ -183,10 +176,9 @@ impl Sealer {
         let vault = &self.shared.vault.vault;
         for run in &mut self.runs {
             run.knows_launches = knows_launches(vault, run.name()).await;
-            if let (Some(launch), false) = (
-                &self.shared.options.writer.launch,
-                self.shared.options.lifecycle.once,
-            ) {
+            if let (Some(launch), false) =
+                (&self.shared.options.writer.launch, self.shared.options.lifecycle.once)
+            {
                 let recorded = record_beginning(vault, run.name(), launch, self.shared.started_at).await;
                 if let Err(error) = recorded {
                     tracing::debug!(%error, run = %run.name(), "cannot record the beginning of the launch");
@@ -280,9 +272,7 @@ impl Sealer {
                 known = self.seal_announced(index, known, announcement).await?;
             }
             let Some(mut discovery) = known else { continue };
-            self.runs[index]
-                .first_scan
-                .get_or_insert_with(|| discovery.keys());
+            self.runs[index].first_scan.get_or_insert_with(|| discovery.keys());
             self.report_scan(self.runs[index].name(), &look);
             // Before the first step is sealed, which may take longer than the remaining time.
             self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
@@ -297,10 +287,7 @@ impl Sealer {
             self.report_unfinished(index, &discovery, &look.ready);
             self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
             if is_last {
-                self.shared
-                    .reporter
-                    .status
-                    .scanned_at_end(self.runs[index].name());
+                self.shared.reporter.status.scanned_at_end(self.runs[index].name());
             }
             let cleaning = self.runs[index].cleaning.as_ref();
             let is_due = cleaning.is_some_and(|cleaning| cleaning.next <= Instant::now());
@@ -308,11 +295,7 @@ impl Sealer {
             if is_due && !self.shared.options.lifecycle.once {
                 discovery = self.clean(index, discovery).await?;
             }
-            for time in [
-                look.again_at,
-                discovery.next_try(),
-                self.runs[index].retries.next_try(),
-            ] {
+            for time in [look.again_at, discovery.next_try(), self.runs[index].retries.next_try()] {
                 scan_again = earliest(scan_again, time);
             }
             self.runs[index].discovery = Some(discovery);
@@ -376,17 +359,10 @@ impl Sealer {
             self.shared.options.agent.poll_interval * LOG_UNFINISHED_AFTER_POLLS
         };
         let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
-        for (path, why) in self
-            .shared
-            .reporter
-            .status
-            .unfinished(run, discovery.unfinished(), logged_after)
-        {
+        for (path, why) in self.shared.reporter.status.unfinished(run, discovery.unfinished(), logged_after) {
             if !tried.contains(&path) {
                 let path = path.display();
-                self.shared
-                    .reporter
-                    .info(&format!("{run}: {path} exists but is not sealed yet: {why}"));
+                self.shared.reporter.info(&format!("{run}: {path} exists but is not sealed yet: {why}"));
             }
         }
     }
@@ -423,15 +399,7 @@ impl Sealer {
             Ok(steps) => {
                 cleaning.turn = cleaning.turn.wrapping_add(1);
                 let (vault, name, turn) = (&self.shared.vault.vault, run.served.name(), cleaning.turn);
-                clean_source(
-                    vault,
-                    &self.shared.reporter,
-                    name,
-                    &run.served.remotes,
-                    steps,
-                    turn,
-                )
-                .await
+                clean_source(vault, &self.shared.reporter, name, &run.served.remotes, steps, turn).await
             }
             Err(error) => Err(error),
         };
@@ -453,17 +421,11 @@ impl Sealer {
         discovery: Option<&mut Discovery>,
         ready: &Ready,
     ) -> Result<Placed> {
-        let is_resaved = discovery
-            .as_ref()
-            .is_some_and(|discovery| discovery.was_handled(ready));
+        let is_resaved = discovery.as_ref().is_some_and(|discovery| discovery.was_handled(ready));
         let placed = self.seal_checkpoint(index, ready, is_resaved).await;
         match &placed {
             Ok(placed) => {
-                if let Placed::Sealed {
-                    step,
-                    new: true,
-                    is_live_below_highest,
-                } = placed
+                if let Placed::Sealed { step, new: true, is_live_below_highest } = placed
                     && !step.record().origin.unnumbered
                 {
                     self.runs[index].live_below_highest = is_live_below_highest.then(|| step.id().step);
@@ -498,10 +460,8 @@ impl Sealer {
                 Some(discovery) => discovery.ready_there(&announcement),
                 None => Ok(None),
             });
-            let key = discovery
-                .as_ref()
-                .map(|discovery| discovery.key_of(&announcement.path))
-                .unwrap_or_default();
+            let key =
+                discovery.as_ref().map(|discovery| discovery.key_of(&announcement.path)).unwrap_or_default();
             let ready = match there {
                 Ok(Some(ready)) => Ok(ready),
                 Ok(None) => ready_alone(&announcement, key, &profiles, profile.as_deref(), extent),
@@ -533,15 +493,10 @@ impl Sealer {
 
     /// Notifies all interested tasks that a step is in the vault, or durable on every remote.
     fn on_sealed(&self, index: usize, ready: &Ready, placed: &Placed) {
-        self.shared
-            .reporter
-            .resolved(&format!("seal {}", ready.path.display()));
+        self.shared.reporter.resolved(&format!("seal {}", ready.path.display()));
         if let Placed::Sealed { step, new, .. } = placed {
             if *new {
-                self.shared
-                    .reporter
-                    .status
-                    .sealed(self.runs[index].name(), step.id());
+                self.shared.reporter.status.sealed(self.runs[index].name(), step.id());
                 self.shared.signals.attempts.notify_one();
             }
             self.shared.signals.wake_uploads();
@@ -573,9 +528,7 @@ impl Sealer {
             // A single round finds what was written before it: in the same launch, as far as the vault knows of no other.
             in_launch: self.shared.options.lifecycle.once && !run.knows_launches || is_live,
             not_before: is_live.then_some(self.shared.started_at),
-            live: is_live.then_some(LiveSave {
-                after: run.live_below_highest,
-            }),
+            live: is_live.then_some(LiveSave { after: run.live_below_highest }),
             metrics_source: MetricsSource::of(&run.served.settings),
             digest: run.served.settings.digest,
         };
@@ -603,10 +556,7 @@ impl Sealer {
         let after = after_failed_seal(error);
         match after {
             AfterFailedSeal::LeftAlone => {
-                self.shared
-                    .reporter
-                    .status
-                    .skipped(run, &ready.path, reason.clone());
+                self.shared.reporter.status.skipped(run, &ready.path, reason.clone());
                 self.runs[index].retries.forget(&ready.path);
                 if error.is_pruned() {
                     if let Some(discovery) = discovery {

@@ -26,10 +26,7 @@ pub(crate) struct Signals {
 impl Signals {
     /// Creates the signals for this number of upload workers.
     pub(crate) fn new(upload_workers: usize) -> Self {
-        Self {
-            uploads: (0..upload_workers).map(|_| Arc::default()).collect(),
-            ..Self::default()
-        }
+        Self { uploads: (0..upload_workers).map(|_| Arc::default()).collect(), ..Self::default() }
     }
 
     /// Wakes the upload workers, because the vault has changed.

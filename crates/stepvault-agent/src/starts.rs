@@ -50,13 +50,8 @@ impl OwnStart {
         record_invocation(shared).await;
         let (options, vault) = (&shared.options, &shared.vault.vault);
         let start = new_start(Who::Agent, options.node().clone(), None);
-        let mut own = Self {
-            vault: vault.clone(),
-            start,
-            runs: Vec::new(),
-            begun: Instant::now(),
-            copies: Vec::new(),
-        };
+        let mut own =
+            Self { vault: vault.clone(), start, runs: Vec::new(), begun: Instant::now(), copies: Vec::new() };
         let Some(rule) = options.lifecycle.restart_loop.filter(|_| !options.lifecycle.once) else {
             return own;
         };
@@ -153,9 +148,7 @@ impl HistoryCopies {
 
     /// Warns once, whatever the number of runs: all of them have the same starts.
     fn warn_of_loop(&self, history: &[Start]) {
-        let Shared {
-            options, reporter, ..
-        } = &*self.shared;
+        let Shared { options, reporter, .. } = &*self.shared;
         let (node, now) = (options.node(), SystemClock.now());
         if let Some(found) = restart_loop(history, &self.run, node, Who::Agent, self.rule, now) {
             reporter.warn_of_cause("restart loop", "restart loop", &found.to_string());

@@ -78,10 +78,7 @@ impl StatusFiles {
 
     /// Writes the files that changed.
     pub(crate) async fn write(mut self) -> Self {
-        let fallback = Self {
-            shared: Arc::clone(&self.shared),
-            written: Vec::new(),
-        };
+        let fallback = Self { shared: Arc::clone(&self.shared), written: Vec::new() };
         let write = move || {
             let vault = &self.shared.vault.vault;
             for (run, written) in self.shared.options.runs.iter().zip(&mut self.written) {

@@ -122,11 +122,7 @@ impl StepQuery {
         };
         let fits =
             |id: &&StepId| id.step == self.step && self.attempt.is_none_or(|attempt| id.attempt == attempt);
-        ids.iter()
-            .rev()
-            .filter(fits)
-            .find(|id| !abandoned.contains(id))
-            .copied()
+        ids.iter().rev().filter(fits).find(|id| !abandoned.contains(id)).copied()
     }
 }
 
@@ -156,20 +152,14 @@ impl StepProgress {
     /// Returns the remotes that decide: the required ones, or all if none is required.
     fn deciding(&self) -> impl Iterator<Item = &RemoteProgress> {
         let some_required = self.remotes.iter().any(|remote| remote.required);
-        self.remotes
-            .iter()
-            .filter(move |remote| remote.required || !some_required)
+        self.remotes.iter().filter(move |remote| remote.required || !some_required)
     }
 
     /// Derives the step's progress from its progress on each remote. `sealed` if the vault holds it.
     fn conclude(&mut self, sealed: bool) {
         let some_required = self.remotes.iter().any(|remote| remote.required);
         let on_remotes = self.deciding().map(|remote| remote.reached);
-        let there = if some_required {
-            on_remotes.min()
-        } else {
-            on_remotes.max()
-        };
+        let there = if some_required { on_remotes.min() } else { on_remotes.max() };
         let floor = sealed.then_some(Goal::Staged);
         self.reached = there.flatten().max(floor);
     }
@@ -197,10 +187,7 @@ impl StepProgress {
 
     /// Returns the identity of the step, once known.
     pub fn id(&self) -> Option<StepId> {
-        self.attempt.map(|attempt| StepId {
-            revision: self.revision,
-            ..StepId::new(attempt, self.step)
-        })
+        self.attempt.map(|attempt| StepId { revision: self.revision, ..StepId::new(attempt, self.step) })
     }
 
     fn set_id(&mut self, id: StepId) {
@@ -290,10 +277,7 @@ fn in_quarantine(vault: &Vault, progress: StepProgress, query: &StepQuery) -> Re
     Ok(StepProgress {
         attempt: Some(id.attempt),
         revision: id.revision,
-        reason: Some(format!(
-            "it was found damaged and quarantined: {}",
-            reason.unwrap_or_default()
-        )),
+        reason: Some(format!("it was found damaged and quarantined: {}", reason.unwrap_or_default())),
         failed: true,
         ..progress
     })
@@ -329,10 +313,8 @@ fn not_asked(remotes: &[RunRemote], found: &[Result<BTreeSet<StepId>>]) -> Optio
         .zip(found)
         .filter_map(|(remote, found)| Some((remote.name(), found.as_ref().err()?)))
         .collect();
-    let texts: Vec<String> = unanswered
-        .iter()
-        .map(|(remote, error)| format!("{remote} was not queried: {error}"))
-        .collect();
+    let texts: Vec<String> =
+        unanswered.iter().map(|(remote, error)| format!("{remote} was not queried: {error}")).collect();
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
@@ -397,10 +379,7 @@ mod tests {
         let step = progress(&[(true, durable, false), (false, None, true)], true);
         assert_eq!(step.outcome(Goal::Durable), Outcome::Reached);
         let step = progress(&[(true, durable, false), (true, None, true)], true);
-        assert_eq!(
-            (step.reached, step.outcome(Goal::Durable)),
-            (Some(Goal::Staged), Outcome::Failed)
-        );
+        assert_eq!((step.reached, step.outcome(Goal::Durable)), (Some(Goal::Staged), Outcome::Failed));
         assert_eq!(step.outcome(Goal::Staged), Outcome::Reached);
     }
 

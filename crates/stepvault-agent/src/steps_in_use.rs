@@ -42,10 +42,7 @@ enum Guard {
 
 impl StepUse {
     fn new(guard: Guard, step: Arc<StepLock>) -> Self {
-        Self {
-            _guard: guard,
-            _step: step,
-        }
+        Self { _guard: guard, _step: step }
     }
 }
 
@@ -109,10 +106,7 @@ mod tests {
     fn uploads_share_a_step_and_an_eviction_takes_it_alone() {
         let in_use = StepsInUse::default();
         let id = StepId::new(Attempt::FIRST, Step::new(7).unwrap());
-        let step = || RunStep {
-            run: RunName::new("run").unwrap(),
-            id,
-        };
+        let step = || RunStep { run: RunName::new("run").unwrap(), id };
         let (first, second) = (in_use.for_upload(&step()), in_use.for_upload(&step()));
         assert!(first.is_some() && second.is_some() && in_use.for_eviction(&step()).is_none());
         drop(first);

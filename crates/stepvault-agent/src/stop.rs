@@ -97,9 +97,7 @@ impl StopRequest {
     pub(crate) fn uploads_end(&self, configured: Duration) -> Instant {
         let exit_deadline = self.exit_deadline(configured);
         let total = exit_deadline.saturating_duration_since(self.requested_at);
-        let reserve = (total / 10)
-            .clamp(SHORTEST_RESERVE, LONGEST_RESERVE)
-            .min(total / 2);
+        let reserve = (total / 10).clamp(SHORTEST_RESERVE, LONGEST_RESERVE).min(total / 2);
         exit_deadline.checked_sub(reserve).unwrap_or(exit_deadline)
     }
 
@@ -187,10 +185,7 @@ mod tests {
         let request = clone.requested().unwrap();
         assert_eq!(request.reason, StopReason::Signal);
         assert_eq!(request.deadline, Some(now + Duration::from_secs(20)));
-        assert_eq!(
-            request.exit_deadline(Duration::from_mins(1)),
-            now + Duration::from_secs(20)
-        );
+        assert_eq!(request.exit_deadline(Duration::from_mins(1)), now + Duration::from_secs(20));
         let sooner = request.exit_deadline(Duration::from_secs(5));
         assert!(sooner >= now + Duration::from_secs(5) && sooner < now + Duration::from_secs(20));
     }

@@ -69,14 +69,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     if options.lifecycle.trainer_ended {
         cpu_share.lift();
     }
-    let service = Service {
-        options: Arc::new(options),
-        followed,
-        cpu_share,
-        observer,
-        stop,
-        started_at,
-    };
+    let service = Service { options: Arc::new(options), followed, cpu_share, observer, stop, started_at };
     let restored = async {
         service.stop.wait().await;
         drop(priority);
@@ -205,15 +198,10 @@ impl Service {
     }
 
     fn discoveries(&self) -> Result<Vec<Option<Discovery>>> {
-        let scan_mode = if self.options.lifecycle.once {
-            ScanMode::Once
-        } else {
-            ScanMode::Continuous
-        };
+        let scan_mode = if self.options.lifecycle.once { ScanMode::Once } else { ScanMode::Continuous };
         let (options, profiles) = (&self.options, &self.options.profiles);
         let runs = options.runs.iter();
-        runs.map(|run| Discovery::new(run, profiles, scan_mode, options.extent_of(run)))
-            .collect()
+        runs.map(|run| Discovery::new(run, profiles, scan_mode, options.extent_of(run))).collect()
     }
 
     /// Gives the discoveries what they need of other runs and of the vault.
@@ -310,22 +298,13 @@ async fn live(
     watch: &VaultWatch,
     tasks: Tasks,
 ) -> Result<Lived> {
-    let Tasks {
-        mut sealer,
-        attempts,
-        upload_workers,
-        local,
-        prunes,
-        other_writers,
-    } = tasks;
+    let Tasks { mut sealer, attempts, upload_workers, local, prunes, other_writers } = tasks;
     let (once, signals, drain) = (shared.options.lifecycle.once, &shared.signals, &shared.drain);
     let mut running = JoinSet::new();
     let mut at_the_end = None;
     running.spawn_local(StatusFiles::new(Arc::clone(shared)).work());
     let workers = upload_workers.iter();
-    let planners = workers
-        .map(|worker| worker.planner(Excluded::default()))
-        .collect();
+    let planners = workers.map(|worker| worker.planner(Excluded::default())).collect();
     running.spawn_local(attempts.work());
     for worker in upload_workers {
         running.spawn_local(worker.work());
@@ -394,10 +373,8 @@ async fn succeeded(followed: Option<&Arc<Followed>>, signals: &Signals) {
 
 /// Opens and locks the vault, and cleans up after a killed process.
 async fn open_vault(options: &AgentOptions) -> Result<VaultWatch> {
-    let (directory, parents) = (
-        options.vault_directory.clone(),
-        Parents::allowed_if(options.local.allow_shared_parents),
-    );
+    let (directory, parents) =
+        (options.vault_directory.clone(), Parents::allowed_if(options.local.allow_shared_parents));
     blocking(move || {
         let vault = Vault::open_or_create_below(&directory, parents)?;
         let lock = vault.lock()?;

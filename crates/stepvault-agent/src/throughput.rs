@@ -86,8 +86,7 @@ pub(crate) struct Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.throughput
-            .with(&self.remote, |meter| meter.end(Instant::now()));
+        self.throughput.with(&self.remote, |meter| meter.end(Instant::now()));
     }
 }
 
@@ -100,10 +99,7 @@ impl Throughput {
     /// Marks an upload to this remote as running.
     pub(crate) fn busy(self: &Arc<Self>, remote: &RemoteName) -> Busy {
         self.with(remote, |meter| meter.begin(Instant::now()));
-        Busy {
-            throughput: Arc::clone(self),
-            remote: remote.clone(),
-        }
+        Busy { throughput: Arc::clone(self), remote: remote.clone() }
     }
 
     /// Returns the bytes of parts that were sent and are not acknowledged yet.
@@ -119,25 +115,18 @@ impl Throughput {
     /// Counts the bytes of an event.
     pub(crate) fn count(&self, event: &Event<'_>) {
         match event {
-            Event::BytesMoved {
-                tier: Tier::Remote(remote),
-                bytes,
-            } => {
+            Event::BytesMoved { tier: Tier::Remote(remote), bytes } => {
                 let bytes = i64::try_from(*bytes).unwrap_or(i64::MAX);
                 self.with(remote, |meter| meter.moved(Instant::now(), bytes));
             }
-            Event::BytesInFlight {
-                tier: Tier::Remote(remote),
-                change_bytes,
-            } => self.with(remote, |meter| {
+            Event::BytesInFlight { tier: Tier::Remote(remote), change_bytes } => self.with(remote, |meter| {
                 meter.in_flight_bytes += change_bytes;
                 meter.moved(Instant::now(), *change_bytes);
             }),
             // They took the link's time all the same.
-            Event::BytesGivenUp {
-                tier: Tier::Remote(remote),
-                bytes,
-            } => self.with(remote, |meter| meter.in_flight_bytes -= bytes.cast_signed()),
+            Event::BytesGivenUp { tier: Tier::Remote(remote), bytes } => {
+                self.with(remote, |meter| meter.in_flight_bytes -= bytes.cast_signed());
+            }
             _ => {}
         }
     }
@@ -190,10 +179,7 @@ mod tests {
         throughput.with(&main, |meter| {
             meter.busy_before = Duration::from_secs(9);
         });
-        throughput.count(&Event::BytesMoved {
-            tier: &Tier::Remote(main.clone()),
-            bytes: 90_000,
-        });
+        throughput.count(&Event::BytesMoved { tier: &Tier::Remote(main.clone()), bytes: 90_000 });
         drop(busy);
         let rate = throughput.bytes_per_second(&main).unwrap();
         assert!((1000..=10_000).contains(&rate), "{rate}");

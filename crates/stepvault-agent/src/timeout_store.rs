@@ -52,26 +52,18 @@ impl Gate {
     async fn within<T>(&self, url: &str, answer: impl Future<Output = T> + Send) -> Result<T> {
         tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| {
             self.close();
-            unanswered(
-                url,
-                &format!("it did not answer within {} s", ANSWER_WITHIN.as_secs()),
-            )
+            unanswered(url, &format!("it did not answer within {} s", ANSWER_WITHIN.as_secs()))
         })
     }
 }
 
 fn unanswered(url: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, "cannot query the remote")
-        .on(url)
-        .because(why)
+    Error::new(ErrorKind::Unreachable, "cannot query the remote").on(url).because(why)
 }
 
 impl TimeoutStore {
     pub(crate) fn new(inner: Arc<dyn RemoteStore>) -> Self {
-        Self {
-            inner,
-            gate: Gate::default(),
-        }
+        Self { inner, gate: Gate::default() }
     }
 
     /// Returns the same stream with a timeout for each item; it ends with the item that is late.
@@ -109,10 +101,7 @@ impl StoreDecorator for TimeoutStore {
     {
         self.gate.check(self.inner.url())?;
         let answer = self.gate.within(self.inner.url(), call()).await?;
-        if answer
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::Unreachable)
-        {
+        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
             self.gate.close();
         }
         answer

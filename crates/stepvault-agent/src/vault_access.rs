@@ -18,10 +18,6 @@ pub(crate) struct VaultAccess {
 
 impl VaultAccess {
     pub(crate) fn new(vault: Vault) -> Self {
-        Self {
-            vault,
-            in_use: StepsInUse::default(),
-            attempt_order: Arc::default(),
-        }
+        Self { vault, in_use: StepsInUse::default(), attempt_order: Arc::default() }
     }
 }

@@ -75,11 +75,9 @@ impl VaultWatch {
             if device_of(&root) == device {
                 return Ok(());
             }
-            Err(
-                Error::at(ErrorKind::Failed, "cannot continue without the vault", &root)
-                    .because("its file system is no longer mounted")
-                    .hint("mount it and start the agent again; the vault's sealed steps are on that disk"),
-            )
+            Err(Error::at(ErrorKind::Failed, "cannot continue without the vault", &root)
+                .because("its file system is no longer mounted")
+                .hint("mount it and start the agent again; the vault's sealed steps are on that disk"))
         })
         .await
     }

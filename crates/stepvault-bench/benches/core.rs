@@ -95,19 +95,10 @@ fn view(steps: u64) -> TierView {
         bytes: 1 << 30,
         reclaimable_bytes: 1 << 30,
         best: Vec::new(),
-        metrics: BTreeMap::from([(
-            "loss".to_owned(),
-            1.0 / f64::from(u32::try_from(step).expect("small")),
-        )]),
+        metrics: BTreeMap::from([("loss".to_owned(), 1.0 / f64::from(u32::try_from(step).expect("small")))]),
         verified: Verified::Yes,
-        needed: Needed {
-            pinned: step.is_multiple_of(1000),
-            ..Needed::default()
-        },
-        elsewhere: Elsewhere {
-            durable_on: vec![remote()],
-            ..Elsewhere::default()
-        },
+        needed: Needed { pinned: step.is_multiple_of(1000), ..Needed::default() },
+        elsewhere: Elsewhere { durable_on: vec![remote()], ..Elsewhere::default() },
         abandoned: false,
     };
     TierView {
@@ -127,10 +118,7 @@ fn retention_plans(criterion: &mut Criterion) {
         daily: Some(30),
         ..KeepRules::default()
     };
-    let guards = Guards {
-        required_remotes: Vec::new(),
-        maximum_deletions: None,
-    };
+    let guards = Guards { required_remotes: Vec::new(), maximum_deletions: None };
     let mut group = criterion.benchmark_group("retention plan");
     for steps in STEPS {
         let view = view(steps);

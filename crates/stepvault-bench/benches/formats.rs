@@ -65,21 +65,9 @@ fn trainer_state(entries: u64) -> Vec<u8> {
 fn files(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("check a file");
     for (what, name, bytes) in [
-        (
-            "safetensors of 1,000 tensors",
-            "model.safetensors",
-            safetensors(TENSORS),
-        ),
-        (
-            "torch archive of 1,000 storages",
-            "model.pt",
-            torch_archive(TENSORS),
-        ),
-        (
-            "JSON of 10,000 entries",
-            "trainer_state.json",
-            trainer_state(10 * TENSORS),
-        ),
+        ("safetensors of 1,000 tensors", "model.safetensors", safetensors(TENSORS)),
+        ("torch archive of 1,000 storages", "model.pt", torch_archive(TENSORS)),
+        ("JSON of 10,000 entries", "trainer_state.json", trainer_state(10 * TENSORS)),
     ] {
         let soundness = check_file(name, &bytes).expect("a file in memory");
         assert_eq!(soundness, Soundness::Sound, "{what}");
@@ -114,10 +102,7 @@ fn trainer_directory(steps: u64) -> (Tree, Files) {
             ("trainer_state.json", trainer_state(step)),
             ("config.json", b"{}".to_vec()),
         ] {
-            let kind = EntryKind::File {
-                size_bytes: bytes.len() as u64,
-                allocated_bytes: None,
-            };
+            let kind = EntryKind::File { size_bytes: bytes.len() as u64, allocated_bytes: None };
             entries.insert(format!("{directory}/{name}"), Entry { kind, mtime });
             files.insert(format!("{directory}/{name}"), bytes);
         }

@@ -16,11 +16,7 @@ const FILES: usize = 1_000;
 fn checkpoint(root: &Path) {
     std::fs::create_dir_all(root).expect("a directory");
     for index in 0..FILES {
-        std::fs::write(
-            root.join(format!("{index:04}.bin")),
-            index.to_le_bytes().repeat(64),
-        )
-        .expect("a file");
+        std::fs::write(root.join(format!("{index:04}.bin")), index.to_le_bytes().repeat(64)).expect("a file");
     }
     // What the trainer wrote is on the disk before it is sealed, or its write-back would be counted here.
     let directory = std::fs::File::open(root).expect("the directory");

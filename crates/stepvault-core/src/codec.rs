@@ -46,9 +46,7 @@ pub fn encode<R: Record>(record: &R) -> Result<Vec<u8>> {
     }
     // `Value` sorts its maps by name, which covers records whose members are declared in another order. It takes many
     // times the record's length in memory, so records that may be long declare their members sorted by name.
-    serde_json::to_value(record)
-        .and_then(|value| serde_json::to_vec(&value))
-        .map_err(fault)
+    serde_json::to_value(record).and_then(|value| serde_json::to_vec(&value)).map_err(fault)
 }
 
 /// Returns the number of bytes that a value has in a record, without holding them.
@@ -167,15 +165,10 @@ impl<'de> Visitor<'de> for SortedVisitor {
 /// exactly what [`encode`] writes.
 pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
     let damaged = |why: String| {
-        Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT))
-            .on(subject)
-            .because(why)
+        Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT)).on(subject).because(why)
     };
     if bytes.len() as u64 > MAX_RECORD_BYTES {
-        return Err(damaged(format!(
-            "it has {} bytes, more than {MAX_RECORD_BYTES}",
-            bytes.len()
-        )));
+        return Err(damaged(format!("it has {} bytes, more than {MAX_RECORD_BYTES}", bytes.len())));
     }
     if bytes.is_empty() {
         return Err(damaged("it is empty".to_owned()));
@@ -183,15 +176,13 @@ pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
     // The version is read first, so that a newer record is reported as newer and not as damaged.
     let version: Version = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     if version.format > FORMAT {
-        return Err(
-            Error::new(ErrorKind::NewerFormat, format!("cannot read the {}", R::WHAT))
-                .on(subject)
-                .because(format!(
-                    "it has format {}, but this stepvault reads formats up to {FORMAT}",
-                    version.format
-                ))
-                .hint("use a newer stepvault"),
-        );
+        return Err(Error::new(ErrorKind::NewerFormat, format!("cannot read the {}", R::WHAT))
+            .on(subject)
+            .because(format!(
+                "it has format {}, but this stepvault reads formats up to {FORMAT}",
+                version.format
+            ))
+            .hint("use a newer stepvault"));
     }
     if version.format == 0 {
         return Err(damaged("there is no format 0".to_owned()));

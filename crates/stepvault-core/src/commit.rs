@@ -106,11 +106,7 @@ impl FoundPart {
             metrics: manifest.metrics.clone(),
             unnumbered: manifest.origin.unnumbered,
         };
-        Self {
-            node: manifest.node.clone(),
-            commit,
-            shared_tree_sha256: manifest.shared_tree_sha256,
-        }
+        Self { node: manifest.node.clone(), commit, shared_tree_sha256: manifest.shared_tree_sha256 }
     }
 
     /// Returns in what two parts differ that must be the same in all parts of a step.
@@ -140,10 +136,7 @@ impl Commit {
         parts.sort_by(|left, right| left.node.cmp(&right.node));
         let mut parts = parts.into_iter();
         let Some(mut first) = parts.next() else {
-            return Err(Error::new(
-                ErrorKind::Failed,
-                "cannot commit a step without parts",
-            ));
+            return Err(Error::new(ErrorKind::Failed, "cannot commit a step without parts"));
         };
         for part in parts {
             if let Some(what) = first.difference(&part) {
@@ -181,16 +174,12 @@ impl Commit {
 
     /// Returns the number of bytes of all parts.
     pub fn data_bytes(&self) -> u64 {
-        self.parts
-            .iter()
-            .fold(0, |sum, part| sum.saturating_add(part.data_bytes))
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.data_bytes))
     }
 
     /// Returns the number of files of all parts.
     pub fn file_count(&self) -> u64 {
-        self.parts
-            .iter()
-            .fold(0, |sum, part| sum.saturating_add(part.file_count))
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.file_count))
     }
 }
 

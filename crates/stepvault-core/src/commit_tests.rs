@@ -55,11 +55,7 @@ fn manifest_of(node: &str, sizes_bytes: &[u64]) -> PartManifest {
         metrics: BTreeMap::new(),
         shared_tree_sha256: None,
         files: sizes_bytes.iter().enumerate().map(file).collect(),
-        directories: vec![DirectoryEntry {
-            path: None,
-            mode: 0o755,
-            mtime: Timestamp::default(),
-        }],
+        directories: vec![DirectoryEntry { path: None, mode: 0o755, mtime: Timestamp::default() }],
         symlinks: Vec::new(),
         members: Vec::new(),
         origin: crate::step_origin::StepOrigin::default(),
@@ -98,35 +94,23 @@ fn a_commit_says_the_same_by_whichever_node_it_is_written() {
     first.metrics.insert("loss".to_owned(), 1.0);
     let mut second = manifest_of("node-1", &[11]);
     second.written_at = Timestamp::from_seconds(300);
-    second
-        .metrics
-        .extend([("loss".to_owned(), 2.0), ("reward".to_owned(), 3.0)]);
+    second.metrics.extend([("loss".to_owned(), 2.0), ("reward".to_owned(), 3.0)]);
     let [first, second, third] = [first, second, manifest_of("node-2", &[])].map(|part| found(&part));
     let commit = Commit::of(vec![second.clone(), third.clone(), first.clone()]).unwrap();
     commit.check().unwrap();
     assert_eq!(commit, Commit::of(vec![first, second, third]).unwrap());
-    let told: Vec<_> = commit
-        .parts
-        .iter()
-        .map(|part| (part.node.to_string(), part.data_bytes, part.file_count))
-        .collect();
+    let told: Vec<_> =
+        commit.parts.iter().map(|part| (part.node.to_string(), part.data_bytes, part.file_count)).collect();
     assert_eq!(
         told,
-        [
-            ("node-0".to_owned(), 12, 2),
-            ("node-1".to_owned(), 11, 1),
-            ("node-2".to_owned(), 0, 0),
-        ]
+        [("node-0".to_owned(), 12, 2), ("node-1".to_owned(), 11, 1), ("node-2".to_owned(), 0, 0),]
     );
     assert_eq!(commit.parts[1].manifest_sha256, Sha256Digest::of(b"node-1"));
     assert_eq!(commit.parts[1].manifest_bytes, 7);
     assert_eq!((commit.data_bytes(), commit.file_count()), (23, 3));
     assert_eq!(commit.written_at, Timestamp::from_seconds(300));
     // The first node's value counts if both have one.
-    assert_eq!(
-        commit.metrics,
-        BTreeMap::from([("loss".to_owned(), 1.0), ("reward".to_owned(), 3.0)])
-    );
+    assert_eq!(commit.metrics, BTreeMap::from([("loss".to_owned(), 1.0), ("reward".to_owned(), 3.0)]));
 }
 
 #[test]
@@ -158,26 +142,15 @@ fn parts_of_different_steps_are_never_committed_together() {
         let error = Commit::of(vec![one(), found(&other)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         let text = error.to_string();
-        assert!(
-            text.ends_with(&format!("node-0 and node-1: they differ in {what}")),
-            "{text}"
-        );
+        assert!(text.ends_with(&format!("node-0 and node-1: they differ in {what}")), "{text}");
     }
     assert_eq!(Commit::of(Vec::new()).unwrap_err().kind(), ErrorKind::Failed);
 }
 
 #[test]
 fn totals_that_no_number_holds_stop_at_the_largest() {
-    let large = CommittedPart {
-        data_bytes: u64::MAX,
-        file_count: u64::MAX,
-        ..part("node-1")
-    };
-    let small = CommittedPart {
-        data_bytes: 2,
-        file_count: 3,
-        ..part("node-2")
-    };
+    let large = CommittedPart { data_bytes: u64::MAX, file_count: u64::MAX, ..part("node-1") };
+    let small = CommittedPart { data_bytes: 2, file_count: 3, ..part("node-2") };
     let commit = |parts| Commit { parts, ..commit(1.0) };
     let both = commit(vec![small.clone(), large]);
     assert_eq!((both.data_bytes(), both.file_count()), (u64::MAX, u64::MAX));
@@ -188,73 +161,34 @@ fn totals_that_no_number_holds_stop_at_the_largest() {
 #[test]
 fn a_commit_that_contradicts_itself_is_refused() {
     let nodes = |count: usize| (0..count).map(|rank| part(&format!("node-{rank:05}"))).collect();
-    let late = |nanoseconds| Timestamp {
-        seconds: 0,
-        nanoseconds,
-    };
+    let late = |nanoseconds| Timestamp { seconds: 0, nanoseconds };
     let good = [
         commit(1.0),
-        Commit {
-            parts: nodes(MAX_NODES),
-            ..commit(1.0)
-        },
-        Commit {
-            written_at: late(999_999_999),
-            ..commit(1.0)
-        },
+        Commit { parts: nodes(MAX_NODES), ..commit(1.0) },
+        Commit { written_at: late(999_999_999), ..commit(1.0) },
     ];
     for commit in good {
         commit.check().unwrap();
     }
     let bad = [
-        (
-            "its format is not known",
-            Commit {
-                format: FORMAT + 1,
-                ..commit(1.0)
-            },
-        ),
+        ("its format is not known", Commit { format: FORMAT + 1, ..commit(1.0) }),
         (
             "it must be a single path component other than '.stepvault'",
-            Commit {
-                name: "a/b".to_owned(),
-                ..commit(1.0)
-            },
+            Commit { name: "a/b".to_owned(), ..commit(1.0) },
         ),
+        ("it has no part, or more than 65,536", Commit { parts: Vec::new(), ..commit(1.0) }),
+        ("it has no part, or more than 65,536", Commit { parts: nodes(MAX_NODES + 1), ..commit(1.0) }),
         (
-            "it has no part, or more than 65,536",
-            Commit {
-                parts: Vec::new(),
-                ..commit(1.0)
-            },
-        ),
-        (
-            "it has no part, or more than 65,536",
-            Commit {
-                parts: nodes(MAX_NODES + 1),
-                ..commit(1.0)
-            },
+            "its parts are not sorted by node, or one is listed twice",
+            Commit { parts: vec![part("node-1"), part("node-0")], ..commit(1.0) },
         ),
         (
             "its parts are not sorted by node, or one is listed twice",
-            Commit {
-                parts: vec![part("node-1"), part("node-0")],
-                ..commit(1.0)
-            },
-        ),
-        (
-            "its parts are not sorted by node, or one is listed twice",
-            Commit {
-                parts: vec![part("node-0"), part("node-0")],
-                ..commit(1.0)
-            },
+            Commit { parts: vec![part("node-0"), part("node-0")], ..commit(1.0) },
         ),
         (
             "the nanoseconds of its time are not below one second",
-            Commit {
-                written_at: late(1_000_000_000),
-                ..commit(1.0)
-            },
+            Commit { written_at: late(1_000_000_000), ..commit(1.0) },
         ),
         ("a metric is not a finite number", commit(f64::NAN)),
         ("a metric is not a finite number", commit(f64::INFINITY)),
@@ -269,39 +203,19 @@ fn a_commit_that_contradicts_itself_is_refused() {
 fn a_commit_has_the_best_steps_that_any_part_names() {
     let naming = |node: &str, names: &[&str]| {
         let mut manifest = manifest_of(node, &[1]);
-        manifest.origin.best = names
-            .iter()
-            .map(|&name| BestName {
-                name: name.to_owned(),
-                step: None,
-            })
-            .collect();
+        manifest.origin.best =
+            names.iter().map(|&name| BestName { name: name.to_owned(), step: None }).collect();
         manifest
     };
-    let parts = [
-        naming("node-0", &["b", "c"]),
-        naming("node-1", &[]),
-        naming("node-2", &["a", "b"]),
-    ];
-    let found = parts
-        .iter()
-        .map(|part| FoundPart::of(part, Sha256Digest::of(b""), 1));
+    let parts = [naming("node-0", &["b", "c"]), naming("node-1", &[]), naming("node-2", &["a", "b"])];
+    let found = parts.iter().map(|part| FoundPart::of(part, Sha256Digest::of(b""), 1));
     let best = Commit::of(found.collect()).unwrap().best;
     let names: Vec<&str> = best.iter().map(|best| best.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"]);
-    for names in [
-        &["b", "a"][..],
-        &["a", "a"],
-        &["a/b"],
-        &[""],
-        &["x"; MAX_BEST + 1],
-    ] {
+    for names in [&["b", "a"][..], &["a", "a"], &["a/b"], &[""], &["x"; MAX_BEST + 1]] {
         let part = naming("node-0", names);
         assert!(part.check().is_err(), "{names:?}");
-        let commit = Commit {
-            best: part.origin.best,
-            ..commit(1.0)
-        };
+        let commit = Commit { best: part.origin.best, ..commit(1.0) };
         assert!(commit.check().is_err(), "{names:?}");
     }
 }

@@ -238,12 +238,7 @@ impl Crc64Nvme {
     /// Returns the checksum of the bytes that this one covers, followed by `next_size_bytes` bytes that `next` covers.
     #[must_use]
     pub fn followed_by(self, next: Self, next_size_bytes: u64) -> Self {
-        Self(crc_fast::checksum_combine(
-            Crc64NvmeAlgorithm,
-            self.0,
-            next.0,
-            next_size_bytes,
-        ))
+        Self(crc_fast::checksum_combine(Crc64NvmeAlgorithm, self.0, next.0, next_size_bytes))
     }
 }
 
@@ -509,10 +504,7 @@ impl FileDigest {
                 (part.crc32c, part.crc64nvme)
             } else {
                 let wide = |(crc, next): (Crc64Nvme, _)| crc.followed_by(next, part.size_bytes);
-                (
-                    crc32c.followed_by(part.crc32c, part.size_bytes),
-                    crc64nvme.zip(part.crc64nvme).map(wide),
-                )
+                (crc32c.followed_by(part.crc32c, part.size_bytes), crc64nvme.zip(part.crc64nvme).map(wide))
             };
             size_bytes += part.size_bytes;
         }
@@ -553,10 +545,7 @@ mod tests {
         let bytes: Vec<u8> = (0..200_000_u32).map(|value| (value * 7 % 251) as u8).collect();
         for algorithm in DigestAlgorithm::ALL {
             for cut in [1, 65_536, 99_999] {
-                let parts: Vec<_> = bytes
-                    .chunks(cut)
-                    .map(|part| PartDigest::by(algorithm, part))
-                    .collect();
+                let parts: Vec<_> = bytes.chunks(cut).map(|part| PartDigest::by(algorithm, part)).collect();
                 let file = FileDigest::from_parts(&parts);
                 let whole = PartDigest::by(algorithm, &bytes);
                 assert_eq!(file.crc32c, Crc32c::of(&bytes));
@@ -582,10 +571,7 @@ mod tests {
             let part: PartDigest = serde_json::from_str(&encoded(algorithm)).unwrap();
             assert_eq!(part, PartDigest::by(algorithm, b"abc"));
         }
-        let both = blake3.replace(
-            ",\"size",
-            &format!(",\"sha256\":\"{}\",\"size", Sha256Digest::of(b"abc")),
-        );
+        let both = blake3.replace(",\"size", &format!(",\"sha256\":\"{}\",\"size", Sha256Digest::of(b"abc")));
         let neither = sha256.replace("\"sha256\"", "\"sha512\"");
         let bare = blake3.replace(",\"crc64nvme\":\"05e5cabb3fc1faeb\"", "");
         for wrong in [both, neither, bare] {

@@ -82,10 +82,8 @@ mod tests {
     #[test]
     fn an_error_comes_back_from_its_document() {
         let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint").hint("verify");
-        let text = serde_json::to_string(&Document::new(ErrorAnswer {
-            error: ErrorInfo::from(&error),
-        }))
-        .unwrap();
+        let text =
+            serde_json::to_string(&Document::new(ErrorAnswer { error: ErrorInfo::from(&error) })).unwrap();
         let read: Document<ErrorAnswer> = serde_json::from_str(&text).unwrap();
         assert_eq!(read.format, FORMAT);
         let back = read.body.error.into_error();

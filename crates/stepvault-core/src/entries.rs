@@ -214,9 +214,7 @@ impl FileEntry {
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorKind::Damaged, "the entry of a file is invalid")
-            .on(&self.path)
-            .because(fault))
+        Err(Error::new(ErrorKind::Damaged, "the entry of a file is invalid").on(&self.path).because(fault))
     }
 }
 
@@ -252,9 +250,7 @@ pub fn check_link_target(path: &RelativePath, target: &str) -> Result<()> {
     };
     if target.is_empty() || target.len() > crate::path::MAX_PATH_BYTES || target.chars().any(char::is_control)
     {
-        return Err(fault(
-            "its target is empty, too long, or holds control characters",
-        ));
+        return Err(fault("its target is empty, too long, or holds control characters"));
     }
     if target.starts_with('/') {
         return Err(fault("its target is absolute"));
@@ -264,9 +260,8 @@ pub fn check_link_target(path: &RelativePath, target: &str) -> Result<()> {
         match component {
             "" | "." => {}
             ".." => {
-                depth = depth
-                    .checked_sub(1)
-                    .ok_or_else(|| fault("its target lies outside the checkpoint"))?;
+                depth =
+                    depth.checked_sub(1).ok_or_else(|| fault("its target lies outside the checkpoint"))?;
             }
             _ => depth += 1,
         }

@@ -346,10 +346,7 @@ mod tests {
             .on("/data/step_100/model.pt")
             .caused_by(std::io::Error::other("no space left"))
             .hint("free some space");
-        assert_eq!(
-            error.to_string(),
-            "cannot seal the step: /data/step_100/model.pt: no space left"
-        );
+        assert_eq!(error.to_string(), "cannot seal the step: /data/step_100/model.pt: no space left");
         assert_eq!(error.hint_text(), Some("free some space"));
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(!error.is_transient());
@@ -358,21 +355,11 @@ mod tests {
     #[test]
     fn what_only_a_person_can_mend_is_told_from_what_may_pass() {
         let of = |kind| Error::new(kind, "cannot upload");
-        for kind in [
-            ErrorKind::Denied,
-            ErrorKind::Usage,
-            ErrorKind::Conflict,
-            ErrorKind::Refused,
-        ] {
+        for kind in [ErrorKind::Denied, ErrorKind::Usage, ErrorKind::Conflict, ErrorKind::Refused] {
             assert!(of(kind).needs_operator(), "{kind:?}");
             assert!(!of(kind).transient().needs_operator(), "{kind:?}");
         }
-        for kind in [
-            ErrorKind::Unreachable,
-            ErrorKind::NoSpace,
-            ErrorKind::Damaged,
-            ErrorKind::Failed,
-        ] {
+        for kind in [ErrorKind::Unreachable, ErrorKind::NoSpace, ErrorKind::Damaged, ErrorKind::Failed] {
             assert!(!of(kind).needs_operator(), "{kind:?}");
         }
         let certificate = of(ErrorKind::Unreachable).for_operator();
@@ -393,9 +380,8 @@ mod tests {
         assert!(Error::new(ErrorKind::Unreachable, "cannot read").is_transient());
         let lasting = Error::new(ErrorKind::Unreachable, "not mounted").lasting();
         assert!(!lasting.is_transient() && !lasting.clone().is_transient());
-        let busy = Error::new(ErrorKind::Conflict, "cannot write")
-            .retry_after(Duration::from_secs(3))
-            .clone();
+        let busy =
+            Error::new(ErrorKind::Conflict, "cannot write").retry_after(Duration::from_secs(3)).clone();
         assert!(busy.is_transient());
         assert_eq!(busy.retry_after_wait(), Some(Duration::from_secs(3)));
     }

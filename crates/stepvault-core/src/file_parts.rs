@@ -28,20 +28,13 @@ impl FileParts {
         while size_bytes > part_size_bytes * MAXIMUM_PARTS {
             part_size_bytes *= 2;
             if part_size_bytes > MAXIMUM_PART_SIZE_BYTES {
-                return Err(
-                    Error::new(ErrorKind::Usage, "a file is too large for the store format")
-                        .on(format!("{size_bytes} bytes"))
-                        .because(format!(
-                            "one file may have at most {MAXIMUM_FILE_SIZE_BYTES} bytes"
-                        ))
-                        .hint("let the trainer shard its checkpoint into more files"),
-                );
+                return Err(Error::new(ErrorKind::Usage, "a file is too large for the store format")
+                    .on(format!("{size_bytes} bytes"))
+                    .because(format!("one file may have at most {MAXIMUM_FILE_SIZE_BYTES} bytes"))
+                    .hint("let the trainer shard its checkpoint into more files"));
             }
         }
-        Ok(Self {
-            size_bytes,
-            part_size_bytes,
-        })
+        Ok(Self { size_bytes, part_size_bytes })
     }
 
     /// Returns the file's size in bytes.
@@ -57,9 +50,7 @@ impl FileParts {
     /// Returns the number of parts: 1 to 10,000.
     pub fn count(self) -> u32 {
         // The number is at most MAXIMUM_PARTS by construction.
-        u32::try_from(self.size_bytes.div_ceil(self.part_size_bytes))
-            .unwrap_or(u32::MAX)
-            .max(1)
+        u32::try_from(self.size_bytes.div_ceil(self.part_size_bytes)).unwrap_or(u32::MAX).max(1)
     }
 
     /// Returns the byte range of part `index`, counted from 0; empty past the end.

@@ -93,11 +93,7 @@ mod tests {
     use super::*;
 
     fn taken(bytes: u64, files: u64) -> Taken {
-        Taken {
-            bytes,
-            files,
-            directories: 1,
-        }
+        Taken { bytes, files, directories: 1 }
     }
 
     #[test]

@@ -47,13 +47,7 @@ pub struct GivenUpStep {
 impl GivenUpRecord {
     /// Returns a record without steps.
     pub fn new(run: RunName, node: NodeName) -> Self {
-        Self {
-            format: FORMAT,
-            run,
-            node,
-            steps: Vec::new(),
-            more: 0,
-        }
+        Self { format: FORMAT, run, node, steps: Vec::new(), more: 0 }
     }
 
     /// Adds a step, or moves it to the front.
@@ -133,10 +127,7 @@ mod tests {
     #[test]
     fn it_names_the_latest_first_and_each_step_once() {
         let mut two = record(2);
-        two.add(GivenUpStep {
-            durable_on: vec![RemoteName::new("main").unwrap()],
-            ..step(1)
-        });
+        two.add(GivenUpStep { durable_on: vec![RemoteName::new("main").unwrap()], ..step(1) });
         assert_eq!(
             two.summary(),
             "node-0 gave up step 1 (attempt 1) of 1.0 MiB, durable on main, step 2 (attempt 1) of 2.0 MiB \
@@ -152,11 +143,7 @@ mod tests {
         let mut record = record(300);
         assert_eq!((record.steps.len(), record.more), (MAX_GIVEN_UP_STEPS, 44));
         assert_eq!(record.steps[0].id.step.number(), 300);
-        assert!(
-            record.summary().contains(" and 296 more for lack"),
-            "{}",
-            record.summary()
-        );
+        assert!(record.summary().contains(" and 296 more for lack"), "{}", record.summary());
         let bytes = encode(&record).unwrap();
         assert_eq!(decode::<GivenUpRecord>(&bytes, "here").unwrap(), record);
         record.steps.push(step(1));

@@ -32,19 +32,16 @@ impl RunName {
             Some(
                 "a segment between slashes may contain only letters, digits and ._-=+ and must not begin with a dot",
             )
-        } else if name
-            .split('/')
-            .any(|segment| StepId::from_label(segment).is_some())
-        {
+        } else if name.split('/').any(|segment| StepId::from_label(segment).is_some()) {
             Some("a segment is the label of a step, such as 000000000100.a1")
         } else {
             None
         };
         match fault {
             None => Ok(Self(name)),
-            Some(why) => Err(Error::new(ErrorKind::Usage, "not a run name")
-                .on(format!("{name:?}"))
-                .because(why)),
+            Some(why) => {
+                Err(Error::new(ErrorKind::Usage, "not a run name").on(format!("{name:?}")).because(why))
+            }
         }
     }
 
@@ -108,9 +105,7 @@ impl RemoteName {
 fn is_plain_segment(segment: &str) -> bool {
     !segment.is_empty()
         && !segment.starts_with('.')
-        && segment
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._-=+".contains(&byte))
+        && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-=+".contains(&byte))
 }
 
 /// The number of a step: 0 to 999,999,999,999 (twelve digits, so that listings sort by number).
@@ -127,9 +122,7 @@ impl Step {
         if step <= Self::MAX.0 {
             return Ok(Self(step));
         }
-        Err(Error::new(ErrorKind::Usage, "not a step")
-            .on(step)
-            .because("the largest step is 999999999999"))
+        Err(Error::new(ErrorKind::Usage, "not a step").on(step).because("the largest step is 999999999999"))
     }
 
     /// Returns the number.
@@ -238,11 +231,7 @@ impl PartialOrd for StepId {
 impl StepId {
     /// Returns the id of the first revision of this attempt and step.
     pub const fn new(attempt: Attempt, step: Step) -> Self {
-        Self {
-            attempt,
-            step,
-            revision: Revision::FIRST,
-        }
+        Self { attempt, step, revision: Revision::FIRST }
     }
 
     /// Returns the id of the step's first revision: what all its revisions have in common.
@@ -288,9 +277,7 @@ impl StepId {
             return None;
         }
         let revision = match revision {
-            Some(text) => Revision::new(number(text)?)
-                .ok()
-                .filter(|revision| !revision.is_first())?,
+            Some(text) => Revision::new(number(text)?).ok().filter(|revision| !revision.is_first())?,
             None => Revision::FIRST,
         };
         Some(Self {

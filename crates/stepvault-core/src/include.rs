@@ -24,12 +24,8 @@ impl IncludeFilter {
     /// # Errors
     /// [`ErrorKind::Usage`] for an invalid pattern.
     pub fn new(patterns: &[String]) -> Result<Self> {
-        let patterns = patterns
-            .iter()
-            .map(|pattern| Ok((pattern.clone(), compile(pattern)?)));
-        Ok(Self {
-            patterns: patterns.collect::<Result<_>>()?,
-        })
+        let patterns = patterns.iter().map(|pattern| Ok((pattern.clone(), compile(pattern)?)));
+        Ok(Self { patterns: patterns.collect::<Result<_>>()? })
     }
 
     /// Returns whether a file is included.
@@ -59,31 +55,22 @@ impl IncludeFilter {
 
 fn compile(pattern: &str) -> Result<GlobSet> {
     let fault = |why: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Usage, "not a pattern")
-            .on(format!("{pattern:?}"))
-            .because(why)
+        Error::new(ErrorKind::Usage, "not a pattern").on(format!("{pattern:?}")).because(why)
     };
     let plain = pattern.trim_end_matches('/');
     if plain.is_empty() {
         return Err(fault(&"it is empty"));
     }
     if plain.starts_with('/') || plain.starts_with("./") {
-        return Err(fault(
-            &"paths are relative to the checkpoint and begin with a name",
-        ));
+        return Err(fault(&"paths are relative to the checkpoint and begin with a name"));
     }
     let glob = |text: &str| -> Result<Glob> {
-        GlobBuilder::new(text)
-            .literal_separator(true)
-            .build()
-            .map_err(|error| fault(&error.kind()))
+        GlobBuilder::new(text).literal_separator(true).build().map_err(|error| fault(&error.kind()))
     };
     let mut globs = GlobSetBuilder::new();
     globs.add(glob(plain)?).add(glob(&format!("{plain}/**"))?);
     if !plain.contains('/') {
-        globs
-            .add(glob(&format!("**/{plain}"))?)
-            .add(glob(&format!("**/{plain}/**"))?);
+        globs.add(glob(&format!("**/{plain}"))?).add(glob(&format!("**/{plain}/**"))?);
     }
     globs.build().map_err(|error| fault(&error.kind()))
 }
@@ -93,10 +80,7 @@ mod tests {
     use super::*;
 
     fn paths(texts: &[&str]) -> Vec<RelativePath> {
-        texts
-            .iter()
-            .map(|text| RelativePath::new(*text).unwrap())
-            .collect()
+        texts.iter().map(|text| RelativePath::new(*text).unwrap()).collect()
     }
 
     #[test]
@@ -112,17 +96,10 @@ mod tests {
             ("{config,model}.*", vec!["model.safetensors", "config.json"]),
         ] {
             let filter = IncludeFilter::new(&[pattern.to_owned()]).unwrap();
-            let found: Vec<&str> = all
-                .iter()
-                .filter(|path| filter.takes(path))
-                .map(RelativePath::as_str)
-                .collect();
+            let found: Vec<&str> =
+                all.iter().filter(|path| filter.takes(path)).map(RelativePath::as_str).collect();
             assert_eq!(found, taken, "{pattern}");
-            assert_eq!(
-                filter.check(&all.iter().collect::<Vec<_>>()).is_ok(),
-                !taken.is_empty(),
-                "{pattern}"
-            );
+            assert_eq!(filter.check(&all.iter().collect::<Vec<_>>()).is_ok(), !taken.is_empty(), "{pattern}");
         }
         assert!(IncludeFilter::new(&[]).unwrap().takes(&all[0]));
     }
@@ -140,24 +117,12 @@ mod tests {
         let error = filter.check(&all.iter().take(5).collect::<Vec<_>>()).unwrap_err();
         assert!(error.to_string().ends_with("5 files: 1, 2, 3, 4, 5"), "{error}");
         for (pattern, text) in [
-            (
-                "./a",
-                "not a pattern: \"./a\": paths are relative to the checkpoint and begin with a name",
-            ),
-            (
-                "a[",
-                "not a pattern: \"a[\": unclosed character class; missing ']'",
-            ),
+            ("./a", "not a pattern: \"./a\": paths are relative to the checkpoint and begin with a name"),
+            ("a[", "not a pattern: \"a[\": unclosed character class; missing ']'"),
             ("", "not a pattern: \"\": it is empty"),
-            (
-                "/a",
-                "not a pattern: \"/a\": paths are relative to the checkpoint and begin with a name",
-            ),
+            ("/a", "not a pattern: \"/a\": paths are relative to the checkpoint and begin with a name"),
         ] {
-            assert_eq!(
-                IncludeFilter::new(&[pattern.to_owned()]).unwrap_err().to_string(),
-                text
-            );
+            assert_eq!(IncludeFilter::new(&[pattern.to_owned()]).unwrap_err().to_string(), text);
         }
     }
 }

@@ -329,10 +329,7 @@ impl RunKeys {
         }
         Err(Error::new(ErrorKind::Usage, "an object key would be too long")
             .on(&key)
-            .because(format!(
-                "it has {} bytes, and stores accept at most {MAX_KEY_BYTES}",
-                key.len()
-            ))
+            .because(format!("it has {} bytes, and stores accept at most {MAX_KEY_BYTES}", key.len()))
             .hint("shorten the run's name"))
     }
 
@@ -346,11 +343,7 @@ impl RunKeys {
         let id = StepId::from_label(first)?;
         let (name, path) = inner.split_once('/')?;
         check_step_name(name).ok()?;
-        Some(KeyKind::Data {
-            id,
-            name: name.to_owned(),
-            path: RelativePath::new(path).ok()?,
-        })
+        Some(KeyKind::Data { id, name: name.to_owned(), path: RelativePath::new(path).ok()? })
     }
 }
 
@@ -382,11 +375,9 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "attempts" => StepId::from_label(stem).map(KeyKind::Claim),
         "pins" => StepId::from_label(stem).map(KeyKind::Pin),
         "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
-        "retired" => stem
-            .parse()
-            .ok()
-            .filter(|number: &u64| number.to_string() == stem)
-            .map(KeyKind::Retired),
+        "retired" => {
+            stem.parse().ok().filter(|number: &u64| number.to_string() == stem).map(KeyKind::Retired)
+        }
         "launches" => attempt_of(stem).map(KeyKind::Launch),
         "resumes" => resume_point(stem).map(KeyKind::Resume),
         "damaged" => StepId::from_label(stem).map(KeyKind::Damaged),
@@ -396,10 +387,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "writers" => is_hex(stem, 32).then(|| KeyKind::WriterLease(stem.to_owned())),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
-            Some(KeyKind::Part(
-                StepId::from_label(label)?,
-                NodeName::new(node).ok()?,
-            ))
+            Some(KeyKind::Part(StepId::from_label(label)?, NodeName::new(node).ok()?))
         }
         "staged" | "followers" => {
             let (attempt, node) = stem.split_once('/')?;
@@ -420,10 +408,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
 
 fn resume_point(stem: &str) -> Option<ResumePoint> {
     let (attempt, round) = stem.split_once('/')?;
-    let point = ResumePoint {
-        attempt: attempt_of(attempt)?,
-        round: round.parse().ok()?,
-    };
+    let point = ResumePoint { attempt: attempt_of(attempt)?, round: round.parse().ok()? };
     // Each resume point has exactly one spelling.
     (point.round.to_string() == round).then_some(point)
 }
@@ -464,14 +449,8 @@ mod tests {
         let node = NodeName::new("node-0").unwrap();
         let path = RelativePath::new("trainer/.metadata").unwrap();
         assert_eq!(keys().marker(), "grpo/checkpoints/.stepvault/vault.json");
-        assert_eq!(
-            keys().commit(id()),
-            "grpo/checkpoints/.stepvault/commits/000000000100.a2.json"
-        );
-        assert_eq!(
-            keys().part(id(), &node),
-            "grpo/checkpoints/.stepvault/parts/000000000100.a2/node-0.json"
-        );
+        assert_eq!(keys().commit(id()), "grpo/checkpoints/.stepvault/commits/000000000100.a2.json");
+        assert_eq!(keys().part(id(), &node), "grpo/checkpoints/.stepvault/parts/000000000100.a2/node-0.json");
         assert_eq!(
             keys().data("step_100", id(), &path).unwrap(),
             "grpo/checkpoints/000000000100.a2/step_100/trainer/.metadata"
@@ -483,23 +462,14 @@ mod tests {
         let keys = keys();
         let node = NodeName::new("node-0").unwrap();
         let path = RelativePath::new("a/b.pt").unwrap();
-        let point = ResumePoint {
-            attempt: id().attempt,
-            round: 0,
-        };
+        let point = ResumePoint { attempt: id().attempt, round: 0 };
         let later = ResumePoint { round: 12, ..point };
         let kinds = [
             (keys.marker(), KeyKind::Marker),
             (keys.commit(id()), KeyKind::Commit(id())),
             (keys.part(id(), &node), KeyKind::Part(id(), node.clone())),
-            (
-                keys.staged(id().attempt, &node),
-                KeyKind::Staged(id().attempt, node.clone()),
-            ),
-            (
-                keys.follower(id().attempt, &node),
-                KeyKind::Follower(id().attempt, node.clone()),
-            ),
+            (keys.staged(id().attempt, &node), KeyKind::Staged(id().attempt, node.clone())),
+            (keys.follower(id().attempt, &node), KeyKind::Follower(id().attempt, node.clone())),
             (keys.launch(id().attempt), KeyKind::Launch(id().attempt)),
             (keys.resume(point), KeyKind::Resume(point)),
             (keys.resume(later), KeyKind::Resume(later)),
@@ -532,11 +502,7 @@ mod tests {
             ),
             (
                 keys.data("step_100", id(), &path).unwrap(),
-                KeyKind::Data {
-                    id: id(),
-                    name: "step_100".to_owned(),
-                    path,
-                },
+                KeyKind::Data { id: id(), name: "step_100".to_owned(), path },
             ),
         ];
         for (key, kind) in kinds {

@@ -72,10 +72,8 @@ impl Record for LaunchRecord {
         if self.went_back_over.is_none_or(|id| id.attempt < self.attempt) {
             return Ok(());
         }
-        Err(
-            Error::new(ErrorKind::Damaged, "the launch record is inconsistent")
-                .because("it goes back past a step of a later attempt"),
-        )
+        Err(Error::new(ErrorKind::Damaged, "the launch record is inconsistent")
+            .because("it goes back past a step of a later attempt"))
     }
 }
 

@@ -34,18 +34,9 @@ struct Ranks {
 
 /// The first launcher that sets a rank is used: torchrun runs inside the other two.
 const RANKS: [Ranks; 3] = [
-    Ranks {
-        rank: "GROUP_RANK",
-        counts: &["GROUP_WORLD_SIZE"],
-    },
-    Ranks {
-        rank: SLURM_RANK,
-        counts: &["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"],
-    },
-    Ranks {
-        rank: "JOB_COMPLETION_INDEX",
-        counts: &[],
-    },
+    Ranks { rank: "GROUP_RANK", counts: &["GROUP_WORLD_SIZE"] },
+    Ranks { rank: SLURM_RANK, counts: &["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"] },
+    Ranks { rank: "JOB_COMPLETION_INDEX", counts: &[] },
 ];
 
 const SLURM_RANK: &str = "SLURM_NODEID";
@@ -58,10 +49,7 @@ impl Launcher {
     /// # Errors
     /// [`ErrorKind::Usage`] when a variable is set but is not a number, or the rank is not below the number of nodes.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let mut found = Self {
-            launch: launch(variable)?,
-            ..Self::default()
-        };
+        let mut found = Self { launch: launch(variable)?, ..Self::default() };
         let Some(ranks) = RANKS.iter().find(|ranks| variable(ranks.rank).is_some()) else {
             return Ok(found);
         };
@@ -75,12 +63,10 @@ impl Launcher {
                 continue;
             };
             if rank >= count {
-                return Err(
-                    Error::new(ErrorKind::Usage, "the launcher's variables contradict each other")
-                        .on(format!("{}={rank}, {name}={count}", ranks.rank))
-                        .because("the rank is not below the number of nodes")
-                        .hint("give --node and --nodes"),
-                );
+                return Err(Error::new(ErrorKind::Usage, "the launcher's variables contradict each other")
+                    .on(format!("{}={rank}, {name}={count}", ranks.rank))
+                    .because("the rank is not below the number of nodes")
+                    .hint("give --node and --nodes"));
             }
             found.nodes = Some(NodeSet::counted(count)?);
             found.nodes_from = Some(name);
@@ -125,10 +111,8 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Launcher> {
-        let pairs: Vec<(String, String)> = pairs
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
+        let pairs: Vec<(String, String)> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Launcher::read(&move |wanted| {
             let found = pairs.iter().find(|(name, _)| name == wanted)?;
             Some(found.1.clone())
@@ -151,11 +135,7 @@ mod tests {
 
     #[test]
     fn a_component_of_a_heterogeneous_job_is_told_from_a_job() {
-        let slurm = [
-            ("SLURM_NODEID", "0"),
-            ("SLURM_JOB_NUM_NODES", "2"),
-            ("SLURM_HET_SIZE", "2"),
-        ];
+        let slurm = [("SLURM_NODEID", "0"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_HET_SIZE", "2")];
         assert!(read(&slurm).unwrap().is_heterogeneous);
         assert!(!read(&slurm[..2]).unwrap().is_heterogeneous);
         // torchrun numbers the nodes of all components.
@@ -176,11 +156,7 @@ mod tests {
             is("node-1", "node-0, node-1", "torchelastic:abc")
         );
         assert_eq!(
-            told(&[
-                ("SLURM_NODEID", "0"),
-                ("SLURM_JOB_NUM_NODES", "2"),
-                ("SLURM_JOB_ID", "77"),
-            ]),
+            told(&[("SLURM_NODEID", "0"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_JOB_ID", "77"),]),
             is("node-0", "node-0, node-1", "slurm:77:0")
         );
         assert_eq!(told(&[("JOB_COMPLETION_INDEX", "4")]), is("node-4", "", ""));
@@ -198,19 +174,13 @@ mod tests {
             ("TORCHELASTIC_RUN_ID", "77"),
             ("TORCHELASTIC_RESTART_COUNT", "1"),
         ];
-        assert_eq!(
-            told(&both),
-            is("node-1", "node-0, node-1", "slurm:77:2 torchelastic:77")
-        );
+        assert_eq!(told(&both), is("node-1", "node-0, node-1", "slurm:77:2 torchelastic:77"));
     }
 
     #[test]
     fn a_run_id_that_nobody_gave_names_no_launch() {
         assert_eq!(
-            told(&[
-                ("TORCHELASTIC_RUN_ID", "none"),
-                ("TORCHELASTIC_RESTART_COUNT", "0")
-            ]),
+            told(&[("TORCHELASTIC_RUN_ID", "none"), ("TORCHELASTIC_RESTART_COUNT", "0")]),
             is("", "", "")
         );
     }

@@ -20,9 +20,7 @@ pub fn check_links(links: &[SymlinkEntry]) -> Result<()> {
         if let Some(other) = climbs_out_of(link, &places) {
             return Err(Error::new(ErrorKind::Usage, "cannot store a symbolic link")
                 .on(format!("{} -> {}", link.path, link.target))
-                .because(format!(
-                    "its target leads through the link {other} and then up again"
-                ))
+                .because(format!("its target leads through the link {other} and then up again"))
                 .hint("replace the link with the file it points to, or use a target without '..'"));
         }
     }
@@ -87,12 +85,7 @@ mod tests {
             &[("a/b/up", "../.."), ("c/out", ".././a/b/up/./../etc/passwd")],
         ] {
             let error = check(bad).unwrap_err();
-            assert!(
-                error
-                    .to_string()
-                    .contains("leads through the link a/b/up and then up again"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("leads through the link a/b/up and then up again"), "{error}");
         }
         check(&[("out", "../x")]).unwrap_err();
     }

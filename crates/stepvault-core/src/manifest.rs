@@ -89,9 +89,7 @@ impl Record for PartManifest {
             return Err(inconsistent(format!("more than {MAX_ENTRIES} entries")));
         }
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
-            return Err(inconsistent(
-                "its time is out of range, or a metric is not a finite number",
-            ));
+            return Err(inconsistent("its time is out of range, or a metric is not a finite number"));
         }
         let mut total_bytes = 0_u64;
         for file in &self.files {
@@ -140,15 +138,9 @@ impl PartManifest {
                 }
             }
             Shape::Directory => {
-                let roots = self
-                    .directories
-                    .iter()
-                    .filter(|directory| directory.path.is_none())
-                    .count();
+                let roots = self.directories.iter().filter(|directory| directory.path.is_none()).count();
                 if roots != 1 || self.directories.first().is_some_and(|first| first.path.is_some()) {
-                    return Err(inconsistent(
-                        "the checkpoint's own directory must come first, once",
-                    ));
+                    return Err(inconsistent("the checkpoint's own directory must come first, once"));
                 }
             }
         }
@@ -168,10 +160,8 @@ impl PartManifest {
             && self.symlinks.is_sorted_by(|one, next| one.path < next.path)
             && self.directories.is_sorted_by(|one, next| one.path < next.path);
         if !sorted {
-            return Err(
-                inconsistent("its entries are not sorted by path, or one is listed twice")
-                    .on(format!("{:?}", self.name)),
-            );
+            return Err(inconsistent("its entries are not sorted by path, or one is listed twice")
+                .on(format!("{:?}", self.name)));
         }
         let directories: BTreeSet<&str> = self
             .directories
@@ -180,11 +170,8 @@ impl PartManifest {
             .map(RelativePath::as_str)
             .collect();
         let mut leaves = BTreeSet::new();
-        let leaf_paths = self
-            .files
-            .iter()
-            .map(|file| &file.path)
-            .chain(self.symlinks.iter().map(|link| &link.path));
+        let leaf_paths =
+            self.files.iter().map(|file| &file.path).chain(self.symlinks.iter().map(|link| &link.path));
         for path in leaf_paths {
             if !leaves.insert(path.as_str()) || directories.contains(path.as_str()) {
                 return Err(inconsistent("two entries have this path").on(format!("{:?}", path.as_str())));

@@ -13,10 +13,7 @@ fn path(text: &str) -> RelativePath {
 }
 
 fn late(nanoseconds: u32) -> Timestamp {
-    Timestamp {
-        seconds: 0,
-        nanoseconds,
-    }
+    Timestamp { seconds: 0, nanoseconds }
 }
 
 fn file(text: &str) -> FileEntry {
@@ -25,18 +22,11 @@ fn file(text: &str) -> FileEntry {
 }
 
 fn directory(text: Option<&str>) -> DirectoryEntry {
-    DirectoryEntry {
-        path: text.map(path),
-        mode: 0o750,
-        mtime: late(999_999_999),
-    }
+    DirectoryEntry { path: text.map(path), mode: 0o750, mtime: late(999_999_999) }
 }
 
 fn link(text: &str, target: &str) -> SymlinkEntry {
-    SymlinkEntry {
-        path: path(text),
-        target: target.to_owned(),
-    }
+    SymlinkEntry { path: path(text), target: target.to_owned() }
 }
 
 fn manifest() -> PartManifest {
@@ -92,19 +82,14 @@ fn a_manifest_is_read_back_as_it_was_written() {
 #[test]
 fn a_file_keeps_its_permission_bits_and_no_others() {
     let of = |mode| {
-        FileEntry::from_parts(path("x"), mode, Timestamp::default(), &[PartDigest::of(b"")])
-            .unwrap()
-            .mode
+        FileEntry::from_parts(path("x"), mode, Timestamp::default(), &[PartDigest::of(b"")]).unwrap().mode
     };
     assert_eq!((of(0o100_640), of(0o4755), of(0)), (0o640, 0o755, 0));
 }
 
 #[test]
 fn a_file_says_how_it_is_cut() {
-    let of = |size_bytes| FileEntry {
-        size_bytes,
-        ..file("x")
-    };
+    let of = |size_bytes| FileEntry { size_bytes, ..file("x") };
     assert_eq!(of(5).parts().unwrap(), FileParts::of(5).unwrap());
     assert_eq!(of(20 << 20).parts().unwrap().count(), 3);
 }
@@ -115,27 +100,14 @@ fn all_files_of_a_part_have_digests_by_its_algorithm() {
         let part = PartDigest::by(DigestAlgorithm::Blake3, b"12345");
         FileEntry::from_parts(path("step_1"), 0o640, late(999_999_999), &[part]).unwrap()
     };
-    let of = |digest, file| PartManifest {
-        digest,
-        files: vec![file],
-        ..of_one_file()
-    };
+    let of = |digest, file| PartManifest { digest, files: vec![file], ..of_one_file() };
     let right = of(DigestAlgorithm::Blake3, blake3());
     let bytes = encode(&right).unwrap();
     let text = String::from_utf8(bytes.clone()).unwrap();
-    assert!(
-        text.starts_with("{\"digest\":\"blake3\",\"directories\""),
-        "{text}"
-    );
-    assert!(
-        text.contains("\"parts_blake3\":[\"") && !text.contains("sha256"),
-        "{text}"
-    );
+    assert!(text.starts_with("{\"digest\":\"blake3\",\"directories\""), "{text}");
+    assert!(text.contains("\"parts_blake3\":[\"") && !text.contains("sha256"), "{text}");
     assert_eq!(decode::<PartManifest>(&bytes, "here").unwrap(), right);
-    for wrong in [
-        of(DigestAlgorithm::Sha256, blake3()),
-        of(DigestAlgorithm::Blake3, file("step_1")),
-    ] {
+    for wrong in [of(DigestAlgorithm::Sha256, blake3()), of(DigestAlgorithm::Blake3, file("step_1"))] {
         let bytes = encode(&wrong).unwrap();
         let error = decode::<PartManifest>(&bytes, "here").unwrap_err();
         assert!(error.to_string().contains("the digests of step_1 are"), "{error}");
@@ -171,10 +143,7 @@ fn the_length_of_an_entry_is_known_before_its_digests() {
             let parts: Vec<PartDigest> = (0..cut.count())
                 .map(|index| {
                     let range = cut.range(index);
-                    PartDigest {
-                        size_bytes: range.end - range.start,
-                        ..PartDigest::by(algorithm, b"x")
-                    }
+                    PartDigest { size_bytes: range.end - range.start, ..PartDigest::by(algorithm, b"x") }
                 })
                 .collect();
             let of = |parts: &[PartDigest]| {
@@ -182,9 +151,7 @@ fn the_length_of_an_entry_is_known_before_its_digests() {
                 entry.with_holes(hole_bytes)
             };
             assert_eq!(
-                of(&[PartDigest::by(algorithm, b"")])
-                    .encoded_bytes(size_bytes)
-                    .unwrap(),
+                of(&[PartDigest::by(algorithm, b"")]).encoded_bytes(size_bytes).unwrap(),
                 serde_json::to_vec(&of(&parts)).unwrap().len() as u64
             );
         }
@@ -232,10 +199,9 @@ fn a_file_that_contradicts_itself_is_refused() {
         ("its mode has more than permission bits", |file| {
             file.mode = !MODE_MASK;
         }),
-        (
-            "the nanoseconds of its modification time are not below one second",
-            |file| file.mtime = late(1_000_000_000),
-        ),
+        ("the nanoseconds of its modification time are not below one second", |file| {
+            file.mtime = late(1_000_000_000);
+        }),
         ("one file may have at most 1342177280000 bytes", |file| {
             file.size_bytes = u64::MAX;
         }),
@@ -252,22 +218,15 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         ("it has format 2, and this stepvault knows 1", |all| {
             all.format = 2;
         }),
-        (
-            "it must be a single path component other than '.stepvault'",
-            |all| {
-                all.name = ".stepvault".to_owned();
-            },
-        ),
-        (
-            "its time is out of range, or a metric is not a finite number",
-            |all| all.written_at = late(1_000_000_000),
-        ),
-        (
-            "its time is out of range, or a metric is not a finite number",
-            |all| {
-                all.metrics.insert("loss".to_owned(), f64::NAN);
-            },
-        ),
+        ("it must be a single path component other than '.stepvault'", |all| {
+            all.name = ".stepvault".to_owned();
+        }),
+        ("its time is out of range, or a metric is not a finite number", |all| {
+            all.written_at = late(1_000_000_000);
+        }),
+        ("its time is out of range, or a metric is not a finite number", |all| {
+            all.metrics.insert("loss".to_owned(), f64::NAN);
+        }),
         ("a directory's mode or time is out of range", |all| {
             all.directories[1].mode = 0o1755;
         }),
@@ -300,10 +259,7 @@ fn entries_of_every_kind_count_towards_the_most_there_may_be() {
         })
     };
     let text = of(MAX_ENTRIES - 1);
-    assert!(
-        text.ends_with(&format!("more than {MAX_ENTRIES} entries")),
-        "{text}"
-    );
+    assert!(text.ends_with(&format!("more than {MAX_ENTRIES} entries")), "{text}");
     let text = of(MAX_ENTRIES - 2);
     assert!(text.ends_with("or one is listed twice"), "{text}");
 }
@@ -386,9 +342,7 @@ fn whatever_lies_in_a_directory_lies_in_one_that_is_listed() {
 #[test]
 fn links_stay_inside_the_checkpoint() {
     let why = |from: &str, target: &str| {
-        check_link_target(&path(from), target)
-            .err()
-            .map(|error| error.to_string())
+        check_link_target(&path(from), target).err().map(|error| error.to_string())
     };
     for (from, target) in [
         ("l", "x"),
@@ -402,16 +356,8 @@ fn links_stay_inside_the_checkpoint() {
         assert_eq!(why(from, target), None, "{from} -> {target}");
     }
     for (from, target, fault) in [
-        (
-            "l",
-            "",
-            "its target is empty, too long, or holds control characters",
-        ),
-        (
-            "l",
-            "a\nb",
-            "its target is empty, too long, or holds control characters",
-        ),
+        ("l", "", "its target is empty, too long, or holds control characters"),
+        ("l", "a\nb", "its target is empty, too long, or holds control characters"),
         (
             "l",
             &"x".repeat(crate::path::MAX_PATH_BYTES + 1),

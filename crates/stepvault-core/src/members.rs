@@ -49,10 +49,7 @@ impl<'a> MemberSet<'a> {
 pub fn merged<'a>(parts: impl DoubleEndedIterator<Item = &'a [RelativePath]>) -> Vec<RelativePath> {
     let mut seen = BTreeSet::new();
     let last_first = parts.rev().flat_map(|part| part.iter().rev());
-    let mut members: Vec<RelativePath> = last_first
-        .filter(|member| seen.insert(*member))
-        .cloned()
-        .collect();
+    let mut members: Vec<RelativePath> = last_first.filter(|member| seen.insert(*member)).cloned().collect();
     members.reverse();
     members
 }
@@ -123,23 +120,13 @@ mod tests {
     fn directories(texts: &[&str]) -> Vec<DirectoryEntry> {
         let own = [None].into_iter();
         own.chain(texts.iter().map(|text| Some(path(text))))
-            .map(|path| DirectoryEntry {
-                path,
-                mode: 0o755,
-                mtime: Timestamp::default(),
-            })
+            .map(|path| DirectoryEntry { path, mode: 0o755, mtime: Timestamp::default() })
             .collect()
     }
 
     fn of(members: &[&str], files: &[&str], listed: &[&str]) -> Option<String> {
         let files = paths(files);
-        fault(
-            &paths(members),
-            Shape::Directory,
-            files.iter(),
-            &directories(listed),
-            &[],
-        )
+        fault(&paths(members), Shape::Directory, files.iter(), &directories(listed), &[])
     }
 
     #[test]
@@ -158,19 +145,13 @@ mod tests {
         let (files, listed) = (["a/file", "b"], ["a"]);
         let says = |members: &[&str]| of(members, &files, &listed).unwrap();
         assert_eq!(says(&["a", "b", "a"]), "one of the step's paths is listed twice");
-        assert_eq!(
-            says(&["a", "a/file", "b"]),
-            "a/file lies inside another of the step's paths"
-        );
+        assert_eq!(says(&["a", "a/file", "b"]), "a/file lies inside another of the step's paths");
         assert_eq!(says(&["a"]), "b lies outside the step's paths");
         assert_eq!(
             says(&["a", "b", "c"]),
             "c is one of the step's paths, but is not listed as a file or directory"
         );
-        assert_eq!(
-            of(&["a"], &["a"], &["empty"]).unwrap(),
-            "empty lies outside the step's paths"
-        );
+        assert_eq!(of(&["a"], &["a"], &["empty"]).unwrap(), "empty lies outside the step's paths");
     }
 
     #[test]
@@ -212,28 +193,15 @@ mod tests {
         assert_eq!(decode::<PartManifest>(&bytes, "part").unwrap(), manifest);
         manifest.members = paths(&["a"]);
         let refused = decode::<PartManifest>(&encode(&manifest).unwrap(), "part").unwrap_err();
-        assert!(
-            refused.to_string().contains("b lies outside the step's paths"),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("b lies outside the step's paths"), "{refused}");
     }
 
     #[test]
     fn a_link_is_none_of_them_and_a_single_file_has_none() {
-        let links = [SymlinkEntry {
-            path: path("latest"),
-            target: "a".to_owned(),
-        }];
+        let links = [SymlinkEntry { path: path("latest"), target: "a".to_owned() }];
         let (members, files) = (paths(&["a"]), paths(&["a"]));
         assert_eq!(
-            fault(
-                &members,
-                Shape::Directory,
-                files.iter(),
-                &directories(&[]),
-                &links
-            )
-            .unwrap(),
+            fault(&members, Shape::Directory, files.iter(), &directories(&[]), &links).unwrap(),
             "latest lies outside the step's paths"
         );
         assert_eq!(

@@ -107,10 +107,7 @@ impl FromStr for NodeSet {
             return Self::counted(count).map_err(|error| error.hint(hint));
         }
         let names = text.split(',').map(|name| NodeName::new(name.trim()));
-        names
-            .collect::<Result<Vec<_>>>()
-            .and_then(Self::new)
-            .map_err(|error| error.hint(hint))
+        names.collect::<Result<Vec<_>>>().and_then(Self::new).map_err(|error| error.hint(hint))
     }
 }
 
@@ -149,20 +146,15 @@ impl NodePlace {
         if nodes.contains(&node) {
             return Ok(Self { node, nodes });
         }
-        Err(
-            Error::new(ErrorKind::Usage, "this node is not one of the declared nodes")
-                .on(&node)
-                .because(format!("the declared nodes are {nodes}"))
-                .hint("set --node to one of them, or declare the nodes with --nodes"),
-        )
+        Err(Error::new(ErrorKind::Usage, "this node is not one of the declared nodes")
+            .on(&node)
+            .because(format!("the declared nodes are {nodes}"))
+            .hint("set --node to one of them, or declare the nodes with --nodes"))
     }
 
     /// Returns a node that writes its steps alone.
     pub fn alone(node: NodeName) -> Self {
-        Self {
-            nodes: NodeSet::alone(node.clone()),
-            node,
-        }
+        Self { nodes: NodeSet::alone(node.clone()), node }
     }
 
     /// Returns this node.
@@ -190,11 +182,7 @@ pub struct Writer {
 impl Writer {
     /// Returns a node that writes its steps alone.
     pub fn alone(node: NodeName) -> Self {
-        Self {
-            place: NodePlace::alone(node),
-            launch: None,
-            shared: false,
-        }
+        Self { place: NodePlace::alone(node), launch: None, shared: false }
     }
 
     /// Returns whether the attempt of a step depends on launches, and not only on one node's files.

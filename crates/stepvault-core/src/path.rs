@@ -111,15 +111,9 @@ mod tests {
 
     #[test]
     fn takes_what_trainers_write() {
-        for good in [
-            ".metadata",
-            "trainer/__0_0.distcp",
-            "a b/ü.pt",
-            "epoch=1-step=2.ckpt",
-            "..a",
-            "a..",
-            "x%2Fy",
-        ] {
+        for good in
+            [".metadata", "trainer/__0_0.distcp", "a b/ü.pt", "epoch=1-step=2.ckpt", "..a", "a..", "x%2Fy"]
+        {
             assert_eq!(RelativePath::new(good).expect("a good path").as_str(), good);
         }
     }

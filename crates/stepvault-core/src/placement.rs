@@ -262,9 +262,7 @@ pub fn contradiction(steps: impl IntoIterator<Item = (StepId, Timestamp)>) -> Op
 
 fn newest_with<'a>(facts: &Facts<'a>, contents: &[Content]) -> Option<&'a KnownStep> {
     let of_number = facts.known.iter().filter(|known| known.id.step == facts.step);
-    of_number
-        .filter(|known| contents.contains(&known.content))
-        .max_by_key(|known| known.id)
+    of_number.filter(|known| contents.contains(&known.content)).max_by_key(|known| known.id)
 }
 
 /// Returns the first revision of a step that nothing has used.
@@ -286,25 +284,14 @@ fn given(facts: &Facts<'_>, id: StepId) -> Decision {
     }
     let is_first = facts.known.iter().all(|known| known.id.attempt != id.attempt);
     let begins = is_first && id.attempt != Attempt::FIRST;
-    Decision {
-        began: begins.then_some(Evidence::Given),
-        ..Decision::of(Placement::New(id))
-    }
+    Decision { began: begins.then_some(Evidence::Given), ..Decision::of(Placement::New(id)) }
 }
 
 /// Returns the attempt that a checkpoint belongs to without any evidence: the current one if it was seen live, otherwise
 /// the one that was under way when it was written.
 fn attempt_at(facts: &Facts<'_>) -> Attempt {
-    let attempts = || {
-        facts
-            .known
-            .iter()
-            .map(|known| (known.id.attempt, known.written_at))
-    };
-    let current = attempts()
-        .map(|(attempt, _)| attempt)
-        .max()
-        .unwrap_or(Attempt::FIRST);
+    let attempts = || facts.known.iter().map(|known| (known.id.attempt, known.written_at));
+    let current = attempts().map(|(attempt, _)| attempt).max().unwrap_or(Attempt::FIRST);
     if facts.live.is_some() || facts.is_overwritten {
         return current;
     }
@@ -312,9 +299,7 @@ fn attempt_at(facts: &Facts<'_>) -> Attempt {
         attempts().filter(|(_, written_at)| written_at.is_some_and(|first| first <= facts.written_at));
     let written = attempts().filter(|(_, written_at)| written_at.is_some());
     let begun = begun.map(|(attempt, _)| attempt).max();
-    begun
-        .or(written.map(|(attempt, _)| attempt).min())
-        .unwrap_or(current)
+    begun.or(written.map(|(attempt, _)| attempt).min()).unwrap_or(current)
 }
 
 /// A restore of a step that had later ones is evidence: everything saved after it continues that step.
@@ -334,19 +319,12 @@ fn continue_restored(facts: &Facts<'_>, resumed: &ResumedFrom) -> Result<Decisio
     if let Some(attempt) = resumed.attempt {
         return by_number(facts, attempt);
     }
-    let newest = facts
-        .known
-        .iter()
-        .map(|known| known.id)
-        .fold(resumed.id, StepId::max);
+    let newest = facts.known.iter().map(|known| known.id).fold(resumed.id, StepId::max);
     if newest.is_revision_of(resumed.id) {
         return by_number(facts, resumed.id.attempt);
     }
     let id = StepId::new(newest.attempt.next()?, facts.step);
-    Ok(Decision {
-        began: Some(Evidence::Restored(resumed.id)),
-        ..Decision::of(Placement::New(id))
-    })
+    Ok(Decision { began: Some(Evidence::Restored(resumed.id)), ..Decision::of(Placement::New(id)) })
 }
 
 /// A file older than the latest launch was written during the launch before it. It must not become a step of the latest
@@ -396,15 +374,9 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
     let numbered = || of_attempt().filter(|known| !known.unnumbered);
     let highest = numbered().map(|known| (known.id, known.written_at)).max();
     let is_below_highest = highest.is_some_and(|(highest, _)| facts.step <= highest.step);
-    let seen_before = facts
-        .live
-        .and_then(|live| live.after)
-        .filter(|before| *before < facts.step);
+    let seen_before = facts.live.and_then(|live| live.after).filter(|before| *before < facts.step);
     let overwrote = facts.is_overwritten.then_some(Evidence::Overwrote);
-    if let (Some(evidence), true) = (
-        seen_before.map(Evidence::SeenAfter).or(overwrote),
-        is_below_highest,
-    ) {
+    if let (Some(evidence), true) = (seen_before.map(Evidence::SeenAfter).or(overwrote), is_below_highest) {
         let attempts = facts.known.iter().map(|known| known.id.attempt);
         let next = attempts.max().unwrap_or(attempt).next()?;
         return Ok(Decision {
@@ -423,16 +395,10 @@ fn by_number(facts: &Facts<'_>, attempt: Attempt) -> Result<Decision> {
         });
     }
     let revisions = || numbered().filter(|known| known.id.is_revision_of(id));
-    let taken = revisions()
-        .filter(|known| known.content != Content::Removed)
-        .map(|known| known.id)
-        .max();
+    let taken = revisions().filter(|known| known.content != Content::Removed).map(|known| known.id).max();
     let removed = revisions().map(|known| known.id).max();
     // What an upload that never finished has claimed is no save.
-    let replaced = revisions()
-        .filter(|known| known.content < Content::Unknown)
-        .map(|known| known.id)
-        .max();
+    let replaced = revisions().filter(|known| known.content < Content::Unknown).map(|known| known.id).max();
     // A trainer may keep a step longer than retention does.
     if let (None, Some(removed), None) = (taken, removed, facts.live) {
         return Ok(Decision::of(Placement::Left(removed, LeftAlone::Removed)));

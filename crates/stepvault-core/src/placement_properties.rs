@@ -41,19 +41,11 @@ struct Run {
 
 impl Run {
     fn new(decide: Decide) -> Self {
-        Self {
-            decide,
-            known: Vec::new(),
-            resumed: None,
-            seen_below: None,
-        }
+        Self { decide, known: Vec::new(), resumed: None, seen_below: None }
     }
 
     fn newest(&self) -> Option<StepId> {
-        let stored = self
-            .known
-            .iter()
-            .filter(|known| known.content != Content::Removed);
+        let stored = self.known.iter().filter(|known| known.content != Content::Removed);
         stored.map(|known| known.id).max()
     }
 
@@ -72,9 +64,7 @@ impl Run {
             known: &known,
             step: number,
             written_at: Timestamp::from_seconds(written),
-            line: self
-                .resumed
-                .map_or(Line::Steps, |resumed| Line::Restored { resumed, below: None }),
+            line: self.resumed.map_or(Line::Steps, |resumed| Line::Restored { resumed, below: None }),
             live,
             is_one_of_several: false,
             is_overwritten: false,
@@ -82,10 +72,7 @@ impl Run {
         })
         .unwrap();
         if let Placement::New(id) = decision.placement {
-            assert!(
-                self.known.iter().all(|known| known.id != id),
-                "{id} is used twice"
-            );
+            assert!(self.known.iter().all(|known| known.id != id), "{id} is used twice");
             self.known.push(KnownStep {
                 id,
                 written_at: Some(Timestamp::from_seconds(written)),
@@ -103,11 +90,7 @@ impl Run {
     }
 
     fn stored(&self, index: usize) -> Option<StepId> {
-        let stored = || {
-            self.known
-                .iter()
-                .filter(|known| known.content != Content::Removed)
-        };
+        let stored = || self.known.iter().filter(|known| known.content != Content::Removed);
         let count = stored().count();
         stored().nth(index.checked_rem(count)?).map(|known| known.id)
     }
@@ -115,9 +98,7 @@ impl Run {
     fn happens(&mut self, event: Event, written: i64) -> Option<Decision> {
         match event {
             Event::Save { number, seen } => {
-                let live = seen.then_some(LiveSave {
-                    after: self.seen_below,
-                });
+                let live = seen.then_some(LiveSave { after: self.seen_below });
                 let decision = self.place(Step::new(number).unwrap(), Content::Other, live, written);
                 if seen {
                     self.seen_below = decision.is_below_highest.then(|| Step::new(number).unwrap());
@@ -140,11 +121,8 @@ impl Run {
             }
             Event::Restore(index) => {
                 let id = self.stored(index)?;
-                self.resumed = Some(ResumedFrom {
-                    id,
-                    since: Timestamp::from_seconds(written),
-                    attempt: None,
-                });
+                self.resumed =
+                    Some(ResumedFrom { id, since: Timestamp::from_seconds(written), attempt: None });
                 let next = Step::new(id.step.number() + 5).unwrap();
                 Some(self.place(next, Content::Other, None, written))
             }
@@ -213,9 +191,7 @@ fn check<S: Strategy>(
     strategy: &S,
     property: impl Fn(S::Value) -> std::result::Result<(), TestCaseError>,
 ) -> std::result::Result<(), String> {
-    TestRunner::default()
-        .run(strategy, property)
-        .map_err(|error| error.to_string())
+    TestRunner::default().run(strategy, property).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -254,10 +230,7 @@ fn each_planted_bug_is_found() {
     }
     /// A restore changes nothing.
     fn forgets_restores(facts: &Facts<'_>) -> Result<Decision> {
-        decide(&Facts {
-            line: Line::Steps,
-            ..*facts
-        })
+        decide(&Facts { line: Line::Steps, ..*facts })
     }
     newest_is_the_highest_number(moves_changed_steps).unwrap_err();
     order_of_discovery_does_not_matter(goes_by_times).unwrap_err();

@@ -51,9 +51,7 @@ fn facts(known: &[KnownStep], number: u64, written: i64) -> Facts<'_> {
 }
 
 fn live(after: Option<u64>) -> LiveSave {
-    LiveSave {
-        after: after.map(step),
-    }
+    LiveSave { after: after.map(step) }
 }
 
 fn placed(facts: &Facts<'_>) -> Placement {
@@ -83,19 +81,13 @@ fn restored_below(
 }
 
 fn span(attempt: u32, since: i64) -> LaunchSpan {
-    LaunchSpan {
-        attempt: Attempt::new(attempt).unwrap(),
-        since: Timestamp::from_seconds(since),
-    }
+    LaunchSpan { attempt: Attempt::new(attempt).unwrap(), since: Timestamp::from_seconds(since) }
 }
 
 #[test]
 fn the_first_step_begins_attempt_one_and_the_next_joins_it() {
     assert_eq!(placed(&facts(&[], 100, 1000)), Placement::New(id(1, 100)));
-    assert_eq!(
-        placed(&facts(&[known(1, 100, 1000)], 200, 2000)),
-        Placement::New(id(1, 200))
-    );
+    assert_eq!(placed(&facts(&[known(1, 100, 1000)], 200, 2000)), Placement::New(id(1, 200)));
 }
 
 #[test]
@@ -111,103 +103,57 @@ fn a_lower_number_that_was_written_later_is_a_late_find_and_said() {
 fn files_that_are_added_to_a_step_are_its_next_revision() {
     let steps = [with(1, 100, 1000, Content::Amended), known(1, 200, 2000)];
     let decision = decide(&facts(&steps, 100, 5000)).unwrap();
-    assert_eq!(
-        decision.placement,
-        Placement::New(id(1, 100).next_revision().unwrap())
-    );
+    assert_eq!(decision.placement, Placement::New(id(1, 100).next_revision().unwrap()));
     assert!(decision.amends && decision.began.is_none());
     // Whatever else would begin an attempt.
     let spans = [span(1, 0), span(3, 1500)];
-    for line in [
-        restored(1, 100, 2500, None),
-        Line::Launches {
-            spans: &spans,
-            in_latest: true,
-        },
-    ] {
-        let after = Facts {
-            line,
-            live: Some(live(Some(50))),
-            ..facts(&steps, 100, 5000)
-        };
+    for line in [restored(1, 100, 2500, None), Line::Launches { spans: &spans, in_latest: true }] {
+        let after = Facts { line, live: Some(live(Some(50))), ..facts(&steps, 100, 5000) };
         assert_eq!(placed(&after), decision.placement, "{line:?}");
     }
     let lost = [with(1, 100, 1000, Content::AmendedWithLosses)];
-    assert_eq!(
-        placed(&facts(&lost, 100, 5000)),
-        Placement::Left(id(1, 100), LeftAlone::LostFiles)
-    );
-    let several = Facts {
-        is_one_of_several: true,
-        ..facts(&steps, 100, 5000)
-    };
-    assert_eq!(
-        placed(&several),
-        Placement::Left(id(1, 100), LeftAlone::OneOfSeveral)
-    );
+    assert_eq!(placed(&facts(&lost, 100, 5000)), Placement::Left(id(1, 100), LeftAlone::LostFiles));
+    let several = Facts { is_one_of_several: true, ..facts(&steps, 100, 5000) };
+    assert_eq!(placed(&several), Placement::Left(id(1, 100), LeftAlone::OneOfSeveral));
 }
 
 #[test]
 fn the_same_files_are_the_same_step_in_whichever_attempt() {
-    let steps = [
-        with(1, 100, 1000, Content::Same),
-        with(2, 50, 3000, Content::Other),
-    ];
+    let steps = [with(1, 100, 1000, Content::Same), with(2, 50, 3000, Content::Other)];
     assert_eq!(placed(&facts(&steps, 100, 1000)), Placement::Known(id(1, 100)));
-    let twice = [
-        with(1, 100, 1000, Content::Same),
-        with(2, 100, 3000, Content::Same),
-    ];
+    let twice = [with(1, 100, 1000, Content::Same), with(2, 100, 3000, Content::Same)];
     assert_eq!(placed(&facts(&twice, 100, 1000)), Placement::Known(id(2, 100)));
 }
 
 #[test]
 fn one_whole_save_below_the_highest_number_is_stored_in_its_place_and_the_second_begins_an_attempt() {
     let steps = [known(1, 100, 1000), known(1, 200, 2000), known(1, 300, 3000)];
-    let first = Facts {
-        live: Some(live(None)),
-        ..facts(&steps, 100, 4000)
-    };
+    let first = Facts { live: Some(live(None)), ..facts(&steps, 100, 4000) };
     let decision = decide(&first).unwrap();
     let again = id(1, 100).next_revision().unwrap();
     assert_eq!(decision.placement, Placement::New(again));
     assert_eq!(decision.concern, Some(Concern::Replaces(id(1, 100))));
     assert!(decision.is_below_highest && !decision.amends);
-    let second = Facts {
-        live: Some(live(Some(100))),
-        ..facts(&steps, 200, 5000)
-    };
+    let second = Facts { live: Some(live(Some(100))), ..facts(&steps, 200, 5000) };
     let decision = decide(&second).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 200)));
     assert_eq!(decision.began, Some(Evidence::SeenAfter(step(100))));
     // In decreasing order it is no evidence.
-    let reverse = Facts {
-        live: Some(live(Some(200))),
-        ..facts(&steps, 100, 5000)
-    };
+    let reverse = Facts { live: Some(live(Some(200))), ..facts(&steps, 100, 5000) };
     assert_eq!(placed(&reverse), Placement::New(again));
     // Nor above the highest number.
-    let above = Facts {
-        live: Some(live(Some(200))),
-        ..facts(&steps, 400, 5000)
-    };
+    let above = Facts { live: Some(live(Some(200))), ..facts(&steps, 400, 5000) };
     assert_eq!(placed(&above), Placement::New(id(1, 400)));
 }
 
 #[test]
 fn another_save_of_a_number_that_nobody_saw_stays_beside_it() {
     let decision = decide(&facts(&[known(1, 100, 1000)], 100, 1200)).unwrap();
-    assert_eq!(
-        decision.placement,
-        Placement::New(id(1, 100).next_revision().unwrap())
-    );
+    assert_eq!(decision.placement, Placement::New(id(1, 100).next_revision().unwrap()));
     assert_eq!(decision.concern, Some(Concern::Replaces(id(1, 100))));
     assert!(!decision.amends);
     let converted = [with(1, 100, 1000, Content::OtherWithLosses)];
-    assert_eq!(
-        placed(&facts(&converted, 100, 1200)),
-        Placement::Left(id(1, 100), LeftAlone::LostFiles)
-    );
+    assert_eq!(placed(&facts(&converted, 100, 1200)), Placement::Left(id(1, 100), LeftAlone::LostFiles));
 }
 
 #[test]
@@ -216,20 +162,14 @@ fn a_step_that_retention_removed_is_left_alone_until_it_is_saved_anew() {
     let left = Placement::Left(id(1, 50), LeftAlone::Removed);
     assert_eq!(placed(&facts(&steps, 50, 500)), left);
     assert_eq!(placed(&facts(&steps, 50, 5000)), left);
-    let seen = Facts {
-        live: Some(live(None)),
-        ..facts(&steps, 50, 5000)
-    };
+    let seen = Facts { live: Some(live(None)), ..facts(&steps, 50, 5000) };
     assert_eq!(placed(&seen), Placement::New(id(1, 50).next_revision().unwrap()));
 }
 
 #[test]
 fn a_restore_of_a_step_with_later_ones_begins_an_attempt() {
     let steps = [known(1, 100, 1000), known(1, 200, 2000)];
-    let after = |line, number| Facts {
-        line,
-        ..facts(&steps, number, 5000)
-    };
+    let after = |line, number| Facts { line, ..facts(&steps, number, 5000) };
     let decision = decide(&after(restored(1, 100, 4000, None), 150)).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 150)));
     assert_eq!(decision.began, Some(Evidence::Restored(id(1, 100))));
@@ -238,10 +178,7 @@ fn a_restore_of_a_step_with_later_ones_begins_an_attempt() {
     assert_eq!((on.placement, on.began), (Placement::New(id(1, 300)), None));
     // Later saves stay in the attempt, at whatever number.
     let joined = [known(1, 200, 2000), known(2, 150, 5000)];
-    let later = Facts {
-        line: restored(1, 100, 4000, Some(2)),
-        ..facts(&joined, 160, 5100)
-    };
+    let later = Facts { line: restored(1, 100, 4000, Some(2)), ..facts(&joined, 160, 5100) };
     assert_eq!(placed(&later), Placement::New(id(2, 160)));
 }
 
@@ -251,10 +188,7 @@ fn what_is_found_late_belongs_to_the_attempt_that_was_under_way() {
     assert_eq!(placed(&facts(&steps, 200, 3000)), Placement::New(id(2, 200)));
     assert_eq!(placed(&facts(&steps, 300, 1200)), Placement::New(id(1, 300)));
     assert_eq!(placed(&facts(&steps, 300, 500)), Placement::New(id(1, 300)));
-    let seen = Facts {
-        live: Some(live(None)),
-        ..facts(&steps, 300, 500)
-    };
+    let seen = Facts { live: Some(live(None)), ..facts(&steps, 300, 500) };
     assert_eq!(placed(&seen), Placement::New(id(2, 300)));
 }
 
@@ -263,10 +197,7 @@ fn a_launch_writes_its_own_attempt_whatever_others_have() {
     let spans = [span(1, 0), span(3, 1000)];
     let steps = [known(1, 100, 500), known(1, 200, 600)];
     let at = |number, written, in_latest| Facts {
-        line: Line::Launches {
-            spans: &spans,
-            in_latest,
-        },
+        line: Line::Launches { spans: &spans, in_latest },
         ..facts(&steps, number, written)
     };
     let decision = decide(&at(150, 1100, false)).unwrap();
@@ -284,10 +215,7 @@ fn the_nodes_of_a_launch_agree_on_the_attempt_after_it_went_back() {
     let spans = [span(2, 1000)];
     let steps = [known(2, 100, 1100), known(2, 200, 1200)];
     let second = Facts {
-        line: Line::Launches {
-            spans: &spans,
-            in_latest: true,
-        },
+        line: Line::Launches { spans: &spans, in_latest: true },
         live: Some(live(Some(100))),
         is_one_of_several: true,
         ..facts(&steps, 200, 1300)
@@ -300,10 +228,7 @@ fn what_is_older_than_every_launch_of_several_nodes_is_of_the_first() {
     let spans = [span(2, 1000), span(3, 2000)];
     let steps = [known(2, 100, 1100)];
     let old = |number| Facts {
-        line: Line::Launches {
-            spans: &spans,
-            in_latest: false,
-        },
+        line: Line::Launches { spans: &spans, in_latest: false },
         is_one_of_several: true,
         ..facts(&steps, number, 500)
     };
@@ -315,14 +240,8 @@ fn what_is_older_than_every_launch_of_several_nodes_is_of_the_first() {
 fn a_given_attempt_holds_one_checkpoint_under_each_number() {
     let attempt = |number| Line::Given(Attempt::new(number).unwrap());
     let steps = [known(1, 100, 1000)];
-    let given = |line| Facts {
-        line,
-        ..facts(&steps, 100, 2000)
-    };
-    assert_eq!(
-        placed(&given(attempt(1))),
-        Placement::Left(id(1, 100), LeftAlone::Taken)
-    );
+    let given = |line| Facts { line, ..facts(&steps, 100, 2000) };
+    assert_eq!(placed(&given(attempt(1))), Placement::Left(id(1, 100), LeftAlone::Taken));
     let decision = decide(&given(attempt(2))).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 100)));
     assert_eq!(decision.began, Some(Evidence::Given));
@@ -332,10 +251,7 @@ fn a_given_attempt_holds_one_checkpoint_under_each_number() {
 fn times_against_the_order_of_numbers_are_found() {
     let at = |attempt, step, written| (id(attempt, step), Timestamp::from_seconds(written));
     assert_eq!(contradiction([at(1, 100, 10), at(1, 200, 20)]), None);
-    assert_eq!(
-        contradiction([at(1, 100, 30), at(1, 200, 20)]),
-        Some((id(1, 200), id(1, 100)))
-    );
+    assert_eq!(contradiction([at(1, 100, 30), at(1, 200, 20)]), Some((id(1, 200), id(1, 100))));
     assert_eq!(contradiction([at(1, 100, 30), at(2, 50, 20)]), None);
     assert_eq!(contradiction([]), None);
 }
@@ -343,18 +259,12 @@ fn times_against_the_order_of_numbers_are_found() {
 #[test]
 fn a_step_that_is_written_over_another_at_the_only_path_begins_an_attempt() {
     let steps = [known(1, 10, 1000), known(1, 20, 2000)];
-    let over = Facts {
-        is_overwritten: true,
-        ..facts(&steps, 10, 500)
-    };
+    let over = Facts { is_overwritten: true, ..facts(&steps, 10, 500) };
     let decision = decide(&over).unwrap();
     assert_eq!(decision.placement, Placement::New(id(2, 10)));
     assert_eq!(decision.began, Some(Evidence::Overwrote));
     // A vault that has not seen the step before goes by the number.
-    let found = Facts {
-        is_overwritten: false,
-        ..over
-    };
+    let found = Facts { is_overwritten: false, ..over };
     assert_eq!(placed(&found), Placement::New(id(1, 10).next_revision().unwrap()));
 }
 
@@ -367,77 +277,42 @@ fn a_revision_keeps_the_evidence_with_which_its_attempt_began() {
 
 #[test]
 fn what_an_unfinished_upload_has_claimed_is_no_other_save() {
-    let claimed = [KnownStep {
-        content: Content::Unknown,
-        ..known(1, 100, 0)
-    }];
+    let claimed = [KnownStep { content: Content::Unknown, ..known(1, 100, 0) }];
     let decision = decide(&facts(&claimed, 100, 1000)).unwrap();
-    assert_eq!(
-        decision.placement,
-        Placement::New(id(1, 100).next_revision().unwrap())
-    );
+    assert_eq!(decision.placement, Placement::New(id(1, 100).next_revision().unwrap()));
     assert_eq!(decision.concern, None);
 }
 
 #[test]
 fn numbers_that_nothing_told_are_compared_with_no_others() {
-    let best = KnownStep {
-        unnumbered: true,
-        ..known(1, 4, 1000)
-    };
+    let best = KnownStep { unnumbered: true, ..known(1, 4, 1000) };
     let steps = [known(1, 3, 900), best];
     let live = Some(live(Some(3)));
-    let numbered = decide(&Facts {
-        live,
-        ..facts(&steps, 4, 2000)
-    });
+    let numbered = decide(&Facts { live, ..facts(&steps, 4, 2000) });
     let numbered = numbered.unwrap();
     let second = best.id.next_revision().unwrap();
     assert_eq!(numbered.placement, Placement::New(second));
     assert_eq!((numbered.began, numbered.concern), (None, None));
     assert!(!numbered.is_below_highest && !numbered.amends);
 
-    let later = |steps| Facts {
-        unnumbered: true,
-        live,
-        ..facts(steps, 4, 3000)
-    };
+    let later = |steps| Facts { unnumbered: true, live, ..facts(steps, 4, 3000) };
     let overwritten = decide(&later(&steps)).unwrap();
     assert_eq!(overwritten.placement, Placement::New(second));
     assert!(overwritten.amends, "the content before is gone");
     let beside = [known(1, 3, 900), known(1, 4, 1000)];
-    assert!(
-        !decide(&later(&beside)).unwrap().amends,
-        "a step is never dropped for it"
-    );
+    assert!(!decide(&later(&beside)).unwrap().amends, "a step is never dropped for it");
 }
 
 #[test]
 fn what_is_older_than_the_launches_stays_below_the_first_of_them() {
-    let before_and_since = [
-        known(1, 100, 1000),
-        known(1, 200, 1000),
-        known(2, 300, 5010),
-        known(3, 200, 5110),
-    ];
+    let before_and_since =
+        [known(1, 100, 1000), known(1, 200, 1000), known(2, 300, 5010), known(3, 200, 5110)];
     let place = |known: &[KnownStep], below, joined| {
-        placed(&Facts {
-            line: restored_below(below, 1, 100, 5000, joined),
-            ..facts(known, 400, 5020)
-        })
+        placed(&Facts { line: restored_below(below, 1, 100, 5000, joined), ..facts(known, 400, 5020) })
     };
     assert_eq!(place(&before_and_since, None, None), Placement::New(id(4, 400)));
-    assert_eq!(
-        place(&before_and_since, Some(3), None),
-        Placement::New(id(2, 400))
-    );
-    assert_eq!(
-        place(&before_and_since, Some(3), Some(2)),
-        Placement::New(id(2, 400))
-    );
+    assert_eq!(place(&before_and_since, Some(3), None), Placement::New(id(2, 400)));
+    assert_eq!(place(&before_and_since, Some(3), Some(2)), Placement::New(id(2, 400)));
     // The launch began the first attempt after the restored step.
-    assert_eq!(
-        place(&before_and_since[..2], Some(2), None),
-        Placement::New(id(1, 400))
-    );
+    assert_eq!(place(&before_and_since[..2], Some(2), None), Placement::New(id(1, 400)));
 }

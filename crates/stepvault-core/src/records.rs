@@ -234,10 +234,7 @@ pub struct GcRecord {
 impl VaultMarker {
     /// Returns a marker with this identity.
     pub fn new(vault: String) -> Self {
-        Self {
-            format: FORMAT,
-            vault,
-        }
+        Self { format: FORMAT, vault }
     }
 }
 

@@ -104,19 +104,14 @@ impl RemoteUrl {
                 .because(why)
                 .hint(format!("write {} or {last}", others.join(", ")))
         };
-        let (scheme_text, rest) = text
-            .split_once("://")
-            .ok_or_else(|| fault("it has no scheme".to_owned()))?;
-        let scheme = Scheme::ALL
-            .iter()
-            .find(|(scheme, _)| scheme.as_str() == scheme_text)
-            .map(|(scheme, _)| *scheme);
+        let (scheme_text, rest) =
+            text.split_once("://").ok_or_else(|| fault("it has no scheme".to_owned()))?;
+        let scheme =
+            Scheme::ALL.iter().find(|(scheme, _)| scheme.as_str() == scheme_text).map(|(scheme, _)| *scheme);
         let scheme = scheme.ok_or_else(|| fault(unknown_scheme(scheme_text)))?;
         // The URL parser would drop these characters silently, and the URL would name another location than the text.
         if text.chars().any(char::is_control) || text.ends_with(' ') {
-            return Err(fault(
-                "it has a control character, or ends with a space".to_owned(),
-            ));
+            return Err(fault("it has a control character, or ends with a space".to_owned()));
         }
         let parsed = url::Url::parse(text).map_err(|error| fault(error.to_string()))?;
         if !parsed.username().is_empty() || parsed.password().is_some() {
@@ -131,16 +126,12 @@ impl RemoteUrl {
         let (authority, path) = place_of(rest);
         let path = percent_decode(path).ok_or_else(|| fault("its path is not UTF-8".to_owned()))?;
         let bucket = parsed.host_str().unwrap_or_default().to_owned();
-        let options = parsed
-            .query_pairs()
-            .map(|(key, value)| (key.into_owned(), value.into_owned()))
-            .collect();
+        let options =
+            parsed.query_pairs().map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
         let prefix = if scheme.is_directory() {
             let is_local = matches!(authority, "" | "localhost");
             if !is_local || !bucket.is_empty() || path.trim_matches('/').is_empty() {
-                return Err(fault(
-                    "it needs an absolute directory: file:///directory".to_owned(),
-                ));
+                return Err(fault("it needs an absolute directory: file:///directory".to_owned()));
             }
             path.trim_end_matches('/').to_owned()
         } else {
@@ -156,15 +147,9 @@ impl RemoteUrl {
         };
         let clean = prefix.trim_start_matches('/');
         if !clean.is_empty() && crate::path::RelativePath::new(clean).is_err() {
-            return Err(fault(
-                "its path has empty, '.' or '..' components or control characters".to_owned(),
-            ));
+            return Err(fault("its path has empty, '.' or '..' components or control characters".to_owned()));
         }
-        let url = Self {
-            scheme,
-            bucket,
-            prefix,
-        };
+        let url = Self { scheme, bucket, prefix };
         Ok((url, options))
     }
 }
@@ -207,9 +192,7 @@ fn without_secrets(text: &str) -> String {
         return place[at..].to_owned();
     }
     let start = place.find("://").map_or(0, |end| end + "://".len());
-    let authority_end = place[start..]
-        .find('/')
-        .map_or(place.len(), |length| start + length);
+    let authority_end = place[start..].find('/').map_or(place.len(), |length| start + length);
     match place[start..authority_end].find(':') {
         Some(colon) => format!("{}…", &place[..=start + colon]),
         None => place.to_owned(),
@@ -351,10 +334,7 @@ mod tests {
         assert_eq!(shown("memory://demo"), "memory://demo");
         let (_, options) =
             RemoteUrl::parse("s3://b/p?endpoint=http://127.0.0.1:9000&region=us-east-1").unwrap();
-        assert_eq!(
-            options[0],
-            ("endpoint".to_owned(), "http://127.0.0.1:9000".to_owned())
-        );
+        assert_eq!(options[0], ("endpoint".to_owned(), "http://127.0.0.1:9000".to_owned()));
     }
 
     #[test]

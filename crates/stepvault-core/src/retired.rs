@@ -31,13 +31,7 @@ pub struct RetiredRange {
 
 impl RetiredRange {
     fn single(id: StepId) -> Self {
-        Self {
-            attempt: id.attempt,
-            revision: id.revision,
-            first: id.step,
-            last: id.step,
-            stride: 1,
-        }
+        Self { attempt: id.attempt, revision: id.revision, first: id.step, last: id.step, stride: 1 }
     }
 
     fn is_single(&self) -> bool {
@@ -53,10 +47,7 @@ impl RetiredRange {
 
     /// Returns the id that a step of this range would have.
     fn id_of(&self, step: Step) -> StepId {
-        StepId {
-            revision: self.revision,
-            ..StepId::new(self.attempt, step)
-        }
+        StepId { revision: self.revision, ..StepId::new(self.attempt, step) }
     }
 
     /// Returns this range joined with a later one, if both have the same interval.
@@ -66,11 +57,7 @@ impl RetiredRange {
         }
         let distance = next.first.number() - self.last.number();
         let fits = |range: &Self| range.is_single() || range.stride == distance;
-        (fits(self) && fits(next)).then_some(Self {
-            last: next.last,
-            stride: distance,
-            ..*self
-        })
+        (fits(self) && fits(next)).then_some(Self { last: next.last, stride: distance, ..*self })
     }
 }
 
@@ -145,28 +132,16 @@ impl RetiredSteps {
     /// Returns the record that contains these steps and `added`.
     pub fn with(&self, run: &RunName, added: &BTreeSet<StepId>) -> RetiredRecord {
         let mut ranges = self.ranges.clone();
-        ranges.extend(
-            added
-                .iter()
-                .filter(|id| !self.contains(**id))
-                .map(|id| RetiredRange::single(*id)),
-        );
+        ranges.extend(added.iter().filter(|id| !self.contains(**id)).map(|id| RetiredRange::single(*id)));
         ranges.sort_unstable();
         let mut joined: Vec<RetiredRange> = Vec::new();
         for range in ranges {
-            match joined
-                .last_mut()
-                .and_then(|last| Some((last.joined(&range)?, last)))
-            {
+            match joined.last_mut().and_then(|last| Some((last.joined(&range)?, last))) {
                 Some((both, last)) => *last = both,
                 None => joined.push(range),
             }
         }
-        RetiredRecord {
-            format: FORMAT,
-            run: run.clone(),
-            ranges: joined,
-        }
+        RetiredRecord { format: FORMAT, run: run.clone(), ranges: joined }
     }
 }
 
@@ -193,10 +168,7 @@ mod tests {
 
     #[test]
     fn checkpoints_at_equal_distances_take_one_entry_whenever_they_are_retired() {
-        let first: BTreeSet<StepId> = (1..=10_000)
-            .filter(|n| n % 10 != 0)
-            .map(|n| id(1, n * 100))
-            .collect();
+        let first: BTreeSet<StepId> = (1..=10_000).filter(|n| n % 10 != 0).map(|n| id(1, n * 100)).collect();
         let record = RetiredSteps::default().with(&run(), &first);
         assert_eq!(record.ranges.len(), 1000);
         let rest: BTreeSet<StepId> = (1..=1_000).map(|n| id(1, n * 1000)).collect();
@@ -206,10 +178,7 @@ mod tests {
         assert!(set.contains(id(1, 100)) && set.contains(id(1, 1_000_000)));
         assert!(!set.contains(id(1, 150)) && !set.contains(id(2, 100)));
         assert_eq!(set.last(), Some(id(1, 1_000_000)));
-        assert_eq!(
-            set.of_step(Step::new(300).unwrap()).collect::<Vec<_>>(),
-            [id(1, 300)]
-        );
+        assert_eq!(set.of_step(Step::new(300).unwrap()).collect::<Vec<_>>(), [id(1, 300)]);
         assert_eq!(set.of_step(Step::new(301).unwrap()).count(), 0);
     }
 
@@ -224,11 +193,7 @@ mod tests {
             stride,
         };
         let read = |ranges: Vec<RetiredRange>| {
-            let record = RetiredRecord {
-                format: FORMAT,
-                run: run(),
-                ranges,
-            };
+            let record = RetiredRecord { format: FORMAT, run: run(), ranges };
             decode::<RetiredRecord>(&encode(&record).unwrap(), "r").is_ok()
         };
         assert!(read(vec![range(0, 100, 50), range(120, 120, 1)]));

@@ -42,28 +42,12 @@ mod tests {
 
     #[test]
     fn a_quota_counts_where_it_leaves_less() {
-        let disk = Room {
-            free_bytes: 100,
-            total_bytes: 1000,
-            free_inodes: Some(7),
-            total_inodes: Some(70),
-        };
-        let quota = Room {
-            free_bytes: 200,
-            total_bytes: 300,
-            free_inodes: None,
-            total_inodes: None,
-        };
+        let disk = Room { free_bytes: 100, total_bytes: 1000, free_inodes: Some(7), total_inodes: Some(70) };
+        let quota = Room { free_bytes: 200, total_bytes: 300, free_inodes: None, total_inodes: None };
         assert_eq!(disk.within(None), disk);
-        let both = Room {
-            total_bytes: 300,
-            ..disk
-        };
+        let both = Room { total_bytes: 300, ..disk };
         assert_eq!((disk.within(Some(quota)), quota.within(Some(disk))), (both, both));
-        let few = Room {
-            free_inodes: Some(3),
-            ..quota
-        };
+        let few = Room { free_inodes: Some(3), ..quota };
         assert_eq!(disk.within(Some(few)).free_inodes, Some(3));
     }
 }

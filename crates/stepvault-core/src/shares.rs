@@ -37,11 +37,7 @@ pub fn tree_sha256(files: &[(&RelativePath, u64)], symlinks: &[SymlinkEntry]) ->
     let mut lines: Vec<String> = files
         .iter()
         .map(|(path, size_bytes)| format!("{size_bytes} {path}\n"))
-        .chain(
-            symlinks
-                .iter()
-                .map(|link| format!("-> {} {}\n", link.target, link.path)),
-        )
+        .chain(symlinks.iter().map(|link| format!("-> {} {}\n", link.target, link.path)))
         .collect();
     lines.sort_unstable();
     Sha256Digest::of(lines.concat().as_bytes())
@@ -81,10 +77,7 @@ mod tests {
     #[test]
     fn another_tree_has_another_digest() {
         let (a, b) = (RelativePath::new("a").unwrap(), RelativePath::new("b").unwrap());
-        let link = SymlinkEntry {
-            path: b.clone(),
-            target: "a".to_owned(),
-        };
+        let link = SymlinkEntry { path: b.clone(), target: "a".to_owned() };
         let digest = tree_sha256(&[(&a, 1), (&b, 2)], &[]);
         assert_eq!(digest, tree_sha256(&[(&b, 2), (&a, 1)], &[]));
         assert_ne!(digest, tree_sha256(&[(&a, 1), (&b, 3)], &[]));

@@ -90,9 +90,7 @@ impl StepOrigin {
     /// Returns what is wrong with the names of the best steps or with the links.
     pub(crate) fn fault(&self) -> Option<String> {
         if self.links.len() > MAX_LINKS || !self.links.is_sorted_by(|one, next| one.path < next.path) {
-            return Some(format!(
-                "it has more than {MAX_LINKS} links, or they are not sorted"
-            ));
+            return Some(format!("it has more than {MAX_LINKS} links, or they are not sorted"));
         }
         let of_links = || check_links(&self.links).err().map(|error| error.to_string());
         best_fault(&self.best).or_else(of_links)
@@ -131,19 +129,10 @@ mod tests {
             origin.directory_in(Path::new(target)).display().to_string()
         };
         assert_eq!(in_target("checkpoints", "project", "/new"), "/new/checkpoints");
-        assert_eq!(
-            in_target("checkpoints", "project", "/project/checkpoints"),
-            "/project/checkpoints"
-        );
-        assert_eq!(
-            in_target("checkpoints", "checkpoints", "/checkpoints"),
-            "/checkpoints/checkpoints"
-        );
+        assert_eq!(in_target("checkpoints", "project", "/project/checkpoints"), "/project/checkpoints");
+        assert_eq!(in_target("checkpoints", "checkpoints", "/checkpoints"), "/checkpoints/checkpoints");
         assert_eq!(in_target("logs/v_0", "out", "/out/logs/v_0"), "/out/logs/v_0");
         assert_eq!(in_target("logs/v_0", "out", "/out/v_0"), "/out/v_0/logs/v_0");
-        assert_eq!(
-            StepOrigin::default().directory_in(Path::new("/new")),
-            Path::new("/new")
-        );
+        assert_eq!(StepOrigin::default().directory_in(Path::new("/new")), Path::new("/new"));
     }
 }

@@ -31,10 +31,7 @@ impl PartialOrd for Timestamp {
 impl Timestamp {
     /// Returns a whole second.
     pub const fn from_seconds(seconds: i64) -> Self {
-        Self {
-            seconds,
-            nanoseconds: 0,
-        }
+        Self { seconds, nanoseconds: 0 }
     }
 
     /// Returns the seconds from `earlier` to `self`; 0 when `earlier` is later.
@@ -68,14 +65,8 @@ impl From<std::time::SystemTime> for Timestamp {
                 let gap = before.duration();
                 let seconds = -i64::try_from(gap.as_secs()).unwrap_or(i64::MAX);
                 match gap.subsec_nanos() {
-                    0 => Self {
-                        seconds,
-                        nanoseconds: 0,
-                    },
-                    nanoseconds => Self {
-                        seconds: seconds - 1,
-                        nanoseconds: 1_000_000_000 - nanoseconds,
-                    },
+                    0 => Self { seconds, nanoseconds: 0 },
+                    nanoseconds => Self { seconds: seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
                 }
             }
         }
@@ -88,14 +79,8 @@ mod tests {
 
     #[test]
     fn seconds_since_rounds_down_and_never_wraps() {
-        let early = Timestamp {
-            seconds: 10,
-            nanoseconds: 900_000_000,
-        };
-        let late = Timestamp {
-            seconds: 12,
-            nanoseconds: 100_000_000,
-        };
+        let early = Timestamp { seconds: 10, nanoseconds: 900_000_000 };
+        let late = Timestamp { seconds: 12, nanoseconds: 100_000_000 };
         assert_eq!(late.seconds_since(early), 1);
         assert_eq!(early.seconds_since(late), 0);
     }
@@ -112,13 +97,7 @@ mod tests {
     #[test]
     fn times_before_the_epoch_keep_their_order() {
         let before = std::time::UNIX_EPOCH - std::time::Duration::from_millis(1500);
-        assert_eq!(
-            Timestamp::from(before),
-            Timestamp {
-                seconds: -2,
-                nanoseconds: 500_000_000
-            }
-        );
+        assert_eq!(Timestamp::from(before), Timestamp { seconds: -2, nanoseconds: 500_000_000 });
     }
 
     #[test]

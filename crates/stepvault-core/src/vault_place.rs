@@ -46,12 +46,7 @@ impl Record for VaultPlace {
 impl VaultPlace {
     /// Returns the place of a vault with this identity.
     pub fn new(vault: &str, inode: u64, machine: Option<Machine>) -> Self {
-        Self {
-            format: FORMAT,
-            vault: vault.to_owned(),
-            inode,
-            machine,
-        }
+        Self { format: FORMAT, vault: vault.to_owned(), inode, machine }
     }
 
     /// Returns what shows that a vault which was here before and is at `now` was copied; `None` if it is the same one.
@@ -85,11 +80,8 @@ mod tests {
     use super::*;
 
     fn place(inode: u64, id: Option<&str>, boot: &str, device: u64) -> VaultPlace {
-        let machine = Machine {
-            id: id.map(|id| Sha256Digest::of(id.as_bytes())),
-            boot: boot.to_owned(),
-            device,
-        };
+        let machine =
+            Machine { id: id.map(|id| Sha256Digest::of(id.as_bytes())), boot: boot.to_owned(), device };
         VaultPlace::new(&"0a".repeat(16), inode, Some(machine))
     }
 

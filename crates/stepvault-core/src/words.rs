@@ -108,10 +108,7 @@ mod tests {
     #[test]
     fn a_word_of_a_shell_is_one_word() {
         for text in ["/out/step_1", "/my out/it's", "", "/a$(x)", "a=b c\"d", "-n"] {
-            assert_eq!(
-                shlex::split(&format!("rm {}", shell_word(text))).unwrap(),
-                ["rm", text]
-            );
+            assert_eq!(shlex::split(&format!("rm {}", shell_word(text))).unwrap(), ["rm", text]);
         }
         assert_eq!(shell_word("/out/step_1"), "/out/step_1");
     }

@@ -48,10 +48,7 @@ mod tests {
         }
         breaks.wait(broken(), false).await.unwrap();
         breaks.wait(broken(), false).await.unwrap();
-        assert_eq!(
-            breaks.wait(broken(), false).await.unwrap_err().kind(),
-            ErrorKind::Unreachable
-        );
+        assert_eq!(breaks.wait(broken(), false).await.unwrap_err().kind(), ErrorKind::Unreachable);
     }
 
     #[tokio::test(start_paused = true)]

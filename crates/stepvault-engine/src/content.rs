@@ -54,11 +54,7 @@ pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMat
     let is_alike = tree.shape == manifest.shape && tree.symlinks == manifest.symlinks;
     if is_alike && files_of_tree(tree).eq(files_of_manifest(manifest)) {
         ContentMatch::Same
-    } else if is_alike
-        && files_of_tree(tree)
-            .map(untimed)
-            .eq(files_of_manifest(manifest).map(untimed))
-    {
+    } else if is_alike && files_of_tree(tree).map(untimed).eq(files_of_manifest(manifest).map(untimed)) {
         ContentMatch::HashToTell
     } else {
         ContentMatch::Different
@@ -68,11 +64,7 @@ pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMat
 /// Whether a scanned directory is what a node made its part of, by paths, sizes and times.
 pub fn tree_matches_part(tree: &Tree, part: &PartManifest) -> bool {
     if part.shared_tree_sha256.is_some() {
-        let files: Vec<_> = tree
-            .files
-            .iter()
-            .map(|file| (&file.path, file.size_bytes))
-            .collect();
+        let files: Vec<_> = tree.files.iter().map(|file| (&file.path, file.size_bytes)).collect();
         return part.shared_tree_sha256 == Some(tree_sha256(&files, &tree.symlinks))
             && part.written_at == tree.newest_mtime();
     }

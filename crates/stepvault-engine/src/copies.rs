@@ -44,21 +44,12 @@ impl Copies {
                 continue;
             }
             let source = copies.keys.len();
-            copies
-                .keys
-                .push(keys.data(&earlier.name, earlier.id, &file.path)?);
-            copies
-                .files
-                .entry((size, file.content))
-                .or_insert((source, file.crc32c));
+            copies.keys.push(keys.data(&earlier.name, earlier.id, &file.path)?);
+            copies.files.entry((size, file.content)).or_insert((source, file.crc32c));
             // A file with one part is copied as a whole.
             if file.parts_content.len() > 1 {
                 for (index, content) in (0..).zip(&file.parts_content) {
-                    let place = Place {
-                        file_size_bytes: size,
-                        index,
-                        content: *content,
-                    };
+                    let place = Place { file_size_bytes: size, index, content: *content };
                     copies.parts.entry(place).or_insert(source);
                 }
             }
@@ -79,11 +70,7 @@ impl Copies {
 
     /// Returns the key of a multipart file of that size that has these bytes as its part `index`.
     pub(crate) fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
-        let place = Place {
-            file_size_bytes,
-            index,
-            content: digest.content,
-        };
+        let place = Place { file_size_bytes, index, content: digest.content };
         self.parts.get(&place).map(|source| self.keys[*source].as_str())
     }
 }
@@ -145,34 +132,18 @@ mod tests {
     #[test]
     fn a_file_is_found_by_its_bytes_whatever_its_path() {
         let copies = plan(&[20], &[("global_step100/x", "a", 20), ("y", "b", 20)]);
-        assert_eq!(
-            copies.of_file(&file("a", 20)),
-            Some("run/000000000100.a2/step_100/global_step100/x")
-        );
-        assert_eq!(
-            copies.of_file(&file("b", 20)),
-            Some("run/000000000100.a2/step_100/y")
-        );
+        assert_eq!(copies.of_file(&file("a", 20)), Some("run/000000000100.a2/step_100/global_step100/x"));
+        assert_eq!(copies.of_file(&file("b", 20)), Some("run/000000000100.a2/step_100/y"));
         assert_eq!(copies.of_file(&file("c", 20)), None);
         assert_eq!(copies.of_file(&file("a", 21)), None, "another size");
-        let other_crc = FileDigest {
-            crc32c: Crc32c(7),
-            ..file("a", 20)
-        };
-        assert_eq!(
-            copies.of_file(&other_crc),
-            None,
-            "two digests that disagree prove nothing"
-        );
+        let other_crc = FileDigest { crc32c: Crc32c(7), ..file("a", 20) };
+        assert_eq!(copies.of_file(&other_crc), None, "two digests that disagree prove nothing");
     }
 
     #[test]
     fn of_two_files_with_the_same_bytes_the_first_counts() {
         let copies = plan(&[20], &[("x", "a", 20), ("y", "a", 20)]);
-        assert_eq!(
-            copies.of_file(&file("a", 20)),
-            Some("run/000000000100.a2/step_100/x")
-        );
+        assert_eq!(copies.of_file(&file("a", 20)), Some("run/000000000100.a2/step_100/x"));
     }
 
     #[test]
@@ -180,18 +151,9 @@ mod tests {
         let size = 2 * PART_BYTES + 5;
         let copies = plan(&[size], &[("x", "abc", 5), ("y", "dec", 5)]);
         let (abc, dec) = (parts("abc", 5), parts("dec", 5));
-        assert_eq!(
-            copies.of_part(size, 0, &abc[0]),
-            Some("run/000000000100.a2/step_100/x")
-        );
-        assert_eq!(
-            copies.of_part(size, 1, &dec[1]),
-            Some("run/000000000100.a2/step_100/y")
-        );
-        assert_eq!(
-            copies.of_part(size, 2, &dec[2]),
-            Some("run/000000000100.a2/step_100/x")
-        );
+        assert_eq!(copies.of_part(size, 0, &abc[0]), Some("run/000000000100.a2/step_100/x"));
+        assert_eq!(copies.of_part(size, 1, &dec[1]), Some("run/000000000100.a2/step_100/y"));
+        assert_eq!(copies.of_part(size, 2, &dec[2]), Some("run/000000000100.a2/step_100/x"));
         assert_eq!(copies.of_part(size, 1, &abc[0]), None, "another place");
         assert_eq!(copies.of_part(size + 1, 0, &abc[0]), None, "another size");
         assert_eq!(copies.of_file(&file("aec", 5)), None, "no one file has them all");

@@ -155,9 +155,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn parts_begin_as_fast_as_their_processor_time_is_earned_until_the_share_is_lifted() {
         static USED_MILLISECONDS: AtomicU64 = AtomicU64::new(0);
-        let share = CpuShare::with_clock(0.5, || {
-            Duration::from_millis(USED_MILLISECONDS.load(Ordering::Relaxed))
-        });
+        let share =
+            CpuShare::with_clock(0.5, || Duration::from_millis(USED_MILLISECONDS.load(Ordering::Relaxed)));
         // Each takes 100 ms of a processor, which is seen only after all have begun.
         let bytes = 85_899_346;
         assert!((f64::from(85_899_346) / f64::from(1 << 30) * EXPECTED_SECONDS_OF_A_GIB - 0.1).abs() < 1e-6);

@@ -25,12 +25,7 @@ pub async fn drain_records(remote: &RunRemote) -> Result<Vec<DrainRecord>> {
 /// Returns the steps newer than `newest` that nodes are uploading now, the newest first. A remote that does not answer is
 /// left out.
 pub async fn uploads_now(remotes: &[RunRemote], newest: Option<StepId>, clock: &dyn Clock) -> Vec<UnderWay> {
-    let asked = join_all(
-        remotes
-            .iter()
-            .map(|remote| remote.answers_soon(drain_records(remote))),
-    )
-    .await;
+    let asked = join_all(remotes.iter().map(|remote| remote.answers_soon(drain_records(remote)))).await;
     let of_remote = |(remote, records): (&RunRemote, Result<Vec<DrainRecord>>)| {
         let mut records = records.unwrap_or_default();
         // The record of a drain names every remote, and is on each.
@@ -63,9 +58,7 @@ impl Drains {
                 drains.records.push(record);
             }
         }
-        drains
-            .records
-            .sort_by_key(|record| std::cmp::Reverse(record.ended_at));
+        drains.records.sort_by_key(|record| std::cmp::Reverse(record.ended_at));
         if drains.records.is_empty() {
             return drains;
         }

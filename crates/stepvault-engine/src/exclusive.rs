@@ -44,11 +44,7 @@ impl ExclusiveRun {
         let holder = vault.clone();
         let holder = blocking(move || holder.holder()).await?;
         let trains = purpose == Purpose::Train;
-        let key = remote.keys.writer_lease(&if trains {
-            of_trainer(&holder)
-        } else {
-            holder.clone()
-        });
+        let key = remote.keys.writer_lease(&if trains { of_trainer(&holder) } else { holder.clone() });
         let lease = WriterLease {
             format: FORMAT,
             run: remote.keys.run().clone(),
@@ -126,10 +122,7 @@ async fn other_holder(remote: &RunRemote, own_key: &str, own: &WriterLease) -> R
 }
 
 fn held_by(remote: &RunRemote, other: &WriterLease, purpose: Purpose) -> Error {
-    let launch = other
-        .launch
-        .as_ref()
-        .map_or_else(String::new, |launch| format!(" in launch '{launch}'"));
+    let launch = other.launch.as_ref().map_or_else(String::new, |launch| format!(" in launch '{launch}'"));
     let what = match purpose {
         Purpose::Train => "cannot train: another training job writes the run",
         Purpose::Upload => "cannot upload: another training job writes the run",
@@ -175,10 +168,7 @@ mod tests {
         assert!(first.is_current());
         let error = take("b", "n1", "job-b", Purpose::Upload).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Held);
-        assert!(
-            error.is_transient() && error.to_string().contains("launch 'job-a'"),
-            "{error}"
-        );
+        assert!(error.is_transient() && error.to_string().contains("launch 'job-a'"), "{error}");
         // Another node of the same job, and the same job restarted over the same vault.
         let second = take("c", "n2", "job-a", Purpose::Upload).await.unwrap();
         drop(first);
@@ -192,9 +182,6 @@ mod tests {
         let _trains = take("c", "n2", "job-c", Purpose::Train).await.unwrap();
         let error = take("a", "n0", "job-a", Purpose::Train).await.unwrap_err();
         assert!(error.to_string().contains("cannot train"), "{error}");
-        assert!(
-            take("c", "n2", "job-d", Purpose::Train).await.is_ok(),
-            "the same vault"
-        );
+        assert!(take("c", "n2", "job-d", Purpose::Train).await.is_ok(), "the same vault");
     }
 }

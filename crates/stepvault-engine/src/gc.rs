@@ -138,11 +138,7 @@ async fn gc_leased(
     remote.replace_record(&remote.keys.gc_record(), &next).await?;
     report.retired_steps = known.retire(remote, &objects, now, grace).await?;
     if report.removed_bytes > 0 {
-        observer.warn(format!(
-            "{}: removed {} orphaned objects",
-            remote.name(),
-            report.removed.len()
-        ));
+        observer.warn(format!("{}: removed {} orphaned objects", remote.name(), report.removed.len()));
     }
     Ok(report)
 }
@@ -171,10 +167,7 @@ fn divide<'a>(
         report.marked.push(object.key.clone());
         marked.insert(object.key.clone(), fingerprint(object));
     }
-    let next = GcRecord {
-        format: FORMAT,
-        orphans: marked,
-    };
+    let next = GcRecord { format: FORMAT, orphans: marked };
     (deleted, next)
 }
 
@@ -183,10 +176,7 @@ fn is_young(modified: SystemTime, now: SystemTime, grace: Duration) -> bool {
 }
 
 fn fingerprint(object: &ObjectInfo) -> String {
-    object
-        .version
-        .clone()
-        .unwrap_or_else(|| format!("{} bytes", object.size_bytes))
+    object.version.clone().unwrap_or_else(|| format!("{} bytes", object.size_bytes))
 }
 
 /// Returns what the previous gc marked. An unreadable record marks nothing: everything then waits for one more gc.
@@ -210,11 +200,7 @@ async fn stale_uploads(
 }
 
 fn orphan_if(is_past: bool) -> Judgement {
-    if is_past {
-        Judgement::Orphan
-    } else {
-        Judgement::Referenced
-    }
+    if is_past { Judgement::Orphan } else { Judgement::Referenced }
 }
 
 enum Judgement {
@@ -295,12 +281,8 @@ impl Known {
         // with the step. List again the steps committed since the listing.
         for (id, name, keys) in missing {
             let prefix = remote.keys.data_prefix(&name, id);
-            let found: HashSet<String> = remote
-                .list(&prefix)
-                .await?
-                .into_iter()
-                .map(|object| object.key)
-                .collect();
+            let found: HashSet<String> =
+                remote.list(&prefix).await?.into_iter().map(|object| object.key).collect();
             if !keys.is_subset(&found) {
                 known.unlisted.insert(id);
             }
@@ -347,17 +329,9 @@ impl Known {
             Err(error) if error.kind() == ErrorKind::Conflict => return Ok(0),
             Err(error) => return Err(error),
         }
-        remote
-            .delete(finished.iter().map(|id| remote.keys.tombstone(*id)).collect())
-            .await?;
-        let superseded = self
-            .removed
-            .retired_records
-            .iter()
-            .filter(|old| *old + 1 < number);
-        remote
-            .delete(superseded.map(|old| remote.keys.retired(*old)).collect())
-            .await?;
+        remote.delete(finished.iter().map(|id| remote.keys.tombstone(*id)).collect()).await?;
+        let superseded = self.removed.retired_records.iter().filter(|old| *old + 1 < number);
+        remote.delete(superseded.map(|old| remote.keys.retired(*old)).collect()).await?;
         Ok(finished.len() as u64)
     }
 

@@ -52,22 +52,11 @@ fn known() -> Known {
 }
 
 fn object(key: &str) -> ObjectInfo {
-    ObjectInfo {
-        key: key.to_owned(),
-        size_bytes: 7,
-        modified: SystemTime::UNIX_EPOCH,
-        version: None,
-    }
+    ObjectInfo { key: key.to_owned(), size_bytes: 7, modified: SystemTime::UNIX_EPOCH, version: None }
 }
 
 fn tombstone(id: StepId, by_gc: bool) -> Tombstone {
-    Tombstone {
-        format: FORMAT,
-        run: RunName::new("run").unwrap(),
-        id,
-        name: "step".to_owned(),
-        by_gc,
-    }
+    Tombstone { format: FORMAT, run: RunName::new("run").unwrap(), id, name: "step".to_owned(), by_gc }
 }
 
 fn data(name: &str, id: StepId) -> String {
@@ -79,12 +68,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
     let place = tempfile::tempdir().unwrap();
     let remote = in_directory(place.path()).await;
     let (keys, known) = (&remote.keys, known());
-    let resume = |attempt| {
-        keys.resume(ResumePoint {
-            attempt: Attempt::new(attempt).unwrap(),
-            round: 0,
-        })
-    };
+    let resume = |attempt| keys.resume(ResumePoint { attempt: Attempt::new(attempt).unwrap(), round: 0 });
     let staged = |attempt| keys.staged(Attempt::new(attempt).unwrap(), &node());
     let cases = [
         ("referenced", "run/000000000100.a1/step_100/x".to_owned()),
@@ -116,10 +100,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
         ("orphan", data("step_200", id(1, 200))),
         // No object of a step with unlisted files is deleted.
         ("referenced", data("step_50", id(2, 50))),
-        (
-            "referenced",
-            keys.part(id(2, 50), &NodeName::new("node-9").unwrap()),
-        ),
+        ("referenced", keys.part(id(2, 50), &NodeName::new("node-9").unwrap())),
         // Written too late, by a writer that did not see that the identity was used up.
         ("orphan", data("step_5", id(1, 5))),
         ("referenced", keys.retired(3)),
@@ -135,10 +116,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
     for (expected, key) in cases {
         assert_eq!(judged(&known, &key), expected, "{key}");
     }
-    let nothing_yet = Known {
-        committed: BTreeSet::new(),
-        ..known
-    };
+    let nothing_yet = Known { committed: BTreeSet::new(), ..known };
     assert_eq!(judged(&nothing_yet, &staged(1)), "referenced");
     assert_eq!(judged(&nothing_yet, &resume(1)), "referenced");
 }
@@ -161,16 +139,8 @@ async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
     let orphans: Vec<&ObjectInfo> = objects.iter().collect();
     let tombstoned = known().tombstone(&remote, &orphans).await.unwrap();
     assert_eq!(tombstoned, BTreeSet::from([id(1, 200), id(1, 300), id(1, 400)]));
-    assert_eq!(
-        tombstones(&remote).await.unwrap(),
-        [200, 300, 400].map(|step| id(1, step)).into()
-    );
-    let name = async |id| {
-        read_tombstone(&remote, id)
-            .await
-            .unwrap()
-            .map(|found| (found.name, found.by_gc))
-    };
+    assert_eq!(tombstones(&remote).await.unwrap(), [200, 300, 400].map(|step| id(1, step)).into());
+    let name = async |id| read_tombstone(&remote, id).await.unwrap().map(|found| (found.name, found.by_gc));
     assert_eq!(name(id(1, 200)).await, Some(("step_200".to_owned(), true)));
     assert_eq!(name(id(1, 300)).await, Some((id(1, 300).label(), true)));
 }
@@ -180,26 +150,12 @@ async fn a_commit_that_is_not_younger_than_its_tombstone_takes_it_away() {
     let place = tempfile::tempdir().unwrap();
     let remote = in_directory(place.path()).await;
     let key = remote.keys.tombstone(id(1, 100));
-    for (later, stays) in [
-        (Duration::ZERO, false),
-        (Duration::from_millis(1), true),
-        (SECOND, true),
-    ] {
-        remote
-            .create_record(&key, &tombstone(id(1, 100), true))
-            .await
-            .unwrap();
+    for (later, stays) in [(Duration::ZERO, false), (Duration::from_millis(1), true), (SECOND, true)] {
+        remote.create_record(&key, &tombstone(id(1, 100), true)).await.unwrap();
         let tombstoned = remote.store.head(&key).await.unwrap().unwrap().info.modified;
-        let commit = ObjectInfo {
-            modified: tombstoned + later,
-            ..object("commit")
-        };
+        let commit = ObjectInfo { modified: tombstoned + later, ..object("commit") };
         pardon(&remote, id(1, 100), &commit).await.unwrap();
-        assert_eq!(
-            remote.store.head(&key).await.unwrap().is_some(),
-            stays,
-            "{later:?}"
-        );
+        assert_eq!(remote.store.head(&key).await.unwrap().is_some(), stays, "{later:?}");
         // Without a tombstone there is nothing to do.
         if !stays {
             pardon(&remote, id(1, 100), &commit).await.unwrap();
@@ -234,17 +190,11 @@ async fn what_gc_left_is_taken_away_only_where_the_commit_came_strictly_before()
         stamp(&commit, committed);
     }
     // One without a commit, and one that cannot be read.
-    remote
-        .create_record(&remote.keys.tombstone(id(1, 500)), &tombstone(id(1, 500), true))
-        .await
-        .unwrap();
+    remote.create_record(&remote.keys.tombstone(id(1, 500)), &tombstone(id(1, 500), true)).await.unwrap();
     std::fs::write(at(&remote.keys.commit(id(1, 600))), "{}").unwrap();
     std::fs::write(at(&remote.keys.tombstone(id(1, 600))), "{").unwrap();
     remove_tombstones_of_kept(&remote).await.unwrap();
-    assert_eq!(
-        tombstones(&remote).await.unwrap(),
-        [200, 300, 400, 500, 600].map(|step| id(1, step)).into()
-    );
+    assert_eq!(tombstones(&remote).await.unwrap(), [200, 300, 400, 500, 600].map(|step| id(1, step)).into());
 }
 
 #[tokio::test]
@@ -258,10 +208,7 @@ async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
     let bury = |step: u64| {
         let (remote, keys) = (remote.clone(), keys.clone());
         async move {
-            remote
-                .create_record(&keys.tombstone(id(1, step)), &tombstone(id(1, step), false))
-                .await
-                .unwrap();
+            remote.create_record(&keys.tombstone(id(1, step)), &tombstone(id(1, step), false)).await.unwrap();
         }
     };
     for step in [100, 200, 300] {
@@ -276,10 +223,7 @@ async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
         nodes: stepvault_core::nodes::NodeSet::alone(node()),
         launch: None,
     };
-    remote
-        .create_record(&keys.claim(id(1, 300)), &claim)
-        .await
-        .unwrap();
+    remote.create_record(&keys.claim(id(1, 300)), &claim).await.unwrap();
     let day = Duration::from_hours(24);
     let young = run_gc(&remote, day, false, &observer).await.unwrap();
     assert_eq!(young.retired_steps, 0);
@@ -289,20 +233,12 @@ async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
     // The claim of step 300 is deleted in the second gc that sees it, its tombstone in the one after that.
     let mut later = Vec::new();
     for _ in 0..3 {
-        later.push(
-            run_gc(&remote, Duration::ZERO, false, &observer)
-                .await
-                .unwrap()
-                .retired_steps,
-        );
+        later.push(run_gc(&remote, Duration::ZERO, false, &observer).await.unwrap().retired_steps);
     }
     assert_eq!(later.iter().sum::<u64>(), 1, "{later:?}");
     assert_eq!(tombstones(&remote).await.unwrap(), [].into());
     for step in [100, 200, 300] {
-        assert!(
-            removal_record(&remote, id(1, step)).await.unwrap().is_some(),
-            "{step}"
-        );
+        assert!(removal_record(&remote, id(1, step)).await.unwrap().is_some(), "{step}");
     }
     assert_eq!(removal_record(&remote, id(1, 150)).await.unwrap(), None);
     // Two records are kept, however many steps are retired.
@@ -329,19 +265,13 @@ fn what_is_as_old_as_the_grace_period_is_old_enough() {
     assert!(is_young(now - grace + SECOND, now, grace));
     assert!(!is_young(now - grace, now, grace));
     assert!(!is_young(now - grace - SECOND, now, grace));
-    assert!(
-        is_young(now + SECOND, now, grace),
-        "written after the clock was read"
-    );
+    assert!(is_young(now + SECOND, now, grace), "written after the clock was read");
 }
 
 #[test]
 fn an_object_is_told_from_the_one_before_by_its_version_or_else_by_its_size() {
     let object = object("key");
     assert_eq!(fingerprint(&object), "7 bytes");
-    let versioned = ObjectInfo {
-        version: Some("etag".to_owned()),
-        ..object
-    };
+    let versioned = ObjectInfo { version: Some("etag".to_owned()), ..object };
     assert_eq!(fingerprint(&versioned), "etag");
 }

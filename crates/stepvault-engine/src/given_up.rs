@@ -37,12 +37,7 @@ pub(crate) fn record_given_up(
     let record = step.record();
     let mut recorded = read_given_up(vault, &record.run)?
         .unwrap_or_else(|| GivenUpRecord::new(record.run.clone(), record.node.clone()));
-    recorded.add(GivenUpStep {
-        id: record.id,
-        bytes: record.data_bytes(),
-        given_up_at: now,
-        durable_on,
-    });
+    recorded.add(GivenUpStep { id: record.id, bytes: record.data_bytes(), given_up_at: now, durable_on });
     vault.write_note(&record.run, NOTE, &encode(&recorded)?)
 }
 

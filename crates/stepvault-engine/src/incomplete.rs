@@ -46,22 +46,15 @@ pub async fn visible_and_incomplete(
     // Listed after the commits: one that was removed meanwhile is left out.
     let (commits, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
     let is_open = |id: &StepId| !committed.contains(id) && !removed.contains(*id);
-    let open = claims
-        .into_iter()
-        .filter(|(id, _)| is_open(id))
-        .map(|(id, object)| open_step(remote, id, object));
+    let open =
+        claims.into_iter().filter(|(id, _)| is_open(id)).map(|(id, object)| open_step(remote, id, object));
     let found: Vec<Option<IncompleteStep>> = stream::iter(open).buffered(READS_AT_ONCE).try_collect().await?;
-    Ok((
-        without_removed(commits, &removed),
-        found.into_iter().flatten().collect(),
-    ))
+    Ok((without_removed(commits, &removed), found.into_iter().flatten().collect()))
 }
 
 async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Result<Option<IncompleteStep>> {
-    let (claim, present) = tokio::try_join!(
-        remote.read_usable_record::<Claim>(&claimed.key),
-        present_parts(remote, id)
-    )?;
+    let (claim, present) =
+        tokio::try_join!(remote.read_usable_record::<Claim>(&claimed.key), present_parts(remote, id))?;
     Ok(claim.map(|claim| IncompleteStep {
         id,
         name: claim.name,

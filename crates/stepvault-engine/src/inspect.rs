@@ -90,10 +90,7 @@ pub enum Verdict {
 /// # Errors
 /// [`ErrorKind::Usage`] for an unknown profile; the filesystem's error if `path` cannot be read.
 pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Result<Inspection> {
-    let chosen = request
-        .profile
-        .map(|name| named(request.profiles, name))
-        .transpose()?;
+    let chosen = request.profile.map(|name| named(request.profiles, name)).transpose()?;
     let fault = |error| stepvault_local::errors::io(WHAT, path, error);
     let facts = path.metadata().map_err(fault)?;
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
@@ -106,9 +103,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     }
     // The path may itself be a step, which only its parent directory can show.
     let above = entry_in_parent(path, inside.clone().unwrap_or_default())?;
-    let mut above = above
-        .map(|(tree, files)| find_in(tree, files, chosen, request, now))
-        .transpose()?;
+    let mut above = above.map(|(tree, files)| find_in(tree, files, chosen, request, now)).transpose()?;
     let Some(tree) = inside else {
         let Some(mut file) = above else {
             return Err(Error::new(ErrorKind::Usage, WHAT)
@@ -149,10 +144,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     if let Some(above) = above.filter(|above| above.shows_step_of(&inside)) {
         return Ok(above.checked(request));
     }
-    Ok(Inspection {
-        below,
-        ..inside.checked(request)
-    })
+    Ok(Inspection { below, ..inside.checked(request) })
 }
 
 /// Returns the directory of `AReaL`'s trial if the path is one half of its pair, or a model's directory with one half:
@@ -180,9 +172,7 @@ fn file_as_step(tree: &Tree) -> Vec<FoundStep> {
         series: "file".to_owned(),
         step: None,
         rewritten: false,
-        complete: Completeness::Complete {
-            proof: "it is one file".to_owned(),
-        },
+        complete: Completeness::Complete { proof: "it is one file".to_owned() },
         quiet_rule: QuietRule::Always,
         ranks: None,
         bytes: tree.file_size_bytes(path).unwrap_or_default(),
@@ -232,14 +222,7 @@ fn find_in<'a>(
         },
     };
     let found = find_steps(profile, &tree, &files, now, &request.options);
-    Ok(UncheckedSteps {
-        profile,
-        tree,
-        files,
-        why,
-        found,
-        extent: request.options.extent,
-    })
+    Ok(UncheckedSteps { profile, tree, files, why, found, extent: request.options.extent })
 }
 
 impl UncheckedSteps<'_> {
@@ -299,16 +282,10 @@ impl UncheckedSteps<'_> {
         let steps = std::mem::take(&mut self.found.steps);
         let all_bytes = steps.iter().map(|step| step.bytes).fold(0, u64::saturating_add);
         if let Some(observer) = request.deep {
-            observer.on_event(&Event::ReadingStarted {
-                tier: &Tier::Local,
-                bytes: all_bytes,
-            });
+            observer.on_event(&Event::ReadingStarted { tier: &Tier::Local, bytes: all_bytes });
         }
-        let checked = steps
-            .into_iter()
-            .zip(best)
-            .map(|(step, best)| self.check(step, best, request.deep))
-            .collect();
+        let checked =
+            steps.into_iter().zip(best).map(|(step, best)| self.check(step, best, request.deep)).collect();
         if let Some(observer) = request.deep {
             observer.on_event(&Event::ReadingFinished { tier: &Tier::Local });
         }
@@ -327,21 +304,13 @@ impl UncheckedSteps<'_> {
         let mut check = check_extent(self.extent, &step, &self.tree, &self.files);
         let deep = observer.map(|observer| {
             read_step(&step, &self.tree, &self.files, &|bytes| {
-                observer.on_event(&Event::BytesMoved {
-                    tier: &Tier::Local,
-                    bytes,
-                });
+                observer.on_event(&Event::BytesMoved { tier: &Tier::Local, bytes });
             })
         });
         if let Some(deep) = &deep {
             check.findings.extend(deep.findings.iter().cloned());
         }
-        InspectedStep {
-            step,
-            check,
-            best,
-            deep,
-        }
+        InspectedStep { step, check, best, deep }
     }
 }
 
@@ -362,11 +331,7 @@ impl Inspection {
     /// Returns whether there is a step to resume from.
     pub fn verdict(&self) -> Verdict {
         let Some(newest) = self.counted().map(|entry| self.order_of(entry)).max() else {
-            return if self.steps.is_empty() {
-                Verdict::NoStep
-            } else {
-                Verdict::NoneValid
-            };
+            return if self.steps.is_empty() { Verdict::NoStep } else { Verdict::NoneValid };
         };
         match self.newest_valid() {
             Some(entry) if self.order_of(entry) == newest => Verdict::Newest,
@@ -384,9 +349,7 @@ impl Inspection {
     /// Returns the newest step among those that are complete and proved sound.
     pub fn newest_sound(&self) -> Option<&InspectedStep> {
         let is_sound = |entry: &&InspectedStep| entry.is_valid() && entry.check.is_sound() == Some(true);
-        self.counted()
-            .filter(is_sound)
-            .max_by_key(|entry| self.order_of(entry))
+        self.counted().filter(is_sound).max_by_key(|entry| self.order_of(entry))
     }
 
     /// Returns a step's place in the order. A rewritten path that states no number gets the next one when it is sealed: it

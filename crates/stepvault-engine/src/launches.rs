@@ -111,10 +111,7 @@ pub async fn record_beginning(
         sync_list(vault, run, BEGINNINGS_NOTE).await?;
         return Ok(known.since.min(now));
     }
-    beginnings.push(Beginning {
-        launch: launch.clone(),
-        since: now,
-    });
+    beginnings.push(Beginning { launch: launch.clone(), since: now });
     write_list(vault, run, BEGINNINGS_NOTE, &mut beginnings, BEGINNINGS_KEPT).await?;
     Ok(now)
 }
@@ -144,10 +141,7 @@ impl<'a> Launches<'a> {
 
     /// Returns the attempts this node has been part of, the latest last.
     pub(crate) fn spans(&self) -> Vec<LaunchSpan> {
-        let span = |span: &Span| LaunchSpan {
-            attempt: span.attempt,
-            since: span.since,
-        };
+        let span = |span: &Span| LaunchSpan { attempt: span.attempt, since: span.since };
         self.spans.iter().map(span).collect()
     }
 
@@ -370,11 +364,7 @@ impl<'a> Launches<'a> {
         attempt: Attempt,
         since: Timestamp,
     ) -> Result<()> {
-        self.spans.push(Span {
-            launch: launch.clone(),
-            attempt,
-            since,
-        });
+        self.spans.push(Span { launch: launch.clone(), attempt, since });
         let Some(vault) = self.vault else {
             return Ok(());
         };

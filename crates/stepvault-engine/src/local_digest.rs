@@ -23,10 +23,7 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         return Ok(manifest);
     }
     let record = step.record();
-    observer.warn(format!(
-        "{} was sealed here and never uploaded: computing its digests now",
-        record.id
-    ));
+    observer.warn(format!("{} was sealed here and never uploaded: computing its digests now", record.id));
     let files: Result<Vec<FileEntry>> = record
         .own_files()
         .into_iter()
@@ -79,9 +76,7 @@ pub(crate) fn digest_range(
     let mut hasher = PartHasher::new(algorithm);
     let mut position = range.start;
     while position < range.end {
-        let length = usize::try_from(range.end - position)
-            .unwrap_or(SLICE_BYTES)
-            .min(SLICE_BYTES);
+        let length = usize::try_from(range.end - position).unwrap_or(SLICE_BYTES).min(SLICE_BYTES);
         source.read_at(position, &mut slice[..length])?;
         hasher.update(&slice[..length]);
         position += length as u64;
@@ -104,17 +99,11 @@ pub fn check_local(
         };
         match digest_file(step, sealed, manifest.digest) {
             Ok(parts) => {
-                let same = parts
-                    .iter()
-                    .map(|part| part.content)
-                    .eq(file.parts_content.iter().copied());
+                let same = parts.iter().map(|part| part.content).eq(file.parts_content.iter().copied());
                 if !same {
                     reasons.push(format!("{} has different bytes than were saved", file.path));
                 }
-                observer.on_event(&Event::BytesMoved {
-                    tier: &Tier::Local,
-                    bytes: file.size_bytes,
-                });
+                observer.on_event(&Event::BytesMoved { tier: &Tier::Local, bytes: file.size_bytes });
             }
             Err(error) if is_outage(&error) => return Err(outage(error)),
             Err(error) => reasons.push(Error::to_string(&error)),

@@ -86,11 +86,7 @@ impl MemoryBudget {
                 };
                 // Only the bytes beyond the whole budget are not covered by permits.
                 let share = permits_of(length).min(permits.num_permits());
-                Block {
-                    bytes,
-                    budget: Arc::clone(&self.inner),
-                    _permit: permits.split(share),
-                }
+                Block { bytes, budget: Arc::clone(&self.inner), _permit: permits.split(share) }
             })
             .collect();
         Buffer { blocks, size_bytes }
@@ -217,10 +213,7 @@ mod tests {
         drop(first);
         let small = budget.take(7).await.unwrap();
         assert_eq!(small.blocks[0].bytes.capacity(), 7);
-        assert_eq!(
-            budget.take(BLOCK_BYTES).await.unwrap().blocks[0].bytes.as_ptr(),
-            place
-        );
+        assert_eq!(budget.take(BLOCK_BYTES).await.unwrap().blocks[0].bytes.as_ptr(), place);
         assert_eq!(budget.take(0).await.unwrap().into_payload().size_bytes(), 0);
     }
 }

@@ -23,10 +23,7 @@ pub struct MetricsSource {
 impl MetricsSource {
     /// Returns where the checkpoints of a run contain metrics.
     pub fn of(run: &RunSettings) -> Self {
-        Self {
-            file: run.metrics_file.clone(),
-            pointers: run.metrics.clone(),
-        }
+        Self { file: run.metrics_file.clone(), pointers: run.metrics.clone() }
     }
 }
 
@@ -41,9 +38,7 @@ pub fn read_metrics(root: &Path, source: &MetricsSource) -> Result<BTreeMap<Stri
         return Ok(BTreeMap::new());
     };
     let document: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot read the metrics file")
-            .on(path.display())
-            .caused_by(error)
+        Error::new(ErrorKind::Failed, "cannot read the metrics file").on(path.display()).caused_by(error)
     })?;
     let number = |pointer: &String| document.pointer(pointer).and_then(serde_json::Value::as_f64);
     Ok(source

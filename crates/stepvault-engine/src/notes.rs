@@ -16,9 +16,7 @@ pub(crate) async fn read_list<T: DeserializeOwned>(
 ) -> Result<Vec<T>> {
     let (vault, run) = (vault.clone(), run.clone());
     let note = blocking(move || vault.read_note(&run, note)).await?;
-    Ok(note
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default())
+    Ok(note.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
 }
 
 /// Stores the last `max_entries` entries, and drops the others from `list` as well.

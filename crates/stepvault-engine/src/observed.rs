@@ -17,11 +17,7 @@ impl<'a> ObservedOperation<'a> {
     pub(crate) fn start(observer: &'a dyn Observer, operation: Operation<'a>) -> Self {
         observer.on_event(&Event::Started(operation));
         let begun = Instant::now();
-        Self {
-            observer,
-            operation,
-            begun,
-        }
+        Self { observer, operation, begun }
     }
 
     /// Reports success; the store has copied `copied_bytes` from an earlier step.

@@ -5,10 +5,7 @@ use stepvault_core::{Error, ErrorKind};
 /// Whether an error concerns access to a tier, or this process, rather than the tier's content.
 pub fn is_outage(error: &Error) -> bool {
     error.is_inconclusive()
-        || matches!(
-            error.kind(),
-            ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted
-        )
+        || matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted)
 }
 
 /// Returns the error as an outage, if it is one: the tier could not be read.
@@ -33,8 +30,6 @@ mod tests {
         for kind in [ErrorKind::Damaged, ErrorKind::NotFound, ErrorKind::NewerFormat] {
             assert!(!of(kind), "{kind:?}");
         }
-        assert!(is_outage(
-            &Error::new(ErrorKind::Failed, "too many open files").inconclusive()
-        ));
+        assert!(is_outage(&Error::new(ErrorKind::Failed, "too many open files").inconclusive()));
     }
 }

@@ -37,11 +37,7 @@ pub(crate) struct Resumptions {
 impl Resumptions {
     /// Loads the stored restores. An unreadable record counts as empty.
     pub(crate) async fn open(vault: &Vault, run: &RunName) -> Result<Self> {
-        Ok(Self {
-            vault: vault.clone(),
-            run: run.clone(),
-            list: read_list(vault, run, NOTE).await?,
-        })
+        Ok(Self { vault: vault.clone(), run: run.clone(), list: read_list(vault, run, NOTE).await? })
     }
 
     /// Records that the trainer resumes from `restored`.
@@ -50,22 +46,14 @@ impl Resumptions {
         if self.list.last().is_some_and(|last| last.attempt.is_none()) {
             self.list.pop();
         }
-        self.list.push(Resumption {
-            restored,
-            since,
-            attempt: None,
-        });
+        self.list.push(Resumption { restored, since, attempt: None });
         self.write().await
     }
 
     /// Returns the latest restore before `time`.
     pub(crate) fn before(&self, time: Timestamp) -> Option<ResumedFrom> {
         let found = self.list.iter().rfind(|entry| entry.since <= time)?;
-        Some(ResumedFrom {
-            id: found.restored,
-            since: found.since,
-            attempt: found.attempt,
-        })
+        Some(ResumedFrom { id: found.restored, since: found.since, attempt: found.attempt })
     }
 
     /// Records the attempt of the steps saved after `resumed`.

@@ -59,10 +59,7 @@ pub struct CommitReport {
 /// `Usage` for a name that is not a step's, or has a different number; `NoSpace` when the disk cannot hold as much as
 /// the last steps took.
 pub fn stage(request: &StageRequest) -> Result<StagedSave> {
-    let name = request
-        .name
-        .clone()
-        .unwrap_or_else(|| format!("step_{}", request.step));
+    let name = request.name.clone().unwrap_or_else(|| format!("step_{}", request.step));
     check_name(&name, request.step)?;
     let staged = save::stage(&SaveRequest {
         directory: &request.directory,
@@ -75,13 +72,9 @@ pub fn stage(request: &StageRequest) -> Result<StagedSave> {
     {
         // Empty unless another process writes to it already.
         let _ = std::fs::remove_dir(&staged.path);
-        return Err(Error::at(
-            ErrorKind::NoSpace,
-            "refusing to stage the step",
-            &request.directory,
-        )
-        .because(numbers)
-        .hint("free some space or remove old steps, or stage it regardless with --anyway"));
+        return Err(Error::at(ErrorKind::NoSpace, "refusing to stage the step", &request.directory)
+            .because(numbers)
+            .hint("free some space or remove old steps, or stage it regardless with --anyway"));
     }
     Ok(staged)
 }
@@ -90,11 +83,7 @@ pub fn stage(request: &StageRequest) -> Result<StagedSave> {
 fn shortfall(request: &StageRequest, staged: &StagedSave) -> Result<Option<String>> {
     let mut steps = Vec::new();
     // A directory that cannot be listed is ignored here; the save itself will report it.
-    for entry in std::fs::read_dir(&request.directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    for entry in std::fs::read_dir(&request.directory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_step = !is_temporary(&name) && entry.file_type().is_ok_and(|kind| !kind.is_symlink());
         let number = step_name::parse(&name).filter(|number| is_step && *number != request.step.number());
@@ -102,11 +91,8 @@ fn shortfall(request: &StageRequest, staged: &StagedSave) -> Result<Option<Strin
     }
     steps.sort();
     let recent = &steps[steps.len().saturating_sub(STEPS_THAT_COUNT)..];
-    let taken: Vec<Taken> = recent
-        .iter()
-        .filter_map(|(_, path)| scan(path).ok())
-        .map(|tree| tree.taken())
-        .collect();
+    let taken: Vec<Taken> =
+        recent.iter().filter_map(|(_, path)| scan(path).ok()).map(|tree| tree.taken()).collect();
     let Some(forecast) = next_step(&taken) else {
         return Ok(None);
     };
@@ -138,28 +124,18 @@ pub fn commit(request: &CommitRequest) -> Result<CommitReport> {
             (save.commit(&tree)? == Committed::Now).then_some(written)
         }
     };
-    Ok(CommitReport {
-        step: save.step(),
-        path,
-        latest,
-        written,
-    })
+    Ok(CommitReport { step: save.step(), path, latest, written })
 }
 
 fn check_name(name: &str, step: Step) -> Result<()> {
     check_step_name(name).map_err(|error| error.with_kind(ErrorKind::Usage))?;
     let fault = |why: String| {
-        Error::new(ErrorKind::Usage, "invalid step name")
-            .on(format!("{name:?}"))
-            .because(why)
-            .hint(format!(
-                "use a name like step_{step}, from which the agent and a restore read the step number"
-            ))
+        Error::new(ErrorKind::Usage, "invalid step name").on(format!("{name:?}")).because(why).hint(format!(
+            "use a name like step_{step}, from which the agent and a restore read the step number"
+        ))
     };
     if is_temporary(name) || name == LATEST {
-        return Err(fault(
-            "such names are reserved for files that are not steps".to_owned(),
-        ));
+        return Err(fault("such names are reserved for files that are not steps".to_owned()));
     }
     match step_name::parse(name) {
         Some(number) if number == step.number() => Ok(()),
@@ -185,10 +161,8 @@ fn check_complete(tree: &Tree, request: &CommitRequest) -> Result<()> {
         name.is_some_and(is_unfinished_file)
     });
     match unfinished {
-        Some(file) => Err(
-            fault(format!("{} is still being written, as its name shows", file.path))
-                .hint(format!("{all_done}; delete the files that a killed process left")),
-        ),
+        Some(file) => Err(fault(format!("{} is still being written, as its name shows", file.path))
+            .hint(format!("{all_done}; delete the files that a killed process left"))),
         None => Ok(()),
     }
 }
@@ -200,14 +174,7 @@ mod tests {
     #[test]
     fn a_name_says_its_step_and_nothing_else() {
         let step = Step::new(40).unwrap();
-        for name in [
-            "step_40",
-            "step-40",
-            "global_step40",
-            "epoch=1-step=40",
-            "40",
-            "run_checkpoint_40",
-        ] {
+        for name in ["step_40", "step-40", "global_step40", "epoch=1-step=40", "40", "run_checkpoint_40"] {
             check_name(name, step).unwrap();
         }
         for (name, why) in [
@@ -215,20 +182,13 @@ mod tests {
             ("final", "it contains no step number"),
             ("latest", "such names are reserved for files that are not steps"),
             (".step_40", "such names are reserved for files that are not steps"),
-            (
-                "step_40.tmp",
-                "such names are reserved for files that are not steps",
-            ),
+            ("step_40.tmp", "such names are reserved for files that are not steps"),
         ] {
             let error = check_name(name, step).unwrap_err();
             assert_eq!(error.to_string(), format!("invalid step name: {name:?}: {why}"));
         }
         for name in ["a/step_40", "..", "", ".stepvault"] {
-            assert_eq!(
-                check_name(name, step).unwrap_err().kind(),
-                ErrorKind::Usage,
-                "{name}"
-            );
+            assert_eq!(check_name(name, step).unwrap_err().kind(), ErrorKind::Usage, "{name}");
         }
     }
 }

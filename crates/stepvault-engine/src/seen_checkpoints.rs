@@ -42,20 +42,12 @@ impl CheckpointIdentity {
         symlinks: &[SymlinkEntry],
         written_at: Timestamp,
     ) -> Self {
-        Self {
-            tree_sha256: tree_sha256(files, symlinks),
-            unchanged_sha256: None,
-            written_at,
-        }
+        Self { tree_sha256: tree_sha256(files, symlinks), unchanged_sha256: None, written_at }
     }
 
     /// Identifies a scanned checkpoint.
     pub(crate) fn of_tree(tree: &Tree) -> Self {
-        let files: Vec<_> = tree
-            .files
-            .iter()
-            .map(|file| (&file.path, file.size_bytes))
-            .collect();
+        let files: Vec<_> = tree.files.iter().map(|file| (&file.path, file.size_bytes)).collect();
         Self {
             unchanged_sha256: Some(tree.unchanged_sha256()),
             ..Self::of(&files, &tree.symlinks, tree.newest_mtime())
@@ -122,13 +114,8 @@ pub(crate) async fn seen_checkpoint(
     checkpoint: &CheckpointIdentity,
 ) -> Result<Option<Seen>> {
     let list: Vec<SeenCheckpoint> = read_list(vault, run, NOTE).await?;
-    let seen = list
-        .iter()
-        .rfind(|seen| seen.id.step == step && seen.checkpoint.looks_like(checkpoint));
-    Ok(seen.map(|seen| Seen {
-        id: seen.id,
-        is_proven: seen.checkpoint.is_proven_by(checkpoint),
-    }))
+    let seen = list.iter().rfind(|seen| seen.id.step == step && seen.checkpoint.looks_like(checkpoint));
+    Ok(seen.map(|seen| Seen { id: seen.id, is_proven: seen.checkpoint.is_proven_by(checkpoint) }))
 }
 
 /// Returns the steps that are recorded.

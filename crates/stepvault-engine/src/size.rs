@@ -53,10 +53,7 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     let whole = || {
         let measured = measured(&tree, &files);
         // Its own directory is not in the tree.
-        Measured {
-            directories: measured.directories.saturating_add(1),
-            ..measured
-        }
+        Measured { directories: measured.directories.saturating_add(1), ..measured }
     };
     let has_table = tree
         .children("")
@@ -67,10 +64,7 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     }
     let inspection = inspect(path, request, now)?;
     let name = path.canonicalize().ok();
-    let name = name
-        .as_deref()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
+    let name = name.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
     let is_itself = |entry: &InspectedStep| {
         Some(entry.step.path.as_str()) == name && tree.get(&entry.step.path).is_none()
     };
@@ -79,23 +73,16 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, now: Timestamp) -> Res
     };
     let (doubts, profile) = (newest.reasons(), Some(inspection.framework.clone()));
     if is_itself(newest) {
-        return Ok(Measured {
-            profile,
-            doubts,
-            ..whole()
-        });
+        return Ok(Measured { profile, doubts, ..whole() });
     }
     let members = &newest.step.members;
     let is_of_step = |path: &str| {
         members.iter().any(|member| {
-            path.strip_prefix(member.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            path.strip_prefix(member.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })
     };
     let entries = tree.entries().filter(|(path, _)| is_of_step(path));
-    let step: BTreeMap<_, _> = entries
-        .map(|(path, entry)| (path.to_owned(), entry.clone()))
-        .collect();
+    let step: BTreeMap<_, _> = entries.map(|(path, entry)| (path.to_owned(), entry.clone())).collect();
     Ok(Measured {
         chosen: Some(newest.step.path.clone()),
         profile,
@@ -129,14 +116,9 @@ fn measure_file(path: &Path) -> Result<Measured> {
     // A table of contents is measured with the files that it names, if they exist.
     let mut names: Vec<&str> = told.files.iter().map(|file| file.path.as_str()).collect();
     names.push(name);
-    let entries = names
-        .into_iter()
-        .filter_map(|name| Some((name.to_owned(), beside.get(name)?.clone())));
+    let entries = names.into_iter().filter_map(|name| Some((name.to_owned(), beside.get(name)?.clone())));
     let measured = measured(&Tree::new(entries.collect()), &files);
-    Ok(Measured {
-        told: vec![told],
-        ..measured
-    })
+    Ok(Measured { told: vec![told], ..measured })
 }
 
 fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
@@ -155,10 +137,7 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
     };
     for (_, entry) in tree.entries() {
         match &entry.kind {
-            EntryKind::File {
-                size_bytes,
-                allocated_bytes,
-            } => {
+            EntryKind::File { size_bytes, allocated_bytes } => {
                 sizes.files += 1;
                 sizes.bytes = sizes.bytes.saturating_add(*size_bytes);
                 let both = sizes.allocated_bytes.zip(*allocated_bytes);

@@ -29,9 +29,7 @@ pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {
 async fn read(remote: &RunRemote) -> Result<(Vec<Start>, Vec<String>)> {
     let prefix = remote.keys.starts_prefix();
     let objects = latest_objects(remote, &prefix).await?;
-    let records = objects
-        .iter()
-        .map(|object| remote.read_record::<StartHistory>(&object.key));
+    let records = objects.iter().map(|object| remote.read_record::<StartHistory>(&object.key));
     let (mut starts, mut unreadable) = (Vec::new(), Vec::new());
     for record in join_all(records).await {
         match record {
@@ -49,9 +47,7 @@ pub async fn write_starts(remotes: &[RunRemote], node: &NodeName, starts: &[Star
     let writes = remotes.iter().map(|remote| write(remote, node, &history));
     let written = join_all(writes).await;
     let faults = remotes.iter().zip(written);
-    faults
-        .filter_map(|(remote, written)| Some(format!("{}: {}", remote.name(), written.err()?)))
-        .collect()
+    faults.filter_map(|(remote, written)| Some(format!("{}: {}", remote.name(), written.err()?))).collect()
 }
 
 /// Writes nothing where there is no marker: no step was ever uploaded there, or it is the wrong remote.

@@ -16,9 +16,7 @@ use crate::tier::run_remote::RunRemote;
 pub(crate) async fn in_directory(directory: &Path) -> RunRemote {
     let (url, _) = RemoteUrl::parse(&format!("file://{}", directory.display())).unwrap();
     let settings = RemoteSettings::new(RemoteName::new("disk").unwrap(), url);
-    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
-        .await
-        .unwrap();
+    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default()).await.unwrap();
     RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap())
 }
 

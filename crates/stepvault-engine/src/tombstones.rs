@@ -14,13 +14,7 @@ use crate::tier::run_remote::RunRemote;
 
 /// Returns the tombstone of a step.
 pub(crate) fn tombstone(remote: &RunRemote, id: StepId, name: String, by_gc: bool) -> Tombstone {
-    Tombstone {
-        format: FORMAT,
-        run: remote.keys.run().clone(),
-        id,
-        name,
-        by_gc,
-    }
+    Tombstone { format: FORMAT, run: remote.keys.run().clone(), id, name, by_gc }
 }
 
 /// Removes the tombstone of a step that was committed before it was tombstoned: its writer may have checked for the
@@ -63,10 +57,7 @@ pub(crate) async fn remove_tombstones_of_kept(remote: &RunRemote) -> Result<()> 
 }
 
 /// The local clock, for the local tier and for dry runs: pruning a remote uses the store's clock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a dry run writes nothing, so it has no store time to go by"
-)]
+#[expect(clippy::disallowed_methods, reason = "a dry run writes nothing, so it has no store time to go by")]
 pub(crate) fn local_now() -> SystemTime {
     SystemTime::now()
 }

@@ -75,18 +75,11 @@ impl StepHealth {
     }
 
     fn proved_file(read_bytes: u64) -> Self {
-        Self {
-            proved_files: 1,
-            read_bytes,
-            ..Self::default()
-        }
+        Self { proved_files: 1, read_bytes, ..Self::default() }
     }
 
     fn fault(text: String) -> Self {
-        Self {
-            faults: vec![text],
-            ..Self::default()
-        }
+        Self { faults: vec![text], ..Self::default() }
     }
 
     /// Returns the error of a check as a fault of what was checked.
@@ -135,12 +128,7 @@ pub(crate) struct CommittedParts<'a> {
 
 impl<'a> CommittedParts<'a> {
     pub(crate) fn all(remote: &'a RunRemote, commit: &'a Commit, observer: &'a Arc<dyn Observer>) -> Self {
-        Self {
-            remote,
-            commit,
-            parts: &commit.parts,
-            observer,
-        }
+        Self { remote, commit, parts: &commit.parts, observer }
     }
 
     /// Narrows the check to one node's part.
@@ -168,9 +156,7 @@ impl<'a> CommittedParts<'a> {
         let mut health = stream::iter(files)
             .map(|file| self.check_file(file, &listed, depth))
             .buffer_unordered(remote.settings.max_concurrent_requests.max(1))
-            .try_fold(StepHealth::default(), |health, file| async {
-                Ok(health.add(file))
-            })
+            .try_fold(StepHealth::default(), |health, file| async { Ok(health.add(file)) })
             .await?;
         health.faults.sort();
         Ok(health)
@@ -205,12 +191,10 @@ impl<'a> CommittedParts<'a> {
             remote.store.sync(&[remote.keys.commit(id)]).await?;
             return ensure_not_removed(remote, id).await;
         }
-        Err(
-            Error::new(ErrorKind::Damaged, format!("{id} is damaged on this remote"))
-                .on(remote.describe(&remote.keys.commit(id)))
-                .because(health.faults.join("; "))
-                .hint("push it again as a new attempt, with --attempt"),
-        )
+        Err(Error::new(ErrorKind::Damaged, format!("{id} is damaged on this remote"))
+            .on(remote.describe(&remote.keys.commit(id)))
+            .because(health.faults.join("; "))
+            .hint("push it again as a new attempt, with --attempt"))
     }
 
     async fn check_file(
@@ -221,10 +205,7 @@ impl<'a> CommittedParts<'a> {
     ) -> Result<StepHealth> {
         let (remote, path) = (self.remote, &file.path);
         let key = remote.keys.data(&self.commit.name, self.commit.id, path)?;
-        let unproved = StepHealth {
-            unproved_files: 1,
-            ..StepHealth::default()
-        };
+        let unproved = StepHealth { unproved_files: 1, ..StepHealth::default() };
         let missing = || StepHealth::fault(format!("{path} is missing"));
         let Some(size_bytes) = listed.get(&key) else {
             return Ok(missing());
@@ -246,9 +227,9 @@ impl<'a> CommittedParts<'a> {
         };
         Ok(match head.checksum.proves(&file.digest(), &file.parts_content) {
             Some(true) => StepHealth::proved_file(0),
-            Some(false) => StepHealth::fault(format!(
-                "{path}: the store's checksum differs from the recorded one"
-            )),
+            Some(false) => {
+                StepHealth::fault(format!("{path}: the store's checksum differs from the recorded one"))
+            }
             None => unproved,
         })
     }
@@ -259,10 +240,7 @@ impl<'a> CommittedParts<'a> {
             Ok(found) => found,
             Err(error) => return StepHealth::of_error(error),
         };
-        self.observer.on_event(&Event::BytesMoved {
-            tier: &self.remote.tier,
-            bytes: file.size_bytes,
-        });
+        self.observer.on_event(&Event::BytesMoved { tier: &self.remote.tier, bytes: file.size_bytes });
         let wrong = found
             .iter()
             .map(|part| part.content)

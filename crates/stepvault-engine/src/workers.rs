@@ -101,12 +101,7 @@ mod tests {
         });
         let error = run_bounded(jobs, 3).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged);
-        assert_eq!(
-            Arc::into_inner(begun).expect("the jobs are dropped").into_inner(),
-            3
-        );
-        run_bounded(std::iter::empty::<std::future::Ready<Result<()>>>(), 0)
-            .await
-            .unwrap();
+        assert_eq!(Arc::into_inner(begun).expect("the jobs are dropped").into_inner(), 3);
+        run_bounded(std::iter::empty::<std::future::Ready<Result<()>>>(), 0).await.unwrap();
     }
 }

@@ -67,19 +67,15 @@ impl StepCheck {
 
     /// Returns the broken rules as text; empty if there are none.
     pub fn damage(&self) -> Vec<String> {
-        self.broken()
-            .map(|(path, why)| format!("{path}: {why}"))
-            .collect()
+        self.broken().map(|(path, why)| format!("{path}: {why}")).collect()
     }
 
     /// Returns the broken rules: path and reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.findings
-            .iter()
-            .filter_map(|finding| match &finding.soundness {
-                Soundness::Broken { why, .. } => Some((finding.path.as_str(), why.as_str())),
-                _ => None,
-            })
+        self.findings.iter().filter_map(|finding| match &finding.soundness {
+            Soundness::Broken { why, .. } => Some((finding.path.as_str(), why.as_str())),
+            _ => None,
+        })
     }
 }
 
@@ -94,11 +90,7 @@ pub fn check_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCh
 pub fn check_extent(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
     // What tools leave among the files of a step is no part of it.
     let own = tree.within(&step.members, |inside| !is_in_clutter(inside));
-    let checks = if extent.is_part() {
-        plan_part(step, &own)
-    } else {
-        plan(step, &own)
-    };
+    let checks = if extent.is_part() { plan_part(step, &own) } else { plan(step, &own) };
     make(checks, step, &own, files)
 }
 
@@ -181,12 +173,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn of(tree: &'a Tree) -> Self {
-        Self {
-            tree,
-            checks: Vec::new(),
-            files: BTreeSet::new(),
-            directories: BTreeSet::new(),
-        }
+        Self { tree, checks: Vec::new(), files: BTreeSet::new(), directories: BTreeSet::new() }
     }
 
     fn covers(&self, path: &str) -> bool {
@@ -276,15 +263,10 @@ impl Check {
     fn run(&self, tree: &Tree, files: &dyn OpenFile) -> Vec<Finding> {
         match self {
             Self::File(path) => {
-                let checked = files
-                    .open(path)
-                    .and_then(|source| kind::check_file(path, &*source));
+                let checked = files.open(path).and_then(|source| kind::check_file(path, &*source));
                 vec![checked.map_or_else(
                     |error| unreadable(path, &error),
-                    |soundness| Finding {
-                        path: path.clone(),
-                        soundness,
-                    },
+                    |soundness| Finding { path: path.clone(), soundness },
                 )]
             }
             Self::Dcp(path) => several(path, dcp::check(tree, path, files)),

@@ -31,10 +31,8 @@ pub struct Detection<'a> {
 /// generic one does. Returns `None` only when the
 /// set has no generic profile either. The same directory always gives the same result.
 pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -> Option<Detection<'a>> {
-    let mut fitting: Vec<_> = profiles
-        .iter()
-        .filter_map(|profile| Some((profile, best_fit(tree, files, profile)?)))
-        .collect();
+    let mut fitting: Vec<_> =
+        profiles.iter().filter_map(|profile| Some((profile, best_fit(tree, files, profile)?))).collect();
     // The sort is stable: of equally specific profiles, a user's own comes first.
     fitting.sort_by_key(|(_, (specificity, _))| Reverse(*specificity));
     let mut fitting = fitting.into_iter();
@@ -51,15 +49,9 @@ pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -
     };
     // Names of files may look like a framework's by chance.
     if !finds_steps(profile, tree, files)
-        && profiles
-            .get(GENERIC)
-            .is_some_and(|generic| finds_steps(generic, tree, files))
+        && profiles.get(GENERIC).is_some_and(|generic| finds_steps(generic, tree, files))
     {
-        return generic(format!(
-            "{}, but no entry is named like a step of {}",
-            why.join(", "),
-            profile.name
-        ));
+        return generic(format!("{}, but no entry is named like a step of {}", why.join(", "), profile.name));
     }
     Some(Detection {
         profile,
@@ -73,9 +65,7 @@ pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -
 fn best_fit(tree: &Tree, files: &dyn OpenFile, profile: &Profile) -> Option<(u32, Vec<String>)> {
     let mut rules: Vec<_> = profile.detect.iter().collect();
     rules.sort_by_key(|rule| Reverse(rule.specificity));
-    rules
-        .into_iter()
-        .find_map(|rule| Some((rule.specificity, reasons(tree, files, rule)?)))
+    rules.into_iter().find_map(|rule| Some((rule.specificity, reasons(tree, files, rule)?)))
 }
 
 /// Returns the evidence that a rule holds, or `None` when it does not.

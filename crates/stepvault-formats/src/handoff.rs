@@ -139,9 +139,8 @@ fn chosen<'a>(restored: &Restored<'a>, profiles: &'a ProfileSet, files: &dyn Ope
     };
     let sees =
         |place: &dyn Fn(&String) -> String| restored.paths.iter().any(|path| looks_at(profile, &place(path)));
-    let view = above
-        .filter(|above| !sees(&String::clone) && sees(&|path| above.path_of(path)))
-        .unwrap_or(here);
+    let view =
+        above.filter(|above| !sees(&String::clone) && sees(&|path| above.path_of(path))).unwrap_or(here);
     Some(Chosen { profile, why, view })
 }
 
@@ -168,9 +167,8 @@ pub fn in_the_way_of_a_first_start(
 ) -> Vec<String> {
     let here = View::of(start.directory, start.tree);
     let above = View::above(start.directory, start.tree);
-    let Some(profile) = start
-        .profile
-        .or_else(|| Some(detect_in(&here, above.as_ref(), profiles, files)?.profile))
+    let Some(profile) =
+        start.profile.or_else(|| Some(detect_in(&here, above.as_ref(), profiles, files)?.profile))
     else {
         return Vec::new();
     };
@@ -190,20 +188,13 @@ struct View {
 
 impl View {
     fn of(directory: &str, tree: &Tree) -> Self {
-        Self {
-            root: directory.to_owned(),
-            prefix: String::new(),
-            tree: tree.clone(),
-        }
+        Self { root: directory.to_owned(), prefix: String::new(), tree: tree.clone() }
     }
 
     fn above(directory: &str, tree: &Tree) -> Option<Self> {
         let (root, name) = directory.trim_end_matches('/').rsplit_once('/')?;
         let prefix = format!("{name}/");
-        let own = Entry {
-            kind: EntryKind::Directory,
-            mtime: Timestamp::default(),
-        };
+        let own = Entry { kind: EntryKind::Directory, mtime: Timestamp::default() };
         (!name.is_empty()).then(|| Self {
             root: if root.is_empty() { "/" } else { root }.to_owned(),
             prefix,
@@ -217,10 +208,7 @@ impl View {
 
     /// Opens the files of the view.
     fn files<'a>(&'a self, files: &'a dyn OpenFile) -> Below<'a> {
-        Below {
-            files,
-            prefix: &self.prefix,
-        }
+        Below { files, prefix: &self.prefix }
     }
 
     /// Returns a path relative to the directory of the steps. Nothing outside of it is ever touched.
@@ -256,10 +244,7 @@ impl View {
             why,
             kept: newer.and_then(|newer| self.inside(&newer.path)),
             kept_has_its_path: false,
-            aside: outermost(aside, &kept)
-                .iter()
-                .filter_map(|path| self.inside(path))
-                .collect(),
+            aside: outermost(aside, &kept).iter().filter_map(|path| self.inside(path)).collect(),
             pointers: pointers
                 .into_iter()
                 .filter_map(|write| self.planned(write, &found, goes_on_from))
@@ -278,10 +263,7 @@ impl View {
     fn find_named(&self, profile: &Profile, files: &dyn OpenFile) -> Found {
         // Nobody writes here while a step is restored, so the last write is finished.
         let now = self.tree.files().map(|(_, entry)| entry.mtime).max();
-        let options = FindOptions {
-            quiet_seconds: 0,
-            ..FindOptions::default()
-        };
+        let options = FindOptions { quiet_seconds: 0, ..FindOptions::default() };
         find_steps(profile, &self.tree, files, now.unwrap_or_default(), &options)
     }
 
@@ -316,9 +298,7 @@ impl View {
         let pointers = found.pointers.iter();
         let pointers = pointers.filter(|pointer| pointer.target.as_ref().is_some_and(is_gone));
         let members = steps.iter().flat_map(|step| step.members.iter().cloned());
-        let aside = members
-            .chain(pointers.map(|pointer| pointer.path.clone()))
-            .collect();
+        let aside = members.chain(pointers.map(|pointer| pointer.path.clone())).collect();
         let aside = outermost(aside, &[]);
         aside.iter().filter_map(|path| self.inside(path)).collect()
     }
@@ -341,10 +321,7 @@ impl View {
             other => other,
         };
         let path = self.inside(&write.path)?;
-        Some(PlannedPointer {
-            write: PointerWrite { path, content },
-            is_right,
-        })
+        Some(PlannedPointer { write: PointerWrite { path, content }, is_right })
     }
 }
 
@@ -366,11 +343,7 @@ fn detect_in<'a>(
     let detected = |view: &View| detect(&view.tree, &view.files(files), profiles);
     let plain = detected(here)?;
     let other = above.and_then(detected);
-    Some(
-        other
-            .filter(|other| other.specificity > plain.specificity)
-            .unwrap_or(plain),
-    )
+    Some(other.filter(|other| other.specificity > plain.specificity).unwrap_or(plain))
 }
 
 /// Returns the step in the directory that is ahead of the restored one: a higher number, complete, written later. An
@@ -388,26 +361,14 @@ fn newer_complete<'a>(
         ResumeBy::NewestCtime | ResumeBy::FixedPath | ResumeBy::Told => return None,
     }
     let is_own = |other: &FoundStep| other.members.iter().any(|member| step.contains(member));
-    let number = found
-        .steps
-        .iter()
-        .find(|other| is_own(other))
-        .and_then(|own| own.step);
+    let number = found.steps.iter().find(|other| is_own(other)).and_then(|own| own.step);
     let is_inside = |path: &str| step.iter().any(|outer| holds(outer, path));
-    let written = tree
-        .files()
-        .filter(|(path, _)| is_inside(path))
-        .map(|(_, entry)| entry.mtime)
-        .max();
+    let written = tree.files().filter(|(path, _)| is_inside(path)).map(|(_, entry)| entry.mtime).max();
     found
         .steps
         .iter()
         .filter(|other| other.is_complete() && other.resumable && !is_own(other))
-        .filter(|other| {
-            other
-                .step
-                .is_none_or(|other| Some(other) > number && !skipped.contains(&other))
-        })
+        .filter(|other| other.step.is_none_or(|other| Some(other) > number && !skipped.contains(&other)))
         .filter(|other| Some(other.written_at) > written)
         .max_by_key(|other| other.written_at)
 }
@@ -450,11 +411,7 @@ fn no_pointers(writes: &[PointerWrite], tree: &Tree, found: &Found) -> Vec<Strin
         }
         Some(EntryKind::Symlink { .. }) | None => false,
     };
-    writes
-        .iter()
-        .filter(in_the_way)
-        .map(|write| write.path.clone())
-        .collect()
+    writes.iter().filter(in_the_way).map(|write| write.path.clone()).collect()
 }
 
 /// Drops paths that lie below another one, and paths that contain one of `kept` or lie in it.

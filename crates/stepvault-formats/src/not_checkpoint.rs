@@ -39,9 +39,8 @@ const NAMES: [&[&str]; 4] = [
     &["evaluations.npz", "manifest.ocdbt", "_sharding"],
 ];
 /// Words of names such as `model_10.json`, which some libraries give to models.
-const MODEL_WORDS: [&str; 10] = [
-    "model", "booster", "xgb", "xgboost", "lgb", "lgbm", "lightgbm", "catboost", "iter", "epoch",
-];
+const MODEL_WORDS: [&str; 10] =
+    ["model", "booster", "xgb", "xgboost", "lgb", "lgbm", "lightgbm", "catboost", "iter", "epoch"];
 
 /// Whether tools or filesystems leave entries of this name anywhere: no part of what a trainer writes.
 pub fn is_clutter(name: &str) -> bool {
@@ -100,9 +99,7 @@ fn is_model_text(lower: &str) -> bool {
 
 /// Whether a file of this path inside a step may hold the state of a training: its weights at least.
 pub fn may_hold_state(path: &str) -> bool {
-    let is_hidden = path
-        .split('/')
-        .any(|name| name.starts_with('.') || is_clutter(name));
+    let is_hidden = path.split('/').any(|name| name.starts_with('.') || is_clutter(name));
     let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
     !is_hidden && !is_no_checkpoint(name) && !name.ends_with(".metadata")
 }

@@ -100,11 +100,7 @@ pub(crate) fn read_pointers(
 /// Returns what a text or a link names.
 fn named(profile: &Profile, pointer: &Pointer, path: &str, says: String, units: &[Unit<'_>]) -> PointerFound {
     let is_link = pointer.kind != PointerKind::Text;
-    let word = if is_link {
-        last_component(says.trim_end_matches('/'))
-    } else {
-        says.as_str()
-    };
+    let word = if is_link { last_component(says.trim_end_matches('/')) } else { says.as_str() };
     let unit = units.iter().find(|unit| {
         unit.members.iter().any(|member| {
             let values = Values::from_parts(&member.parts, None, &member.path);
@@ -197,11 +193,8 @@ pub fn pointer_after_restore(
     paths: &[String],
 ) -> Vec<PointerWrite> {
     let mut writes: Vec<PointerWrite> = Vec::new();
-    let resuming: Vec<_> = profile
-        .pointer
-        .iter()
-        .filter(|pointer| pointer.role == PointerRole::Resume)
-        .collect();
+    let resuming: Vec<_> =
+        profile.pointer.iter().filter(|pointer| pointer.role == PointerRole::Resume).collect();
     // If only some pointers have a rank, those belong to the steps of which each rank writes its own, and the others
     // to the rest.
     let by_rank = |pointer: &&Pointer| pointer.path.uses("rank");
@@ -227,17 +220,13 @@ pub fn pointer_after_restore(
 pub fn copies_of_best(profile: &Profile, tree: &Tree, paths: &[String]) -> Vec<(String, String)> {
     let is_copy = |pointer: &&Pointer| matches!(pointer.kind, PointerKind::Copy | PointerKind::CopyOrSymlink);
     let pointers = profile.pointer.iter();
-    let of_best: Vec<&Pointer> = pointers
-        .filter(|pointer| pointer.role == PointerRole::Best)
-        .filter(is_copy)
-        .collect();
+    let of_best: Vec<&Pointer> =
+        pointers.filter(|pointer| pointer.role == PointerRole::Best).filter(is_copy).collect();
     let copy = |pointer: &&Pointer, path: &String| {
         let place = pointer.path.render(&Values::of(profile, None, path)?)?;
         (place != *path && tree.get(&place).is_none()).then(|| (place, path.clone()))
     };
-    let all = paths
-        .iter()
-        .flat_map(|path| of_best.iter().filter_map(move |pointer| copy(pointer, path)));
+    let all = paths.iter().flat_map(|path| of_best.iter().filter_map(move |pointer| copy(pointer, path)));
     all.collect()
 }
 
@@ -263,11 +252,7 @@ fn write_for(
         }
         (PointerKind::PathSymlink, Some(EntryKind::Symlink { target })) => {
             // Keep the form in which the trainer writes the path: it reads the link and does not follow it.
-            PointerContent::Symlink(format!(
-                "{}{}",
-                parent_prefix(target.trim_end_matches('/')),
-                says()?
-            ))
+            PointerContent::Symlink(format!("{}{}", parent_prefix(target.trim_end_matches('/')), says()?))
         }
         (PointerKind::PathSymlink, _) => {
             PointerContent::Symlink(format!("{}/{path}", root.trim_end_matches('/')))

@@ -34,10 +34,7 @@ pub enum Resumed {
 /// Returns what the framework would resume from if it started now.
 pub fn resumed_by_framework(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Resumed {
     if let Some((path, words)) = stumbling_blocks(profile, tree).next() {
-        return Resumed::Fails {
-            path: path.to_owned(),
-            words: words.to_owned(),
-        };
+        return Resumed::Fails { path: path.to_owned(), words: words.to_owned() };
     }
     match profile.resume.by {
         ResumeBy::Pointer => by_pointer(profile, tree, files),
@@ -51,9 +48,8 @@ pub fn resumed_by_framework(profile: &Profile, tree: &Tree, files: &dyn OpenFile
         },
         ResumeBy::FixedPath => {
             let units = collect(profile, tree, files).units;
-            let unit = units
-                .iter()
-                .find(|unit| unit.series.unit == Some(UnitRule::ArealRecover) || unit.rewritten);
+            let unit =
+                units.iter().find(|unit| unit.series.unit == Some(UnitRule::ArealRecover) || unit.rewritten);
             unit.map_or(Resumed::Nothing, |unit| Resumed::Step(unit.path().to_owned()))
         }
         ResumeBy::NewestCtime | ResumeBy::Told => Resumed::Unknown,
@@ -68,15 +64,10 @@ pub fn moved_aside_before_restore(
     files: &dyn OpenFile,
     step: &str,
 ) -> Vec<String> {
-    let mut aside: Vec<String> = stumbling_blocks(profile, tree)
-        .map(|(path, _)| path.to_owned())
-        .collect();
+    let mut aside: Vec<String> = stumbling_blocks(profile, tree).map(|(path, _)| path.to_owned()).collect();
     let values = Values::of(profile, None, step);
-    let pointers: Vec<_> = profile
-        .pointer
-        .iter()
-        .filter_map(|pointer| pointer.path.render(values.as_ref()?))
-        .collect();
+    let pointers: Vec<_> =
+        profile.pointer.iter().filter_map(|pointer| pointer.path.render(values.as_ref()?)).collect();
     let restored = rank_by_name(profile, step);
     for candidate in candidates(profile, tree, files) {
         let preferred = match profile.resume.by {
@@ -98,10 +89,7 @@ pub fn moved_aside_before_restore(
 
 /// Returns the text for the user on how to resume from a restored step. `root` is the watched directory's path.
 pub fn resume_text(profile: &Profile, root: &str, step: &str) -> Option<String> {
-    profile
-        .resume
-        .text
-        .render(&Values::of(profile, Some(root), step)?)
+    profile.resume.text.render(&Values::of(profile, Some(root), step)?)
 }
 
 /// Returns whether the framework would treat this path, relative to the watched directory, as a step that it can
@@ -123,10 +111,7 @@ pub(crate) fn looks_at(profile: &Profile, path: &str) -> bool {
 /// Returns the paths that the framework's own scan fails on, and why.
 fn stumbling_blocks<'a>(profile: &'a Profile, tree: &'a Tree) -> impl Iterator<Item = (&'a str, &'a str)> {
     tree.entries().filter_map(|(path, _)| {
-        let fails = profile
-            .hazard
-            .iter()
-            .filter(|hazard| hazard.effect == Effect::Fails);
+        let fails = profile.hazard.iter().filter(|hazard| hazard.effect == Effect::Fails);
         fails
             .into_iter()
             .find(|hazard| hazard.path.is_match(path))
@@ -165,17 +150,12 @@ fn scan(profile: &Profile) -> Vec<&PathPattern> {
 }
 
 fn rank_by_name(profile: &Profile, path: &str) -> Option<u64> {
-    scan(profile)
-        .into_iter()
-        .find_map(|pattern| pattern.parts(path)?.step)
+    scan(profile).into_iter().find_map(|pattern| pattern.parts(path)?.step)
 }
 
 fn candidates(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Vec<Candidate> {
     let patterns = scan(profile);
-    let directories = profile
-        .series
-        .iter()
-        .all(|series| series.kind == StepKind::Directory);
+    let directories = profile.series.iter().all(|series| series.kind == StepKind::Directory);
     let mut taken = BTreeSet::new();
     tree.entries()
         .filter(|(_, entry)| !directories || entry.kind == EntryKind::Directory)
@@ -194,10 +174,7 @@ fn candidates(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Vec<Candi
                 }
                 _ => Rank::Number(rank_by_name(profile, path)?),
             };
-            Some(Candidate {
-                path: path.to_owned(),
-                rank,
-            })
+            Some(Candidate { path: path.to_owned(), rank })
         })
         .collect()
 }
@@ -205,10 +182,7 @@ fn candidates(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Vec<Candi
 fn meets_needs(profile: &Profile, tree: &Tree, path: &str) -> bool {
     let needs = &profile.resume.needs;
     needs.is_empty()
-        || tree
-            .below(path)
-            .entries()
-            .any(|(inside, _)| needs.iter().any(|glob| glob.is_match(inside)))
+        || tree.below(path).entries().any(|(inside, _)| needs.iter().any(|glob| glob.is_match(inside)))
 }
 
 /// Returns the time of a link's target.
@@ -248,7 +222,5 @@ fn by_pointer(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Resumed {
 fn pointed_to(profile: &Profile, tree: &Tree, files: &dyn OpenFile, path: &str) -> Option<String> {
     let units = collect(profile, tree, files).units;
     let named = |pointer: PointerFound| (pointer.path == path).then_some(pointer.target).flatten();
-    read_pointers(profile, tree, files, &units)
-        .into_iter()
-        .find_map(named)
+    read_pointers(profile, tree, files, &units).into_iter().find_map(named)
 }

@@ -36,15 +36,10 @@ impl HeaderKind {
         if hf_index::is_index(name) {
             return Some(Self::Index);
         }
-        if name
-            .rsplit_once('.')
-            .is_some_and(|(_, ending)| ending == "safetensors")
-        {
+        if name.rsplit_once('.').is_some_and(|(_, ending)| ending == "safetensors") {
             return Some(Self::Safetensors);
         }
-        let rank = name
-            .strip_prefix("__")
-            .and_then(|rest| rest.strip_suffix(".metadata"));
+        let rank = name.strip_prefix("__").and_then(|rest| rest.strip_suffix(".metadata"));
         let is_rank =
             rank.is_some_and(|rank| !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit()));
         (name == ".metadata" || is_rank).then_some(Self::Dcp)
@@ -82,10 +77,8 @@ pub struct HeaderSizes {
 /// Returns what all headers in a tree state. Files that an index names are listed there and not a second time. Files
 /// that cannot be read as their names require are left out, with the reason.
 pub fn header_sizes(tree: &Tree, files: &dyn OpenFile) -> (Vec<HeaderSizes>, Vec<(String, Fault)>) {
-    let mut headers: Vec<(HeaderKind, &str)> = tree
-        .files()
-        .filter_map(|(path, _)| Some((HeaderKind::of_name(path)?, path)))
-        .collect();
+    let mut headers: Vec<(HeaderKind, &str)> =
+        tree.files().filter_map(|(path, _)| Some((HeaderKind::of_name(path)?, path))).collect();
     // Tables come before the files that they name.
     headers.sort_unstable_by(|one, other| other.cmp(one));
     let (mut found, mut unread): (Vec<HeaderSizes>, Vec<_>) = (Vec::new(), Vec::new());
@@ -117,13 +110,8 @@ pub fn header_sizes_of(
     files: &dyn OpenFile,
 ) -> Result<HeaderSizes, Fault> {
     let source = files.open(path)?;
-    let mut told = HeaderSizes {
-        path: path.to_owned(),
-        kind,
-        entries: 0,
-        payload_bytes: None,
-        files: Vec::new(),
-    };
+    let mut told =
+        HeaderSizes { path: path.to_owned(), kind, entries: 0, payload_bytes: None, files: Vec::new() };
     match kind {
         HeaderKind::Safetensors => {
             let claimed = safetensors::claimed_size(&*source)?;
@@ -148,8 +136,7 @@ pub fn header_sizes_of(
             for claimed in dcp::claimed_files(&*source)? {
                 told.entries = told.entries.saturating_add(claimed.items);
                 payload_bytes = payload_bytes.saturating_add(claimed.bytes);
-                told.files
-                    .push(file(tree, beside(path, &claimed.path), Some(claimed.bytes)));
+                told.files.push(file(tree, beside(path, &claimed.path), Some(claimed.bytes)));
             }
             told.payload_bytes = Some(payload_bytes);
         }
@@ -172,19 +159,11 @@ fn claimed_of_shard(tree: &Tree, path: &str, files: &dyn OpenFile) -> Result<Opt
 
 fn file(tree: &Tree, path: String, expected_bytes: Option<u64>) -> HeaderFile {
     let real_bytes = tree.file_size_bytes(&path);
-    HeaderFile {
-        path,
-        expected_bytes,
-        payload_bytes: None,
-        real_bytes,
-    }
+    HeaderFile { path, expected_bytes, payload_bytes: None, real_bytes }
 }
 
 fn claimed_file(tree: &Tree, path: String, claimed: ClaimedSize) -> HeaderFile {
-    HeaderFile {
-        payload_bytes: Some(claimed.data_bytes),
-        ..file(tree, path, claimed.file_bytes())
-    }
+    HeaderFile { payload_bytes: Some(claimed.data_bytes), ..file(tree, path, claimed.file_bytes()) }
 }
 
 fn beside(table: &str, name: &str) -> String {
@@ -207,12 +186,7 @@ mod tests {
     }
 
     fn told_of(files: &[(&str, Vec<u8>)]) -> (Vec<HeaderSizes>, Vec<(String, String)>) {
-        let files = Files(
-            files
-                .iter()
-                .map(|(path, bytes)| ((*path).to_owned(), bytes.clone()))
-                .collect(),
-        );
+        let files = Files(files.iter().map(|(path, bytes)| ((*path).to_owned(), bytes.clone())).collect());
         let (found, unread) = header_sizes(&files.tree(), &files);
         let unread = unread.into_iter().map(|(path, fault)| (path, fault.to_string()));
         (found, unread.collect())
@@ -265,10 +239,7 @@ mod tests {
             .collect();
         assert_eq!(
             sizes,
-            [
-                ("step/m-1.safetensors", Some(bytes), Some(bytes)),
-                ("step/m-2.safetensors", None, None)
-            ]
+            [("step/m-1.safetensors", Some(bytes), Some(bytes)), ("step/m-2.safetensors", None, None)]
         );
     }
 

@@ -65,28 +65,19 @@ pub enum Fault {
 impl Fault {
     /// Returns a broken rule at an offset of the file.
     pub fn at(offset: u64, why: impl Into<String>) -> Self {
-        Self::Broken {
-            offset: Some(offset),
-            why: why.into(),
-        }
+        Self::Broken { offset: Some(offset), why: why.into() }
     }
 
     /// Returns a broken rule of the file as a whole.
     pub fn broken(why: impl Into<String>) -> Self {
-        Self::Broken {
-            offset: None,
-            why: why.into(),
-        }
+        Self::Broken { offset: None, why: why.into() }
     }
 
     /// Puts a name in front of the reason.
     #[must_use]
     pub(crate) fn prefixed(self, name: &str) -> Self {
         match self {
-            Self::Broken { offset, why } => Self::Broken {
-                offset,
-                why: format!("{name}: {why}"),
-            },
+            Self::Broken { offset, why } => Self::Broken { offset, why: format!("{name}: {why}") },
             Self::Unknown(why) => unknown!("{name}: {why}"),
             Self::Read(error) => Self::Read(error),
         }
@@ -96,10 +87,7 @@ impl Fault {
     #[must_use]
     pub(crate) fn in_piece(self, name: &str, start: u64) -> Self {
         match self.prefixed(name) {
-            Self::Broken {
-                offset: Some(offset),
-                why,
-            } => Self::at(offset.saturating_add(start), why),
+            Self::Broken { offset: Some(offset), why } => Self::at(offset.saturating_add(start), why),
             other => other,
         }
     }
@@ -108,10 +96,7 @@ impl Fault {
     #[must_use]
     pub(crate) fn in_file(self, path: &str) -> Self {
         match self {
-            Self::Broken {
-                offset: Some(offset),
-                why,
-            } => broken!("{path}, at byte {offset}: {why}"),
+            Self::Broken { offset: Some(offset), why } => broken!("{path}, at byte {offset}: {why}"),
             other => other.prefixed(path),
         }
     }
@@ -156,19 +141,14 @@ pub fn read_piece(
     what: &str,
 ) -> Result<Vec<u8>, Fault> {
     let size_bytes = source.size_bytes();
-    if offset
-        .checked_add(length_bytes)
-        .is_none_or(|end| end > size_bytes)
-    {
+    if offset.checked_add(length_bytes).is_none_or(|end| end > size_bytes) {
         return Err(broken_at!(
             offset,
             "{what} of {length_bytes} bytes does not fit in a file of {size_bytes} bytes"
         ));
     }
     if length_bytes > limit_bytes {
-        return Err(unknown!(
-            "{what} is {length_bytes} bytes long, more than the limit of {limit_bytes}"
-        ));
+        return Err(unknown!("{what} is {length_bytes} bytes long, more than the limit of {limit_bytes}"));
     }
     let length = usize::try_from(length_bytes)
         .map_err(|_| unknown!("{what} is larger than this machine can address"))?;
@@ -228,29 +208,17 @@ impl Finding {
     /// # Errors
     /// When the file could not be read.
     pub fn of(path: impl Into<String>, outcome: Result<(), Fault>) -> io::Result<Self> {
-        Ok(Self {
-            path: path.into(),
-            soundness: judged(outcome)?,
-        })
+        Ok(Self { path: path.into(), soundness: judged(outcome)? })
     }
 
     /// Returns a finding of a broken rule.
     pub fn broken(path: impl Into<String>, why: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            soundness: Soundness::Broken {
-                offset: None,
-                why: why.into(),
-            },
-        }
+        Self { path: path.into(), soundness: Soundness::Broken { offset: None, why: why.into() } }
     }
 
     /// Returns a finding of unknown soundness.
     pub fn unknown(path: impl Into<String>, why: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            soundness: Soundness::Unknown { why: why.into() },
-        }
+        Self { path: path.into(), soundness: Soundness::Unknown { why: why.into() } }
     }
 }
 

@@ -56,11 +56,7 @@ pub struct Window<'a> {
 impl<'a> Window<'a> {
     /// Returns the `size_bytes` bytes from `start`, or `None` when they are not all inside the file.
     pub fn new(source: &'a dyn ReadAt, start: u64, size_bytes: u64) -> Option<Self> {
-        (start.checked_add(size_bytes)? <= source.size_bytes()).then_some(Self {
-            source,
-            start,
-            size_bytes,
-        })
+        (start.checked_add(size_bytes)? <= source.size_bytes()).then_some(Self { source, start, size_bytes })
     }
 }
 

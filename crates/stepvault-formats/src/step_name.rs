@@ -3,23 +3,13 @@
 /// Words whose number is the step, the most specific first. The first word of this list that the name contains with a
 /// number decides, wherever it stands in the name: `ep0-ba100` is batch 100. `checkpoint` and `ckpt` come last,
 /// because other words name the number more exactly: `checkpoint_epoch=1-step=500` is step 500.
-const STEP_WORDS: [&str; 8] = [
-    "globalstep",
-    "step",
-    "steps",
-    "iteration",
-    "iter",
-    "ba",
-    "checkpoint",
-    "ckpt",
-];
+const STEP_WORDS: [&str; 8] =
+    ["globalstep", "step", "steps", "iteration", "iter", "ba", "checkpoint", "ckpt"];
 /// How many of [`STEP_WORDS`] are more exact than a word behind the number, as in `rl_model_400_steps`.
 const EXACT_WORDS: usize = 6;
 /// Words behind the number of a step.
-const UNITS: [&[&str]; 2] = [
-    &["step", "steps", "timesteps", "iter", "iters", "iterations"],
-    &["updates", "epoch", "epochs"],
-];
+const UNITS: [&[&str]; 2] =
+    [&["step", "steps", "timesteps", "iter", "iters", "iterations"], &["updates", "epoch", "epochs"]];
 /// Words whose number counts something else.
 const OTHER_WORDS: [&[&str]; 6] = [
     // Ranks, machines and the files of ranks.
@@ -28,17 +18,7 @@ const OTHER_WORDS: [&[&str]; 6] = [
         "process", "group", "shard", "part", "of",
     ],
     // Runs, versions and repetitions.
-    &[
-        "run",
-        "exp",
-        "experiment",
-        "job",
-        "trial",
-        "attempt",
-        "seed",
-        "v",
-        "version",
-    ],
+    &["run", "exp", "experiment", "job", "trial", "attempt", "seed", "v", "version"],
     // Datasets and their parts.
     &["data", "dataset", "fold", "split", "cv"],
     // Parts and sizes of a model, and settings.
@@ -237,9 +217,7 @@ fn stem_of(mut name: &str) -> &str {
 
 fn is_extension(text: &str) -> bool {
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let names_step = text.contains(|character: char| character.is_ascii_digit()) && looks_like_a_step(text);
     text == "7z" || is_word && text.len() <= MAX_EXTENSION && !names_step
 }
@@ -254,22 +232,14 @@ fn pieces_of(stem: &str) -> Vec<Piece<'_>> {
                 .find(|character: char| !character.is_ascii_digit() && character != '.')
                 .unwrap_or(rest.len());
             let run = rest[..end].trim_end_matches('.');
-            pieces.push(if run.contains('.') {
-                Piece::Fraction
-            } else {
-                Piece::Number(run)
-            });
+            pieces.push(if run.contains('.') { Piece::Fraction } else { Piece::Number(run) });
             rest = &rest[run.len()..];
         } else {
             let is_word = first.is_alphabetic();
             let end = rest
                 .find(|character: char| character.is_alphabetic() != is_word || character.is_ascii_digit())
                 .unwrap_or(rest.len());
-            pieces.push(if is_word {
-                Piece::Word(&rest[..end])
-            } else {
-                Piece::Separator
-            });
+            pieces.push(if is_word { Piece::Word(&rest[..end]) } else { Piece::Separator });
             rest = &rest[end..];
         }
     }
@@ -314,10 +284,7 @@ mod tests {
             ("checkpoint_3_5000-shard0.pt", 5000),
             ("checkpoint-12.pth.tar", 12),
             ("milestone-30.pth.tar", 30),
-            (
-                "megatron_gpt--val_loss=2.35-step=1000-consumed_samples=8000.0-last",
-                1000,
-            ),
+            ("megatron_gpt--val_loss=2.35-step=1000-consumed_samples=8000.0-last", 1000),
             ("model-7-last", 7),
             ("Step_5", 5),
             ("step_3_of_10", 3),

@@ -1,14 +1,6 @@
 //! Names that mark unfinished files and directories.
 
-const ENDINGS: [&str; 7] = [
-    "tmp",
-    "temp",
-    "partial",
-    "part",
-    "incomplete",
-    "unfinished",
-    "downloading",
-];
+const ENDINGS: [&str; 7] = ["tmp", "temp", "partial", "part", "incomplete", "unfinished", "downloading"];
 
 /// Returns whether an entry in a directory of checkpoints is hidden or has a name that its writer uses only while
 /// writing. No step has such a name.
@@ -29,14 +21,9 @@ pub fn is_unfinished_file(name: &str) -> bool {
         return true;
     }
     let whole = |text: &str| ENDINGS[..2].contains(&text);
-    let begins = |text: &str| {
-        ["tmp-", "tmp_", "temp-", "temp_"]
-            .iter()
-            .any(|start| text.starts_with(start))
-    };
+    let begins = |text: &str| ["tmp-", "tmp_", "temp-", "temp_"].iter().any(|start| text.starts_with(start));
     let ends = |text: &str| {
-        text.rsplit_once(['-', '_'])
-            .is_some_and(|(_, last)| ENDINGS.contains(&last) && last != "part")
+        text.rsplit_once(['-', '_']).is_some_and(|(_, last)| ENDINGS.contains(&last) && last != "part")
     };
     let mut components = lower.split('.');
     let first = components.next().unwrap_or_default();

@@ -29,9 +29,7 @@ pub(crate) fn read_small(
     let file = files.open(path)?;
     // The file may have grown since the tree was read.
     let length_bytes = file.size_bytes();
-    let length = usize::try_from(length_bytes)
-        .ok()
-        .filter(|_| length_bytes <= limit_bytes);
+    let length = usize::try_from(length_bytes).ok().filter(|_| length_bytes <= limit_bytes);
     let mut bytes = vec![0; length.ok_or(io::ErrorKind::FileTooLarge)?];
     file.read_exact_at(0, &mut bytes)?;
     Ok(bytes)

@@ -75,14 +75,12 @@ impl Tree {
 
     /// Returns whether there is a directory at this path.
     pub fn is_directory(&self, path: &str) -> bool {
-        self.get(path)
-            .is_some_and(|entry| entry.kind == EntryKind::Directory)
+        self.get(path).is_some_and(|entry| entry.kind == EntryKind::Directory)
     }
 
     /// Returns the regular files, with path and entry.
     pub fn files(&self) -> impl Iterator<Item = (&str, &Entry)> {
-        self.entries()
-            .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
+        self.entries().filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
     }
 
     /// Returns the direct entries of a directory of this tree (`""` is the tree's own), by name.
@@ -124,10 +122,7 @@ impl Tree {
             let inside = self
                 .inside(path)
                 .filter(|(below, _)| wanted(below.get(path.len() + 1..).unwrap_or_default()));
-            itself
-                .into_iter()
-                .chain(inside.map(|(below, of)| entry(below, of)))
-                .collect::<Vec<_>>()
+            itself.into_iter().chain(inside.map(|(below, of)| entry(below, of))).collect::<Vec<_>>()
         };
         Self::new(paths.iter().flat_map(of_path).collect())
     }
@@ -135,13 +130,8 @@ impl Tree {
     /// Returns the same tree as seen from the parent directory, where it has this name.
     #[must_use]
     pub fn under(self, name: &str, entry: Entry) -> Self {
-        let inside = self
-            .entries
-            .into_iter()
-            .map(|(path, entry)| (format!("{name}/{path}"), entry));
-        Self {
-            entries: inside.chain([(name.to_owned(), entry)]).collect(),
-        }
+        let inside = self.entries.into_iter().map(|(path, entry)| (format!("{name}/{path}"), entry));
+        Self { entries: inside.chain([(name.to_owned(), entry)]).collect() }
     }
 
     /// Returns the part of this tree below one of its directories, as a separate tree.
@@ -157,11 +147,7 @@ impl Tree {
 
 /// Returns a path below a directory of a tree; `""` is the tree's own directory.
 pub(crate) fn joined(directory: &str, path: &str) -> String {
-    if directory.is_empty() {
-        path.to_owned()
-    } else {
-        format!("{directory}/{path}")
-    }
+    if directory.is_empty() { path.to_owned() } else { format!("{directory}/{path}") }
 }
 
 /// Returns whether a path lies below a directory.
@@ -188,10 +174,7 @@ mod tests {
             kind: if path.ends_with('/') {
                 EntryKind::Directory
             } else {
-                EntryKind::File {
-                    size_bytes: path.len() as u64,
-                    allocated_bytes: None,
-                }
+                EntryKind::File { size_bytes: path.len() as u64, allocated_bytes: None }
             },
             mtime: Timestamp::from_seconds(0),
         };
@@ -206,10 +189,7 @@ mod tests {
         assert_eq!(names(""), ["a", "a.b", "b"]);
         assert_eq!(names("a"), ["x", "y"]);
         assert_eq!(names("nothing"), Vec::<&str>::new());
-        assert_eq!(
-            tree.below("a").files().map(|(path, _)| path).collect::<Vec<_>>(),
-            ["x", "y/z"]
-        );
+        assert_eq!(tree.below("a").files().map(|(path, _)| path).collect::<Vec<_>>(), ["x", "y/z"]);
         assert_eq!(tree.file_size_bytes("a/y/z"), Some(5));
         assert!(tree.is_directory("a/y") && !tree.is_file("a/y"));
     }

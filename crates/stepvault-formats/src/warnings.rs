@@ -53,11 +53,7 @@ pub fn warnings(found: &Found, tree: &Tree, files: &dyn OpenFile) -> Vec<String>
         if let Some(Some(missing)) = found.missing.get(&step.path)
             && !missing.is_empty()
         {
-            warnings.push(format!(
-                "{} {}: its save may have been cut off",
-                step.path,
-                lacks(missing)
-            ));
+            warnings.push(format!("{} {}: its save may have been cut off", step.path, lacks(missing)));
         }
     }
     warnings
@@ -87,16 +83,13 @@ fn stated_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> Option<(S
         let inside = tree.inside(member).map(|(path, _)| path);
         let paths = std::iter::once(member.as_str()).chain(inside);
         let key_of = |path: &str| STATES.iter().find(|(ending, _)| path.ends_with(ending));
-        let stated = paths
-            .filter(|path| tree.is_file(path))
-            .filter_map(|path| Some((path, key_of(path)?.1)));
+        let stated = paths.filter(|path| tree.is_file(path)).filter_map(|path| Some((path, key_of(path)?.1)));
         // One file of a step is enough: they state the same.
         for (path, key) in stated.take(1) {
             let object = files.open(path).ok().map(|source| torch::read_object(&*source));
             if let Some(Ok(object)) = object
-                && let Some(number) = object
-                    .entry(object.root(), key)
-                    .and_then(|value| object.unsigned(value))
+                && let Some(number) =
+                    object.entry(object.root(), key).and_then(|value| object.unsigned(value))
             {
                 return Some((path.to_owned(), number));
             }

@@ -20,14 +20,8 @@ const KEPT_FOR: Duration = Duration::from_hours(24);
 
 /// Marks a directory as begun or resumed now.
 pub(crate) fn stamp(own: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: rustix::fs::UTIME_NOW,
-    };
-    let times = Timestamps {
-        last_access: now,
-        last_modification: now,
-    };
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
     rustix::fs::futimens(own, &times)
 }
 
@@ -40,9 +34,7 @@ fn abandoned(area: &Path, own: &Path) -> impl Iterator<Item = PathBuf> {
     let now = stamped(own);
     let entries = std::fs::read_dir(area).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(move |path| {
-        let age = now
-            .zip(stamped(path))
-            .and_then(|(now, time)| now.duration_since(time).ok());
+        let age = now.zip(stamped(path)).and_then(|(now, time)| now.duration_since(time).ok());
         path != own && age.is_some_and(|age| age >= KEPT_FOR)
     })
 }

@@ -59,12 +59,7 @@ impl Beneath {
         let mut held: Option<OwnedFd> = None;
         for component in parents.split('/').filter(|component| !component.is_empty()) {
             let from = held.as_ref().map_or(self.descriptor.as_fd(), AsFd::as_fd);
-            held = Some(rustix::fs::openat(
-                from,
-                component,
-                DIRECTORY_ITSELF,
-                Mode::empty(),
-            )?);
+            held = Some(rustix::fs::openat(from, component, DIRECTORY_ITSELF, Mode::empty())?);
         }
         let from = held.as_ref().map_or(self.descriptor.as_fd(), AsFd::as_fd);
         rustix::fs::openat(from, name, flags, mode)
@@ -79,9 +74,7 @@ impl AsFd for Beneath {
 
 /// Returns the last component of a path.
 pub(crate) fn name_of(path: &RelativePath) -> &str {
-    path.as_str()
-        .rsplit_once('/')
-        .map_or(path.as_str(), |(_, name)| name)
+    path.as_str().rsplit_once('/').map_or(path.as_str(), |(_, name)| name)
 }
 
 #[cfg(test)]
@@ -105,10 +98,7 @@ mod tests {
             assert!(open(&beneath, "a/b/file", flags, Mode::empty()).is_ok());
             for escape in ["out/victim", "a/b/link"] {
                 let refused = open(&beneath, escape, flags, Mode::empty()).unwrap_err();
-                assert!(
-                    matches!(refused, Errno::LOOP | Errno::NOTDIR),
-                    "{escape}: {refused:?}"
-                );
+                assert!(matches!(refused, Errno::LOOP | Errno::NOTDIR), "{escape}: {refused:?}");
             }
         }
         assert_eq!(Beneath::open(&root.join("out")).unwrap_err(), Errno::NOTDIR);

@@ -45,8 +45,7 @@ impl Group {
     /// Returns the group's limit, or `None` without one.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
         // "max" does not parse as a number.
-        self.number(self.names.limit)
-            .filter(|bytes| *bytes < NO_LIMIT_BYTES)
+        self.number(self.names.limit).filter(|bytes| *bytes < NO_LIMIT_BYTES)
     }
 
     /// Reads a file that holds one number.
@@ -94,13 +93,7 @@ pub(crate) fn own_groups() -> Vec<Group> {
 /// Returns a group and its ancestors up to `top`.
 pub(crate) fn upward(directory: &Path, top: &Path, names: &'static Names) -> Vec<Group> {
     let above = directory.ancestors().take_while(|group| group.starts_with(top));
-    above
-        .take(MAXIMUM_DEPTH)
-        .map(|group| Group {
-            directory: group.to_owned(),
-            names,
-        })
-        .collect()
+    above.take(MAXIMUM_DEPTH).map(|group| Group { directory: group.to_owned(), names }).collect()
 }
 
 /// Returns the directory with the group's files. In a container the group's path may exist only on the host; then only
@@ -108,10 +101,7 @@ pub(crate) fn upward(directory: &Path, top: &Path, names: &'static Names) -> Vec
 fn directory(mount: &MountInfo, group: &ProcessCGroup) -> PathBuf {
     let below = Path::new(&group.pathname).strip_prefix(&mount.root);
     let directory = below.map(|below| mount.mount_point.join(below));
-    directory
-        .ok()
-        .filter(|directory| directory.is_dir())
-        .unwrap_or_else(|| mount.mount_point.clone())
+    directory.ok().filter(|directory| directory.is_dir()).unwrap_or_else(|| mount.mount_point.clone())
 }
 
 #[cfg(test)]
@@ -122,10 +112,7 @@ mod tests {
     #[test]
     fn a_group_is_followed_by_all_above_it() {
         let groups = upward(Path::new("/cg/pod/trainer"), Path::new("/cg"), &SECOND);
-        let directories: Vec<&str> = groups
-            .iter()
-            .filter_map(|group| group.directory.to_str())
-            .collect();
+        let directories: Vec<&str> = groups.iter().filter_map(|group| group.directory.to_str()).collect();
         assert_eq!(directories, ["/cg/pod/trainer", "/cg/pod", "/cg"]);
         assert!(upward(Path::new("/elsewhere"), Path::new("/cg"), &FIRST).is_empty());
     }
@@ -133,26 +120,14 @@ mod tests {
     #[test]
     fn what_is_no_number_says_nothing() {
         let place = tempfile::tempdir().unwrap();
-        let group = Group {
-            directory: place.path().to_owned(),
-            names: &FIRST,
-        };
+        let group = Group { directory: place.path().to_owned(), names: &FIRST };
         let write = |name: &str, text: &str| std::fs::write(place.path().join(name), text).unwrap();
-        assert_eq!(
-            (group.limit_bytes(), group.line(FIRST.events, "oom_kill")),
-            (None, None)
-        );
+        assert_eq!((group.limit_bytes(), group.line(FIRST.events, "oom_kill")), (None, None));
         write(FIRST.limit, "9223372036854771712\n");
         write(FIRST.events, "oom_kill many\nunder_oom\n");
-        assert_eq!(
-            (group.limit_bytes(), group.line(FIRST.events, "oom_kill")),
-            (None, None)
-        );
+        assert_eq!((group.limit_bytes(), group.line(FIRST.events, "oom_kill")), (None, None));
         write(FIRST.limit, "4096\n");
         write(FIRST.events, "oom_kill_disable 0\noom_kill 3\n");
-        assert_eq!(
-            (group.limit_bytes(), group.line(FIRST.events, "oom_kill")),
-            (Some(4096), Some(3))
-        );
+        assert_eq!((group.limit_bytes(), group.line(FIRST.events, "oom_kill")), (Some(4096), Some(3)));
     }
 }

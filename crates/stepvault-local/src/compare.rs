@@ -57,17 +57,12 @@ pub fn is_part(
         .chain(present.directories.iter().map(|entry| entry.path.as_ref()))
         .chain(present.symlinks.iter().map(|link| Some(&link.path)))
         .collect();
-    let files: Vec<FileEntry> = (files.iter().filter(|file| there.contains(&Some(&file.path))))
-        .cloned()
-        .collect();
-    let directories: Vec<DirectoryEntry> = (directories
-        .iter()
-        .filter(|entry| there.contains(&entry.path.as_ref())))
-    .cloned()
-    .collect();
-    let symlinks: Vec<SymlinkEntry> = (symlinks.iter().filter(|link| there.contains(&Some(&link.path))))
-        .cloned()
-        .collect();
+    let files: Vec<FileEntry> =
+        (files.iter().filter(|file| there.contains(&Some(&file.path)))).cloned().collect();
+    let directories: Vec<DirectoryEntry> =
+        (directories.iter().filter(|entry| there.contains(&entry.path.as_ref()))).cloned().collect();
+    let symlinks: Vec<SymlinkEntry> =
+        (symlinks.iter().filter(|link| there.contains(&Some(&link.path)))).cloned().collect();
     Ok(scanned_differs(&present, target, &files, &directories, &symlinks)?.is_none())
 }
 
@@ -100,11 +95,7 @@ fn scanned_differs(
 ) -> Result<Option<String>> {
     let single = directories.is_empty();
     if (present.shape == Shape::File) != single {
-        let what = if single {
-            "it is a directory, not a file"
-        } else {
-            "it is not a directory"
-        };
+        let what = if single { "it is a directory, not a file" } else { "it is not a directory" };
         return Ok(Some(what.to_owned()));
     }
     if single {
@@ -122,9 +113,8 @@ fn scanned_differs(
     let root = Beneath::open_following(target).at(WHAT, target)?;
     for file in files {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let opened = root
-            .open_file(file.path.as_str(), flags, Mode::empty())
-            .at(WHAT, &target.join(&file.path))?;
+        let opened =
+            root.open_file(file.path.as_str(), flags, Mode::empty()).at(WHAT, &target.join(&file.path))?;
         if let Some(difference) = bytes_differ(File::from(opened), &target.join(&file.path), file)? {
             return Ok(Some(difference));
         }
@@ -155,11 +145,7 @@ pub fn has_bytes_of_entries(files: &[FileEntry], source: &Path, shape: Shape) ->
 }
 
 fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Result<Option<String>> {
-    if let Some(there) = present
-        .files
-        .first()
-        .filter(|there| there.size_bytes != file.size_bytes)
-    {
+    if let Some(there) = present.files.first().filter(|there| there.size_bytes != file.size_bytes) {
         return Ok(Some(sizes_differ(&file.path, there.size_bytes, file.size_bytes)));
     }
     let name = RelativePath::new(target.file_name().unwrap_or_default().to_string_lossy())?;
@@ -233,9 +219,7 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
         let mut left_bytes = range.end - range.start;
         let mut hasher = ContentHasher::new(file.content.algorithm());
         while left_bytes > 0 {
-            let wanted = usize::try_from(left_bytes)
-                .unwrap_or(BUFFER_BYTES)
-                .min(BUFFER_BYTES);
+            let wanted = usize::try_from(left_bytes).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
             let read = opened.read(&mut buffer[..wanted]).at(WHAT, place)?;
             if read == 0 {
                 return Ok(Some(format!("{} is shorter than recorded", file.path)));
@@ -289,10 +273,7 @@ pub fn has_file_of(
         return Ok(false);
     }
     let root = root_of(source, shape);
-    let (own, stored) = (
-        open_following(root, path)?,
-        open(&step.data_root(), &sealed.path)?,
-    );
+    let (own, stored) = (open_following(root, path)?, open(&step.data_root(), &sealed.path)?);
     is_same_file(&own, &stored)
         .and_then(|is_same| Ok(is_same || same_bytes(own, stored)?))
         .at(WHAT, &root.join(path))

@@ -86,9 +86,7 @@ pub fn block_devices(device: u64) -> Vec<String> {
     // `../../devices/pci…/nvme0n1/nvme0n1p1`
     let is_part = std::fs::exists(format!("/sys/dev/block/{major}:{minor}/partition")).unwrap_or(false);
     let names = target.components().rev().take(if is_part { 2 } else { 1 });
-    names
-        .map(|name| name.as_os_str().to_string_lossy().into_owned())
-        .collect()
+    names.map(|name| name.as_os_str().to_string_lossy().into_owned()).collect()
 }
 
 #[cfg(test)]
@@ -111,11 +109,7 @@ mod tests {
         assert_eq!(missing.facts.access, DirectoryAccess::Missing);
         assert!(missing.facts.room.is_none() && missing.device.is_none());
         assert_eq!(
-            directory_condition(DirectoryRole::Vault, Path::new("/proc"))
-                .facts
-                .room
-                .unwrap()
-                .total_bytes,
+            directory_condition(DirectoryRole::Vault, Path::new("/proc")).facts.room.unwrap().total_bytes,
             0
         );
     }

@@ -143,11 +143,7 @@ fn create_directories_from(root: Option<&Path>, path: &Path) -> Result<()> {
         return Ok(());
     }
     if path.is_dir() {
-        return if is_empty(path) {
-            fsync_name_found(path)
-        } else {
-            Ok(())
-        };
+        return if is_empty(path) { fsync_name_found(path) } else { Ok(()) };
     }
     let fault = |error: std::io::Error| errors::io("cannot create the directory", path, error);
     if root.is_some_and(|root| !path.starts_with(root) || path == root) {
@@ -215,9 +211,7 @@ mod tests {
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap();
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     #[test]
@@ -249,10 +243,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let error = create_new(&place.path().join("missing/a.json"), b"x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(
-            error.to_string().ends_with("missing/a.json: it does not exist"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with("missing/a.json: it does not exist"), "{error}");
     }
 
     #[test]
@@ -282,16 +273,10 @@ mod tests {
         create_directories(&path).unwrap();
         create_directories(&path).unwrap();
         for directory in [&path, path.parent().unwrap()] {
-            assert_eq!(
-                fs::metadata(directory).unwrap().permissions().mode() & 0o777,
-                0o700
-            );
+            assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
         }
         fs::write(place.path().join("file"), "x").unwrap();
-        assert_eq!(
-            create_directories(&place.path().join("file")).unwrap_err().kind(),
-            ErrorKind::Conflict
-        );
+        assert_eq!(create_directories(&place.path().join("file")).unwrap_err().kind(), ErrorKind::Conflict);
     }
 
     #[test]
@@ -321,10 +306,7 @@ mod tests {
         fsync_directory(place.path()).unwrap();
         fs::write(place.path().join("file"), "x").unwrap();
         assert!(fsync_directory(&place.path().join("file")).is_err());
-        assert_eq!(
-            fsync_directory(&place.path().join("missing")).unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
+        assert_eq!(fsync_directory(&place.path().join("missing")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]
@@ -389,10 +371,7 @@ mod tests {
         };
         let results = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(create)).collect();
-            threads
-                .into_iter()
-                .flat_map(|thread| thread.join().unwrap())
-                .collect::<Result<Vec<()>>>()
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Result<Vec<()>>>()
         });
         results.unwrap();
         assert!(place.path().join("49/a/b").is_dir());

@@ -40,17 +40,11 @@ impl EarlyLinks {
     /// filesystem's error. Nothing is left behind then.
     pub fn create(vault: &Vault, root: &Path, members: &[RelativePath], links: LinkPolicy) -> Result<Self> {
         let source = scan_members(root, members)?;
-        let mut early = Self {
-            path: vault.fresh_place("staging")?,
-            linked: source.clone(),
-            source,
-        };
+        let mut early = Self { path: vault.fresh_place("staging")?, linked: source.clone(), source };
         let data = early.data();
         vault.create_directories(&data)?;
         let source = &early.source;
-        Snapshot::new(root, &data, links, source)?
-            .without_copies()
-            .take_all(source, None)?;
+        Snapshot::new(root, &data, links, source)?.without_copies().take_all(source, None)?;
         // Inner directories first: each entry changes the time of its parent.
         for entry in source.directories.iter().rev() {
             let Some(path) = &entry.path else { continue };
@@ -88,10 +82,7 @@ impl EarlyLinks {
     /// # Errors
     /// When they cannot be read.
     pub fn is_unchanged(&self, members: &[RelativePath]) -> Result<bool> {
-        Ok(self
-            .linked
-            .change_until(&scan_members(&self.data(), members)?)
-            .is_none())
+        Ok(self.linked.change_until(&scan_members(&self.data(), members)?).is_none())
     }
 }
 
@@ -107,9 +98,7 @@ impl Drop for EarlyLinks {
 fn is_same_content(one: &Tree, other: &Tree) -> bool {
     let facts = |tree: &Tree| {
         let files = tree.files.iter();
-        files
-            .map(|file| (file.path.clone(), file.size_bytes, file.mtime))
-            .collect::<Vec<_>>()
+        files.map(|file| (file.path.clone(), file.size_bytes, file.mtime)).collect::<Vec<_>>()
     };
     facts(one) == facts(other) && one.symlinks == other.symlinks
 }

@@ -162,29 +162,16 @@ mod tests {
     #[test]
     fn says_what_on_which_path_why_and_what_to_do() {
         let full = error(Errno::NOSPC);
-        assert_eq!(
-            full.to_string(),
-            "cannot write: /nowhere/step_100: no space is left on its filesystem"
-        );
+        assert_eq!(full.to_string(), "cannot write: /nowhere/step_100: no space is left on its filesystem");
         assert_eq!(
             full.hint_text(),
             Some("free some space, keep fewer steps on the local tier, or use a larger disk")
         );
         let denied = error(Errno::ACCESS);
-        assert_eq!(
-            denied.to_string(),
-            "cannot write: /nowhere/step_100: this user may not do that"
-        );
+        assert_eq!(denied.to_string(), "cannot write: /nowhere/step_100: this user may not do that");
         let read_only = error(Errno::ROFS);
-        assert_eq!(
-            read_only.to_string(),
-            "cannot write: /nowhere/step_100: its filesystem is read-only"
-        );
-        assert!(
-            read_only
-                .hint_text()
-                .is_some_and(|hint| hint.starts_with("mount it writable"))
-        );
+        assert_eq!(read_only.to_string(), "cannot write: /nowhere/step_100: its filesystem is read-only");
+        assert!(read_only.hint_text().is_some_and(|hint| hint.starts_with("mount it writable")));
     }
 
     #[test]

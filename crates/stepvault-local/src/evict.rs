@@ -67,16 +67,8 @@ impl Vault {
         durable::fsync_directory(&quarantine)?;
         durable::fsync_directory(&self.steps_directory(run))?;
         remove::tree(&self.journal_directory(run, id))?;
-        let reason = if written.is_ok() {
-            reason.to_owned()
-        } else {
-            String::new()
-        };
-        Ok(Quarantined {
-            id,
-            directory,
-            reason,
-        })
+        let reason = if written.is_ok() { reason.to_owned() } else { String::new() };
+        Ok(Quarantined { id, directory, reason })
     }
 
     /// Returns the quarantined steps, sorted by name.
@@ -90,11 +82,7 @@ impl Vault {
             let reason =
                 durable::read_bounded(&directory.join(REASON), MAX_REASON_BYTES)?.unwrap_or_default();
             let reason = String::from_utf8_lossy(&reason).into_owned();
-            steps.push(Quarantined {
-                id,
-                directory,
-                reason,
-            });
+            steps.push(Quarantined { id, directory, reason });
         }
         Ok(steps)
     }
@@ -105,13 +93,8 @@ fn move_aside(path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
     let numbered = |number| format!("{label}-{number}");
     rename::to_free_name(Place::path(path), quarantine, numbered).map_err(|error| match error {
         Errno::EXIST => Error::at(ErrorKind::Conflict, "cannot quarantine the step", path)
-            .because(format!(
-                "{MAX_OF_ONE_NAME} steps of that name are already quarantined"
-            ))
-            .hint(format!(
-                "check {} and delete what is not needed",
-                quarantine.display()
-            )),
+            .because(format!("{MAX_OF_ONE_NAME} steps of that name are already quarantined"))
+            .hint(format!("check {} and delete what is not needed", quarantine.display())),
         error => errors::io("cannot quarantine the step", path, error),
     })
 }

@@ -68,12 +68,7 @@ impl HandoffDirectory {
         remove::tree(&work.path)?;
         durable::create_directories(&work.path.join(DATA))?;
         let temporary = Beneath::open(&work.path.join(DATA)).at(POINT, &work.path)?;
-        Ok(Self {
-            path,
-            directory,
-            work,
-            temporary,
-        })
+        Ok(Self { path, directory, work, temporary })
     }
 
     /// Moves an entry out of the trainer's sight in one rename and returns its new path, or `None` when it no longer
@@ -132,10 +127,8 @@ impl HandoffDirectory {
         let place = self.path.join(path);
         let fault = |error: Errno| errors::io(POINT, &place, error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let source = self
-            .directory
-            .open_file(of.as_str(), flags, Mode::empty())
-            .at(POINT, &self.path.join(of))?;
+        let source =
+            self.directory.open_file(of.as_str(), flags, Mode::empty()).at(POINT, &self.path.join(of))?;
         let facts = Facts::from(rustix::fs::fstat(&source).map_err(fault)?);
         let file = self.create_temporary(path)?;
         if rustix::fs::ioctl_ficlone(&file, &source).is_err() {
@@ -169,10 +162,7 @@ impl HandoffDirectory {
             return Ok(());
         }
         Err(Error::at(ErrorKind::SourceChanged, POINT, place)
-            .because(format!(
-                "the step had {} bytes and {copied} were read",
-                facts.size_bytes
-            ))
+            .because(format!("the step had {} bytes and {copied} were read", facts.size_bytes))
             .hint("restore again, and let nothing write to the directory meanwhile"))
     }
 
@@ -279,18 +269,9 @@ mod tests {
         open.write_link(&path("link"), "step_1.ckpt").unwrap();
         open.write_copy(&path("last.ckpt"), &path("step_1.ckpt")).unwrap();
         open.finish().unwrap();
-        assert_eq!(
-            fs::read_to_string(rig.run.join("latest")).unwrap(),
-            "global_step5"
-        );
-        assert_eq!(
-            fs::metadata(rig.run.join("latest")).unwrap().mode() & 0o777,
-            0o644
-        );
-        assert_eq!(
-            fs::read_link(rig.run.join("link")).unwrap(),
-            Path::new("step_1.ckpt")
-        );
+        assert_eq!(fs::read_to_string(rig.run.join("latest")).unwrap(), "global_step5");
+        assert_eq!(fs::metadata(rig.run.join("latest")).unwrap().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_link(rig.run.join("link")).unwrap(), Path::new("step_1.ckpt"));
         let (copy, step) = (rig.run.join("last.ckpt"), rig.run.join("step_1.ckpt"));
         let (copied, original) = (fs::symlink_metadata(&copy).unwrap(), fs::metadata(&step).unwrap());
         assert!(copied.is_file() && copied.ino() != original.ino());
@@ -298,11 +279,7 @@ mod tests {
             (copied.mode(), copied.modified().unwrap()),
             (original.mode(), original.modified().unwrap())
         );
-        assert_eq!(
-            fs::read_to_string(&step).unwrap(),
-            "weights",
-            "a link is replaced, not written through"
-        );
+        assert_eq!(fs::read_to_string(&step).unwrap(), "weights", "a link is replaced, not written through");
         assert_eq!(rig.names(), ["run"], "nothing stays beside it");
         assert_eq!(fs::read_dir(&rig.run).unwrap().count(), 4);
     }
@@ -324,10 +301,8 @@ mod tests {
         let rig = Rig::new();
         fs::create_dir(rig.run.join("latest")).unwrap();
         let error = rig.open().write_text(&path("latest"), "x", 0o644).unwrap_err();
-        let expected = format!(
-            "cannot write the trainer's pointer: {}/latest: it is a directory",
-            rig.run.display()
-        );
+        let expected =
+            format!("cannot write the trainer's pointer: {}/latest: it is a directory", rig.run.display());
         assert_eq!(error.to_string(), expected);
     }
 

@@ -184,18 +184,12 @@ mod tests {
         let of = |offset, bytes: &[u8], size| pieces(offset, bytes, size).collect::<Vec<_>>();
         let zeros = vec![0; 16_384];
         assert_eq!(of(0, &zeros, 1 << 20), [(0..16_384, true)]);
-        assert_eq!(
-            of(0, &zeros, 16_384),
-            [(0..12_288, true), (12_288..16_384, false)]
-        );
+        assert_eq!(of(0, &zeros, 16_384), [(0..12_288, true), (12_288..16_384, false)]);
         // Bytes that begin in the middle of a block.
         assert_eq!(of(100, &zeros, 1 << 20), [(0..16_384, true)]);
         let mut mixed = zeros.clone();
         mixed[5_000] = 1;
-        assert_eq!(
-            of(0, &mixed, 1 << 20),
-            [(0..4_096, true), (4_096..8_192, false), (8_192..16_384, true)]
-        );
+        assert_eq!(of(0, &mixed, 1 << 20), [(0..4_096, true), (4_096..8_192, false), (8_192..16_384, true)]);
         assert_eq!(of(0, &[], 1 << 20), []);
         assert_eq!(of(0, &[0], 1), [(0..1, false)]);
     }

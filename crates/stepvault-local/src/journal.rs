@@ -82,10 +82,7 @@ impl Header {
             Error::at(ErrorKind::NotFound, "cannot open the journal", &path)
                 .because("the step is not sealed here")
         })?;
-        Ok(Self {
-            format: FORMAT,
-            seal_sha256: Sha256Digest::of(&seal),
-        })
+        Ok(Self { format: FORMAT, seal_sha256: Sha256Digest::of(&seal) })
     }
 }
 
@@ -126,37 +123,16 @@ impl JournalState {
     fn take(&mut self, record: JournalRecord) {
         match record {
             JournalRecord::UploadStarted { path, upload } => {
-                self.files.insert(
-                    path,
-                    FileProgress {
-                        upload: Some(upload),
-                        ..FileProgress::default()
-                    },
-                );
+                self.files.insert(path, FileProgress { upload: Some(upload), ..FileProgress::default() });
             }
-            JournalRecord::PartDone {
-                path,
-                index,
-                tag,
-                digest,
-            } => {
-                self.files
-                    .entry(path)
-                    .or_default()
-                    .parts
-                    .insert(index, PartProgress { tag, digest });
+            JournalRecord::PartDone { path, index, tag, digest } => {
+                self.files.entry(path).or_default().parts.insert(index, PartProgress { tag, digest });
             }
             JournalRecord::FileForgotten { path } => {
                 self.files.remove(&path);
             }
             JournalRecord::FileDone { path, parts } => {
-                self.files.insert(
-                    path,
-                    FileProgress {
-                        done: Some(parts),
-                        ..FileProgress::default()
-                    },
-                );
+                self.files.insert(path, FileProgress { done: Some(parts), ..FileProgress::default() });
             }
         }
     }
@@ -203,15 +179,8 @@ impl Journal {
         let path = vault.journal_path(run, id, remote);
         let file = File::from(open(vault, &path)?);
         let (state, good_bytes) = read(&path, &header)?;
-        file.set_len(good_bytes)
-            .at("cannot truncate the journal", &path)?;
-        let journal = Self {
-            path,
-            tail: Mutex::new(Tail {
-                file,
-                length_bytes: good_bytes,
-            }),
-        };
+        file.set_len(good_bytes).at("cannot truncate the journal", &path)?;
+        let journal = Self { path, tail: Mutex::new(Tail { file, length_bytes: good_bytes }) };
         if good_bytes == 0 {
             journal.write_line(&header)?;
         }

@@ -38,10 +38,8 @@ pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
         .map(|end| bytes.split_at(end))
         .filter(|(record, end)| digest_line(record).as_bytes() == *end);
     let Some((record, _)) = record else {
-        return Err(
-            Error::at(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT), path)
-                .because("its digest does not match its content"),
-        );
+        return Err(Error::at(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT), path)
+            .because("its digest does not match its content"));
     };
     decode(record, &path.display().to_string()).map(Some)
 }

@@ -23,10 +23,8 @@ impl Vault {
     /// of all sealed steps durable, because the process may have died between a rename and its sync.
     pub fn clean_leftovers(&self, lock: &VaultLock) -> Result<Leftovers> {
         if !lock.is_of(self.root()) {
-            return Err(
-                Error::at(ErrorKind::Refused, "cannot clean the vault", self.root())
-                    .because("the lock that is held belongs to another vault"),
-            );
+            return Err(Error::at(ErrorKind::Refused, "cannot clean the vault", self.root())
+                .because("the lock that is held belongs to another vault"));
         }
         let mut leftovers = Leftovers::default();
         for area in ["staging", "trash"] {

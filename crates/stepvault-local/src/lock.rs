@@ -61,10 +61,7 @@ impl VaultLock {
             held("cannot lock the vault", &path)
                 .hint("let it finish, or end it: the lock goes with it and never needs to be removed by hand")
         })?;
-        Ok(Self {
-            vault: vault.to_path_buf(),
-            lock,
-        })
+        Ok(Self { vault: vault.to_path_buf(), lock })
     }
 
     /// Returns whether the lock still excludes others, that is, whether its file still has its name. The file may have
@@ -86,10 +83,7 @@ impl VaultLock {
 
 /// Returns the error for a lock that another process holds, with the process ID from the lock file.
 pub(crate) fn held(what: &str, path: &Path) -> Error {
-    let holder = read_bounded(path, 32)
-        .ok()
-        .flatten()
-        .and_then(|bytes| String::from_utf8(bytes).ok());
+    let holder = read_bounded(path, 32).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok());
     let holder = holder.and_then(|text| text.trim().parse::<u32>().ok());
     let who = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
     Error::at(ErrorKind::Held, what, path).because(format!("{who} holds it"))
@@ -120,10 +114,7 @@ fn acquire(path: &Path, operation: FlockOperation) -> Result<Option<Lock>> {
         // A lock on a file that has lost its name excludes nobody.
         if lock.has_name(path).unwrap_or(false) {
             // The process ID is for messages only; a full disk must not prevent locking.
-            let _ = lock
-                .0
-                .set_len(0)
-                .and_then(|()| writeln!(lock.0, "{}", std::process::id()));
+            let _ = lock.0.set_len(0).and_then(|()| writeln!(lock.0, "{}", std::process::id()));
             return Ok(Some(lock));
         }
     }
@@ -195,10 +186,7 @@ mod tests {
     fn a_program_that_is_started_gets_no_lock() {
         let place = tempfile::tempdir().unwrap();
         let lock = take(&place.path().join("lock")).unwrap().unwrap();
-        assert_eq!(
-            rustix::io::fcntl_getfd(&lock.0).unwrap(),
-            rustix::io::FdFlags::CLOEXEC
-        );
+        assert_eq!(rustix::io::fcntl_getfd(&lock.0).unwrap(), rustix::io::FdFlags::CLOEXEC);
     }
 
     #[test]

@@ -54,11 +54,7 @@ pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
     }
     let skipped_bytes = facts.len().saturating_sub(most_bytes);
     file.seek(SeekFrom::Start(skipped_bytes)).map_err(fault)?;
-    Ok(OpenLog {
-        file,
-        skipped_bytes,
-        written_at: survey::mtime(&facts),
-    })
+    Ok(OpenLog { file, skipped_bytes, written_at: survey::mtime(&facts) })
 }
 
 /// Returns the kernel's log lines of the last `within`, one per line, or the reason why the log cannot be read.
@@ -134,10 +130,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let missing = open(&place.path().join("none"), 1).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::Usage);
-        assert!(
-            missing.to_string().ends_with("none: it does not exist"),
-            "{missing}"
-        );
+        assert!(missing.to_string().ends_with("none: it does not exist"), "{missing}");
         let pipe = place.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
@@ -164,10 +157,7 @@ mod tests {
     #[test]
     fn records_of_the_kernel_are_understood() {
         let record = b"6,339,5140900,-;Out of memory: Killed process 1; x\n SUBSYSTEM=x\n";
-        assert_eq!(
-            message(record),
-            Some((5, &b"Out of memory: Killed process 1; x"[..]))
-        );
+        assert_eq!(message(record), Some((5, &b"Out of memory: Killed process 1; x"[..])));
         for bad in [&b""[..], b";", b"6,3,x,-;y", b"6,3;y", b"\xff,\xff,\xff;y"] {
             assert_eq!(message(bad), None);
         }

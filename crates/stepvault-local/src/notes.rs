@@ -22,12 +22,8 @@ impl Vault {
     pub fn write_note(&self, run: &RunName, key: &str, bytes: &[u8]) -> Result<()> {
         let path = self.note_path(run, key)?;
         if bytes.len() as u64 > MAX_NOTE_BYTES {
-            return Err(
-                Error::at(ErrorKind::Usage, "cannot store the note", &path).because(format!(
-                    "it has {} bytes, more than {MAX_NOTE_BYTES}",
-                    bytes.len()
-                )),
-            );
+            return Err(Error::at(ErrorKind::Usage, "cannot store the note", &path)
+                .because(format!("it has {} bytes, more than {MAX_NOTE_BYTES}", bytes.len())));
         }
         self.create_directories(durable::parent_of(&path))?;
         durable::replace(&path, bytes)

@@ -21,14 +21,8 @@ pub fn oom_kills() -> Option<OomKills> {
 }
 
 fn kills(group: &Group) -> Option<OomKills> {
-    let kills = group
-        .line(group.names.events, "oom_kill")
-        .filter(|kills| *kills > 0)?;
-    Some(OomKills {
-        file: group.directory.join(group.names.events),
-        kills,
-        limit_bytes: group.limit_bytes(),
-    })
+    let kills = group.line(group.names.events, "oom_kill").filter(|kills| *kills > 0)?;
+    Some(OomKills { file: group.directory.join(group.names.events), kills, limit_bytes: group.limit_bytes() })
 }
 
 #[cfg(test)]

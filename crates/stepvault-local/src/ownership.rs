@@ -160,10 +160,7 @@ pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>
     let file = rustix::fs::openat(&found.parent, &found.name, flags, Mode::empty()).map_err(fault)?;
     examiner.check_end(path, &rustix::fs::fstat(&file).map_err(fault)?)?;
     let mut bytes = Vec::new();
-    File::from(file)
-        .take(max_bytes.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .at("cannot read", path)?;
+    File::from(file).take(max_bytes.saturating_add(1)).read_to_end(&mut bytes).at("cannot read", path)?;
     if bytes.len() as u64 > max_bytes {
         return Err(Error::at(ErrorKind::Usage, "cannot read", path)
             .because(format!("it has more than {max_bytes} bytes")));
@@ -173,11 +170,7 @@ pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>
 
 impl Examiner {
     fn new(guarded: Guarded, parents: Parents) -> Self {
-        Self {
-            user: rustix::process::geteuid().as_raw(),
-            guarded,
-            parents,
-        }
+        Self { user: rustix::process::geteuid().as_raw(), guarded, parents }
     }
 
     /// Walks from the root to the end of `path`, through links. Returns what is there, if anything, and the first
@@ -268,9 +261,7 @@ impl Examiner {
         if !is_fuse {
             return None;
         }
-        let mounts = read_bounded(Path::new("/proc/self/mountinfo"), MAX_ACCOUNTS_BYTES)
-            .ok()
-            .flatten()?;
+        let mounts = read_bounded(Path::new("/proc/self/mountinfo"), MAX_ACCOUNTS_BYTES).ok().flatten()?;
         let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
         fuse_user(&mounts, device).filter(|user| !self.trusts(*user))
     }
@@ -401,14 +392,10 @@ fn components(path: &Path) -> VecDeque<OsString> {
 fn fuse_user(mounts: &[u8], (major, minor): (u32, u32)) -> Option<u32> {
     let device = format!("{major}:{minor}");
     let mounts = String::from_utf8_lossy(mounts);
-    let of_device = mounts
-        .lines()
-        .find(|line| line.split(' ').nth(2) == Some(device.as_str()))?;
+    let of_device = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device.as_str()))?;
     let (_, filesystem) = of_device.split_once(" - ")?;
     let options = filesystem.split(' ').nth(2)?;
-    let user = options
-        .split(',')
-        .find_map(|option| option.strip_prefix("user_id="))?;
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id="))?;
     user.parse().ok()
 }
 
@@ -449,13 +436,10 @@ fn has_no_other_member(group: u32, user: u32, users: &[u8], groups: &[u8]) -> bo
         }
     }
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
-    let mut of_group = groups
-        .lines()
-        .map(fields)
-        .filter_map(|fields| match fields.as_slice() {
-            [_, _, group_id, members, ..] if group_id.parse() == Ok(group) => Some(members.clone()),
-            _ => None,
-        });
+    let mut of_group = groups.lines().map(fields).filter_map(|fields| match fields.as_slice() {
+        [_, _, group_id, members, ..] if group_id.parse() == Ok(group) => Some(members.clone()),
+        _ => None,
+    });
     of_group.all(|members| {
         let mut names = members.split(',').map(str::trim).filter(|name| !name.is_empty());
         names.all(|name| own_names.iter().any(|own| own == name))
@@ -508,10 +492,7 @@ mod tests {
             set_mode(&directory, mode);
             let told = refused(&directory);
             assert!(told.contains("it can be written to by every user"), "{told}");
-            assert!(
-                told.contains(&format!("run chmod go-w {}", directory.display())),
-                "{told}"
-            );
+            assert!(told.contains(&format!("run chmod go-w {}", directory.display())), "{told}");
         }
         set_mode(&directory, 0o700);
         let above = place.path().join("a");
@@ -519,9 +500,7 @@ mod tests {
         let told = refused(&directory);
         assert!(told.contains("/a can be written to by every user"), "{told}");
         assert!(told.contains("local.allow-shared-parents = true"), "{told}");
-        open_directory(&directory, Guarded::Vault, Parents::Shared)
-            .unwrap()
-            .unwrap();
+        open_directory(&directory, Guarded::Vault, Parents::Shared).unwrap().unwrap();
         // In a sticky directory no user can replace another user's files.
         set_mode(&above, 0o1777);
         vault(&directory).unwrap().unwrap();
@@ -541,19 +520,14 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         chown(&directory, Some(SOMEBODY), None).unwrap();
         let told = refused(&directory);
-        assert!(
-            told.contains("it belongs to user 4711, who could plant a checkpoint"),
-            "{told}"
-        );
+        assert!(told.contains("it belongs to user 4711, who could plant a checkpoint"), "{told}");
         assert!(told.contains("setpriv --reuid=4711"), "{told}");
         // Not even where the users who can write above are trusted.
         open_directory(&directory, Guarded::Vault, Parents::Shared).unwrap_err();
         chown(&directory, Some(0), None).unwrap();
         chown(place.path().join("a"), Some(SOMEBODY), None).unwrap();
         assert!(refused(&directory).contains("/a belongs to user 4711"));
-        open_directory(&directory, Guarded::Vault, Parents::Shared)
-            .unwrap()
-            .unwrap();
+        open_directory(&directory, Guarded::Vault, Parents::Shared).unwrap().unwrap();
     }
 
     #[test]
@@ -612,10 +586,7 @@ mod tests {
         assert!(is_private(users, b"me:x:1000:me\n"));
         assert!(!is_private(users, b"me:x:1000:me,you\n"));
         assert!(!is_private(users, b"me:x:1000:\nalias:x:1000:you\n"));
-        assert!(!is_private(
-            b"me:x:1000:1000\nyou:x:1001:1000:\n",
-            b"me:x:1000:\n"
-        ));
+        assert!(!is_private(b"me:x:1000:1000\nyou:x:1001:1000:\n", b"me:x:1000:\n"));
         // Defined by a directory service, or in a container without lists.
         assert!(is_private(b"", b""));
         assert!(is_private_group(ROOT, 1000));

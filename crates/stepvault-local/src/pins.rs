@@ -18,12 +18,7 @@ impl Vault {
         self.create_directories(durable::parent_of(&path))?;
         durable::replace(
             &path,
-            &encode(&Pin {
-                format: FORMAT,
-                run: run.clone(),
-                id,
-                note: note.to_owned(),
-            })?,
+            &encode(&Pin { format: FORMAT, run: run.clone(), id, note: note.to_owned() })?,
         )
     }
 
@@ -36,9 +31,8 @@ impl Vault {
     /// continue.
     pub fn pins(&self, run: &RunName) -> Result<Vec<Pin>> {
         let mut pins = Vec::new();
-        for path in entries(&self.run_directory(run).join("pins"))?
-            .into_iter()
-            .filter(|path| !is_temporary(path))
+        for path in
+            entries(&self.run_directory(run).join("pins"))?.into_iter().filter(|path| !is_temporary(path))
         {
             // Unpinned meanwhile.
             let Some(pin) = read_record::<Pin>(&path)? else {
@@ -56,8 +50,6 @@ impl Vault {
     }
 
     fn pin_path(&self, run: &RunName, id: StepId) -> PathBuf {
-        self.run_directory(run)
-            .join("pins")
-            .join(format!("{}.json", id.label()))
+        self.run_directory(run).join("pins").join(format!("{}.json", id.label()))
     }
 }

@@ -59,11 +59,7 @@ impl Staging {
             put.push(moved);
         }
         take_down.reverse();
-        Ok(MemberMoves {
-            directory,
-            take_down,
-            put,
-        })
+        Ok(MemberMoves { directory, take_down, put })
     }
 
     /// Returns the outermost missing path among `member` and its ancestors, or `None` when all exist.
@@ -76,9 +72,7 @@ impl Staging {
                 Err(error) => return Err(errors::io(WHAT, &self.target.join(above), error)),
             }
         }
-        let there = directory
-            .parent_of(member)
-            .and_then(|parent| Facts::at(parent, name_of(member)));
+        let there = directory.parent_of(member).and_then(|parent| Facts::at(parent, name_of(member)));
         match there {
             Ok(Some(_)) => Ok(None),
             Ok(None) | Err(Errno::NOENT) => Ok(Some(member.clone())),
@@ -134,10 +128,8 @@ impl Staging {
     fn put(&self, directory: &Beneath, path: &RelativePath, entry: Option<&DirectoryEntry>) -> Result<()> {
         let place = self.target.join(path);
         let fault = |error: Errno| errors::io(WHAT, &place, error);
-        let (from, to) = (
-            self.data.parent_of(path).map_err(fault)?,
-            directory.parent_of(path).map_err(fault)?,
-        );
+        let (from, to) =
+            (self.data.parent_of(path).map_err(fault)?, directory.parent_of(path).map_err(fault)?);
         let held = entry.map(|_| self.data.directory(Some(path.as_str())));
         let held = held.transpose().map_err(fault)?;
         let name = name_of(path);

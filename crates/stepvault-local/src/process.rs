@@ -19,11 +19,7 @@ pub fn boot() -> Option<String> {
 
 /// Returns the process with this ID, or `None` when it does not exist or the kernel does not report it.
 pub fn identify(id: u32) -> Option<Process> {
-    Some(Process {
-        boot: boot()?,
-        id,
-        started_ticks: field(&id.to_string(), STARTED)?.parse().ok()?,
-    })
+    Some(Process { boot: boot()?, id, started_ticks: field(&id.to_string(), STARTED)?.parse().ok()? })
 }
 
 /// Returns the parent of the process with this ID, or `None` when the kernel does not report it.
@@ -73,11 +69,7 @@ pub fn end(process: &Process, grace: Duration) -> bool {
     let leads = field(&number, GROUP).as_ref() == Some(&number);
     let is_gone = || !(is_running(process) || leads && group_is_running(process.id));
     for (signal, time) in [(Signal::TERM, grace), (Signal::KILL, KILLED_WITHIN)] {
-        let sent = if leads {
-            kill_process_group(id, signal)
-        } else {
-            kill_process(id, signal)
-        };
+        let sent = if leads { kill_process_group(id, signal) } else { kill_process(id, signal) };
         if let Err(error) = sent {
             tracing::debug!(%error, ?signal, "cannot signal process {number}");
         }
@@ -102,14 +94,8 @@ mod tests {
     fn a_process_is_told_from_a_later_one_of_its_number() {
         let own = identify(std::process::id()).unwrap();
         assert!(is_running(&own));
-        let earlier = Process {
-            started_ticks: own.started_ticks - 1,
-            ..own.clone()
-        };
-        let other_boot = Process {
-            boot: "another".to_owned(),
-            ..own
-        };
+        let earlier = Process { started_ticks: own.started_ticks - 1, ..own.clone() };
+        let other_boot = Process { boot: "another".to_owned(), ..own };
         assert!(!is_running(&earlier) && !is_running(&other_boot));
     }
 

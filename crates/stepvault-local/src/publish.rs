@@ -30,9 +30,7 @@ impl Staging {
     /// `Conflict` when something is at the target and `existing` is `Refuse`; `Failed` when a file that was opened was
     /// not finished. Staged files are kept for another attempt.
     pub fn finish(self, shape: Shape, directories: &[DirectoryEntry], existing: Existing) -> Result<()> {
-        let moves = (!self.members.is_empty())
-            .then(|| self.plan_members(existing))
-            .transpose()?;
+        let moves = (!self.members.is_empty()).then(|| self.plan_members(existing)).transpose()?;
         for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
             for ancestor in path.ancestors() {
                 self.make_directory(&RelativePath::new(ancestor)?)?;
@@ -43,20 +41,16 @@ impl Staging {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
         let tree = tree::scan(&self.work.path.join(DATA))?;
         self.check_complete(&tree, shape)?;
-        let listed: BTreeMap<_, _> = directories
-            .iter()
-            .map(|entry| (entry.path.as_ref(), entry))
-            .collect();
+        let listed: BTreeMap<_, _> = directories.iter().map(|entry| (entry.path.as_ref(), entry)).collect();
         let renamed = moves.as_ref().map(|moves| MemberSet::new(&moves.put));
         // Deepest first: a change below a directory updates that directory's own time.
         for present in tree.directories.iter().rev() {
             let path = present.path.as_ref();
             // A directory that only leads to the paths of a step stays here and must be writable until the end.
             let (is_moved, is_placed) = match &renamed {
-                Some(renamed) => (
-                    path.is_some_and(|path| renamed.has(path)),
-                    path.is_some_and(|path| renamed.holds(path)),
-                ),
+                Some(renamed) => {
+                    (path.is_some_and(|path| renamed.has(path)), path.is_some_and(|path| renamed.holds(path)))
+                }
                 None => (path.is_none(), shape == Shape::Directory),
             };
             let entry = listed.get(&path).copied().filter(|_| is_placed);
@@ -90,11 +84,8 @@ impl Staging {
         for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
             wanted.extend(path.ancestors().chain([path.as_str()]));
         }
-        let files = tree
-            .files
-            .iter()
-            .map(|file| &file.path)
-            .chain(tree.symlinks.iter().map(|link| &link.path));
+        let files =
+            tree.files.iter().map(|file| &file.path).chain(tree.symlinks.iter().map(|link| &link.path));
         let stray_files = files.filter(|path| !progress.contains_key(*path));
         let stray_directories = tree
             .directories
@@ -115,11 +106,8 @@ impl Staging {
     /// Checks that every file was finished and is still the same file.
     fn check_complete(&self, tree: &Tree, shape: Shape) -> Result<()> {
         let fault = |why: String| Error::at(ErrorKind::Failed, WHAT, &self.target).because(why);
-        let mut present: BTreeMap<&RelativePath, Option<u64>> = tree
-            .files
-            .iter()
-            .map(|file| (&file.path, Some(file.inode)))
-            .collect();
+        let mut present: BTreeMap<&RelativePath, Option<u64>> =
+            tree.files.iter().map(|file| (&file.path, Some(file.inode))).collect();
         present.extend(tree.symlinks.iter().map(|link| (&link.path, None)));
         for (path, finished) in self.progress.lock().iter() {
             let Some(inode) = finished else {
@@ -127,16 +115,10 @@ impl Staging {
             };
             match present.get(path) {
                 None => {
-                    return Err(fault(format!(
-                        "{path} has vanished from {}",
-                        self.work.path.display()
-                    )));
+                    return Err(fault(format!("{path} has vanished from {}", self.work.path.display())));
                 }
                 Some(Some(there)) if there != inode => {
-                    return Err(fault(format!(
-                        "{path} was replaced in {}",
-                        self.work.path.display()
-                    )));
+                    return Err(fault(format!("{path} was replaced in {}", self.work.path.display())));
                 }
                 Some(_) => {}
             }
@@ -159,22 +141,13 @@ impl Staging {
         is_moved: bool,
     ) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
-        let directory = self
-            .data
-            .directory(path.map(RelativePath::as_str))
-            .map_err(fault)?;
+        let directory = self.data.directory(path.map(RelativePath::as_str)).map_err(fault)?;
         if let Some(entry) = entry {
             // A directory that its owner cannot write cannot be moved. A directory to be moved gets its own mode after
             // the move.
             let movable = if is_moved { 0o700 } else { 0 };
             let mode = entry.mode | movable;
-            self.give_mode_and_time(
-                directory.as_fd(),
-                &DirectoryEntry {
-                    mode,
-                    ..entry.clone()
-                },
-            )?;
+            self.give_mode_and_time(directory.as_fd(), &DirectoryEntry { mode, ..entry.clone() })?;
         }
         rustix::fs::fsync(&directory).map_err(fault)
     }

@@ -108,10 +108,7 @@ impl RankTurn {
             && now.seconds_since(found.finished_at) <= (waited + COUNTS_FOR).as_secs();
         let is_for_this_rank = is_recent
             && (&found.request, &found.launcher) == (&self.request, launcher)
-            && found
-                .ranks
-                .iter()
-                .all(|other| other != rank && process::is_running(other));
+            && found.ranks.iter().all(|other| other != rank && process::is_running(other));
         if !is_for_this_rank {
             return Ok(None);
         }
@@ -180,10 +177,7 @@ mod tests {
         drop(second_rank);
         assert_eq!(result(third, "newest"), None);
 
-        take(third, "newest")
-            .unwrap()
-            .finish("step 2".to_owned())
-            .unwrap();
+        take(third, "newest").unwrap().finish("step 2".to_owned()).unwrap();
         assert_eq!(result(first, "newest").as_deref(), Some("step 2"));
 
         let path = vault.root().join(RESULT);

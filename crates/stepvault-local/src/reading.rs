@@ -9,11 +9,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 /// Waits before each retry. A longer failure is an outage, which the caller must handle.
-const WAITS: [Duration; 3] = [
-    Duration::from_millis(20),
-    Duration::from_millis(100),
-    Duration::from_millis(400),
-];
+const WAITS: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(400)];
 
 /// Runs `read` and retries it while it fails for a reason that may be transient. Returns the last error if it does not
 /// succeed. Blocks for at most half a second besides the time that `read` takes.

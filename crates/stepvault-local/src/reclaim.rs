@@ -27,9 +27,7 @@ impl SealedStep {
         links
             .into_values()
             .filter(|(own, all, _)| own >= all)
-            .fold(0, |sum, (_, _, blocks)| {
-                sum.saturating_add(blocks.saturating_mul(BLOCK_BYTES))
-            })
+            .fold(0, |sum, (_, _, blocks)| sum.saturating_add(blocks.saturating_mul(BLOCK_BYTES)))
     }
 
     /// Returns whether blocks of its files may be shared with the trainer's files.

@@ -57,10 +57,7 @@ fn open<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<
             // refers to the directory itself, whatever has its name by now.
             let named =
                 rustix::fs::openat(parent, name, OFlags::PATH.union(DIRECTORY_ITSELF), Mode::empty())?;
-            rustix::fs::chmod(
-                format!("/proc/self/fd/{}", named.as_raw_fd()),
-                Mode::from_raw_mode(0o700),
-            )?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", named.as_raw_fd()), Mode::from_raw_mode(0o700))?;
             rustix::fs::openat(parent, name, DIRECTORY_ITSELF, Mode::empty())
         }
         done => done,
@@ -98,11 +95,7 @@ mod tests {
     fn what_its_owner_may_not_read_or_write_goes_too() {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
-        for directory in [
-            "removed/closed/inner",
-            "removed/not readable",
-            "removed/not writable",
-        ] {
+        for directory in ["removed/closed/inner", "removed/not readable", "removed/not writable"] {
             fs::create_dir_all(at(directory)).unwrap();
             fs::write(at(directory).join("file"), "").unwrap();
         }
@@ -117,10 +110,7 @@ mod tests {
                 let mut sets = capabilities(None).unwrap();
                 sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
                 set_capabilities(None, sets).unwrap();
-                assert!(
-                    fs::read_dir(at("removed/closed")).is_err(),
-                    "modes stop nobody here"
-                );
+                assert!(fs::read_dir(at("removed/closed")).is_err(), "modes stop nobody here");
                 tree(&at("removed")).unwrap();
             });
         });

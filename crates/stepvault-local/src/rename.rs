@@ -16,30 +16,19 @@ pub(crate) struct Place<'a> {
 impl<'a> Place<'a> {
     /// Returns a name in an open directory.
     pub(crate) fn new(directory: &'a impl AsFd, name: &'a (impl AsRef<Path> + ?Sized)) -> Self {
-        Self {
-            directory: directory.as_fd(),
-            name: name.as_ref(),
-        }
+        Self { directory: directory.as_fd(), name: name.as_ref() }
     }
 
     /// Returns a path relative to the working directory.
     pub(crate) fn path(path: &'a Path) -> Self {
-        Self {
-            directory: CWD,
-            name: path,
-        }
+        Self { directory: CWD, name: path }
     }
 }
 
 /// Renames `from` to `to`. Fails with `EXIST` when `to` exists.
 pub(crate) fn no_replace(from: Place<'_>, to: Place<'_>) -> Result<()> {
-    match rustix::fs::renameat_with(
-        from.directory,
-        from.name,
-        to.directory,
-        to.name,
-        RenameFlags::NOREPLACE,
-    ) {
+    match rustix::fs::renameat_with(from.directory, from.name, to.directory, to.name, RenameFlags::NOREPLACE)
+    {
         Err(error) if lacks_flags(error) => no_replace_by_other_means(from, to),
         done => done,
     }
@@ -118,14 +107,8 @@ mod tests {
             fs::write(at("old"), "old").unwrap();
             fs::create_dir(at("new.d")).unwrap();
             fs::create_dir(at("old.d")).unwrap();
-            assert_eq!(
-                rename(Place::path(&at("new")), Place::path(&at("old"))),
-                Err(Errno::EXIST)
-            );
-            assert_eq!(
-                rename(Place::path(&at("new.d")), Place::path(&at("old.d"))),
-                Err(Errno::EXIST)
-            );
+            assert_eq!(rename(Place::path(&at("new")), Place::path(&at("old"))), Err(Errno::EXIST));
+            assert_eq!(rename(Place::path(&at("new.d")), Place::path(&at("old.d"))), Err(Errno::EXIST));
             assert_eq!(fs::read(at("old")).unwrap(), b"old");
             rename(Place::path(&at("new")), Place::path(&at("free"))).unwrap();
             rename(Place::path(&at("new.d")), Place::path(&at("free.d"))).unwrap();

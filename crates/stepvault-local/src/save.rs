@@ -113,10 +113,7 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     // Needed for an existing directory too: its creator may have been killed before the name was on disk.
     durable::fsync_directory(&own)?;
     abandoned::clear_saves(&area, &own, &area.join(COMMIT_LOCK));
-    Ok(StagedSave {
-        path,
-        target: directory.join(request.name),
-    })
+    Ok(StagedSave { path, target: directory.join(request.name) })
 }
 
 /// A staged step that is being committed. Holds a lock, so that commits move the link to the newest step in order.
@@ -155,12 +152,7 @@ impl Save {
         if name != record.name.as_str() {
             return Err(unknown());
         }
-        Ok(Self {
-            _lock: lock::wait_for(&area.join(COMMIT_LOCK))?,
-            staged: own.join(name),
-            record,
-            own,
-        })
+        Ok(Self { _lock: lock::wait_for(&area.join(COMMIT_LOCK))?, staged: own.join(name), record, own })
     }
 
     /// Returns the step's number.
@@ -321,11 +313,7 @@ impl Save {
     }
 
     fn write_outcome(&self, inode: u64, finished: bool) -> Result<()> {
-        let outcome = SaveOutcome {
-            format: FORMAT,
-            inode,
-            finished,
-        };
+        let outcome = SaveOutcome { format: FORMAT, inode, finished };
         durable::replace(&self.own.join(OUTCOME), &encode(&outcome)?)
     }
 

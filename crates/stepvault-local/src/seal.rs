@@ -87,9 +87,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     }
     let completes = request.completes.as_ref();
     let missing = completes.map(|before| missing(before, &tree)).transpose()?;
-    let whole = missing
-        .as_ref()
-        .map_or_else(|| tree.clone(), |missing| tree.joined(missing));
+    let whole = missing.as_ref().map_or_else(|| tree.clone(), |missing| tree.joined(missing));
     // Both are directories: a file that lost something is gone.
     check_fits(request, &whole)?;
     let staging = Unfinished::create(vault)?;
@@ -116,10 +114,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     barrier.sync(&data, files, record.directories.iter())?;
     durable::create_new(&staging.path.join(SEAL), &kept::with_digest(bytes))?;
     staging.publish(vault, &destination)?;
-    Ok(Sealed {
-        step: SealedStep::new(destination, record),
-        source: after,
-    })
+    Ok(Sealed { step: SealedStep::new(destination, record), source: after })
 }
 
 /// Lists the checkpoint again. A missing source counts as changed.
@@ -204,10 +199,7 @@ fn snapshot_all(checkpoint: &Checkpoint, tree: &Tree, staging: &Path) -> Result<
     let own_name = RelativePath::new(checkpoint.name.as_str())?;
     let source = parent_of(&checkpoint.source);
     let mut snapshot = Snapshot::new(source, &root, checkpoint.links, tree)?;
-    Ok((
-        snapshot.take_all(tree, Some(&own_name))?,
-        root.join(&checkpoint.name),
-    ))
+    Ok((snapshot.take_all(tree, Some(&own_name))?, root.join(&checkpoint.name)))
 }
 
 /// Returns what a checkpoint lacks of an earlier revision: as recorded, and as it is in the vault now.
@@ -245,9 +237,7 @@ fn record_of(
     }
     let mut files = Vec::with_capacity(tree.files.len());
     for (file, copy) in tree.files.iter().zip(&taken.files) {
-        let how = snapshotted
-            .get(&file.path)
-            .ok_or_else(|| changed(file.path.as_str()))?;
+        let how = snapshotted.get(&file.path).ok_or_else(|| changed(file.path.as_str()))?;
         let moved = how.method == SnapshotMethod::HardLink && copy.inode != file.inode;
         let same_path = tree.shape == Shape::File || copy.path == file.path;
         if moved || !same_path || (copy.size_bytes, copy.mtime) != (file.size_bytes, file.mtime) {
@@ -303,10 +293,7 @@ struct Unfinished {
 
 impl Unfinished {
     fn create(vault: &Vault) -> Result<Self> {
-        let unfinished = Self {
-            path: vault.fresh_place("staging")?,
-            published: false,
-        };
+        let unfinished = Self { path: vault.fresh_place("staging")?, published: false };
         vault.create_directories(&unfinished.path)?;
         Ok(unfinished)
     }

@@ -182,9 +182,9 @@ impl SealRecord {
         let own = |method| self.files.iter().filter(move |file| file.method == method);
         let copies = own(SnapshotMethod::Copy);
         Taken {
-            bytes: copies.clone().fold(0, |sum, file| {
-                sum.saturating_add(file.size_bytes.saturating_sub(file.hole_bytes))
-            }),
+            bytes: copies
+                .clone()
+                .fold(0, |sum, file| sum.saturating_add(file.size_bytes.saturating_sub(file.hole_bytes))),
             files: (copies.count() + own(SnapshotMethod::Reflink).count() + self.symlinks.len()) as u64,
             directories: self.directories.len() as u64,
         }
@@ -192,16 +192,12 @@ impl SealRecord {
 
     /// Returns the number of bytes of all files.
     pub fn data_bytes(&self) -> u64 {
-        self.files
-            .iter()
-            .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
     /// Returns the nodes whose parts make up the step.
     pub fn nodes(&self) -> NodeSet {
-        self.nodes
-            .clone()
-            .unwrap_or_else(|| NodeSet::alone(self.node.clone()))
+        self.nodes.clone().unwrap_or_else(|| NodeSet::alone(self.node.clone()))
     }
 
     /// Returns whether the attempt is still provisional. Nothing of the step is sent before it is determined.
@@ -220,30 +216,21 @@ impl SealRecord {
             return self.files.iter().collect();
         }
         let share = own_share(&self.paths_and_sizes(), &self.nodes(), &self.node);
-        self.files
-            .iter()
-            .filter(|file| share.contains(&file.path))
-            .collect()
+        self.files.iter().filter(|file| share.contains(&file.path)).collect()
     }
 
     /// Returns the bytes of the files that this node sends.
     pub fn own_bytes(&self) -> u64 {
-        self.own_files()
-            .iter()
-            .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+        self.own_files().iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
     /// Returns a digest of a shared directory that must be equal on all nodes.
     pub fn shared_tree_sha256(&self) -> Option<Sha256Digest> {
-        self.shared
-            .then(|| tree_sha256(&self.paths_and_sizes(), &self.symlinks))
+        self.shared.then(|| tree_sha256(&self.paths_and_sizes(), &self.symlinks))
     }
 
     fn paths_and_sizes(&self) -> Vec<(&RelativePath, u64)> {
-        self.files
-            .iter()
-            .map(|file| (&file.path, file.size_bytes))
-            .collect()
+        self.files.iter().map(|file| (&file.path, file.size_bytes)).collect()
     }
 
     /// Returns the manifest of this node's part from the digests of its files.
@@ -290,25 +277,17 @@ impl SealRecord {
             return Err(fault("it has too many entries"));
         }
         let sorted = self.files.windows(2).all(|pair| pair[0].path < pair[1].path)
-            && self
-                .directories
-                .windows(2)
-                .all(|pair| pair[0].path < pair[1].path)
+            && self.directories.windows(2).all(|pair| pair[0].path < pair[1].path)
             && self.symlinks.windows(2).all(|pair| pair[0].path < pair[1].path);
         if !sorted {
-            return Err(fault(
-                "its entries are not sorted by path, or one is listed twice",
-            ));
+            return Err(fault("its entries are not sorted by path, or one is listed twice"));
         }
         if self.files.iter().any(|file| file.hole_bytes > file.size_bytes) {
             return Err(fault("the holes of a file exceed its size"));
         }
         let plain = |mode: u32, mtime: Timestamp| mode & !MODE_MASK == 0 && mtime.is_canonical();
         if !self.files.iter().all(|file| plain(file.mode, file.mtime))
-            || !self
-                .directories
-                .iter()
-                .all(|directory| plain(directory.mode, directory.mtime))
+            || !self.directories.iter().all(|directory| plain(directory.mode, directory.mtime))
         {
             return Err(fault("a mode or time is out of range"));
         }
@@ -336,20 +315,13 @@ impl SealRecord {
             .map(RelativePath::as_str)
             .collect();
         let files = self.files.iter().map(|file| &file.path);
-        let paths = files.chain(self.symlinks.iter().map(|link| &link.path)).chain(
-            self.directories
-                .iter()
-                .filter_map(|directory| directory.path.as_ref()),
-        );
-        if paths
-            .flat_map(RelativePath::ancestors)
-            .all(|directory| listed.contains(directory))
-        {
+        let paths = files
+            .chain(self.symlinks.iter().map(|link| &link.path))
+            .chain(self.directories.iter().filter_map(|directory| directory.path.as_ref()));
+        if paths.flat_map(RelativePath::ancestors).all(|directory| listed.contains(directory)) {
             return Ok(());
         }
-        Err(fault(
-            "an entry lies below something that is not listed as a directory",
-        ))
+        Err(fault("an entry lies below something that is not listed as a directory"))
     }
 }
 
@@ -365,20 +337,12 @@ impl Record for SealRecord {
             return Err(fault("its node is not one of the step's nodes"));
         }
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
-            return Err(fault(
-                "its time is out of range, or a metric is not a finite number",
-            ));
+            return Err(fault("its time is out of range, or a metric is not a finite number"));
         }
         self.check_entries()?;
         self.check_shape()?;
         let files = self.files.iter().map(|file| &file.path);
-        match members::fault(
-            &self.members,
-            self.shape,
-            files,
-            &self.directories,
-            &self.symlinks,
-        ) {
+        match members::fault(&self.members, self.shape, files, &self.directories, &self.symlinks) {
             None => Ok(()),
             Some(why) => Err(fault(&why)),
         }

@@ -13,10 +13,7 @@ fn path(text: &str) -> RelativePath {
 }
 
 fn late(nanoseconds: u32) -> Timestamp {
-    Timestamp {
-        seconds: 0,
-        nanoseconds,
-    }
+    Timestamp { seconds: 0, nanoseconds }
 }
 
 fn node(text: &str) -> NodeName {
@@ -36,18 +33,11 @@ fn file(text: &str, size_bytes: u64) -> SealedFile {
 }
 
 fn directory(text: Option<&str>) -> DirectoryEntry {
-    DirectoryEntry {
-        path: text.map(path),
-        mode: 0o750,
-        mtime: late(999_999_999),
-    }
+    DirectoryEntry { path: text.map(path), mode: 0o750, mtime: late(999_999_999) }
 }
 
 fn link(text: &str, target: &str) -> SymlinkEntry {
-    SymlinkEntry {
-        path: path(text),
-        target: target.to_owned(),
-    }
+    SymlinkEntry { path: path(text), target: target.to_owned() }
 }
 
 fn record() -> SealRecord {
@@ -108,11 +98,7 @@ fn a_seal_is_read_back_as_it_was_written() {
 
 #[test]
 fn what_a_step_takes_is_counted() {
-    let taken = Taken {
-        bytes: 23,
-        files: 3,
-        directories: 3,
-    };
+    let taken = Taken { bytes: 23, files: 3, directories: 3 };
     let mut of_one_link = record();
     of_one_link.symlinks.truncate(1);
     assert_eq!(of_one_link.taken(), taken);
@@ -151,19 +137,13 @@ fn nodes_that_share_a_directory_send_each_file_once_and_saw_the_same() {
     other.files[1].size_bytes += 1;
     assert_ne!(first.shared_tree_sha256(), other.shared_tree_sha256());
     // Each with files of its own.
-    let own = SealRecord {
-        shared: false,
-        ..first
-    };
+    let own = SealRecord { shared: false, ..first };
     assert_eq!((own.own_files().len(), own.shared_tree_sha256()), (2, None));
 }
 
 #[test]
 fn the_manifest_of_a_part_says_what_the_seal_says() {
-    let record = SealRecord {
-        members: vec![path("a")],
-        ..shared("node-1")
-    };
+    let record = SealRecord { members: vec![path("a")], ..shared("node-1") };
     let manifest = record.part_manifest(Vec::new());
     assert_eq!(
         (manifest.format, &manifest.run, manifest.id, &manifest.node),
@@ -173,14 +153,8 @@ fn the_manifest_of_a_part_says_what_the_seal_says() {
         (&manifest.name, manifest.shape, manifest.written_at),
         (&record.name, record.shape, record.written_at)
     );
-    assert_eq!(
-        (&manifest.metrics, &manifest.directories),
-        (&record.metrics, &record.directories)
-    );
-    assert_eq!(
-        (&manifest.symlinks, &manifest.members),
-        (&record.symlinks, &record.members)
-    );
+    assert_eq!((&manifest.metrics, &manifest.directories), (&record.metrics, &record.directories));
+    assert_eq!((&manifest.symlinks, &manifest.members), (&record.symlinks, &record.members));
     assert_eq!(manifest.shared_tree_sha256, record.shared_tree_sha256());
 }
 
@@ -188,25 +162,18 @@ fn the_manifest_of_a_part_says_what_the_seal_says() {
 fn a_seal_that_contradicts_itself_is_refused() {
     let bad: [(&str, Damage<SealRecord>); 14] = [
         ("its format is not known", |all| all.format = 2),
-        (
-            "it must be a single path component other than '.stepvault'",
-            |all| {
-                all.name = ".stepvault".to_owned();
-            },
-        ),
+        ("it must be a single path component other than '.stepvault'", |all| {
+            all.name = ".stepvault".to_owned();
+        }),
         ("its node is not one of the step's nodes", |all| {
             all.nodes = Some(NodeSet::new([node("node-1"), node("node-2")]).unwrap());
         }),
-        (
-            "its time is out of range, or a metric is not a finite number",
-            |all| all.written_at = late(1_000_000_000),
-        ),
-        (
-            "its time is out of range, or a metric is not a finite number",
-            |all| {
-                all.metrics.insert("loss".to_owned(), f64::NAN);
-            },
-        ),
+        ("its time is out of range, or a metric is not a finite number", |all| {
+            all.written_at = late(1_000_000_000);
+        }),
+        ("its time is out of range, or a metric is not a finite number", |all| {
+            all.metrics.insert("loss".to_owned(), f64::NAN);
+        }),
         ("a mode or time is out of range", |all| all.files[1].mode = 0o4640),
         ("a mode or time is out of range", |all| {
             all.files[1].mode = !MODE_MASK;
@@ -251,10 +218,7 @@ fn a_seals_entries_are_sorted_and_each_stands_there_once() {
     ];
     for damage in bad {
         let text = fault_of(record(), damage);
-        assert!(
-            text.ends_with("its entries are not sorted by path, or one is listed twice"),
-            "{text}"
-        );
+        assert!(text.ends_with("its entries are not sorted by path, or one is listed twice"), "{text}");
     }
 }
 
@@ -281,18 +245,12 @@ fn the_length_of_the_manifest_is_known_before_its_digests() {
             .files
             .iter()
             .map(|file| {
-                let part = PartDigest {
-                    size_bytes: file.size_bytes,
-                    ..PartDigest::of(b"x")
-                };
+                let part = PartDigest { size_bytes: file.size_bytes, ..PartDigest::of(b"x") };
                 FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &[part]).unwrap()
             })
             .collect();
         let manifest = all.part_manifest(files);
-        assert_eq!(
-            all.manifest_bytes().unwrap(),
-            encode(&manifest).unwrap().len() as u64
-        );
+        assert_eq!(all.manifest_bytes().unwrap(), encode(&manifest).unwrap().len() as u64);
     }
 }
 
@@ -326,10 +284,7 @@ fn whatever_a_seal_lists_lies_in_a_directory_that_it_lists() {
     ];
     for damage in bad {
         let text = fault_of(record(), damage);
-        assert!(
-            text.ends_with("an entry lies below something that is not listed as a directory"),
-            "{text}"
-        );
+        assert!(text.ends_with("an entry lies below something that is not listed as a directory"), "{text}");
     }
 }
 
@@ -344,58 +299,25 @@ fn the_seal_of_a_single_file_holds_nothing_else() {
     ];
     for damage in bad {
         let text = fault_of(of_one_file(), damage);
-        assert!(
-            text.ends_with("a single-file checkpoint may have no other entry"),
-            "{text}"
-        );
+        assert!(text.ends_with("a single-file checkpoint may have no other entry"), "{text}");
     }
 }
 
 #[test]
 fn a_hard_link_takes_nothing_and_a_reflink_a_file_without_bytes() {
-    let by = |method, size_bytes| SealedFile {
-        method,
-        ..file("x", size_bytes)
-    };
-    let of = |files: &[SealedFile]| {
-        SealRecord {
-            files: files.to_vec(),
-            ..record()
-        }
-        .copied()
-    };
-    let sparse = SealedFile {
-        hole_bytes: 7,
-        ..by(SnapshotMethod::Copy, 10)
-    };
+    let by = |method, size_bytes| SealedFile { method, ..file("x", size_bytes) };
+    let of = |files: &[SealedFile]| SealRecord { files: files.to_vec(), ..record() }.copied();
+    let sparse = SealedFile { hole_bytes: 7, ..by(SnapshotMethod::Copy, 10) };
     assert_eq!(of(&[sparse]).bytes, 3, "holes take nothing");
-    let (linked, cloned, copied) = (
-        by(SnapshotMethod::HardLink, 1_000),
-        by(SnapshotMethod::Reflink, 100),
-        by(SnapshotMethod::Copy, 10),
-    );
+    let (linked, cloned, copied) =
+        (by(SnapshotMethod::HardLink, 1_000), by(SnapshotMethod::Reflink, 100), by(SnapshotMethod::Copy, 10));
     // The record also has two links and three directories.
     for (files, bytes, count) in [
         (vec![linked.clone()], 0, 2),
         (vec![linked.clone(), cloned.clone()], 0, 3),
-        (
-            vec![
-                linked,
-                cloned.clone(),
-                cloned,
-                copied.clone(),
-                copied.clone(),
-                copied,
-            ],
-            30,
-            7,
-        ),
+        (vec![linked, cloned.clone(), cloned, copied.clone(), copied.clone(), copied], 30, 7),
     ] {
-        let taken = Taken {
-            bytes,
-            files: count,
-            directories: 3,
-        };
+        let taken = Taken { bytes, files: count, directories: 3 };
         assert_eq!(of(&files), taken);
     }
 }

@@ -31,15 +31,8 @@ fn tree() -> Tree {
     Tree {
         shape: Shape::Directory,
         files: vec![file("x"), file("y")],
-        directories: vec![DirectoryEntry {
-            path: None,
-            mode: 0o750,
-            mtime: time(100, 0),
-        }],
-        symlinks: vec![SymlinkEntry {
-            path: RelativePath::new("z").unwrap(),
-            target: "x".to_owned(),
-        }],
+        directories: vec![DirectoryEntry { path: None, mode: 0o750, mtime: time(100, 0) }],
+        symlinks: vec![SymlinkEntry { path: RelativePath::new("z").unwrap(), target: "x".to_owned() }],
     }
 }
 
@@ -62,10 +55,7 @@ fn linked(paths: &[&str]) -> SnapshottedFiles {
 
 fn snapshotted<'a>(files: impl IntoIterator<Item = (&'a str, SnapshotMethod)>) -> SnapshottedFiles {
     let of = |(path, method)| {
-        let how = Snapshotted {
-            method,
-            hole_bytes: 0,
-        };
+        let how = Snapshotted { method, hole_bytes: 0 };
         (RelativePath::new(path).unwrap(), how)
     };
     files.into_iter().map(of).collect()
@@ -119,13 +109,8 @@ fn a_single_file_has_the_steps_name_in_the_vault() {
         directories: Vec::new(),
         symlinks: Vec::new(),
     };
-    let record = record_of(
-        &request(),
-        &single("last.ckpt"),
-        &linked(&["last.ckpt"]),
-        &single("step_1"),
-    )
-    .unwrap();
+    let record =
+        record_of(&request(), &single("last.ckpt"), &linked(&["last.ckpt"]), &single("step_1")).unwrap();
     record.check().unwrap();
     assert_eq!(record.files[0].path.as_str(), "step_1");
 }
@@ -134,11 +119,7 @@ fn a_single_file_has_the_steps_name_in_the_vault() {
 fn a_directory_is_shared_by_several_nodes_alone() {
     let place = |nodes| NodePlace::new(NodeName::new("node-0").unwrap(), nodes).unwrap();
     let record = |count: usize, shared| {
-        let writer = Writer {
-            place: place(NodeSet::counted(count).unwrap()),
-            launch: None,
-            shared,
-        };
+        let writer = Writer { place: place(NodeSet::counted(count).unwrap()), launch: None, shared };
         let request = SealRequest { writer, ..request() };
         let record = record_of(&request, &tree(), &linked(&["x", "y"]), &tree()).unwrap();
         (record.shared, record.nodes.map(|nodes| nodes.count()))
@@ -181,12 +162,7 @@ fn a_source_that_is_gone_has_changed_and_one_that_cannot_be_sealed_is_named() {
     let place = tempfile::tempdir().unwrap();
     let error = look_again(&Checkpoint::of_path(&place.path().join("step_1"), "step_1")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SourceChanged);
-    assert!(
-        error
-            .to_string()
-            .ends_with("step_1: it vanished while the step was sealed"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("step_1: it vanished while the step was sealed"), "{error}");
     std::os::unix::fs::symlink("elsewhere", place.path().join("step_1")).unwrap();
     let error = look_again(&Checkpoint::of_path(&place.path().join("step_1"), "step_1")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");

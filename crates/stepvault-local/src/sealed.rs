@@ -89,10 +89,7 @@ pub struct StepScan {
 
 impl SealedStep {
     pub(crate) fn new(directory: PathBuf, record: SealRecord) -> Self {
-        Self {
-            directory,
-            record: Arc::new(record),
-        }
+        Self { directory, record: Arc::new(record) }
     }
 
     /// Returns the step's own directory in the vault.
@@ -178,12 +175,7 @@ impl SealedStep {
         manifest.check()?;
         self.check_own(manifest)?;
         let path = self.directory.join(MANIFEST);
-        let is_kept = |kept: PartManifest| {
-            PartManifest {
-                id: manifest.id,
-                ..kept
-            } == *manifest
-        };
+        let is_kept = |kept: PartManifest| PartManifest { id: manifest.id, ..kept } == *manifest;
         if durable::create_new(&path, &kept::with_digest(encode(manifest)?))? == CreateOutcome::Exists
             && !self.manifest()?.is_some_and(is_kept)
         {
@@ -208,14 +200,9 @@ impl SealedStep {
         if ours {
             return Ok(());
         }
-        Err(
-            Error::new(ErrorKind::Damaged, "the part manifest belongs to another step")
-                .on(self.directory.join(MANIFEST).display())
-                .because(format!(
-                    "it is of {}, {}, node {}",
-                    manifest.run, manifest.id, manifest.node
-                )),
-        )
+        Err(Error::new(ErrorKind::Damaged, "the part manifest belongs to another step")
+            .on(self.directory.join(MANIFEST).display())
+            .because(format!("it is of {}, {}, node {}", manifest.run, manifest.id, manifest.node)))
     }
 
     /// Returns the recorded state of the step on a remote.
@@ -230,12 +217,8 @@ impl SealedStep {
         let path = remote_path(&self.directory, &state.remote);
         // A step that was evicted during its upload must not reappear as a directory without a seal.
         if !self.directory.join(SEAL).exists() {
-            return Err(Error::at(
-                ErrorKind::NotFound,
-                "cannot store the upload state",
-                &self.directory,
-            )
-            .because("the step is no longer in the vault"));
+            return Err(Error::at(ErrorKind::NotFound, "cannot store the upload state", &self.directory)
+                .because("the step is no longer in the vault"));
         }
         durable::create_directories_below(&self.directory, durable::parent_of(&path))?;
         durable::replace(&path, &encode(state)?)
@@ -252,12 +235,10 @@ pub(crate) fn remote_state_in(directory: &Path, remote: &RemoteName) -> Result<O
     let path = remote_path(directory, remote);
     let state: Option<RemoteState> = read_record(&path)?;
     match state {
-        Some(state) if state.remote != *remote => Err(Error::at(
-            ErrorKind::Damaged,
-            "the remote state belongs to another remote",
-            &path,
-        )
-        .because(format!("it is of the remote {}", state.remote))),
+        Some(state) if state.remote != *remote => {
+            Err(Error::at(ErrorKind::Damaged, "the remote state belongs to another remote", &path)
+                .because(format!("it is of the remote {}", state.remote)))
+        }
         state => Ok(state),
     }
 }

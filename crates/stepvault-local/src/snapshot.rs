@@ -145,10 +145,7 @@ impl<'a> Snapshot<'a> {
         let place = self.source_path.join(source);
         Ok(Parents {
             path: path.to_owned(),
-            source: self
-                .source
-                .parent_of(source)
-                .map_err(|error| fault(&place, error))?,
+            source: self.source.parent_of(source).map_err(|error| fault(&place, error))?,
             target: self.target.parent_of(target).at(WHAT, &place)?,
         })
     }
@@ -262,11 +259,7 @@ fn open_source(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<
         .map_err(|error| fault(place, error))?;
     let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(|error| fault(place, error))?);
     if facts.kind != FileType::RegularFile || (facts.device, facts.inode) != (file.device, file.inode) {
-        return Err(source_changed(
-            WHAT,
-            place,
-            "it was replaced while the step was sealed",
-        ));
+        return Err(source_changed(WHAT, place, "it was replaced while the step was sealed"));
     }
     Ok(File::from(descriptor))
 }
@@ -297,20 +290,12 @@ mod tests {
             std::fs::create_dir(directory).unwrap();
         }
         std::fs::write(target.join("taken"), "").unwrap();
-        let snapshot = Snapshot::new(
-            &source,
-            &target,
-            LinkPolicy::Auto,
-            &crate::tree::scan(&source).unwrap(),
-        )
-        .unwrap();
+        let snapshot =
+            Snapshot::new(&source, &target, LinkPolicy::Auto, &crate::tree::scan(&source).unwrap()).unwrap();
         let path = RelativePath::new("taken").unwrap();
         for outcome in [snapshot.create_directory(&path), snapshot.link(&path, "a")] {
             let text = outcome.unwrap_err().to_string();
-            assert!(
-                text.contains(&target.join("taken").display().to_string()),
-                "{text}"
-            );
+            assert!(text.contains(&target.join("taken").display().to_string()), "{text}");
         }
     }
 }

@@ -96,10 +96,7 @@ fn make_in(place: &Path, path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     rustix::fs::chmodat(&directory, UNFINISHED, Mode::RUSR | Mode::WUSR, AtFlags::empty()).map_err(fault)?;
     let made = rustix::fs::statat(&directory, UNFINISHED, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
     rustix::fs::renameat(&directory, UNFINISHED, CWD, path).map_err(fault)?;
-    let socket = PrivateSocket {
-        path: path.to_owned(),
-        identity: identity(&made),
-    };
+    let socket = PrivateSocket { path: path.to_owned(), identity: identity(&made) };
     Ok((listener, socket))
 }
 
@@ -125,9 +122,7 @@ mod tests {
 
     fn names(place: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(place).unwrap();
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     #[test]
@@ -176,9 +171,7 @@ mod tests {
         UnixStream::connect(socket.path()).unwrap();
         let error = listen_privately(&place.path().join("x".repeat(room + 1))).unwrap_err();
         assert!(
-            error
-                .to_string()
-                .contains("its path has 108 bytes, and the system takes at most 107"),
+            error.to_string().contains("its path has 108 bytes, and the system takes at most 107"),
             "{error}"
         );
         assert_eq!(names(place.path()).len(), 1);

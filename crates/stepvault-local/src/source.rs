@@ -30,11 +30,7 @@ impl SourceFile {
     /// # Errors
     /// `SourceChanged` when it is not, or no longer exists.
     pub fn open(path: &Path, expected: &SealedFile) -> Result<Self> {
-        let source = Self {
-            file: open(path)?,
-            path: path.to_path_buf(),
-            expected: expected.clone(),
-        };
+        let source = Self { file: open(path)?, path: path.to_path_buf(), expected: expected.clone() };
         source.check_unchanged()?;
         Ok(source)
     }
@@ -75,10 +71,7 @@ impl SourceFile {
             return Err(changed(&self.path, "something else is at that path now"));
         }
         if facts.size_bytes != self.expected.size_bytes {
-            let why = format!(
-                "it has {} bytes and had {}",
-                facts.size_bytes, self.expected.size_bytes
-            );
+            let why = format!("it has {} bytes and had {}", facts.size_bytes, self.expected.size_bytes);
             return Err(changed(&self.path, &why));
         }
         if facts.mtime != self.expected.mtime {

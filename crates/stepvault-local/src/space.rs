@@ -66,9 +66,7 @@ fn mount_of(path: &Path) -> Result<(u64, Option<u64>)> {
 }
 
 pub(crate) fn nearest_existing(path: &Path) -> PathBuf {
-    let existing = path
-        .ancestors()
-        .find(|place| !place.as_os_str().is_empty() && place.exists());
+    let existing = path.ancestors().find(|place| !place.as_os_str().is_empty() && place.exists());
     existing.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 

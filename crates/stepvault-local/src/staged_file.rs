@@ -48,10 +48,7 @@ impl StagedFile {
     /// Writes blocks of zeros as holes.
     #[must_use]
     pub fn with_holes(self) -> Self {
-        Self {
-            keeps_holes: true,
-            ..self
-        }
+        Self { keeps_holes: true, ..self }
     }
 
     /// Writes all of `bytes` at `offset`.
@@ -59,9 +56,7 @@ impl StagedFile {
     /// # Errors
     /// `Failed` when the bytes would exceed the size that the file was opened for.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let end = offset
-            .checked_add(bytes.len() as u64)
-            .filter(|end| *end <= self.size_bytes);
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= self.size_bytes);
         if end.is_none() {
             return Err(Error::at(ErrorKind::Failed, WHAT, &self.place).because(format!(
                 "{} bytes at {offset} reach past its {} bytes",

@@ -95,10 +95,7 @@ impl Staging {
         let place = [directory.as_os_str().as_bytes(), b"members"].join(&0);
         let (target, no_name) = (directory.clone(), OsString::new());
         let staging = Self::begin(&directory, target, no_name, &place, vault, identity)?;
-        Ok(Self {
-            members: members.to_vec(),
-            ..staging
-        })
+        Ok(Self { members: members.to_vec(), ..staging })
     }
 
     fn begin(
@@ -109,9 +106,8 @@ impl Staging {
         vault: Option<&Vault>,
         identity: &str,
     ) -> Result<Self> {
-        let target_parent = Beneath::open(parent)
-            .and_then(|parent| parent.directory(None))
-            .at(WHAT, parent)?;
+        let target_parent =
+            Beneath::open(parent).and_then(|parent| parent.directory(None)).at(WHAT, parent)?;
         let key = |parts: &[&[u8]]| Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
         let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
         let work = Workplace::choose(parent, vault, &lock_key, &own_key)?;
@@ -199,9 +195,7 @@ impl Staging {
         self.clear(parent.as_fd(), path)?;
         rustix::fs::symlinkat(target, &parent, name_of(path)).map_err(fault)?;
         let stat = rustix::fs::statat(&parent, name_of(path), AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
-        self.progress
-            .lock()
-            .insert(path.clone(), Some(Facts::from(stat).inode));
+        self.progress.lock().insert(path.clone(), Some(Facts::from(stat).inode));
         Ok(())
     }
 
@@ -223,9 +217,7 @@ impl Staging {
         for ancestor in path.ancestors() {
             self.make_directory(&RelativePath::new(ancestor)?)?;
         }
-        self.data
-            .parent_of(path)
-            .at(WHAT, &self.work.path.join(DATA).join(path))
+        self.data.parent_of(path).at(WHAT, &self.work.path.join(DATA).join(path))
     }
 
     /// Creates a directory whose parent exists and replaces anything else that has its name.

@@ -132,22 +132,12 @@ pub(crate) fn choose(parent: &Path, vault: Option<&Vault>, purpose: &str) -> Res
         let path = own.join(purpose);
         candidates.push((
             above,
-            Base {
-                path: path.clone(),
-                aside: own.join(MOVED_ASIDE),
-                removable: vec![path, own],
-            },
+            Base { path: path.clone(), aside: own.join(MOVED_ASIDE), removable: vec![path, own] },
         ));
     }
     let path = parent.join(format!("{OWN_INSIDE}{purpose}"));
-    candidates.push((
-        parent,
-        Base {
-            path: path.clone(),
-            aside: path.join(MOVED_ASIDE),
-            removable: vec![path],
-        },
-    ));
+    candidates
+        .push((parent, Base { path: path.clone(), aside: path.join(MOVED_ASIDE), removable: vec![path] }));
 
     let mut refused = None;
     for (on, base) in candidates {
@@ -163,11 +153,7 @@ pub(crate) fn choose(parent: &Path, vault: Option<&Vault>, purpose: &str) -> Res
         }
     }
     Err(refused.unwrap_or_else(|| {
-        Error::at(
-            ErrorKind::Failed,
-            "cannot find a directory to stage a step for",
-            parent,
-        )
+        Error::at(ErrorKind::Failed, "cannot find a directory to stage a step for", parent)
     }))
 }
 

@@ -146,19 +146,12 @@ mod tests {
         assert!(vault.starts(&run).unwrap().is_empty());
         vault.note_start(&run, &start("one")).unwrap();
         vault.note_start(&run, &start("two")).unwrap();
-        let end = End {
-            lasted_seconds: 4,
-            how: Ending::Exited(1),
-        };
-        vault
-            .change_start(&run, "one", |start| start.end = Some(end))
-            .unwrap();
+        let end = End { lasted_seconds: 4, how: Ending::Exited(1) };
+        vault.change_start(&run, "one", |start| start.end = Some(end)).unwrap();
         let again = Vault::open(vault.root()).unwrap().unwrap();
         let endings: Vec<String> = again.starts(&run).unwrap().iter().map(Start::ending).collect();
         assert_eq!(endings, ["exit 1", "unknown"]);
-        let adopted = again
-            .adopt_starts(&run, vec![start("zero"), start("one")])
-            .unwrap();
+        let adopted = again.adopt_starts(&run, vec![start("zero"), start("one")]).unwrap();
         let ids: Vec<&str> = adopted.iter().map(|start| start.id.as_str()).collect();
         assert_eq!(ids, ["zero", "one", "two"]);
         assert_eq!(adopted[1].ending(), "exit 1");
@@ -202,9 +195,7 @@ mod tests {
                 let (vault, run) = (&vault, &run);
                 scope.spawn(move || {
                     for number in 0..5 {
-                        vault
-                            .note_start(run, &start(&format!("{writer} {number}")))
-                            .unwrap();
+                        vault.note_start(run, &start(&format!("{writer} {number}"))).unwrap();
                     }
                 });
             }

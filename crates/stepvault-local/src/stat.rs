@@ -55,20 +55,11 @@ impl From<Stat> for Facts {
 }
 
 fn timestamp(seconds: i64, nanoseconds: u64) -> Timestamp {
-    Timestamp {
-        seconds,
-        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
-    }
+    Timestamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
 }
 
 /// Returns the times for `futimens`: the modification time, also used as the access time.
 pub(crate) fn times(mtime: Timestamp) -> Timestamps {
-    let time = Timespec {
-        tv_sec: mtime.seconds,
-        tv_nsec: i64::from(mtime.nanoseconds),
-    };
-    Timestamps {
-        last_access: time,
-        last_modification: time,
-    }
+    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanoseconds) };
+    Timestamps { last_access: time, last_modification: time }
 }

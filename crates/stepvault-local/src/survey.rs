@@ -68,11 +68,7 @@ pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) ->
             let Some(kind) = kind_of(&found.path(), &facts) else {
                 continue;
             };
-            let path = if prefix.is_empty() {
-                name
-            } else {
-                format!("{prefix}/{name}")
-            };
+            let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
             let mtime = mtime(&facts);
             let entry = Entry { kind, mtime };
             if entry.kind == EntryKind::Directory {
@@ -103,18 +99,12 @@ pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) ->
 /// Returns the entry at one path without its content. `None` for a link to a name that is not UTF-8.
 pub fn entry(path: &Path) -> io::Result<Option<Entry>> {
     let facts = path.symlink_metadata()?;
-    Ok(kind_of(path, &facts).map(|kind| Entry {
-        kind,
-        mtime: mtime(&facts),
-    }))
+    Ok(kind_of(path, &facts).map(|kind| Entry { kind, mtime: mtime(&facts) }))
 }
 
 /// Returns the modification time of a file.
 pub(crate) fn mtime(facts: &Metadata) -> Timestamp {
-    Timestamp {
-        seconds: facts.mtime(),
-        nanoseconds: u32::try_from(facts.mtime_nsec()).unwrap_or_default(),
-    }
+    Timestamp { seconds: facts.mtime(), nanoseconds: u32::try_from(facts.mtime_nsec()).unwrap_or_default() }
 }
 
 fn kind_of(path: &Path, facts: &Metadata) -> Option<EntryKind> {
@@ -122,18 +112,9 @@ fn kind_of(path: &Path, facts: &Metadata) -> Option<EntryKind> {
     Some(if file_type.is_dir() {
         EntryKind::Directory
     } else if file_type.is_file() {
-        EntryKind::File {
-            size_bytes: facts.len(),
-            allocated_bytes: Some(facts.blocks().saturating_mul(512)),
-        }
+        EntryKind::File { size_bytes: facts.len(), allocated_bytes: Some(facts.blocks().saturating_mul(512)) }
     } else if file_type.is_symlink() {
-        EntryKind::Symlink {
-            target: std::fs::read_link(path)
-                .ok()?
-                .into_os_string()
-                .into_string()
-                .ok()?,
-        }
+        EntryKind::Symlink { target: std::fs::read_link(path).ok()?.into_os_string().into_string().ok()? }
     } else {
         EntryKind::Other
     })
@@ -214,22 +195,11 @@ mod tests {
 
         let tree = survey(&through).unwrap();
         let paths: Vec<&str> = tree.entries().map(|(path, _)| path).collect();
-        let expected = [
-            "latest",
-            "step_1",
-            "step_1/trainer",
-            "step_1/trainer/.metadata",
-            "up",
-        ];
+        let expected = ["latest", "step_1", "step_1/trainer", "step_1/trainer/.metadata", "up"];
         assert_eq!(paths, expected);
         assert_eq!(tree.file_size_bytes("step_1/trainer/.metadata"), Some(5));
         let kind = &tree.get("latest").unwrap().kind;
-        assert_eq!(
-            *kind,
-            EntryKind::Symlink {
-                target: "../outside".to_owned()
-            }
-        );
+        assert_eq!(*kind, EntryKind::Symlink { target: "../outside".to_owned() });
 
         let files = SurveyFiles::open(&through).unwrap();
         let mut buffer = [0; 3];
@@ -243,10 +213,7 @@ mod tests {
         assert_eq!(survey_again(&root, &tree, &|_| Below::List).unwrap(), tree);
 
         let error = survey(&root.join("nothing")).unwrap_err();
-        assert!(
-            error.to_string().starts_with("cannot list the directory: "),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("cannot list the directory: "), "{error}");
     }
     #[test]
     fn what_is_known_is_not_listed_again_until_its_directory_changes() {

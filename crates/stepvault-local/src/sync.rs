@@ -26,10 +26,7 @@ pub(crate) struct Barrier {
 impl Barrier {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let directory = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty()).at("cannot sync", path)?;
-        Ok(Self {
-            directory,
-            path: path.to_path_buf(),
-        })
+        Ok(Self { directory, path: path.to_path_buf() })
     }
 
     /// Syncs files and directories below `data`; `None` means `data` itself. Without any directory `data` is a single
@@ -52,10 +49,7 @@ impl Barrier {
         }
         // In any order: nothing is visible before the rename that follows.
         for directory in directories {
-            let path = directory
-                .path
-                .as_ref()
-                .map_or_else(|| data.to_path_buf(), |path| data.join(path));
+            let path = directory.path.as_ref().map_or_else(|| data.to_path_buf(), |path| data.join(path));
             durable::fsync_directory(&path)?;
         }
         Ok(())
@@ -73,9 +67,7 @@ fn sync_one(path: &Path) -> Result<()> {
 fn reports_errors() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
-    let mut numbers = release
-        .split(|character: char| !character.is_ascii_digit())
-        .map(str::parse::<u32>);
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 8),
         _ => false,

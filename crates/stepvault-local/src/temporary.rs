@@ -32,16 +32,10 @@ pub(crate) struct Temporary {
 impl Temporary {
     pub(crate) fn write(beside: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<Self> {
         let (path, mut file) = create_held(beside).at("cannot write", beside)?;
-        let length = blocks
-            .iter()
-            .try_for_each(|block| file.write_all(block.as_ref()))
-            .and_then(|()| file.metadata());
+        let length =
+            blocks.iter().try_for_each(|block| file.write_all(block.as_ref())).and_then(|()| file.metadata());
         // From here on the file exists and is removed on drop, whatever happens.
-        let temporary = Self {
-            path,
-            armed: true,
-            file,
-        };
+        let temporary = Self { path, armed: true, file };
         let length = length.at("cannot write", beside)?.len();
         let written: u64 = blocks.iter().map(|block| block.as_ref().len() as u64).sum();
         if length != written {

@@ -82,11 +82,7 @@ pub fn scan(root: &Path) -> Result<Tree> {
             "it is a symbolic link",
             "give the directory or file that the link points to",
         )),
-        kind => Err(unsupported(
-            root,
-            describe(kind),
-            "give a directory or a regular file",
-        )),
+        kind => Err(unsupported(root, describe(kind), "give a directory or a regular file")),
     }
 }
 
@@ -121,11 +117,7 @@ impl TreeFile {
     /// The inode change time does not count: creating a hard link changes it.
     fn change_until(&self, later: &Self) -> Option<String> {
         if self.size_bytes != later.size_bytes {
-            let verb = if later.size_bytes > self.size_bytes {
-                "grew"
-            } else {
-                "shrank"
-            };
+            let verb = if later.size_bytes > self.size_bytes { "grew" } else { "shrank" };
             return Some(format!(
                 "{} {verb} from {} to {} bytes",
                 self.path, self.size_bytes, later.size_bytes
@@ -145,18 +137,11 @@ impl Tree {
         // Writing to a String cannot fail. Names contain no control characters, so a line feed ends each entry.
         for file in &self.files {
             let Timestamp { seconds, nanoseconds } = file.mtime;
-            let _ = writeln!(
-                text,
-                "f {} {seconds}.{nanoseconds} {} {}",
-                file.size_bytes, file.inode, file.path
-            );
+            let _ =
+                writeln!(text, "f {} {seconds}.{nanoseconds} {} {}", file.size_bytes, file.inode, file.path);
         }
         for directory in &self.directories {
-            let _ = writeln!(
-                text,
-                "d {}",
-                directory.path.as_ref().map_or("", RelativePath::as_str)
-            );
+            let _ = writeln!(text, "d {}", directory.path.as_ref().map_or("", RelativePath::as_str));
         }
         for link in &self.symlinks {
             let _ = writeln!(text, "l {}\n{}", link.path, link.target);
@@ -178,13 +163,9 @@ impl Tree {
     /// Returns the entries that another directory lacks, except below what is no directory there.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let files = other.files.iter().map(|file| &file.path);
-        let leaves: BTreeSet<&str> = (files.chain(other.symlinks.iter().map(|link| &link.path)))
-            .map(RelativePath::as_str)
-            .collect();
-        let directories = other
-            .directories
-            .iter()
-            .filter_map(|directory| directory.path.as_ref());
+        let leaves: BTreeSet<&str> =
+            (files.chain(other.symlinks.iter().map(|link| &link.path))).map(RelativePath::as_str).collect();
+        let directories = other.directories.iter().filter_map(|directory| directory.path.as_ref());
         let known: BTreeSet<&str> = directories.map(RelativePath::as_str).collect();
         let is_missing = |path: &RelativePath| {
             let is_there = |path: &str| leaves.contains(path);
@@ -194,9 +175,7 @@ impl Tree {
         let symlinks = self.symlinks.iter().filter(|link| is_missing(&link.path));
         Self {
             shape: self.shape,
-            files: (self.files.iter().filter(|file| is_missing(&file.path)))
-                .cloned()
-                .collect(),
+            files: (self.files.iter().filter(|file| is_missing(&file.path))).cloned().collect(),
             directories: self.directories.iter().filter(is_new).cloned().collect(),
             symlinks: symlinks.cloned().collect(),
         }
@@ -221,9 +200,7 @@ impl Tree {
     /// Returns the newest modification time of any file, or of the directories when there is no file.
     pub fn newest_mtime(&self) -> Timestamp {
         let files = self.files.iter().map(|file| file.mtime).max();
-        files
-            .or_else(|| self.directories.iter().map(|directory| directory.mtime).max())
-            .unwrap_or_default()
+        files.or_else(|| self.directories.iter().map(|directory| directory.mtime).max()).unwrap_or_default()
     }
 
     /// Returns the disk space that the checkpoint takes.
@@ -237,9 +214,7 @@ impl Tree {
 
     /// Returns the number of bytes of all files.
     pub fn data_bytes(&self) -> u64 {
-        self.files
-            .iter()
-            .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
     /// Returns the first difference from `later`, a scan of the same path, in words, or `None` when nothing was
@@ -248,30 +223,20 @@ impl Tree {
         if self.shape != later.shape {
             return Some("it changed from a file to a directory, or the reverse".to_owned());
         }
-        changed(
-            &self.files,
-            &later.files,
-            |file| Some(&file.path),
-            TreeFile::change_until,
-        )
-        .or_else(|| {
-            changed(
-                &self.directories,
-                &later.directories,
-                |entry| entry.path.as_ref(),
-                |_, _| None,
-            )
-        })
-        .or_else(|| {
-            changed(
-                &self.symlinks,
-                &later.symlinks,
-                |link| Some(&link.path),
-                |link, later| {
-                    (link.target != later.target).then(|| format!("{} has a new target", link.path))
-                },
-            )
-        })
+        changed(&self.files, &later.files, |file| Some(&file.path), TreeFile::change_until)
+            .or_else(|| {
+                changed(&self.directories, &later.directories, |entry| entry.path.as_ref(), |_, _| None)
+            })
+            .or_else(|| {
+                changed(
+                    &self.symlinks,
+                    &later.symlinks,
+                    |link| Some(&link.path),
+                    |link, later| {
+                        (link.target != later.target).then(|| format!("{} has a new target", link.path))
+                    },
+                )
+            })
     }
 }
 
@@ -347,12 +312,7 @@ impl<'a> Walk<'a> {
             directories: Vec::new(),
             symlinks: Vec::new(),
         };
-        Self {
-            root,
-            beneath,
-            tree,
-            pending: Vec::new(),
-        }
+        Self { root, beneath, tree, pending: Vec::new() }
     }
 
     /// Visits the remaining directories and returns the sorted lists.
@@ -372,10 +332,8 @@ impl<'a> Walk<'a> {
     /// Opens a directory and lists its own entry.
     fn enter(&mut self, path: Option<&RelativePath>) -> Result<OwnedFd> {
         let place = self.place(path);
-        let descriptor = self
-            .beneath
-            .directory(path.map(RelativePath::as_str))
-            .map_err(|error| fault(&place, error))?;
+        let descriptor =
+            self.beneath.directory(path.map(RelativePath::as_str)).map_err(|error| fault(&place, error))?;
         let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(|error| fault(&place, error))?);
         self.tree.directories.push(DirectoryEntry {
             path: path.cloned(),
@@ -402,11 +360,7 @@ impl<'a> Walk<'a> {
                 return Err(unsupported(&place, "it is a symbolic link", hint));
             }
             kind => {
-                return Err(unsupported(
-                    &place,
-                    describe(kind),
-                    "move it out of the checkpoint",
-                ));
+                return Err(unsupported(&place, describe(kind), "move it out of the checkpoint"));
             }
         }
         Ok(())
@@ -452,11 +406,7 @@ impl<'a> Walk<'a> {
     fn link(&mut self, path: RelativePath, target: Vec<u8>) -> Result<()> {
         let place = self.root.join(&path);
         let target = String::from_utf8(target).map_err(|_| {
-            unsupported(
-                &place,
-                "its target is not UTF-8",
-                "replace the link with the file it points to",
-            )
+            unsupported(&place, "its target is not UTF-8", "replace the link with the file it points to")
         })?;
         check_link_target(&path, &target)?;
         self.tree.symlinks.push(SymlinkEntry { path, target });
@@ -493,21 +443,13 @@ fn fault(place: &Path, error: Errno) -> Error {
 fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result<RelativePath> {
     let Ok(name) = std::str::from_utf8(bytes) else {
         let name = String::from_utf8_lossy(bytes).into_owned();
-        return Err(unsupported(
-            &place.join(name),
-            "its name is not UTF-8",
-            "rename it",
-        ));
+        return Err(unsupported(&place.join(name), "its name is not UTF-8", "rename it"));
     };
     let path = parent.map_or_else(|| name.to_owned(), |parent| format!("{parent}/{name}"));
     RelativePath::new(path).map_err(|error| {
         let text = error.to_string();
         // The text after the last colon is the reason alone.
-        unsupported(
-            &place.join(name),
-            text.rsplit(": ").next().unwrap_or_default(),
-            "rename it",
-        )
+        unsupported(&place.join(name), text.rsplit(": ").next().unwrap_or_default(), "rename it")
     })
 }
 

@@ -70,11 +70,9 @@ impl Vault {
         ownership::check_place(directory, Guarded::Vault, parents)?;
         durable::create_directories(directory)?;
         if let Some(foreign) = foreign_entry(directory)? {
-            return Err(
-                Error::at(ErrorKind::Refused, "cannot create a vault here", directory)
-                    .because(format!("the directory is not a vault and contains {foreign:?}"))
-                    .hint("name an empty directory, or one that does not exist yet"),
-            );
+            return Err(Error::at(ErrorKind::Refused, "cannot create a vault here", directory)
+                .because(format!("the directory is not a vault and contains {foreign:?}"))
+                .hint("name an empty directory, or one that does not exist yet"));
         }
         match durable::create_new(&directory.join(MARKER), &encode(&fresh_marker())?)? {
             // Another process created the marker first.
@@ -102,10 +100,7 @@ impl Vault {
     pub fn open_below(directory: &Path, parents: Parents) -> Result<Option<Self>> {
         let path = directory.join(MARKER);
         // A directory without a marker is not a vault, regardless of its owner: nothing in it is used.
-        if path
-            .symlink_metadata()
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-        {
+        if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             return Ok(None);
         }
         let Some(opened) = ownership::open_directory(directory, Guarded::Vault, parents)? else {
@@ -118,11 +113,7 @@ impl Vault {
         let marker: VaultMarker = decode(&bytes, &path.display().to_string())?;
         // Absolute, so that a later change of the working directory has no effect.
         let root = std::path::absolute(directory).at("cannot open the vault", directory)?;
-        Ok(Some(Self {
-            root,
-            identity: marker.vault,
-            parents,
-        }))
+        Ok(Some(Self { root, identity: marker.vault, parents }))
     }
 
     /// Checks the vault in `directory`, or the path where one is to be created. Creates nothing.
@@ -196,11 +187,9 @@ impl Vault {
     /// a deleted vault must not leave a partial one behind, and must not write to another one in its place.
     pub(crate) fn create_directories(&self, path: &Path) -> Result<()> {
         if !self.is_there()? {
-            return Err(
-                Error::at(ErrorKind::Failed, "cannot write to the vault", &self.root)
-                    .because("it was deleted or replaced")
-                    .hint("run the command again; a running agent creates a new vault by itself"),
-            );
+            return Err(Error::at(ErrorKind::Failed, "cannot write to the vault", &self.root)
+                .because("it was deleted or replaced")
+                .hint("run the command again; a running agent creates a new vault by itself"));
         }
         durable::create_directories_below(&self.root, path)
     }
@@ -252,9 +241,7 @@ fn fresh_marker() -> VaultMarker {
 /// Returns the names in a directory, sorted; empty when it does not exist.
 pub fn entry_names(directory: &Path) -> Result<Vec<std::ffi::OsString>> {
     let paths = entries(directory)?.into_iter();
-    Ok(paths
-        .filter_map(|path| path.file_name().map(ToOwned::to_owned))
-        .collect())
+    Ok(paths.filter_map(|path| path.file_name().map(ToOwned::to_owned)).collect())
 }
 
 /// Refuses a vault in which another user could create a step, a note or a staged file: users with write access to these
@@ -266,11 +253,7 @@ fn check_skeleton(vault: &OwnedFd, shown: &Path) -> Result<()> {
     for run in entries(&shown.join("runs"))? {
         let inside = run.strip_prefix(shown).unwrap_or(&run);
         for below in ["", "steps", "journal", "pins", "notes"] {
-            let name = if below.is_empty() {
-                inside.to_path_buf()
-            } else {
-                inside.join(below)
-            };
+            let name = if below.is_empty() { inside.to_path_buf() } else { inside.join(below) };
             ownership::check_inside(vault, name.as_os_str(), &shown.join(&name), Guarded::Vault)?;
         }
     }
@@ -290,9 +273,7 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// Returns the last component of a path; empty when it is not UTF-8.
 pub(crate) fn file_name(path: &Path) -> &str {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default()
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
 /// Returns whether a file is a leftover of an interrupted durable write.
@@ -301,8 +282,7 @@ pub(crate) fn is_temporary(path: &Path) -> bool {
 }
 
 fn begins_with(path: &Path, prefix: &str) -> bool {
-    path.file_name()
-        .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
 /// Returns an entry that keeps the directory from becoming a vault.
@@ -315,12 +295,7 @@ fn foreign_entry(directory: &Path) -> Result<Option<String>> {
         let is_ours = is_temporary(path) || begins_with(path, PROBE_PREFIX);
         !is_ours && !known.iter().any(|name| path.ends_with(name))
     });
-    Ok(foreign.map(|path| {
-        path.file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
-    }))
+    Ok(foreign.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()))
 }
 
 #[cfg(test)]
@@ -353,9 +328,7 @@ mod tests {
         let error = Vault::open_or_create(place.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused);
         assert!(
-            error
-                .to_string()
-                .ends_with("the directory is not a vault and contains \"staging\""),
+            error.to_string().ends_with("the directory is not a vault and contains \"staging\""),
             "{error}"
         );
     }
@@ -375,10 +348,7 @@ mod tests {
         let other = Vault::open_or_create(&directory).unwrap();
         assert!(!vault.is_there().unwrap() && other.is_there().unwrap());
         let error = vault.write_note(&run, "note", b"after").unwrap_err();
-        assert!(
-            error.to_string().contains("it was deleted or replaced"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("it was deleted or replaced"), "{error}");
         assert_eq!(other.read_note(&run, "note").unwrap(), None);
     }
 
@@ -388,15 +358,9 @@ mod tests {
         let identities = std::thread::scope(|scope| {
             let open = || Vault::open_or_create(place.path()).unwrap().identity().to_owned();
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect::<Vec<_>>()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        assert!(
-            identities.windows(2).all(|pair| pair[0] == pair[1]),
-            "{identities:?}"
-        );
+        assert!(identities.windows(2).all(|pair| pair[0] == pair[1]), "{identities:?}");
     }
 
     #[test]
@@ -404,10 +368,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         Vault::open_or_create(place.path()).unwrap();
         fs::write(place.path().join(MARKER), "").unwrap();
-        assert_eq!(
-            Vault::open_or_create(place.path()).unwrap_err().kind(),
-            ErrorKind::Damaged
-        );
+        assert_eq!(Vault::open_or_create(place.path()).unwrap_err().kind(), ErrorKind::Damaged);
     }
 
     #[test]
@@ -434,15 +395,9 @@ mod tests {
             Vault::open(&root).unwrap().unwrap();
             let own = path.metadata().unwrap().permissions();
             fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
-            for refused in [
-                Vault::open(&root).unwrap_err(),
-                Vault::open_or_create(&root).unwrap_err(),
-            ] {
+            for refused in [Vault::open(&root).unwrap_err(), Vault::open_or_create(&root).unwrap_err()] {
                 assert_eq!(refused.kind(), ErrorKind::Refused);
-                assert!(
-                    refused.to_string().contains(&path.display().to_string()),
-                    "{refused}"
-                );
+                assert!(refused.to_string().contains(&path.display().to_string()), "{refused}");
             }
             fs::set_permissions(path, own).unwrap();
         }
@@ -453,8 +408,6 @@ mod tests {
         let shared = Vault::open_or_create_below(&place.path().join("new"), Parents::Shared).unwrap();
         assert!(Vault::open(shared.root()).is_err());
         assert!(shared.is_there().unwrap());
-        Vault::open_below(shared.root(), Parents::Shared)
-            .unwrap()
-            .unwrap();
+        Vault::open_below(shared.root(), Parents::Shared).unwrap().unwrap();
     }
 }

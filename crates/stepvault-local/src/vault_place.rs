@@ -127,11 +127,8 @@ mod tests {
         std::fs::write(journal.join("bucket.jsonl"), "x").unwrap();
         original.write_note(&run, "note", b"kept").unwrap();
         let copied = place.path().join("b");
-        let status = std::process::Command::new("cp")
-            .arg("-a")
-            .args([original.root(), &copied])
-            .status()
-            .unwrap();
+        let status =
+            std::process::Command::new("cp").arg("-a").args([original.root(), &copied]).status().unwrap();
         assert!(status.success());
 
         let copy = Vault::open_or_create(&copied).unwrap();
@@ -162,10 +159,7 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             let again = Vault::open_or_create(place.path()).unwrap();
             assert_eq!(again.identity(), vault.identity());
-            assert_eq!(
-                again.recorded_place().unwrap(),
-                Some(again.present_place().unwrap())
-            );
+            assert_eq!(again.recorded_place().unwrap(), Some(again.present_place().unwrap()));
         }
     }
 }

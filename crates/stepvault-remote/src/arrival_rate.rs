@@ -57,10 +57,7 @@ mod tests {
         };
         assert_eq!(counted(5, 30), Ok(()));
         let error = counted(5, 31).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "only 155 bytes of the answer arrived in 31 seconds"
-        );
+        assert_eq!(error.to_string(), "only 155 bytes of the answer arrived in 31 seconds");
         assert_eq!(counted(64, 10_000), Ok(()));
     }
 }

@@ -27,19 +27,13 @@ pub struct Request {
 
 impl Request {
     /// A request that changes nothing.
-    pub const READ: Self = Self {
-        is_write: false,
-        sent_bytes: 0,
-    };
+    pub const READ: Self = Self { is_write: false, sent_bytes: 0 };
     /// A request that changes the store and sends no data.
     pub const WRITE: Self = Self::sending(0);
 
     /// A request that writes an object or part of `sent_bytes`.
     pub const fn sending(sent_bytes: u64) -> Self {
-        Self {
-            is_write: true,
-            sent_bytes,
-        }
+        Self { is_write: true, sent_bytes }
     }
 }
 
@@ -101,10 +95,7 @@ pub trait StoreDecorator: Send + Sync + Debug {
         parts: &[PartReceipt],
         digest: &FileDigest,
     ) -> Result<Created> {
-        self.around(Request::WRITE, || {
-            self.inner().complete_upload(key, upload, parts, digest)
-        })
-        .await
+        self.around(Request::WRITE, || self.inner().complete_upload(key, upload, parts, digest)).await
     }
 
     /// [`RemoteStore::read`]; `around` covers the opening alone.
@@ -113,8 +104,7 @@ pub trait StoreDecorator: Send + Sync + Debug {
         key: &str,
         range: Option<Range<u64>>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        self.around(Request::READ, || self.inner().read(key, range.clone()))
-            .await
+        self.around(Request::READ, || self.inner().read(key, range.clone())).await
     }
 
     /// [`RemoteStore::list`]; forwarded without `around`.
@@ -142,17 +132,13 @@ impl<D: StoreDecorator> RemoteStore for D {
     }
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
-        self.around(Request::sending(body.size_bytes()), || {
-            self.inner().create(key, body.clone(), digest)
-        })
-        .await
+        self.around(Request::sending(body.size_bytes()), || self.inner().create(key, body.clone(), digest))
+            .await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.around(Request::sending(body.len() as u64), || {
-            self.inner().replace(key, body.clone(), digest)
-        })
-        .await
+        self.around(Request::sending(body.len() as u64), || self.inner().replace(key, body.clone(), digest))
+            .await
     }
 
     async fn start_upload(&self, key: &str, size_bytes: u64, algorithm: DigestAlgorithm) -> Result<String> {
@@ -185,13 +171,11 @@ impl<D: StoreDecorator> RemoteStore for D {
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        self.around(Request::WRITE, || self.inner().abort_upload(key, upload))
-            .await
+        self.around(Request::WRITE, || self.inner().abort_upload(key, upload)).await
     }
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        self.around(Request::READ, || self.inner().pending_uploads(prefix))
-            .await
+        self.around(Request::READ, || self.inner().pending_uploads(prefix)).await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
@@ -199,8 +183,7 @@ impl<D: StoreDecorator> RemoteStore for D {
     }
 
     async fn ignored_attributes(&self, key: &str) -> Result<Vec<IgnoredAttribute>> {
-        self.around(Request::READ, || self.inner().ignored_attributes(key))
-            .await
+        self.around(Request::READ, || self.inner().ignored_attributes(key)).await
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
@@ -232,9 +215,6 @@ impl<D: StoreDecorator> RemoteStore for D {
         start: u64,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.around(Request::WRITE, || {
-            self.inner().copy_part(from, key, upload, index, start, digest)
-        })
-        .await
+        self.around(Request::WRITE, || self.inner().copy_part(from, key, upload, index, start, digest)).await
     }
 }

@@ -36,10 +36,7 @@ pub async fn open(
         ErrorKind::Denied => Hindered::of(error),
         _ => Hindered::by_settings(error),
     })?;
-    Ok(Examined {
-        store: decorate(bare.store, settings, observer),
-        examiner: bare.examiner,
-    })
+    Ok(Examined { store: decorate(bare.store, settings, observer), examiner: bare.examiner })
 }
 
 impl Examined {
@@ -62,11 +59,7 @@ impl Examined {
             return look;
         }
         let first = self.store.list(prefix).next().await.transpose();
-        Look {
-            outcome: first.map(drop).map_err(Hindered::of),
-            store_time: None,
-            server: None,
-        }
+        Look { outcome: first.map(drop).map_err(Hindered::of), store_time: None, server: None }
     }
 
     /// Returns the rules that the bucket reports, or `None` where there are none or this interface does not report
@@ -84,10 +77,7 @@ impl Examined {
         let listed = match self.examiner.listed_uploads(prefix, most_pages).await? {
             Some(listed) => listed,
             // A directory has no pages; for the other kinds nothing is listed.
-            None => Listed {
-                uploads: self.store.pending_uploads(prefix).await?,
-                all: true,
-            },
+            None => Listed { uploads: self.store.pending_uploads(prefix).await?, all: true },
         };
         // Some servers report only in the answer that they do not support this.
         Ok(self.store.capabilities().lists_pending_uploads.then_some(listed))

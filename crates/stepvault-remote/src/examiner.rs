@@ -22,17 +22,11 @@ impl BareStore {
     /// Wraps a store that examines itself.
     pub(crate) fn of<Store: RemoteStore + Examiner + 'static>(store: Store) -> Self {
         let store = Arc::new(store);
-        Self {
-            store: Arc::clone(&store) as _,
-            examiner: store,
-        }
+        Self { store: Arc::clone(&store) as _, examiner: store }
     }
 
     pub(crate) fn of_this_machine(store: Arc<dyn RemoteStore>) -> Self {
-        Self {
-            store,
-            examiner: Arc::new(NothingToExamine),
-        }
+        Self { store, examiner: Arc::new(NothingToExamine) }
     }
 }
 
@@ -94,27 +88,17 @@ pub struct Hindered {
 impl Hindered {
     /// Derives the obstacle from the error's kind.
     pub(crate) fn of(error: Error) -> Self {
-        Self {
-            obstacle: Obstacle::of_kind(error.kind()),
-            error,
-        }
+        Self { obstacle: Obstacle::of_kind(error.kind()), error }
     }
 
     /// For a remote that could not be opened.
     pub(crate) fn by_settings(error: Error) -> Self {
-        Self {
-            obstacle: Obstacle::Settings,
-            error,
-        }
+        Self { obstacle: Obstacle::Settings, error }
     }
 }
 
 impl Look {
     pub(crate) fn hindered(hindered: Hindered) -> Self {
-        Self {
-            outcome: Err(hindered),
-            store_time: None,
-            server: None,
-        }
+        Self { outcome: Err(hindered), store_time: None, server: None }
     }
 }

@@ -18,9 +18,7 @@ pub(crate) struct KeySpace {
 
 impl KeySpace {
     pub(crate) fn new(prefix: &str) -> Self {
-        Self {
-            prefix: prefix.trim_matches('/').to_owned(),
-        }
+        Self { prefix: prefix.trim_matches('/').to_owned() }
     }
 
     /// Returns the name of `key` in the bucket.
@@ -31,11 +29,8 @@ impl KeySpace {
     /// Like [`Self::full`], as a `Path` of `object_store`.
     pub(crate) fn path(&self, key: &str) -> Result<Path> {
         let full = self.full_prefix(key);
-        let fault = |why: &str| {
-            Error::new(ErrorKind::Usage, "invalid key")
-                .on(format!("{key:?}"))
-                .because(why)
-        };
+        let fault =
+            |why: &str| Error::new(ErrorKind::Usage, "invalid key").on(format!("{key:?}")).because(why);
         if key.is_empty() {
             return Err(fault("it is empty"));
         }
@@ -49,11 +44,7 @@ impl KeySpace {
     /// Returns the text with which every name under `prefix` begins. It is text, not a directory: `run/a` also covers
     /// `run/ab`.
     pub(crate) fn full_prefix(&self, prefix: &str) -> String {
-        if self.prefix.is_empty() {
-            prefix.to_owned()
-        } else {
-            format!("{}/{prefix}", self.prefix)
-        }
+        if self.prefix.is_empty() { prefix.to_owned() } else { format!("{}/{prefix}", self.prefix) }
     }
 
     /// Returns the deepest directory that holds everything under `prefix`, because stores list by directory; `None` for
@@ -64,9 +55,7 @@ impl KeySpace {
             return Ok(None);
         };
         Path::parse(directory).map(Some).map_err(|error| {
-            Error::new(ErrorKind::Usage, "invalid prefix")
-                .on(format!("{prefix:?}"))
-                .because(error)
+            Error::new(ErrorKind::Usage, "invalid prefix").on(format!("{prefix:?}")).because(error)
         })
     }
 
@@ -81,19 +70,18 @@ impl KeySpace {
 
 /// Percent-encodes all characters except unreserved ones and those in `kept`.
 pub(crate) fn percent_encode(text: &str, kept: &str) -> String {
-    text.bytes()
-        .fold(String::with_capacity(text.len()), |mut encoded, byte| {
-            let character = char::from(byte);
-            if byte.is_ascii_alphanumeric()
-                || "-_.~".contains(character)
-                || (byte.is_ascii() && kept.contains(character))
-            {
-                encoded.push(character);
-            } else {
-                let _ = write!(encoded, "%{byte:02X}");
-            }
-            encoded
-        })
+    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
+        let character = char::from(byte);
+        if byte.is_ascii_alphanumeric()
+            || "-_.~".contains(character)
+            || (byte.is_ascii() && kept.contains(character))
+        {
+            encoded.push(character);
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+        encoded
+    })
 }
 
 #[cfg(test)]
@@ -126,10 +114,7 @@ mod tests {
         for bad in ["", "/a", "a/", "a//b", ".", "a/../b", "a\nb"] {
             assert_eq!(keys.full(bad).expect_err(bad).kind(), ErrorKind::Usage);
         }
-        assert_eq!(
-            KeySpace::new("").full("/a").expect_err("a slash").kind(),
-            ErrorKind::Usage
-        );
+        assert_eq!(KeySpace::new("").full("/a").expect_err("a slash").kind(), ErrorKind::Usage);
         assert_eq!(
             keys.full("a//b").expect_err("an empty segment").to_string(),
             "invalid key: \"a//b\": Path \"p/a//b\" contained empty path segment"
@@ -153,9 +138,6 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_key_is_kept() {
-        assert_eq!(
-            percent_encode("a/b c%2F?#é+~", ""),
-            "a%2Fb%20c%252F%3F%23%C3%A9%2B~"
-        );
+        assert_eq!(percent_encode("a/b c%2F?#é+~", ""), "a%2Fb%20c%252F%3F%23%C3%A9%2B~");
     }
 }

@@ -77,10 +77,7 @@ struct RequestedPrefix {
 
 impl RequestedPrefix {
     fn new(prefix: &str) -> Self {
-        Self {
-            prefix: prefix.to_owned(),
-            has_warned: false,
-        }
+        Self { prefix: prefix.to_owned(), has_warned: false }
     }
 
     fn covers(&mut self, key: &str) -> bool {
@@ -117,10 +114,8 @@ mod tests {
             })
         };
         let listed = ["run/a", "runFa", "", "run/", "other/run/a"].map(info);
-        let passed: Vec<ObjectInfo> = objects("run/", stream::iter(listed).boxed())
-            .try_collect()
-            .await
-            .unwrap();
+        let passed: Vec<ObjectInfo> =
+            objects("run/", stream::iter(listed).boxed()).try_collect().await.unwrap();
         let keys: Vec<&str> = passed.iter().map(|info| info.key.as_str()).collect();
         assert_eq!(keys, ["run/a", "run/"]);
     }

@@ -63,9 +63,7 @@ fn not_built_in(settings: &RemoteSettings) -> Error {
     Error::new(ErrorKind::Usage, "cannot open the remote")
         .on(&settings.url)
         .because(format!("this program was built without {scheme}:// remotes"))
-        .hint(format!(
-            "build it with `--features {feature}`, or without `--no-default-features`"
-        ))
+        .hint(format!("build it with `--features {feature}`, or without `--no-default-features`"))
 }
 
 /// Wraps a store in decorators: the request limit outermost, then retries, then the byte limit, so that a request
@@ -78,10 +76,7 @@ pub fn decorate(
     let stall_timeout = settings.stall_timeout();
     let flow = FlowStore::new(store, settings.bandwidth_limit_bytes_per_second, stall_timeout);
     let retry = RetryStore::new(Arc::new(flow), RetryPolicy::of(settings), observer);
-    Arc::new(RequestLimitStore::new(
-        Arc::new(retry),
-        settings.max_concurrent_requests,
-    ))
+    Arc::new(RequestLimitStore::new(Arc::new(retry), settings.max_concurrent_requests))
 }
 
 #[cfg(test)]

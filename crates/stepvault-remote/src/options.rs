@@ -44,18 +44,12 @@ pub(crate) fn refuse_options(settings: &RemoteSettings) -> Result<()> {
         ("endpoint", settings.endpoint.is_some()),
         ("transport", settings.transport != Transport::default()),
         ("storage-class", settings.storage_class.is_some()),
-        (
-            "server-side-encryption",
-            settings.server_side_encryption.is_some(),
-        ),
+        ("server-side-encryption", settings.server_side_encryption.is_some()),
         ("kms-key", settings.kms_key.is_some()),
         ("tags", !settings.tags.is_empty()),
         ("expected-bucket-owner", settings.expected_bucket_owner.is_some()),
     ];
-    match given
-        .iter()
-        .find(|(option, given)| *given && !settings.url.scheme.takes(option))
-    {
+    match given.iter().find(|(option, given)| *given && !settings.url.scheme.takes(option)) {
         None => Ok(()),
         Some((option, _)) => Err(Error::new(ErrorKind::Usage, "cannot open the remote")
             .on(&settings.url)

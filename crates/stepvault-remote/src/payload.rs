@@ -39,11 +39,7 @@ pub trait BlockSource: Debug + Send + Sync {
 #[derive(Debug, Clone)]
 enum Block {
     Held(Bytes),
-    Read {
-        source: Arc<dyn BlockSource>,
-        offset: u64,
-        length: usize,
-    },
+    Read { source: Arc<dyn BlockSource>, offset: u64, length: usize },
 }
 
 /// Bytes in blocks. Cheap to clone; a block is freed when no clone and no connection holds it any more.
@@ -62,20 +58,12 @@ impl Payload {
 
     /// Returns a payload whose `size_bytes` bytes are read from `source` whenever they are sent.
     pub fn read_from(source: &Arc<dyn BlockSource>, size_bytes: u64) -> Self {
-        let blocks = (0..size_bytes)
-            .step_by(READ_BLOCK_BYTES)
-            .map(|offset| Block::Read {
-                source: Arc::clone(source),
-                offset,
-                length: usize::try_from(size_bytes - offset)
-                    .unwrap_or(READ_BLOCK_BYTES)
-                    .min(READ_BLOCK_BYTES),
-            });
-        Self {
-            blocks: blocks.collect(),
-            size_bytes,
-            sending: None,
-        }
+        let blocks = (0..size_bytes).step_by(READ_BLOCK_BYTES).map(|offset| Block::Read {
+            source: Arc::clone(source),
+            offset,
+            length: usize::try_from(size_bytes - offset).unwrap_or(READ_BLOCK_BYTES).min(READ_BLOCK_BYTES),
+        });
+        Self { blocks: blocks.collect(), size_bytes, sending: None }
     }
 
     /// Returns the blocks in order, none of them empty. May block where they are read.
@@ -104,15 +92,8 @@ impl Payload {
     pub(crate) fn between(self, before: Bytes, after: Bytes) -> Self {
         let size_bytes = self.size_bytes + before.len() as u64 + after.len() as u64;
         let around = |bytes: Bytes| (!bytes.is_empty()).then_some(Block::Held(bytes));
-        let blocks = around(before)
-            .into_iter()
-            .chain(self.blocks.iter().cloned())
-            .chain(around(after));
-        Self {
-            blocks: blocks.collect(),
-            size_bytes,
-            sending: self.sending.clone(),
-        }
+        let blocks = around(before).into_iter().chain(self.blocks.iter().cloned()).chain(around(after));
+        Self { blocks: blocks.collect(), size_bytes, sending: self.sending.clone() }
     }
 
     /// Returns the body of one request.
@@ -131,11 +112,7 @@ impl Block {
     fn bytes(&self) -> io::Result<Bytes> {
         match self {
             Self::Held(bytes) => Ok(bytes.clone()),
-            Self::Read {
-                source,
-                offset,
-                length,
-            } => source.read(*offset, *length),
+            Self::Read { source, offset, length } => source.read(*offset, *length),
         }
     }
 }
@@ -173,10 +150,7 @@ struct SendingState {
 impl Sending {
     /// Calls `on_change` with the change in bytes since its last call, at most once in 256 KiB.
     pub fn new(on_change: impl Fn(i64) + Send + Sync + 'static) -> Self {
-        Self {
-            state: Mutex::default(),
-            on_change: Box::new(on_change),
-        }
+        Self { state: Mutex::default(), on_change: Box::new(on_change) }
     }
 
     /// Returns the sum of the reported changes. A connection that still holds the payload reports nothing any more.
@@ -202,9 +176,7 @@ impl Sending {
 
 impl Debug for Sending {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Sending")
-            .field("state", &self.state)
-            .finish_non_exhaustive()
+        out.debug_struct("Sending").field("state", &self.state).finish_non_exhaustive()
     }
 }
 

@@ -65,11 +65,7 @@ where
             break;
         }
         if page.next == after {
-            return Err(malformed(
-                what,
-                url,
-                "it is truncated but gives no continuation token",
-            ));
+            return Err(malformed(what, url, "it is truncated but gives no continuation token"));
         }
         after = page.next;
     }
@@ -78,9 +74,7 @@ where
 
 /// Returns the error for a listing that breaks the rules of its API.
 pub(crate) fn malformed(what: &str, url: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Failed, what)
-        .on(url)
-        .because(format!("the store's listing is malformed: {why}"))
+    Error::new(ErrorKind::Failed, what).on(url).because(format!("the store's listing is malformed: {why}"))
 }
 
 #[cfg(test)]
@@ -90,15 +84,8 @@ mod tests {
     fn numbered(number: usize) -> Page {
         let upload = number.to_string();
         Page {
-            uploads: vec![PendingUpload {
-                key: "key".to_owned(),
-                upload: upload.clone(),
-                initiated: None,
-            }],
-            next: Some(Marker {
-                key: "key".to_owned(),
-                upload,
-            }),
+            uploads: vec![PendingUpload { key: "key".to_owned(), upload: upload.clone(), initiated: None }],
+            next: Some(Marker { key: "key".to_owned(), upload }),
         }
     }
 
@@ -128,16 +115,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_listing_that_goes_in_circles_is_an_error() {
-        let error = pages("cannot list", "s3://b", "", 1000, |_| {
-            std::future::ready(Ok(numbered(1)))
-        })
-        .await
-        .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .ends_with("it is truncated but gives no continuation token"),
-            "{error}"
-        );
+        let error = pages("cannot list", "s3://b", "", 1000, |_| std::future::ready(Ok(numbered(1))))
+            .await
+            .unwrap_err();
+        assert!(error.to_string().ends_with("it is truncated but gives no continuation token"), "{error}");
     }
 }

@@ -43,13 +43,8 @@ pub(crate) fn watched(
     source: BoxStream<'static, Result<Bytes>>,
     expected: Expected,
 ) -> BoxStream<'static, Result<Bytes>> {
-    let state = State {
-        source,
-        pending: Bytes::new(),
-        received_bytes: 0,
-        rate: ArrivalRate::default(),
-        expected,
-    };
+    let state =
+        State { source, pending: Bytes::new(), received_bytes: 0, rate: ArrivalRate::default(), expected };
     stream::try_unfold(state, |mut state| async move {
         while state.pending.is_empty() {
             let (stall_timeout, since) = (state.expected.stall_timeout, Instant::now());
@@ -69,9 +64,7 @@ pub(crate) fn watched(
                 }
             }
         }
-        let piece = state
-            .pending
-            .split_to(state.pending.len().min(MAXIMUM_PIECE_BYTES));
+        let piece = state.pending.split_to(state.pending.len().min(MAXIMUM_PIECE_BYTES));
         Ok(Some((piece, state)))
     })
     .boxed()
@@ -81,10 +74,7 @@ impl State {
     fn take(&mut self, piece: Bytes) -> Result<()> {
         self.received_bytes += piece.len() as u64;
         if self.received_bytes > self.expected.size_bytes {
-            let why = format!(
-                "more than the requested {} bytes arrived",
-                self.expected.size_bytes
-            );
+            let why = format!("more than the requested {} bytes arrived", self.expected.size_bytes);
             return Err(self.expected.fault(ErrorKind::Failed, why));
         }
         self.pending = piece;
@@ -94,14 +84,11 @@ impl State {
 
 impl Expected {
     fn fault(&self, kind: ErrorKind, why: impl Display) -> Error {
-        Error::new(kind, "cannot read the object")
-            .on(&self.subject)
-            .because(why)
+        Error::new(kind, "cannot read the object").on(&self.subject).because(why)
     }
 
     fn too_slow(&self, why: impl Display) -> Error {
-        self.fault(ErrorKind::Unreachable, why)
-            .hint("check the network, or raise stall-timeout")
+        self.fault(ErrorKind::Unreachable, why).hint("check the network, or raise stall-timeout")
     }
 
     fn stalled(&self) -> Error {
@@ -126,12 +113,10 @@ pub(crate) fn no_bytes(
 }
 
 pub(crate) fn shorter_than_asked(subject: &str, size_bytes: u64, wanted: &Range<u64>) -> Error {
-    Error::new(ErrorKind::Damaged, "cannot read the object")
-        .on(subject)
-        .because(format!(
-            "it has {size_bytes} bytes, and bytes {} to {} were asked for",
-            wanted.start, wanted.end
-        ))
+    Error::new(ErrorKind::Damaged, "cannot read the object").on(subject).because(format!(
+        "it has {size_bytes} bytes, and bytes {} to {} were asked for",
+        wanted.start, wanted.end
+    ))
 }
 
 /// Returns how long a request that sends `body_bytes` may take until the first byte of its answer.
@@ -146,11 +131,7 @@ mod tests {
     use futures::TryStreamExt as _;
 
     fn expected(size_bytes: u64) -> Expected {
-        Expected {
-            subject: "gs://b/k".to_owned(),
-            size_bytes,
-            stall_timeout: Duration::from_secs(5),
-        }
+        Expected { subject: "gs://b/k".to_owned(), size_bytes, stall_timeout: Duration::from_secs(5) }
     }
 
     fn source(pieces: Vec<usize>) -> BoxStream<'static, Result<Bytes>> {
@@ -159,29 +140,18 @@ mod tests {
 
     #[tokio::test]
     async fn large_pieces_are_cut_and_empty_ones_left_out() {
-        let pieces: Vec<Bytes> = watched(source(vec![0, 600 << 10, 0, 5]), expected((600 << 10) + 5))
-            .try_collect()
-            .await
-            .unwrap();
+        let pieces: Vec<Bytes> =
+            watched(source(vec![0, 600 << 10, 0, 5]), expected((600 << 10) + 5)).try_collect().await.unwrap();
         let lengths: Vec<usize> = pieces.iter().map(Bytes::len).collect();
         assert_eq!(lengths, [256 << 10, 256 << 10, 88 << 10, 5]);
     }
 
     #[tokio::test]
     async fn short_and_long_bodies_are_errors() {
-        let short = watched(source(vec![3]), expected(4))
-            .try_collect::<Vec<_>>()
-            .await
-            .expect_err("short");
+        let short = watched(source(vec![3]), expected(4)).try_collect::<Vec<_>>().await.expect_err("short");
         assert_eq!(short.kind(), ErrorKind::Unreachable);
-        assert_eq!(
-            short.to_string(),
-            "cannot read the object: gs://b/k: the body ended after 3 of 4 bytes"
-        );
-        let long = watched(source(vec![5]), expected(4))
-            .try_collect::<Vec<_>>()
-            .await
-            .expect_err("long");
+        assert_eq!(short.to_string(), "cannot read the object: gs://b/k: the body ended after 3 of 4 bytes");
+        let long = watched(source(vec![5]), expected(4)).try_collect::<Vec<_>>().await.expect_err("long");
         assert_eq!(long.kind(), ErrorKind::Failed);
     }
 
@@ -191,10 +161,7 @@ mod tests {
             .try_collect::<Vec<_>>()
             .await
             .expect_err("silent");
-        assert_eq!(
-            silent.to_string(),
-            "cannot read the object: gs://b/k: no byte arrived for 5 seconds"
-        );
+        assert_eq!(silent.to_string(), "cannot read the object: gs://b/k: no byte arrived for 5 seconds");
     }
 
     #[test]

@@ -106,10 +106,7 @@ fn is_refusal(error: &Error) -> bool {
 
 fn proves(head: &ObjectHead, digest: &PartDigest) -> bool {
     head.info.size_bytes == digest.size_bytes
-        && head
-            .checksum
-            .proves(&FileDigest::from_parts(&[*digest]), &[digest.content])
-            == Some(true)
+        && head.checksum.proves(&FileDigest::from_parts(&[*digest]), &[digest.content]) == Some(true)
 }
 
 impl<'a> Probe<'a> {
@@ -304,9 +301,7 @@ impl<'a> Probe<'a> {
         if !self.store.capabilities().deletes_in_batches {
             return Ok(None);
         }
-        self.store
-            .delete(&[&self.parts, &self.unusual].map(Clone::clone))
-            .await?;
+        self.store.delete(&[&self.parts, &self.unusual].map(Clone::clone)).await?;
         let are_gone = self.store.head(&self.parts).await?.is_none();
         Ok(Some(are_gone && self.store.capabilities().deletes_in_batches))
     }
@@ -326,9 +321,7 @@ impl<'a> Probe<'a> {
     }
 
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {
-        self.store
-            .upload_part(key, upload, 0, sent(body), &self.digest(body))
-            .await
+        self.store.upload_part(key, upload, 0, sent(body), &self.digest(body)).await
     }
 
     async fn head(&self, key: &str) -> Result<ObjectHead> {
@@ -341,9 +334,7 @@ impl<'a> Probe<'a> {
 
     /// Removes what the probe wrote. After an error something may be left.
     pub async fn clean_up(&self) -> Result<()> {
-        self.store
-            .delete(&[&self.wrong, &self.whole, &self.parts, &self.unusual].map(Clone::clone))
-            .await
+        self.store.delete(&[&self.wrong, &self.whole, &self.parts, &self.unusual].map(Clone::clone)).await
     }
 
     /// Aborts the probe's own pending uploads, if it was interrupted.

@@ -59,10 +59,7 @@ impl StoredChecksum {
     /// Returns the checksum that S3 keeps of an object sent in `parts` parts.
     pub fn of_file(digest: &FileDigest, parts: u32) -> Self {
         match &digest.content {
-            ContentDigest::Sha256(sha256) => Self::CompositeSha256 {
-                digest: *sha256,
-                parts,
-            },
+            ContentDigest::Sha256(sha256) => Self::CompositeSha256 { digest: *sha256, parts },
             ContentDigest::Blake3(_) => digest.crc64nvme.map_or(Self::None, Self::Crc64Nvme),
         }
     }
@@ -75,10 +72,7 @@ impl StoredChecksum {
                 [ContentDigest::Sha256(only)] => Some(stored == only),
                 _ => None,
             },
-            Self::CompositeSha256 {
-                digest: stored,
-                parts: count,
-            } => match &digest.content {
+            Self::CompositeSha256 { digest: stored, parts: count } => match &digest.content {
                 ContentDigest::Sha256(own) => Some(stored == own && *count as usize == parts.len()),
                 ContentDigest::Blake3(_) => None,
             },
@@ -158,30 +152,18 @@ pub struct IgnoredAttribute {
 
 impl IgnoredAttribute {
     pub(crate) fn new(setting: &'static str, requested: impl Into<String>, reported: Option<&str>) -> Self {
-        Self {
-            setting,
-            requested: requested.into(),
-            reported: reported.map(str::to_owned),
-        }
+        Self { setting, requested: requested.into(), reported: reported.map(str::to_owned) }
     }
 }
 
 impl fmt::Display for IgnoredAttribute {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            setting,
-            requested,
-            reported,
-        } = self;
+        let Self { setting, requested, reported } = self;
         match reported {
-            Some(reported) => write!(
-                out,
-                "{setting} = {requested:?} is ignored: the store reports {reported:?}"
-            ),
-            None => write!(
-                out,
-                "{setting} = {requested:?} is ignored: the store reports none"
-            ),
+            Some(reported) => {
+                write!(out, "{setting} = {requested:?} is ignored: the store reports {reported:?}")
+            }
+            None => write!(out, "{setting} = {requested:?} is ignored: the store reports none"),
         }
     }
 }

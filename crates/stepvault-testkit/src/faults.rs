@@ -51,11 +51,7 @@ pub enum FaultAction {
 impl FaultAction {
     /// Answers with this status and provider error code, without `Retry-After`.
     pub fn refuse(status: u16, code: &str) -> Self {
-        Self::Refuse {
-            status,
-            retry_after_seconds: None,
-            code: code.to_owned(),
-        }
+        Self::Refuse { status, retry_after_seconds: None, code: code.to_owned() }
     }
 }
 

@@ -46,11 +46,7 @@ pub fn unpack_into(name: &str, directory: &Path) -> PathBuf {
         .arg(directory)
         .output()
         .expect("tar runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     directory.join(name)
 }
 
@@ -88,10 +84,7 @@ impl Fixture {
         let fixture = Self {
             root: unpack_into(name, unpacked.path()),
             steps: steps
-                .map(|step| FixtureStep {
-                    path: text(&step["path"]),
-                    step: step["step"].as_u64(),
-                })
+                .map(|step| FixtureStep { path: text(&step["path"]), step: step["step"].as_u64() })
                 .collect(),
             symlinks: links.map(|(path, target)| (path.clone(), text(target))).collect(),
             entry,
@@ -128,13 +121,7 @@ impl Fixture {
             );
         }
         for (path, known) in self.entry["dirs"].as_object().unwrap() {
-            take(
-                path,
-                Entry::Directory {
-                    mode: mode(known),
-                    mtime_nanoseconds: mtime(known),
-                },
-            );
+            take(path, Entry::Directory { mode: mode(known), mtime_nanoseconds: mtime(known) });
         }
         for (path, target) in &self.symlinks {
             let target = PathBuf::from(target);

@@ -52,10 +52,7 @@ pub struct FakeMetadata {
 impl FakeMetadata {
     /// Starts a service of no provider: it answers 404.
     pub fn start() -> Self {
-        let shared = Shared {
-            said: Arc::default(),
-            preempted: watch::Sender::new(false),
-        };
+        let shared = Shared { said: Arc::default(), preempted: watch::Sender::new(false) };
         let app = Router::new().fallback(answer).with_state(shared.clone());
         let server = ServerHandle::start(move |listener| async move {
             let _ = axum::serve(listener, app).await;

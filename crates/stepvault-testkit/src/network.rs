@@ -122,11 +122,8 @@ impl Network {
         let mut state = lock(&self.state);
         state.carried = Carried::default();
         let of = |direction| {
-            let mut of: Vec<Trouble> = troubles
-                .iter()
-                .copied()
-                .filter(|trouble| trouble.direction == direction)
-                .collect();
+            let mut of: Vec<Trouble> =
+                troubles.iter().copied().filter(|trouble| trouble.direction == direction).collect();
             // Sorted so that the next one is last.
             of.sort_by_key(|trouble| std::cmp::Reverse(trouble.after_bytes));
             of
@@ -258,17 +255,9 @@ fn take(
     let turn = over_all.or(takes).map(|_| {
         let at = state.free_at.map_or(now, |free| free.max(now));
         state.free_at = Some(at + over_all.unwrap_or_default());
-        Turn {
-            at,
-            takes: takes.unwrap_or_default(),
-        }
+        Turn { at, takes: takes.unwrap_or_default() }
     });
-    let State {
-        carried,
-        to_server,
-        to_client,
-        ..
-    } = &mut *state;
+    let State { carried, to_server, to_client, .. } = &mut *state;
     let (count, troubles) = match direction {
         Direction::ToServer => (&mut carried.to_server_bytes, to_server),
         Direction::ToClient => (&mut carried.to_client_bytes, to_client),
@@ -324,11 +313,7 @@ mod tests {
     }
 
     fn trouble(direction: Direction, after_bytes: u64, mishap: Mishap) -> Trouble {
-        Trouble {
-            direction,
-            after_bytes,
-            mishap,
-        }
+        Trouble { direction, after_bytes, mishap }
     }
 
     #[test]
@@ -340,10 +325,7 @@ mod tests {
 
     #[test]
     fn a_pause_and_a_trickle_change_nothing() {
-        let slow = Mishap::Trickle {
-            pieces: 3,
-            apart: Duration::from_millis(1),
-        };
+        let slow = Mishap::Trickle { pieces: 3, apart: Duration::from_millis(1) };
         let (had, answer, carried) = send(&[
             trouble(Direction::ToServer, 10, Mishap::Pause(Duration::from_millis(1))),
             trouble(Direction::ToServer, 70_000, slow),

@@ -95,9 +95,7 @@ impl FakeGcs {
     pub fn create_bucket(&self, name: &str) {
         let document = format!("{{\"name\":\"{name}\"}}");
         let json = [("Content-Type", "application/json")];
-        let answer = self
-            .process
-            .request("POST", "/storage/v1/b?project=test", &json, document.as_bytes());
+        let answer = self.process.request("POST", "/storage/v1/b?project=test", &json, document.as_bytes());
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
@@ -156,21 +154,10 @@ impl Azurite {
     pub fn create_container(&self, name: &str) {
         let (account, key) = Self::ACCOUNT;
         let output = Command::new(python())
-            .args([
-                "-c",
-                include_str!("create_container.py"),
-                &self.endpoint(),
-                account,
-                key,
-                name,
-            ])
+            .args(["-c", include_str!("create_container.py"), &self.endpoint(), account, key, name])
             .output()
             .expect("the interpreter runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -187,15 +174,8 @@ fn python() -> PathBuf {
 /// Returns the directory of the interpreter's packages.
 fn site_packages(python: &PathBuf) -> PathBuf {
     let program = "import sysconfig; print(sysconfig.get_path('purelib'))";
-    let output = Command::new(python)
-        .args(["-c", program])
-        .output()
-        .expect("the interpreter runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new(python).args(["-c", program]).output().expect("the interpreter runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     PathBuf::from(String::from_utf8(output.stdout).expect("a path in UTF-8").trim())
 }
 
@@ -227,10 +207,7 @@ impl Process {
             .stderr(Stdio::null())
             .spawn()
             .expect("the server's program runs");
-        let mut process = Self {
-            child,
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
-        };
+        let mut process = Self { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
         let deadline = Instant::now() + START_DEADLINE;
         loop {
             if let Some(status) = process.child.try_wait().expect("a child of ours") {
@@ -239,10 +216,7 @@ impl Process {
             if process.try_request("GET", "/", &[], b"").is_ok() {
                 return Ok(process);
             }
-            assert!(
-                Instant::now() < deadline,
-                "a server did not answer within {START_DEADLINE:?}"
-            );
+            assert!(Instant::now() < deadline, "a server did not answer within {START_DEADLINE:?}");
             sleep(Duration::from_millis(50));
         }
     }
@@ -252,8 +226,7 @@ impl Process {
     }
 
     fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-        self.try_request(method, target, headers, body)
-            .expect("an answer")
+        self.try_request(method, target, headers, body).expect("an answer")
     }
 
     /// Sends one request on a connection of its own.
@@ -301,12 +274,8 @@ struct Answer {
 impl Answer {
     fn parse(bytes: Vec<u8>) -> std::io::Result<Self> {
         let line = String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned();
-        let status = line
-            .strip_prefix("HTTP/1.")
-            .and_then(|rest| rest.get(2..5)?.parse().ok());
-        status
-            .map(|status| Self { status, bytes })
-            .ok_or_else(|| ErrorKind::InvalidData.into())
+        let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+        status.map(|status| Self { status, bytes }).ok_or_else(|| ErrorKind::InvalidData.into())
     }
 
     fn text(&self) -> String {
@@ -314,13 +283,10 @@ impl Answer {
     }
 
     fn header(&self, wanted: &str) -> Option<String> {
-        self.text()
-            .lines()
-            .take_while(|line| !line.is_empty())
-            .find_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                name.eq_ignore_ascii_case(wanted).then(|| value.trim().to_owned())
-            })
+        self.text().lines().take_while(|line| !line.is_empty()).find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case(wanted).then(|| value.trim().to_owned())
+        })
     }
 }
 

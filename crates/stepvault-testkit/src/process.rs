@@ -141,17 +141,7 @@ impl TestCommand {
     pub fn killed_at(&mut self, call: &str, round: u32) -> &mut Self {
         let trace = format!("trace={call}");
         let inject = format!("inject={call}:signal=KILL:when={round}");
-        self.under([
-            "strace",
-            "-f",
-            "-qqq",
-            "-o",
-            "/dev/null",
-            "-e",
-            &trace,
-            "-e",
-            &inject,
-        ])
+        self.under(["strace", "-f", "-qqq", "-o", "/dev/null", "-e", &trace, "-e", &inject])
     }
 
     /// Lets the user and the group with this number run it. See [`become_other_users`](crate::users::become_other_users).
@@ -179,9 +169,7 @@ impl TestCommand {
     fn words(&self) -> impl Iterator<Item = &OsStr> {
         let program = std::iter::once(self.program.as_os_str());
         let wrapper = self.wrapper.iter().map(OsString::as_os_str);
-        wrapper
-            .chain(program)
-            .chain(self.arguments.iter().map(OsString::as_os_str))
+        wrapper.chain(program).chain(self.arguments.iter().map(OsString::as_os_str))
     }
 
     fn configure(&self, command: &mut Command) {
@@ -386,10 +374,7 @@ impl Collected {
                 read.lock().unwrap().extend_from_slice(&piece[..length]);
             }
         });
-        Self {
-            bytes,
-            reader: Some(reader),
-        }
+        Self { bytes, reader: Some(reader) }
     }
 
     fn text(&self) -> String {
@@ -422,12 +407,7 @@ pub struct Outcome {
 impl Outcome {
     /// Returns the outcome of a process with this status and output.
     pub fn new(status: ExitStatus, stdout: String, stderr: String) -> Self {
-        Self {
-            code: status.code().unwrap_or(-1),
-            signal: status.signal(),
-            stdout,
-            stderr,
-        }
+        Self { code: status.code().unwrap_or(-1), signal: status.signal(), stdout, stderr }
     }
 
     /// Returns whether it ended by itself with code 0.

@@ -85,9 +85,8 @@ impl State {
             }
             if *matched == self.needle.len() {
                 *matched = 0;
-                let took = self
-                    .left
-                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+                let took =
+                    self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
                 if took.is_ok() {
                     *byte ^= 1;
                     self.damaged.fetch_add(1, Ordering::SeqCst);

@@ -40,31 +40,22 @@ impl ServerHandle {
     {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name("test-server".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    match TcpListener::from_std(listener) {
-                        Ok(listener) => tokio::select! {
-                            () = serve(listener) => {}
-                            _ = stopped => {}
-                        },
-                        Err(error) => eprintln!("test server: {error}"),
-                    }
-                });
-                // Closes connections that are still open instead of waiting for their clients.
-                runtime.shutdown_background();
-            })?;
-        Ok(Self {
-            address,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name("test-server".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                match TcpListener::from_std(listener) {
+                    Ok(listener) => tokio::select! {
+                        () = serve(listener) => {}
+                        _ = stopped => {}
+                    },
+                    Err(error) => eprintln!("test server: {error}"),
+                }
+            });
+            // Closes connections that are still open instead of waiting for their clients.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Returns the address it listens on.

@@ -61,11 +61,7 @@ impl File {
             })
             .collect();
         let digests: Vec<_> = parts.iter().map(|(_, digest)| *digest).collect();
-        Self {
-            bytes,
-            parts,
-            digest: FileDigest::from_parts(&digests),
-        }
+        Self { bytes, parts, digest: FileDigest::from_parts(&digests) }
     }
 
     /// Returns the digest of each file part.
@@ -92,9 +88,7 @@ impl File {
         index: u32,
     ) -> Result<PartReceipt> {
         let (body, digest) = &self.parts[index as usize];
-        store
-            .upload_part(key, upload, index, body.clone().into(), digest)
-            .await
+        store.upload_part(key, upload, index, body.clone().into(), digest).await
     }
 
     /// Begins an upload of the file.
@@ -134,9 +128,7 @@ pub async fn send_part(
     index: u32,
     body: &Bytes,
 ) -> Result<PartReceipt> {
-    store
-        .upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body))
-        .await
+    store.upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body)).await
 }
 
 /// Reads an object, or a range of it.

@@ -125,10 +125,7 @@ impl Authority {
 
     /// Returns an acceptor with a certificate that this authority signed.
     pub fn acceptor(&self, validity: Validity) -> Acceptor {
-        Acceptor {
-            tls: Some(Arc::new(self.config(validity, None))),
-            ..Acceptor::default()
-        }
+        Acceptor { tls: Some(Arc::new(self.config(validity, None))), ..Acceptor::default() }
     }
 
     /// Serves what `server` serves, over TLS, until the handle is dropped.
@@ -165,11 +162,7 @@ impl Authority {
     }
 
     fn config(&self, validity: Validity, clients: Option<Arc<dyn ClientCertVerifier>>) -> ServerConfig {
-        let host = if validity == Validity::OtherHost {
-            "other.example"
-        } else {
-            "127.0.0.1"
-        };
+        let host = if validity == Validity::OtherHost { "other.example" } else { "127.0.0.1" };
         let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
         params.use_authority_key_identifier_extension = true;
         if validity == Validity::Expired {
@@ -181,9 +174,7 @@ impl Authority {
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         // Every client encrypts by the same cipher, so that a benchmark compares the clients and not their preferences.
         let mut provider = aws_lc_rs::default_provider();
-        provider
-            .cipher_suites
-            .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+        provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
         let builder = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .expect("TLS versions");

@@ -4,11 +4,8 @@
 pub fn archive(pickle: &[u8]) -> Vec<u8> {
     let mut archive = Vec::new();
     let mut directory = Vec::new();
-    let records: [(&str, &[u8]); 3] = [
-        ("archive/data.pkl", pickle),
-        ("archive/byteorder", b"little"),
-        ("archive/version", b"3\n"),
-    ];
+    let records: [(&str, &[u8]); 3] =
+        [("archive/data.pkl", pickle), ("archive/byteorder", b"little"), ("archive/version", b"3\n")];
     for (name, body) in records {
         let offset = length(archive.len());
         // From the required version to the length of the extra field: equal in both headers.

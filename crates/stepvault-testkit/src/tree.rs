@@ -36,9 +36,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) {
 
 /// Returns everything below a directory that is no directory itself, sorted; nothing if it is missing.
 pub fn files_below(root: &Path) -> Vec<PathBuf> {
-    let (files, _) = entries_below(root)
-        .into_iter()
-        .partition(|path| !is_directory(path));
+    let (files, _) = entries_below(root).into_iter().partition(|path| !is_directory(path));
     files
 }
 
@@ -65,9 +63,8 @@ fn is_directory(path: &Path) -> bool {
 /// Returns the names in a directory, sorted.
 pub fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -83,11 +80,7 @@ pub fn copy(from: &Path, to: &Path) {
 
 /// Removes a file or a directory, if it is there.
 pub fn remove(path: &Path) {
-    let removed = if is_directory(path) {
-        fs::remove_dir_all(path)
-    } else {
-        fs::remove_file(path)
-    };
+    let removed = if is_directory(path) { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", path.display()),
         _ => {}
@@ -148,9 +141,7 @@ pub fn snapshot(root: &Path) -> Snapshot {
     if is_directory(root) {
         all.extend(entries_below(root));
     }
-    all.into_iter()
-        .map(|path| (path.strip_prefix(root).unwrap().to_owned(), entry(&path)))
-        .collect()
+    all.into_iter().map(|path| (path.strip_prefix(root).unwrap().to_owned(), entry(&path))).collect()
 }
 
 /// Returns the number of files in a snapshot, and of their bytes.
@@ -163,19 +154,14 @@ pub fn totals(snapshot: &Snapshot) -> (u64, u64) {
 }
 
 fn entry(path: &Path) -> Entry {
-    let metadata = path
-        .symlink_metadata()
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let metadata = path.symlink_metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mode = metadata.mode() & 0o777;
     let mtime_nanoseconds = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
     if metadata.is_symlink() {
         let target = fs::read_link(path).unwrap();
         Entry::Symlink { target }
     } else if metadata.is_dir() {
-        Entry::Directory {
-            mode,
-            mtime_nanoseconds,
-        }
+        Entry::Directory { mode, mtime_nanoseconds }
     } else if metadata.is_file() {
         Entry::File {
             size_bytes: metadata.size(),
@@ -192,7 +178,5 @@ fn entry(path: &Path) -> Entry {
 pub fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest as _;
     let digest = sha2::Sha256::digest(bytes);
-    digest
-        .iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    digest.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

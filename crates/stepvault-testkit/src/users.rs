@@ -12,11 +12,8 @@ pub const NOBODY: u32 = 65534;
 /// The other user may be unable to reach the program itself. Another process copies it: were the copy open for writing
 /// here, a test that starts a process at that moment would make it busy.
 pub fn become_other_users(program: &Path, copy: &Path) -> bool {
-    let is_open = |above: &Path| {
-        above
-            .metadata()
-            .is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
-    };
+    let is_open =
+        |above: &Path| above.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0);
     if !rustix::process::geteuid().is_root() || !copy.ancestors().skip(1).all(is_open) {
         eprintln!("not run: only the superuser can become another user, who has to reach the program");
         return false;

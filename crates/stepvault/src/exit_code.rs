@@ -119,10 +119,8 @@ mod tests {
     use super::*;
 
     fn of(kinds: &[Option<ErrorKind>]) -> ExitCode {
-        let errors: Vec<Option<Error>> = kinds
-            .iter()
-            .map(|kind| Some(Error::new((*kind)?, "cannot")))
-            .collect();
+        let errors: Vec<Option<Error>> =
+            kinds.iter().map(|kind| Some(Error::new((*kind)?, "cannot"))).collect();
         ExitCode::of_tiers(errors.iter().map(|error| error.as_ref().map_or(Ok(()), Err)))
     }
 

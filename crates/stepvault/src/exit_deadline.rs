@@ -38,10 +38,7 @@ mod tests {
     #[test]
     fn without_a_time_there_is_the_usual_one() {
         let exit_deadline = ExitDeadline::default();
-        assert_eq!(
-            exit_deadline.within(Duration::from_secs(2)),
-            Duration::from_secs(2)
-        );
+        assert_eq!(exit_deadline.within(Duration::from_secs(2)), Duration::from_secs(2));
         exit_deadline.clone().set(Instant::now());
         assert_eq!(exit_deadline.within(Duration::from_secs(2)), Duration::ZERO);
     }

@@ -24,9 +24,7 @@ impl Interrupt {
 
     /// Returns an interrupt that never fires, for a command that handles signals itself.
     pub(crate) fn never() -> Self {
-        Self {
-            token: CancellationToken::new(),
-        }
+        Self { token: CancellationToken::new() }
     }
 
     /// Waits for the first signal.

@@ -24,10 +24,7 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
         Ok(text) if !text.is_empty() => parse(&text)?,
         _ => EnvFilter::new(default_filter(verbose, output.is_quiet())),
     };
-    let writer = LogWriter {
-        output: output.clone(),
-        priority: Priority::Info,
-    };
+    let writer = LogWriter { output: output.clone(), priority: Priority::Info };
     let lines = fmt::layer()
         .with_writer(writer)
         .with_ansi(crate::output::draws_on_terminal())
@@ -61,13 +58,7 @@ fn default_filter(verbose: u8, quiet: bool) -> &'static str {
 }
 
 /// Libraries whose log lines below warnings contain the credentials that they were given.
-const SHOW_KEYS: [&str; 5] = [
-    "aws_config::profile",
-    "aws_runtime",
-    "aws_sdk",
-    "aws_sigv4",
-    "aws_smithy",
-];
+const SHOW_KEYS: [&str; 5] = ["aws_config::profile", "aws_runtime", "aws_sdk", "aws_sigv4", "aws_smithy"];
 
 /// Returns whether an event may be logged. Trace events of libraries contain requests as sent, with keys, tokens and
 /// signatures: no filter lets them through.
@@ -104,10 +95,7 @@ impl MakeWriter<'_> for LogWriter {
             Level::INFO => Priority::Info,
             Level::DEBUG | Level::TRACE => Priority::Debug,
         };
-        Self {
-            output: self.output.clone(),
-            priority,
-        }
+        Self { output: self.output.clone(), priority }
     }
 }
 
@@ -136,9 +124,7 @@ mod tests {
         let error = parse("stepvault=loud").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
         assert!(
-            error
-                .to_string()
-                .starts_with("invalid log filter: STEPVAULT_LOG=stepvault=loud: "),
+            error.to_string().starts_with("invalid log filter: STEPVAULT_LOG=stepvault=loud: "),
             "{error}"
         );
         for verbose in 0..4 {

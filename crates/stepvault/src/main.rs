@@ -71,12 +71,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     let is_help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !is_help && std::env::args_os().any(|argument| argument == "--json") {
         let text = error.render().to_string();
-        let message = text
-            .trim_start_matches("error: ")
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let message = text.trim_start_matches("error: ").lines().next().unwrap_or_default().to_owned();
         let error =
             Error::new(ErrorKind::Usage, message).hint("run 'stepvault --help' to see commands and options");
         let _ = Output::new(true, true).text(&output::json::error_document(&error));
@@ -100,19 +95,10 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
 async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline) -> Result<ExitCode> {
     let Arguments { global, command } = arguments;
     interrupt::outlive_large_writes()?;
-    let interrupt = if command.handles_signals() {
-        Interrupt::never()
-    } else {
-        Interrupt::listen()?
-    };
+    let interrupt = if command.handles_signals() { Interrupt::never() } else { Interrupt::listen()? };
     let hint = command.after_interruption();
     let ends_by_itself = command.is_service();
-    let session = Session {
-        global,
-        output: output.clone(),
-        interrupt: interrupt.clone(),
-        exit_deadline,
-    };
+    let session = Session { global, output: output.clone(), interrupt: interrupt.clone(), exit_deadline };
     tokio::select! {
         biased;
         outcome = commands::run(&session, command) => outcome,

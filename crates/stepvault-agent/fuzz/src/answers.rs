@@ -47,16 +47,8 @@ impl Place {
                 let _ = serve(stream, &answer);
             }
         });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        Self {
-            runtime,
-            client: Client::new(path),
-            answer,
-            _directory: directory,
-        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { runtime, client: Client::new(path), answer, _directory: directory }
     }
 }
 
@@ -96,10 +88,7 @@ pub fn check(bytes: &[u8]) {
         let asked = async { tokio::time::timeout(2 * PATIENCE, ask(&place.client, *which)).await };
         let told = place.runtime.block_on(asked).expect("an answer in time");
         if let Err(error) = told {
-            assert!(
-                error.to_string().len() <= rest.len() * 2 + MAX_OWN_BYTES,
-                "{error}"
-            );
+            assert!(error.to_string().len() <= rest.len() * 2 + MAX_OWN_BYTES, "{error}");
         }
     });
 }
@@ -142,9 +131,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         b"HTTP/1.0 301 x\r\nlocation: /v1/status\r\n\r\n",
     ];
     let messages = messages::seeds();
-    let with_format = messages
-        .iter()
-        .map(|text| [b"{\"format\":1,", &text[1..]].concat());
+    let with_format = messages.iter().map(|text| [b"{\"format\":1,", &text[1..]].concat());
     let answers = with_format.chain(raw.iter().map(|raw| raw.to_vec()));
     answers
         .flat_map(|answer| (0..5).map(move |which| [&[which, which], answer.as_slice()].concat()))

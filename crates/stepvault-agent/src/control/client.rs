@@ -55,8 +55,7 @@ impl Client {
     /// # Errors
     /// The cause why the step was not sealed; [`ErrorKind::Unreachable`] when there is no answer.
     pub async fn announce(&self, request: &AnnounceRequest) -> Result<AnnounceAnswer> {
-        self.ask(Method::POST, "/v1/announce", Some(request), 2 * ANSWERED_WITHIN)
-            .await
+        self.ask(Method::POST, "/v1/announce", Some(request), 2 * ANSWERED_WITHIN).await
     }
 
     /// Returns the outcome of an announcement; waits a few seconds for progress.
@@ -65,8 +64,7 @@ impl Client {
     /// As for [`announce`](Self::announce).
     pub async fn announcement(&self, id: u64) -> Result<AnnounceAnswer> {
         let path = format!("/v1/announcements/{id}");
-        self.ask(Method::GET, &path, None::<&()>, 2 * ANSWERED_WITHIN)
-            .await
+        self.ask(Method::GET, &path, None::<&()>, 2 * ANSWERED_WITHIN).await
     }
 
     /// Waits for a step.
@@ -93,8 +91,7 @@ impl Client {
     /// [`ErrorKind::NotFound`] when it does not serve the run or there is no such process; [`ErrorKind::Interrupted`] when
     /// it is about to end; [`ErrorKind::Unreachable`] when there is no answer.
     pub async fn attach(&self, request: &AttachRequest) -> Result<AttachAnswer> {
-        self.ask(Method::POST, "/v1/attach", Some(request), ANSWERED_WITHIN)
-            .await
+        self.ask(Method::POST, "/v1/attach", Some(request), ANSWERED_WITHIN).await
     }
 
     /// Tells the service that a process writes no checkpoints any longer; with `wait` in the request and if it was the last
@@ -149,9 +146,8 @@ impl Client {
                 .because(why)
                 .hint("give the agent's own socket or vault, or run the command as the agent's user"));
         }
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(broken)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let bytes = match body {
             Some(body) => serde_json::to_vec(body)
                 .map_err(|error| Error::new(ErrorKind::Usage, "cannot write the request").caused_by(error))?,

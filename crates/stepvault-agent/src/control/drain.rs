@@ -33,22 +33,14 @@ pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Res
     if was_last && waiting.is_some() {
         return ended(state).await;
     }
-    let remaining = state
-        .shared
-        .drain
-        .stop
-        .requested()
-        .and_then(|request| request.deadline);
+    let remaining = state.shared.drain.stop.requested().and_then(|request| request.deadline);
     Ok(document(StatusCode::OK, still_serving(remaining)))
 }
 
 /// Returns the answer of a service that has not ended.
 fn still_serving(deadline: Option<Instant>) -> DrainAnswer {
     let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    DrainAnswer {
-        remaining_seconds: remaining.unwrap_or_default().as_secs(),
-        ..DrainAnswer::default()
-    }
+    DrainAnswer { remaining_seconds: remaining.unwrap_or_default().as_secs(), ..DrainAnswer::default() }
 }
 
 fn deadline_after(seconds: Option<u64>) -> Option<Instant> {
@@ -64,11 +56,7 @@ pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result
         None if !stop.is_requested() => Some(now + configured),
         asked_for => asked_for,
     };
-    let reason = if request.trainer_ended {
-        StopReason::TrainerGone
-    } else {
-        StopReason::Control
-    };
+    let reason = if request.trainer_ended { StopReason::TrainerGone } else { StopReason::Control };
     stop.request(reason, deadline);
     if !request.wait {
         let requested = stop.requested().and_then(|request| request.deadline);
@@ -81,11 +69,7 @@ pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result
 /// Waits for the end of the service, and returns its answer.
 async fn ended(state: &ControlState) -> Result<Answer> {
     let mut ended = state.ended.clone();
-    let answer = ended
-        .wait_for(Option::is_some)
-        .await
-        .ok()
-        .and_then(|ended| ended.clone());
+    let answer = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
     // A service that failed ends without an answer.
     let answer = answer.ok_or_else(|| {
         Error::new(ErrorKind::Failed, "the agent ended without a report")
@@ -104,10 +88,5 @@ pub(super) fn final_response(report: Option<&AgentReport>) -> Option<DrainAnswer
     left.unsealed.truncate(MAX_NAMED);
     left.unreadable.truncate(MAX_NAMED);
     left.unserved.truncate(MAX_NAMED);
-    Some(DrainAnswer {
-        ended: true,
-        remaining_seconds: 0,
-        durable: Some(report.is_durable()),
-        left,
-    })
+    Some(DrainAnswer { ended: true, remaining_seconds: 0, durable: Some(report.is_durable()), left })
 }

@@ -23,9 +23,7 @@ pub(super) type Answer = Response<Full<Bytes>>;
 pub(super) fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
-    answer
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     answer
 }
 
@@ -87,10 +85,7 @@ pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refus
         }
         Ok(Err(error)) => return Err(Refusal::new(StatusCode::BAD_REQUEST, &fault(error.to_string()))),
         Err(_) => {
-            let error = fault(format!(
-                "its body did not arrive within {} s",
-                BODY_WITHIN.as_secs()
-            ));
+            let error = fault(format!("its body did not arrive within {} s", BODY_WITHIN.as_secs()));
             return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, &error));
         }
     };

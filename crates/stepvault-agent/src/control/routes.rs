@@ -52,9 +52,7 @@ async fn route(state: &ControlState, request: Request<Incoming>) -> Result<Answe
         _ if path == STATUS || announcement_id.is_some() => Method::GET,
         _ => {
             let error = Error::new(ErrorKind::NotFound, "unknown path").on(path);
-            return Err(error
-                .hint("see docs/reference/control.md for the requests")
-                .into());
+            return Err(error.hint("see docs/reference/control.md for the requests").into());
         }
     };
     if head.method != allowed {
@@ -82,11 +80,9 @@ pub(super) async fn metrics(metrics: &Arc<Metrics>, request: Request<Incoming>) 
     }
     match request.uri().path() {
         "/metrics" => match metrics.text().await {
-            Ok(body) => text(
-                StatusCode::OK,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                body,
-            ),
+            Ok(body) => {
+                text(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", body)
+            }
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
         },
         "/healthz" => {
@@ -102,32 +98,23 @@ pub(super) async fn metrics(metrics: &Arc<Metrics>, request: Request<Incoming>) 
 }
 
 fn method_not_allowed(path: &str, allowed: &Method) -> Answer {
-    let error = Error::new(ErrorKind::Usage, "method not allowed")
-        .on(path)
-        .hint(format!("use {allowed}"));
+    let error = Error::new(ErrorKind::Usage, "method not allowed").on(path).hint(format!("use {allowed}"));
     let Refusal(mut answer) = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, &error);
     let allowed = HeaderValue::from_str(allowed.as_str());
-    answer
-        .headers_mut()
-        .extend(allowed.ok().map(|allowed| (ALLOW, allowed)));
+    answer.headers_mut().extend(allowed.ok().map(|allowed| (ALLOW, allowed)));
     answer
 }
 
 fn entries(of: Vec<(PathBuf, String)>) -> Vec<Skipped> {
-    of.into_iter()
-        .map(|(path, reason)| Skipped { path, reason })
-        .collect()
+    of.into_iter().map(|(path, reason)| Skipped { path, reason }).collect()
 }
 
 fn status(state: &ControlState) -> StatusAnswer {
     let shared = &state.shared;
     let (options, status) = (&shared.options, &shared.reporter.status);
     let problems = state.metrics.problems();
-    let remotes: BTreeSet<&RemoteName> = state
-        .runs
-        .iter()
-        .flat_map(|run| run.remotes.iter().map(RunRemote::name))
-        .collect();
+    let remotes: BTreeSet<&RemoteName> =
+        state.runs.iter().flat_map(|run| run.remotes.iter().map(RunRemote::name)).collect();
     let rates = remotes.into_iter().map(|remote| RemoteRate {
         remote: remote.clone(),
         bytes_per_second: shared.throughput.bytes_per_second(remote),
@@ -167,17 +154,11 @@ fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer,
         state.run(request.run.as_ref())?;
     }
     let Some(followed) = &state.followed else {
-        return Ok(AttachAnswer {
-            followed: false,
-            process_ids: Vec::new(),
-        });
+        return Ok(AttachAnswer { followed: false, process_ids: Vec::new() });
     };
     followed.follow(request.process_id)?;
     state.shared.announcements.joined();
-    Ok(AttachAnswer {
-        followed: true,
-        process_ids: followed.process_ids(),
-    })
+    Ok(AttachAnswer { followed: true, process_ids: followed.process_ids() })
 }
 
 async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answer, Refusal> {
@@ -237,20 +218,13 @@ fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
 }
 
 fn check_path(path: &Path) -> Result<(), Error> {
-    let fault = |why: &str| {
-        Error::new(ErrorKind::Usage, "cannot announce")
-            .on(path.display())
-            .because(why)
-    };
+    let fault = |why: &str| Error::new(ErrorKind::Usage, "cannot announce").on(path.display()).because(why);
     if !path.is_absolute() {
         return Err(fault("the path is relative").hint("send the absolute path"));
     }
     // With such components, the step's name would differ from its path's last component.
     let plain = path.components().all(|component| {
-        matches!(
-            component,
-            std::path::Component::RootDir | std::path::Component::Normal(_)
-        )
+        matches!(component, std::path::Component::RootDir | std::path::Component::Normal(_))
     });
     if !plain || path.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(fault("the path contains '..' or a NUL byte").hint("send the path without them"));

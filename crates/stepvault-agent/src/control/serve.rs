@@ -139,9 +139,7 @@ fn check_peer(stream: &UnixStream) -> Result<()> {
         }
         Err(error) => format!("cannot determine the requesting user: {error}"),
     };
-    Err(
-        Error::new(ErrorKind::Denied, "this user may not control the agent")
-            .because(why)
-            .hint("run the command as the agent's user"),
-    )
+    Err(Error::new(ErrorKind::Denied, "this user may not control the agent")
+        .because(why)
+        .hint("run the command as the agent's user"))
 }

@@ -36,12 +36,8 @@ impl Control {
     /// # Errors
     /// [`ErrorKind::Usage`] when the metrics port cannot be opened, because it was requested explicitly.
     pub(crate) async fn start(state: ControlState, ended: watch::Sender<FinalResponse>) -> Result<Self> {
-        let mut control = Self {
-            listening: JoinSet::new(),
-            end: CancellationToken::new(),
-            ended,
-            socket: None,
-        };
+        let mut control =
+            Self { listening: JoinSet::new(), end: CancellationToken::new(), ended, socket: None };
         let shared = Arc::clone(&state.shared);
         if shared.options.lifecycle.once {
             return Ok(control);
@@ -101,9 +97,7 @@ async fn open(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     let own = path.to_owned();
     let (listener, socket) = blocking(move || listen_privately(&own)).await?;
     let fault = |error: std::io::Error| {
-        Error::new(ErrorKind::Failed, "cannot listen on the socket")
-            .on(path.display())
-            .caused_by(error)
+        Error::new(ErrorKind::Failed, "cannot listen on the socket").on(path.display()).caused_by(error)
     };
     listener.set_nonblocking(true).map_err(fault)?;
     Ok((UnixListener::from_std(listener).map_err(fault)?, socket))

@@ -23,10 +23,7 @@ pub(super) async fn wait(state: &ControlState, request: WaitRequest) -> Result<W
     if timeout > LONGEST_WAIT {
         return Err(Error::new(ErrorKind::Usage, "cannot wait so long")
             .on(format!("timeout_seconds {}", request.timeout_seconds))
-            .because(format!(
-                "one request waits for at most {} s",
-                LONGEST_WAIT.as_secs()
-            ))
+            .because(format!("one request waits for at most {} s", LONGEST_WAIT.as_secs()))
             .hint("send another request after its answer"));
     }
     let served = state.run(request.run.as_ref())?;
@@ -35,11 +32,7 @@ pub(super) async fn wait(state: &ControlState, request: WaitRequest) -> Result<W
     let mut watch = StepWatch {
         state,
         served,
-        query: StepQuery {
-            run: served.name().clone(),
-            step: request.step,
-            attempt: request.attempt,
-        },
+        query: StepQuery { run: served.name().clone(), step: request.step, attempt: request.attempt },
         elsewhere: None,
     };
     let mut changes = state.shared.reporter.status.changes();
@@ -47,11 +40,7 @@ pub(super) async fn wait(state: &ControlState, request: WaitRequest) -> Result<W
     loop {
         changes.mark_unchanged();
         let progress = watch.progress().await?;
-        let answer = WaitAnswer {
-            goal: request.goal,
-            outcome: progress.outcome(request.goal),
-            progress,
-        };
+        let answer = WaitAnswer { goal: request.goal, outcome: progress.outcome(request.goal), progress };
         let over = matches!(answer.outcome, Outcome::Reached | Outcome::Failed);
         if over || Instant::now() >= deadline || ended.borrow().is_some() {
             return Ok(answer);

@@ -31,11 +31,9 @@ impl Discovery {
             return Ok(None);
         };
         if below.is_empty() {
-            return Err(
-                Error::at(ErrorKind::Usage, "cannot announce the path", &announcement.path)
-                    .because("it is the watched directory")
-                    .hint("announce the step's own path"),
-            );
+            return Err(Error::at(ErrorKind::Usage, "cannot announce the path", &announcement.path)
+                .because("it is the watched directory")
+                .hint("announce the step's own path"));
         }
         // An announcement proves as much as a configured rule.
         let Some(profile) = self.choice.profile().filter(|profile| profile.names.is_none()) else {

@@ -22,20 +22,12 @@ impl Choice {
     /// Creates a final choice.
     pub(super) fn of(mut profile: Profile, ignored: Vec<PathGlob>) -> Self {
         profile.ignored.extend(ignored);
-        Self {
-            profile: Some(profile),
-            others: None,
-            ignored: Vec::new(),
-        }
+        Self { profile: Some(profile), others: None, ignored: Vec::new() }
     }
 
     /// Creates an open choice.
     pub(super) fn among(profiles: Arc<ProfileSet>, ignored: Vec<PathGlob>) -> Self {
-        Self {
-            profile: None,
-            others: Some(profiles),
-            ignored,
-        }
+        Self { profile: None, others: Some(profiles), ignored }
     }
 
     /// Returns the current profile; `None` before the first scan.
@@ -70,12 +62,7 @@ impl Choice {
              changing"
                 .to_owned()
         } else {
-            format!(
-                "written by {}: {} ({})",
-                name,
-                detection.profile.description,
-                detection.why.join(", ")
-            )
+            format!("written by {}: {} ({})", name, detection.profile.description, detection.why.join(", "))
         };
         // An empty directory is not reported.
         let is_news = !is_first || name != GENERIC || tree.entries().next().is_some();
@@ -87,10 +74,7 @@ impl Choice {
 
     /// Makes the choice final once a step is complete by it. The generic profile stays open, because it fits anything.
     pub(super) fn settle(&mut self, found: &Found) {
-        let fits_anything = self
-            .profile
-            .as_ref()
-            .is_none_or(|profile| profile.name == GENERIC);
+        let fits_anything = self.profile.as_ref().is_none_or(|profile| profile.name == GENERIC);
         if !fits_anything && found.steps.iter().any(FoundStep::is_complete) {
             self.others = None;
         }

@@ -152,11 +152,7 @@ impl EarlySteps {
         }
         match EarlyLinks::create(&place.vault, directory, &members, links) {
             Ok(links) => {
-                let early = EarlyStep {
-                    links: Arc::new(links),
-                    members,
-                    step: step.clone(),
-                };
+                let early = EarlyStep { links: Arc::new(links), members, step: step.clone() };
                 if early.is_of(step) {
                     self.make_room();
                     self.steps.insert(step.path.clone(), early);
@@ -177,11 +173,8 @@ impl EarlySteps {
 
     /// Removes and returns the steps that the trainer deletes. The links of a step that it changes are removed.
     fn deleted(&mut self, survey: &SurveyTree) -> Vec<EarlyStep> {
-        self.steps
-            .retain(|_, early| early.source_state(survey) != SourceState::Changed);
-        let gone = self
-            .steps
-            .extract_if(.., |_, early| early.source_state(survey) == SourceState::Deleted);
+        self.steps.retain(|_, early| early.source_state(survey) != SourceState::Changed);
+        let gone = self.steps.extract_if(.., |_, early| early.source_state(survey) == SourceState::Deleted);
         gone.map(|(_, early)| early).collect()
     }
 
@@ -238,11 +231,8 @@ impl EarlyStep {
 
     fn source_state(&self, survey: &SurveyTree) -> SourceState {
         let source = self.links.source();
-        let linked: BTreeMap<&str, (u64, Timestamp)> = source
-            .files
-            .iter()
-            .map(|file| (file.path.as_str(), (file.size_bytes, file.mtime)))
-            .collect();
+        let linked: BTreeMap<&str, (u64, Timestamp)> =
+            source.files.iter().map(|file| (file.path.as_str(), (file.size_bytes, file.mtime))).collect();
         let mut present = 0;
         for member in &self.step.members {
             let itself = survey.get(member).map(|entry| (member.as_str(), entry));
@@ -254,11 +244,7 @@ impl EarlyStep {
                 present += 1;
             }
         }
-        if present < linked.len() {
-            SourceState::Deleted
-        } else {
-            SourceState::Unchanged
-        }
+        if present < linked.len() { SourceState::Deleted } else { SourceState::Unchanged }
     }
 }
 

@@ -74,8 +74,7 @@ impl ScanFacts<'_> {
     fn missing(&self, step: &FoundStep, checkpoint: &Checkpoint, tree: &Tree) -> Vec<String> {
         match (self.found.missing.get(&step.path), step.step) {
             (Some(missing), Some(number)) => {
-                self.sealed_files
-                    .missing(checkpoint, number, tree, missing.as_ref())
+                self.sealed_files.missing(checkpoint, number, tree, missing.as_ref())
             }
             _ => Vec::new(),
         }
@@ -97,10 +96,7 @@ impl FileStates {
     }
 
     fn each(tree: &Tree) -> impl Iterator<Item = u64> {
-        let files = tree
-            .files
-            .iter()
-            .filter(|file| !is_in_clutter(file.path.as_str()));
+        let files = tree.files.iter().filter(|file| !is_in_clutter(file.path.as_str()));
         files.map(|file| Self::hash(file.path.as_str(), file.size_bytes, file.mtime))
     }
 
@@ -122,11 +118,7 @@ struct Handled {
 
 impl Handled {
     fn of(tree: &Tree, content: Option<u64>) -> Self {
-        Self {
-            fingerprint: tree.fingerprint(),
-            files: FileStates::of(tree),
-            content,
-        }
+        Self { fingerprint: tree.fingerprint(), files: FileStates::of(tree), content }
     }
 }
 
@@ -257,15 +249,9 @@ impl Entry {
             return self.ready(tree);
         }
         self.judged = Some((sighting.fingerprint, Judgement::Damaged));
-        let reason = format!(
-            "its files are all there, but it is damaged: {}",
-            reasons.join("; ")
-        );
-        self.state = if self.was_handled {
-            EntryState::Settled
-        } else {
-            EntryState::LeftAlone(reason.clone())
-        };
+        let reason = format!("its files are all there, but it is damaged: {}", reasons.join("; "));
+        self.state =
+            if self.was_handled { EntryState::Settled } else { EntryState::LeftAlone(reason.clone()) };
         EntryOutcome::Skipped(reason)
     }
 
@@ -286,11 +272,7 @@ impl Entry {
         let known = self.judged.filter(|(state, _)| *state == sighting.fingerprint);
         let (_, judgement) = known.unwrap_or_else(|| {
             let is_proved = facts.structure(step).is_proved();
-            let judgement = if is_proved {
-                Judgement::Proved
-            } else {
-                Judgement::Plausible
-            };
+            let judgement = if is_proved { Judgement::Proved } else { Judgement::Plausible };
             (sighting.fingerprint, judgement)
         });
         self.judged = Some((sighting.fingerprint, judgement));
@@ -338,18 +320,12 @@ impl Entry {
 
     /// Whether it was handled, and listed recently.
     pub(super) fn is_settled(&self) -> bool {
-        self.handled.is_some()
-            && self
-                .surveyed
-                .is_some_and(|time| time.elapsed() < HANDLED_SCAN_INTERVAL)
+        self.handled.is_some() && self.surveyed.is_some_and(|time| time.elapsed() < HANDLED_SCAN_INTERVAL)
     }
 
     /// Returns a new entry that was listed just now.
     pub(super) fn just_surveyed() -> Self {
-        Self {
-            surveyed: Some(Instant::now()),
-            ..Self::default()
-        }
+        Self { surveyed: Some(Instant::now()), ..Self::default() }
     }
 
     /// Records that it was listed just now.

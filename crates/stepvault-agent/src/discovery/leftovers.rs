@@ -59,17 +59,11 @@ impl Leftovers {
 
     /// Adds the names of the steps that the vault holds, and the contents of rewritten paths.
     pub(super) fn add_sealed(&mut self, sealed: &[SealedStep]) {
-        self.sealed_names
-            .extend(sealed.iter().map(|step| step.name().to_owned()));
+        self.sealed_names.extend(sealed.iter().map(|step| step.name().to_owned()));
         let records = sealed.iter().map(SealedStep::record);
         for record in records.filter(|record| record.origin.rewritten) {
-            let bytes = record
-                .files
-                .iter()
-                .map(|file| file.size_bytes)
-                .fold(0, u64::saturating_add);
-            self.sealed
-                .insert((record.name.clone(), bytes, record.written_at));
+            let bytes = record.files.iter().map(|file| file.size_bytes).fold(0, u64::saturating_add);
+            self.sealed.insert((record.name.clone(), bytes, record.written_at));
             let files = record.files.iter();
             self.sealed.extend(files.map(|file| {
                 let name = last_component(file.path.as_str());
@@ -105,21 +99,12 @@ impl Leftovers {
             let is_quiet = is_old && since.elapsed() >= quiet_time;
             if !is_quiet {
                 let left = quiet_time.saturating_sub(since.elapsed());
-                let left = if is_old {
-                    left
-                } else {
-                    left.max(quiet_time.saturating_sub(age))
-                };
+                let left = if is_old { left } else { left.max(quiet_time.saturating_sub(age)) };
                 let time = Instant::now() + left;
                 again = Some(again.map_or(time, |other: Instant| other.min(time)));
             }
             let path = leftover.path.clone();
-            let sighted = Sighted {
-                leftover,
-                why,
-                since,
-                is_quiet,
-            };
+            let sighted = Sighted { leftover, why, since, is_quiet };
             self.entries.insert(path, sighted);
         }
         again
@@ -146,10 +131,7 @@ impl Leftovers {
         };
         let mut listed: Vec<_> = alike.iter().map(entry).collect();
         if more > 0 {
-            listed.push((
-                directory.to_owned(),
-                format!("{more} more of its entries may be checkpoints"),
-            ));
+            listed.push((directory.to_owned(), format!("{more} more of its entries may be checkpoints")));
         }
         listed
     }
@@ -190,12 +172,7 @@ impl Leftovers {
                 known.path = path;
                 known.others += 1;
             } else if alike.len() < MAX_LISTED {
-                alike.push(Alike {
-                    shape,
-                    path,
-                    why: &sighted.why,
-                    others: 0,
-                });
+                alike.push(Alike { shape, path, why: &sighted.why, others: 0 });
             } else {
                 more += 1;
             }

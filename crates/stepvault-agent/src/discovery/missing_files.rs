@@ -46,11 +46,7 @@ impl SealedFiles {
             (None, Some(usual)) => {
                 let itself = tree.files.iter().map(|file| file.path.clone());
                 let itself: Vec<RelativePath> = itself.filter(|_| tree.shape == Shape::File).collect();
-                let entries = if itself.is_empty() {
-                    &checkpoint.members
-                } else {
-                    &itself
-                };
+                let entries = if itself.is_empty() { &checkpoint.members } else { &itself };
                 let names = names_of(number, entries, tree.files.iter().map(|file| &file.path));
                 usual.lacking(&names).unwrap_or_default()
             }

@@ -170,11 +170,8 @@ impl Discovery {
         let Some(directory) = run.watch.clone() else {
             return Ok(None);
         };
-        let error = |why: String| {
-            Error::new(ErrorKind::Usage, "cannot serve the run")
-                .on(&run.name)
-                .because(why)
-        };
+        let error =
+            |why: String| Error::new(ErrorKind::Usage, "cannot serve the run").on(&run.name).because(why);
         let names = run.pattern.clone().map(PathGlob::try_from).transpose();
         let names =
             names.map_err(|why| error(why).hint("write a glob such as step_* or {checkpoint,step}-*"))?;
@@ -197,10 +194,7 @@ impl Discovery {
         Ok(Some(Self {
             directory,
             extent,
-            schedule: ScanSchedule {
-                mode: scan_mode,
-                not_before: None,
-            },
+            schedule: ScanSchedule { mode: scan_mode, not_before: None },
             choice,
             selection: Selection::new(names, series),
             quiet: QuietTimes {
@@ -232,8 +226,7 @@ impl Discovery {
         let mut others = others.map(|other| other.pattern.clone()).peekable();
         if others.peek().is_some() {
             let globs = others.flatten().map(PathGlob::try_from);
-            self.selection
-                .leave_to_others(globs.filter_map(std::result::Result::ok).collect());
+            self.selection.leave_to_others(globs.filter_map(std::result::Result::ok).collect());
         }
     }
 
@@ -245,9 +238,7 @@ impl Discovery {
             .filter(|parent| !parent.as_os_str().is_empty())
             .collect();
         let inner = inner.into_iter().take(MAX_DIRECTORIES);
-        std::iter::once(self.directory.clone())
-            .chain(inner.map(|path| self.directory.join(path)))
-            .collect()
+        std::iter::once(self.directory.clone()).chain(inner.map(|path| self.directory.join(path))).collect()
     }
 
     /// Returns what was seen so far, by the keys of [`Ready`].

@@ -44,15 +44,10 @@ impl Sighting {
     /// Adds a scan to an earlier sighting of the same state, or begins one of another state.
     pub(super) fn again(before: Option<Self>, fingerprint: Sha256Digest) -> Self {
         match before {
-            Some(before) if before.fingerprint == fingerprint => Self {
-                scans: before.scans.saturating_add(1),
-                ..before
-            },
-            _ => Self {
-                fingerprint,
-                since: Instant::now(),
-                scans: 1,
-            },
+            Some(before) if before.fingerprint == fingerprint => {
+                Self { scans: before.scans.saturating_add(1), ..before }
+            }
+            _ => Self { fingerprint, since: Instant::now(), scans: 1 },
         }
     }
 }
@@ -87,19 +82,13 @@ pub(super) fn not_quiet(
         if sighting.scans >= 2 && still_to_watch.is_zero() {
             return None;
         }
-        format!(
-            "it was watched for {} s and must be unchanged for {quiet_seconds} s",
-            watched.as_secs()
-        )
+        format!("it was watched for {} s and must be unchanged for {quiet_seconds} s", watched.as_secs())
     } else if is_ahead {
         "its newest file is stamped with a time in the future".to_owned()
     } else {
         format!("it was written {age_seconds} s ago, and must be unchanged for {quiet_seconds} s")
     };
-    Some(NotQuiet {
-        why,
-        wait: still_to_watch.max(still_too_young),
-    })
+    Some(NotQuiet { why, wait: still_to_watch.max(still_too_young) })
 }
 
 /// Rounded up, so that half a second is not shown as zero.
@@ -115,11 +104,7 @@ mod tests {
 
     /// Returns why a step is not quiet that was watched for some seconds, and whose newest file is that old.
     async fn why(watched_seconds: u64, scans: u32, age_seconds: i64) -> Option<(String, u64)> {
-        let sighting = Sighting {
-            fingerprint: Sha256Digest::of(b"files"),
-            since: Instant::now(),
-            scans,
-        };
+        let sighting = Sighting { fingerprint: Sha256Digest::of(b"files"), since: Instant::now(), scans };
         tokio::time::advance(Duration::from_secs(watched_seconds)).await;
         let now = Timestamp::from_seconds(1000);
         let newest = Timestamp::from_seconds(1000 - age_seconds);

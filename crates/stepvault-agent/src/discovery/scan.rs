@@ -158,12 +158,8 @@ impl Discovery {
 
     /// Lists the directory. A handled entry whose own metadata is unchanged is not listed again for a while.
     pub(super) fn list(&mut self) -> stepvault_core::Result<Tree> {
-        let settled: BTreeSet<String> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.is_settled())
-            .map(|(key, _)| key.clone())
-            .collect();
+        let settled: BTreeSet<String> =
+            self.entries.iter().filter(|(_, entry)| entry.is_settled()).map(|(key, _)| key.clone()).collect();
         let below = |path: &str| {
             if settled.contains(path) {
                 Below::AsKnown
@@ -191,9 +187,7 @@ impl Discovery {
             ..FindOptions::default()
         };
         let profile = self.choice.profile();
-        profile.map_or_else(Found::default, |profile| {
-            find_steps(profile, tree, files, END_OF_TIME, &options)
-        })
+        profile.map_or_else(Found::default, |profile| find_steps(profile, tree, files, END_OF_TIME, &options))
     }
 
     /// Returns the entries that may be checkpoints and belong to no step that is, or can be, sealed; `selected` are the paths
@@ -226,9 +220,7 @@ impl Discovery {
         let again = self.leftovers.update(own, now, self.quiet.of_rest);
         report.again_by(again);
         let warning = self.leftovers.warning(&self.directory);
-        report
-            .warnings
-            .extend(warning.map(|text| (self.directory.clone(), text)));
+        report.warnings.extend(warning.map(|text| (self.directory.clone(), text)));
     }
 
     /// Returns what is known of an entry that is not stored.
@@ -236,10 +228,7 @@ impl Discovery {
         let mut steps = self.seen.found.steps.iter();
         if let Some(step) = steps.find(|step| step.members.contains(&leftover.path)) {
             return if step.is_complete() {
-                format!(
-                    "belongs to the series '{}', which the run does not include",
-                    step.series
-                )
+                format!("belongs to the series '{}', which the run does not include", step.series)
             } else {
                 format!("is not complete: {}", step.reasons().join("; "))
             };
@@ -282,9 +271,7 @@ impl ScanFacts<'_> {
         let (number, mut checkpoint) = match selection::identity(self.profile, self.directory, step) {
             Ok(identity) => identity,
             Err(reason) => {
-                report
-                    .skipped
-                    .extend(entry.skip(reason).map(|reason| (path, reason)));
+                report.skipped.extend(entry.skip(reason).map(|reason| (path, reason)));
                 return None;
             }
         };

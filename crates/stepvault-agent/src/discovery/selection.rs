@@ -34,11 +34,7 @@ impl Selection {
     /// `names` restricts the names of steps; `series` names the series to seal, instead of all that a trainer can
     /// resume from.
     pub(super) fn new(names: Option<PathGlob>, series: Option<Vec<String>>) -> Self {
-        Self {
-            names,
-            series,
-            other_names: None,
-        }
+        Self { names, series, other_names: None }
     }
 
     /// Leaves these names to other runs of the same directory.
@@ -112,10 +108,7 @@ impl Selection {
 fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<Cow<'_, FoundStep>>) -> Option<String> {
     let counts = |step: &FoundStep| {
         let mut series = profile.series.iter();
-        series
-            .find(|series| series.name == step.series)?
-            .counts
-            .as_deref()
+        series.find(|series| series.name == step.series)?.counts.as_deref()
     };
     let mut all = profile.series.iter();
     let first = all.find(|series| steps.iter().any(|step| step.series == series.name))?;
@@ -176,11 +169,7 @@ pub(super) fn add_names(checkpoint: &mut Checkpoint, best: Vec<BestName>, found:
     let name = last_component(&step.path);
     let links = found.links_to(step).into_iter().map(|path| {
         // Several paths are relative to the watched directory, one to its own.
-        let path = if checkpoint.members.is_empty() {
-            last_component(path)
-        } else {
-            path
-        };
+        let path = if checkpoint.members.is_empty() { last_component(path) } else { path };
         let target = name.to_owned();
         RelativePath::new(path).map(|path| SymlinkEntry { path, target })
     });
@@ -199,26 +188,15 @@ fn origin_of(profile: &Profile, watched: &Path, step: &FoundStep) -> Result<Step
     let directory = directory.map_err(|error| error.to_string())?;
     let name = watched.file_name().and_then(|name| name.to_str());
     let found_by = match profile.names {
-        Some(_) => StepOrigin {
-            rewritten: step.rewritten,
-            ..StepOrigin::default()
-        },
+        Some(_) => StepOrigin { rewritten: step.rewritten, ..StepOrigin::default() },
         None => step.origin(profile),
     };
-    Ok(StepOrigin {
-        watched: name.map(str::to_owned).filter(|_| directory.is_some()),
-        directory,
-        ..found_by
-    })
+    Ok(StepOrigin { watched: name.map(str::to_owned).filter(|_| directory.is_some()), directory, ..found_by })
 }
 
 /// Returns how the files of a step may be linked or copied.
 pub(super) fn links_of(profile: &Profile, step: &FoundStep) -> LinkPolicy {
-    if step.is_overwritten(profile) {
-        LinkPolicy::ReflinkOrCopy
-    } else {
-        LinkPolicy::Auto
-    }
+    if step.is_overwritten(profile) { LinkPolicy::ReflinkOrCopy } else { LinkPolicy::Auto }
 }
 
 #[cfg(test)]
@@ -243,19 +221,8 @@ mod tests {
         let profiles = ProfileSet::default();
         let profile = profiles.get(profile).unwrap();
         let mtime = Timestamp::from_seconds(0);
-        let kind = EntryKind::File {
-            size_bytes: 1,
-            allocated_bytes: None,
-        };
-        let entries = names.iter().map(|name| {
-            (
-                (*name).to_owned(),
-                Entry {
-                    kind: kind.clone(),
-                    mtime,
-                },
-            )
-        });
+        let kind = EntryKind::File { size_bytes: 1, allocated_bytes: None };
+        let entries = names.iter().map(|name| ((*name).to_owned(), Entry { kind: kind.clone(), mtime }));
         let tree = Tree::new(entries.collect());
         let now = Timestamp::from_seconds(1_000_000);
         let found = find_steps(profile, &tree, &NoFile, now, &FindOptions::default());
@@ -268,11 +235,7 @@ mod tests {
 
     #[test]
     fn numbers_that_count_different_things_are_not_one_run() {
-        let timm = [
-            "checkpoint-1.pth.tar",
-            "recovery-1-50.pth.tar",
-            "recovery-2-50.pth.tar",
-        ];
+        let timm = ["checkpoint-1.pth.tar", "recovery-1-50.pth.tar", "recovery-2-50.pth.tar"];
         let (paths, advice) = taken("timm", None, &timm);
         assert_eq!(paths, ["checkpoint-1.pth.tar"]);
         assert_eq!(

@@ -32,20 +32,14 @@ impl Wake {
                 |error| tracing::debug!(%error, "cannot watch for file events: directories are only polled"),
             )
             .ok();
-        Self {
-            watcher,
-            watched: BTreeMap::new(),
-            woken,
-        }
+        Self { watcher, watched: BTreeMap::new(), woken }
     }
 
     /// Watches the directories that exist now. Blocks.
     pub(crate) fn watch<'a>(&mut self, directories: impl Iterator<Item = &'a Path>) {
         let Some(watcher) = &mut self.watcher else { return };
         for directory in directories {
-            let there = std::fs::metadata(directory)
-                .ok()
-                .map(|facts| (facts.dev(), facts.ino()));
+            let there = std::fs::metadata(directory).ok().map(|facts| (facts.dev(), facts.ino()));
             if there.as_ref() == self.watched.get(directory) {
                 continue;
             }

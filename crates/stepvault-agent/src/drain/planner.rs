@@ -49,10 +49,7 @@ impl DrainPlanner {
     pub(crate) async fn plan(&self) -> Result<RemotePlan> {
         let mut backlogs = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
-            backlogs.push((
-                run.keys.run().clone(),
-                Backlog::read(&self.shared.vault.vault, run).await?,
-            ));
+            backlogs.push((run.keys.run().clone(), Backlog::read(&self.shared.vault.vault, run).await?));
         }
         self.plan_of(&backlogs).await
     }
@@ -114,10 +111,7 @@ impl DrainPlanner {
         let files = step.record().own_files().into_iter();
         let largest = files.map(|file| file.size_bytes).max().unwrap_or_default();
         let part_bytes = FileParts::of(largest).map_or(largest, FileParts::part_size_bytes);
-        let mut parts = PartsAtOnce {
-            part_bytes: part_bytes.min(largest),
-            count: at_most,
-        };
+        let mut parts = PartsAtOnce { part_bytes: part_bytes.min(largest), count: at_most };
         parts.count = self.fewer(parts).unwrap_or(at_most);
         parts
     }

@@ -45,9 +45,7 @@ pub(crate) async fn write_drain_records(
     report: &AgentReport,
     deadline: Instant,
 ) {
-    let Shared {
-        options, reporter, ..
-    } = shared;
+    let Shared { options, reporter, .. } = shared;
     let vault = &shared.vault.vault;
     let records: Vec<(&RunSettings, DrainRecord)> = options
         .runs
@@ -73,10 +71,7 @@ pub(crate) async fn write_drain_records(
     for (run, record) in &records {
         let written = timeout_at(deadline, write_to_vault(vault, record)).await;
         if !matches!(written, Ok(Ok(()))) {
-            reporter.warn(&format!(
-                "{}: cannot write the drain record to the vault",
-                run.name
-            ));
+            reporter.warn(&format!("{}: cannot write the drain record to the vault", run.name));
         }
     }
     let writes = records.iter().flat_map(|(run, record)| {
@@ -106,9 +101,7 @@ async fn write_to_vault(vault: &Vault, record: &DrainRecord) -> Result<()> {
 /// Reports what the last drains left: this node's own from the vault's record; if the vault holds nothing of a run, as
 /// on a replacement machine, the records on the remotes.
 pub(crate) async fn report_earlier_drains(shared: Arc<Shared>) {
-    let Shared {
-        options, reporter, ..
-    } = &*shared;
+    let Shared { options, reporter, .. } = &*shared;
     for run in &options.runs {
         let remotes = remotes_of(run, options, &shared.vault.vault);
         let (vault, run, its) = (shared.vault.vault.clone(), &run.name, remotes.clone());

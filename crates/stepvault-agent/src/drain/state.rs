@@ -24,11 +24,7 @@ pub(crate) struct DrainState {
 
 impl DrainState {
     pub(crate) fn new(stop: Stop, configured: Duration) -> Self {
-        Self {
-            stop,
-            configured,
-            reclaim_expected: CancellationToken::new(),
-        }
+        Self { stop, configured, reclaim_expected: CancellationToken::new() }
     }
 
     /// Records that the machine may be reclaimed at an unknown time.
@@ -51,9 +47,7 @@ impl DrainState {
 
     /// Returns when uploads have to end.
     pub(crate) async fn uploads_end(&self) {
-        self.stop
-            .until(|request| Some(request.uploads_end(self.configured)))
-            .await;
+        self.stop.until(|request| Some(request.uploads_end(self.configured))).await;
     }
 
     /// Returns when the drain record must be written, so that the process is gone by its deadline; `None` while no stop
@@ -65,15 +59,8 @@ impl DrainState {
 
     /// Returns how long uploads may continue.
     pub(crate) fn time_left(&self) -> TimeLeft {
-        let end = self
-            .stop
-            .requested()
-            .map(|request| request.uploads_end(self.configured));
+        let end = self.stop.requested().map(|request| request.uploads_end(self.configured));
         let until_the_end = end.map(|end| end.saturating_duration_since(Instant::now()));
-        TimeLeft {
-            until_the_end,
-            margin: until_the_end.unwrap_or_default() / 10,
-            each_step: EACH_STEP,
-        }
+        TimeLeft { until_the_end, margin: until_the_end.unwrap_or_default() / 10, each_step: EACH_STEP }
     }
 }

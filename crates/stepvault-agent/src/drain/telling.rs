@@ -32,9 +32,7 @@ impl Telling {
     pub(crate) async fn tell(&mut self, remote: &RunRemote, planner: &DrainPlanner) {
         let (began, throughput) = (Instant::now(), &planner.shared.throughput);
         loop {
-            let wait = self
-                .told_at
-                .map_or(SOON, |told_at| INTERVAL.saturating_sub(told_at.elapsed()));
+            let wait = self.told_at.map_or(SOON, |told_at| INTERVAL.saturating_sub(told_at.elapsed()));
             sleep(wait.max(SOON)).await;
             if throughput.in_flight_bytes(remote.name()) == 0
                 && throughput.bytes_per_second(remote.name()).is_none()
@@ -42,10 +40,7 @@ impl Telling {
                 continue;
             }
             let Ok(plan) = planner.plan().await else { continue };
-            let its = plan
-                .steps
-                .iter()
-                .filter(|planned| planned.step.run == *remote.keys.run());
+            let its = plan.steps.iter().filter(|planned| planned.step.run == *remote.keys.run());
             let mut left: Vec<LeftStep> = its
                 .map(|planned| LeftStep {
                     id: planned.step.id,
@@ -59,9 +54,7 @@ impl Telling {
                 let in_flight_bytes = throughput.in_flight_bytes(remote.name());
                 first.missing_bytes = first.missing_bytes.saturating_sub(in_flight_bytes);
             }
-            let bytes = left
-                .iter()
-                .fold(0_u64, |sum, step| sum.saturating_add(step.missing_bytes));
+            let bytes = left.iter().fold(0_u64, |sum, step| sum.saturating_add(step.missing_bytes));
             if self.told_at.is_none() && bytes < SMALL_BYTES && began.elapsed() < INTERVAL {
                 continue;
             }

@@ -27,11 +27,7 @@ struct Facts<'a> {
 impl Metrics {
     /// Returns the problems that keep the service from its work; empty when there are none.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let moved_at = self
-            .moved_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let moved_at = self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut problems = Vec::new();
         for served in self.runs.iter() {
             let is_required = |remote: &&RunRemote| remote.settings.required;
@@ -60,9 +56,7 @@ impl Facts<'_> {
             let seconds = since.elapsed().as_secs();
             let fault = self.state.fault.as_ref();
             let why = fault.map_or("unknown cause", |fault| &fault.reason);
-            return Some(format!(
-                "{run}: uploads to {remote} have failed for {seconds} s: {why}"
-            ));
+            return Some(format!("{run}: uploads to {remote} have failed for {seconds} s: {why}"));
         }
         let id = self.state.uploading?;
         let moved_at = self.state.moved_at.into_iter().chain(self.moved_at).max()?;
@@ -117,10 +111,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_upload_that_moves_is_well_however_long_it_takes() {
         assert_eq!(said_after(STILL_FOR, false, false, None).await, None);
-        assert_eq!(
-            said_after(STILL_FOR, false, true, Some(STILL_FOR / 2)).await,
-            None
-        );
+        assert_eq!(said_after(STILL_FOR, false, true, Some(STILL_FOR / 2)).await, None);
         assert_eq!(
             said_after(STILL_FOR, false, true, None).await.unwrap(),
             "demo/a: the upload of step 7 (attempt 1) to main has not progressed for 900 s"

@@ -101,11 +101,7 @@ impl Metrics {
         events.removed_steps.get_or_create(&of_tier(&"local")).inc_by(0);
         for remote in &options.remotes {
             let name = &remote.settings.name;
-            for counters in [
-                &events.uploaded_bytes,
-                &events.copied_bytes,
-                &events.durable_steps,
-            ] {
+            for counters in [&events.uploaded_bytes, &events.copied_bytes, &events.durable_steps] {
                 counters.get_or_create(&of_remote(name)).inc_by(0);
             }
             events.removed_steps.get_or_create(&of_tier(name)).inc_by(0);
@@ -127,9 +123,7 @@ impl Metrics {
     pub(crate) async fn text(self: &Arc<Self>) -> Result<String> {
         self.read_vault().await?;
         self.read_status();
-        self.of_status
-            .agent_healthy
-            .set(i64::from(self.problems().is_empty()));
+        self.of_status.agent_healthy.set(i64::from(self.problems().is_empty()));
         let mut text = String::new();
         encode(&mut text, &self.registry)
             .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the metrics").caused_by(error))?;
@@ -158,10 +152,7 @@ impl Metrics {
         match tokio::time::timeout(READ_WITHIN, reading).await {
             Ok(Ok(read)) => read,
             Ok(Err(error)) => Err(fault(error.to_string())),
-            Err(_) => Err(fault(format!(
-                "its disk did not answer within {} s",
-                READ_WITHIN.as_secs()
-            ))),
+            Err(_) => Err(fault(format!("its disk did not answer within {} s", READ_WITHIN.as_secs()))),
         }
     }
 
@@ -171,11 +162,7 @@ impl Metrics {
         for served in self.runs.iter() {
             let (run, labels) = (served.name(), of_run(served.name()));
             store(&metrics.given_up_steps, &labels, status.given_up_count(run));
-            set(
-                &metrics.unsealed_steps,
-                &labels,
-                status.unsealed_count(run) as u64,
-            );
+            set(&metrics.unsealed_steps, &labels, status.unsealed_count(run) as u64);
             let others = status.other_writers(run).len();
             set(&metrics.other_writers, &labels, others as u64);
             for remote in &served.remotes {
@@ -216,10 +203,7 @@ where
 }
 
 fn seconds(time: Timestamp) -> f64 {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "whole seconds are exact for millions of years"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "whole seconds are exact for millions of years")]
     let whole = time.seconds as f64;
     whole + f64::from(time.nanoseconds) / 1e9
 }

@@ -35,18 +35,13 @@ impl Metrics {
             Event::Warning { .. } => {
                 self.of_events.warnings.inc();
             }
-            Event::BytesMoved {
-                tier: Tier::Remote(remote),
-                bytes,
-            } => self.count_bytes(&self.of_events.uploaded_bytes, remote, *bytes),
-            Event::BytesCopied {
-                tier: Tier::Remote(remote),
-                bytes,
-            } => self.count_bytes(&self.of_events.copied_bytes, remote, *bytes),
-            Event::Durable {
-                tier: Tier::Remote(remote),
-                ..
-            } => {
+            Event::BytesMoved { tier: Tier::Remote(remote), bytes } => {
+                self.count_bytes(&self.of_events.uploaded_bytes, remote, *bytes);
+            }
+            Event::BytesCopied { tier: Tier::Remote(remote), bytes } => {
+                self.count_bytes(&self.of_events.copied_bytes, remote, *bytes);
+            }
+            Event::Durable { tier: Tier::Remote(remote), .. } => {
                 let steps = self.of_events.durable_steps.get_or_create(&of_remote(remote));
                 steps.inc();
             }
@@ -69,9 +64,6 @@ impl Metrics {
 
     fn count_bytes(&self, counters: &ByOne<Counter>, remote: &RemoteName, bytes: u64) {
         counters.get_or_create(&of_remote(remote)).inc_by(bytes);
-        self.moved_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(remote.clone(), Instant::now());
+        self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).insert(remote.clone(), Instant::now());
     }
 }

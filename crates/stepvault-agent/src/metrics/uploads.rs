@@ -61,8 +61,7 @@ impl Uploads {
 
     fn ended(&self, transfer: &Operation<'_>) {
         if let Tier::Remote(remote) = transfer.tier {
-            self.lock()
-                .retain(|of, upload| of != remote || upload.id != transfer.id);
+            self.lock().retain(|of, upload| of != remote || upload.id != transfer.id);
         }
     }
 }
@@ -79,25 +78,15 @@ mod tests {
         let uploads = Uploads::default();
         uploads.count(&Event::BytesMoved { tier, bytes: 1 });
         assert_eq!(uploads.all(), []);
-        let operation = Operation {
-            kind: OperationKind::Transfer,
-            tier,
-            id,
-            location: "",
-            files: 1,
-            bytes: Some(10),
-        };
+        let operation =
+            Operation { kind: OperationKind::Transfer, tier, id, location: "", files: 1, bytes: Some(10) };
         uploads.count(&Event::Started(operation));
         uploads.count(&Event::BytesMoved { tier, bytes: 2 });
         uploads.count(&Event::BytesCopied { tier, bytes: 3 });
         uploads.count(&Event::BytesReused { tier, bytes: 4 });
         let [upload] = uploads.all().try_into().unwrap();
         assert_eq!((upload.id, upload.bytes, upload.done_bytes), (id, 10, 9));
-        uploads.count(&Event::Finished {
-            operation,
-            copied_bytes: 3,
-            seconds: 1.0,
-        });
+        uploads.count(&Event::Finished { operation, copied_bytes: 3, seconds: 1.0 });
         assert_eq!(uploads.all(), []);
     }
 }

@@ -67,10 +67,7 @@ where
 }
 
 fn age_seconds(now: Timestamp, written_at: Timestamp) -> f64 {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "whole seconds are exact for millions of years"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "whole seconds are exact for millions of years")]
     let age = now.seconds_since(written_at) as f64;
     age
 }

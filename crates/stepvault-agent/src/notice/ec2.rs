@@ -103,10 +103,7 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
         Ok(metadata) => metadata,
         Err(error) => return reporter.warn_once("notices ec2", &error.text_with_hint()),
     };
-    let mut service = Service {
-        metadata,
-        token: None,
-    };
+    let mut service = Service { metadata, token: None };
     while let Err(error) = service.token().await {
         if !shared.options.notices.expected {
             tracing::debug!(%error, "not watching for EC2 notices");
@@ -114,10 +111,7 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String) {
         }
         let hint = "in a container, set the instance's metadata hop limit to 2 or more; set the sources of notices \
                     with agent.notices";
-        reporter.warn_once(
-            "notices ec2",
-            &format!("cannot detect spot notices: {error} ({hint})"),
-        );
+        reporter.warn_once("notices ec2", &format!("cannot detect spot notices: {error} ({hint})"));
         tokio::time::sleep(ASK_AGAIN).await;
     }
     reporter.resolved("notices ec2");
@@ -193,12 +187,7 @@ fn notice(reply: &Reply) -> (String, Option<Duration>) {
         .map(|seconds| seconds.saturating_sub(1))
         .filter(|seconds| *seconds > 0)
         .map(|seconds| Duration::from_secs(seconds).min(LONGEST_NOTICE));
-    let action: String = told
-        .action
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .take(32)
-        .collect();
+    let action: String = told.action.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     (format!("an EC2 spot notice ({action})"), left)
 }
 
@@ -212,11 +201,7 @@ mod tests {
     fn left(body: &str) -> (String, Option<u64>) {
         let mut headers = HeaderMap::new();
         headers.insert(DATE, "Mon, 18 Sep 2017 08:20:00 GMT".parse().unwrap());
-        let reply = Reply {
-            status: StatusCode::OK,
-            headers,
-            body: body.to_owned(),
-        };
+        let reply = Reply { status: StatusCode::OK, headers, body: body.to_owned() };
         let (text, left) = notice(&reply);
         (text, left.map(|left| left.as_secs()))
     }

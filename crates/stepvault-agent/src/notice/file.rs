@@ -38,19 +38,14 @@ pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
     loop {
         tokio::time::sleep(INTERVAL).await;
         // An unreadable file exists.
-        let seen = read(path.clone())
-            .await
-            .unwrap_or_else(|_| Some((None, String::new())));
+        let seen = read(path.clone()).await.unwrap_or_else(|_| Some((None, String::new())));
         let is_new = seen.is_some() && seen != before;
         // A file that is created first and filled afterwards is seen empty in between: it has until the next check.
         let is_whole = seen == last || seen.as_ref().is_some_and(|(_, text)| !text.is_empty());
         if is_new && is_whole {
             let text = seen.map(|(_, text)| text).unwrap_or_default();
             let deadline = left(&text, SystemClock.now()).map(|left| Instant::now() + left);
-            shared
-                .drain
-                .stop
-                .request(StopReason::File(path.clone()), deadline);
+            shared.drain.stop.request(StopReason::File(path.clone()), deadline);
             if !text.is_empty() && deadline.is_none() {
                 let text = format!(
                     "the drain file {} holds neither a future time nor a number of seconds: agent.drain-deadline \
@@ -100,15 +95,7 @@ mod tests {
         assert_eq!(left("0"), Some(0));
         assert_eq!(left("1970-01-01T00:18:00Z"), Some(80));
         assert_eq!(left("1970-01-01T01:18:00+01:00"), Some(80));
-        for text in [
-            "",
-            "soon",
-            "-5",
-            "1.5",
-            "1970-01-01T00:01:00Z",
-            "99999999999999999999",
-            "1970-01-01",
-        ] {
+        for text in ["", "soon", "-5", "1.5", "1970-01-01T00:01:00Z", "99999999999999999999", "1970-01-01"] {
             assert_eq!(left(text), None, "{text}");
         }
     }

@@ -50,9 +50,7 @@ async fn ask(metadata: &Metadata, before: Option<&Answer>) -> Result<Answer> {
     let headers = [("Metadata-Flavor", "Google")];
     let reply = metadata.ask(Method::GET, &path, &headers, patience).await?;
     let refused = |why: String| {
-        Error::new(ErrorKind::Denied, "cannot watch for preemptions")
-            .on(PREEMPTED)
-            .because(why)
+        Error::new(ErrorKind::Denied, "cannot watch for preemptions").on(PREEMPTED).because(why)
     };
     if reply.status != StatusCode::OK {
         return Err(refused(format!("the server answered {}", reply.status)));

@@ -44,9 +44,7 @@ impl Reply {
     /// Returns the service's own time, if it sends it.
     pub(super) fn date(&self) -> Option<Timestamp> {
         let text = self.headers.get(DATE)?.to_str().ok()?;
-        let time = jiff::fmt::rfc2822::DateTimeParser::new()
-            .parse_timestamp(text)
-            .ok()?;
+        let time = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
         Some(Timestamp::from_seconds(time.as_second()))
     }
 }
@@ -154,18 +152,9 @@ mod tests {
             let metadata = Metadata::at(endpoint).unwrap();
             (metadata.host, metadata.port, metadata.prefix)
         };
-        assert_eq!(
-            parts("http://169.254.169.254"),
-            ("169.254.169.254".to_owned(), 80, String::new())
-        );
-        assert_eq!(
-            parts("http://[fd00:ec2::254]/"),
-            ("fd00:ec2::254".to_owned(), 80, String::new())
-        );
-        assert_eq!(
-            parts("http://127.0.0.1:1338/fake/"),
-            ("127.0.0.1".to_owned(), 1338, "/fake".to_owned())
-        );
+        assert_eq!(parts("http://169.254.169.254"), ("169.254.169.254".to_owned(), 80, String::new()));
+        assert_eq!(parts("http://[fd00:ec2::254]/"), ("fd00:ec2::254".to_owned(), 80, String::new()));
+        assert_eq!(parts("http://127.0.0.1:1338/fake/"), ("127.0.0.1".to_owned(), 1338, "/fake".to_owned()));
         let error = Metadata::at("https://169.254.169.254").unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -193,11 +182,7 @@ mod tests {
     fn the_service_s_own_time_is_read() {
         let mut headers = HeaderMap::new();
         headers.insert(DATE, "Thu, 01 Jan 1970 00:01:40 GMT".parse().unwrap());
-        let reply = Reply {
-            status: StatusCode::OK,
-            headers,
-            body: String::new(),
-        };
+        let reply = Reply { status: StatusCode::OK, headers, body: String::new() };
         assert_eq!(reply.date(), Some(Timestamp::from_seconds(100)));
     }
 }

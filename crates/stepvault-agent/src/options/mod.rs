@@ -97,9 +97,9 @@ impl AgentOptions {
         once: bool,
     ) -> Result<Self> {
         let vault_directory = config.local.directory.clone().ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "the agent has no vault")
-                .because("local.directory is not set")
-                .hint("name a directory on the disk that the trainer writes to: local.directory = \"/data/vault\"")
+            Error::new(ErrorKind::Usage, "the agent has no vault").because("local.directory is not set").hint(
+                "name a directory on the disk that the trainer writes to: local.directory = \"/data/vault\"",
+            )
         })?;
         let profiles =
             profiles(config).map_err(|faults| faults_error("the configuration is invalid", &faults))?;
@@ -136,10 +136,7 @@ impl AgentOptions {
 
     /// Returns the writer of a run's steps.
     pub(crate) fn writer_of(&self, run: &RunSettings) -> Writer {
-        Writer {
-            shared: run.shared,
-            ..self.writer.clone()
-        }
+        Writer { shared: run.shared, ..self.writer.clone() }
     }
 
     /// Returns how much of each step a run's directory holds.
@@ -160,11 +157,7 @@ impl AgentOptions {
         );
         let cleaned = self.runs.iter().filter(|run| run.clean_source);
         directories.extend(cleaned.filter_map(|run| run.watch.clone()));
-        let refuse = blocking(move || {
-            directories
-                .iter()
-                .try_for_each(|path| refuse_read_only_mount(path))
-        });
+        let refuse = blocking(move || directories.iter().try_for_each(|path| refuse_read_only_mount(path)));
         timeout(MOUNT_DEADLINE, refuse).await.unwrap_or(Ok(()))
     }
 
@@ -176,11 +169,8 @@ impl AgentOptions {
                 .hint("add a table [run.\"NAME\"] with the directory to watch"));
         }
         for (position, run) in self.runs.iter().enumerate() {
-            let fault = |why: &str| {
-                Error::new(ErrorKind::Usage, "cannot serve the run")
-                    .on(&run.name)
-                    .because(why)
-            };
+            let fault =
+                |why: &str| Error::new(ErrorKind::Usage, "cannot serve the run").on(&run.name).because(why);
             if self.runs[..position].iter().any(|other| other.name == run.name) {
                 return Err(fault("it is configured twice"));
             }
@@ -218,10 +208,7 @@ impl AgentOptions {
             None => "watching no directory: its steps are announced, or pushed by hand".to_owned(),
         };
         let remotes = self.remotes_of(run).map(|remote| remote.settings.name.as_str());
-        let (vault, remotes) = (
-            self.vault_directory.display(),
-            remotes.collect::<Vec<_>>().join(", "),
-        );
+        let (vault, remotes) = (self.vault_directory.display(), remotes.collect::<Vec<_>>().join(", "));
         format!("{}: {what}, for the vault {vault} and {remotes}", run.name)
     }
 }
@@ -229,8 +216,5 @@ impl AgentOptions {
 /// Returns a run with its remotes by name: the service may have opened fewer than are configured.
 fn with_remotes(config: &Config, run: &RunSettings) -> RunSettings {
     let remotes = config.remotes_of(run).into_iter();
-    RunSettings {
-        remotes: Some(remotes.map(|remote| remote.name.clone()).collect()),
-        ..run.clone()
-    }
+    RunSettings { remotes: Some(remotes.map(|remote| remote.name.clone()).collect()), ..run.clone() }
 }

@@ -57,13 +57,8 @@ mod tests {
 
     fn of(notices: Notices, variables: &[(&str, &str)]) -> NoticeOptions {
         let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
-        let settings = AgentSettings {
-            notices,
-            ..AgentSettings::default()
-        };
-        NoticeOptions::of(&settings, &|name| {
-            variables.get(name).map(|value| (*value).to_owned())
-        })
+        let settings = AgentSettings { notices, ..AgentSettings::default() };
+        NoticeOptions::of(&settings, &|name| variables.get(name).map(|value| (*value).to_owned()))
     }
 
     #[test]
@@ -76,17 +71,11 @@ mod tests {
             ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1338/"),
             ("GCE_METADATA_HOST", "127.0.0.1:1339"),
         ];
-        let options = of(
-            Notices::From(vec![NoticeSource::Ec2, NoticeSource::Gce]),
-            &elsewhere,
-        );
+        let options = of(Notices::From(vec![NoticeSource::Ec2, NoticeSource::Gce]), &elsewhere);
         assert_eq!(options.ec2_endpoint.as_deref(), Some("http://127.0.0.1:1338/"));
         assert_eq!(options.gce_endpoint.as_deref(), Some("http://127.0.0.1:1339"));
         assert!(options.expected);
-        let ipv6 = of(
-            Notices::Auto,
-            &[("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6")],
-        );
+        let ipv6 = of(Notices::Auto, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6")]);
         assert_eq!(ipv6.ec2_endpoint.as_deref(), Some("http://[fd00:ec2::254]"));
         let disabled = of(Notices::Auto, &[("AWS_EC2_METADATA_DISABLED", "true")]);
         assert_eq!(disabled.ec2_endpoint, None);

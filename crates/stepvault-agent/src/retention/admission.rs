@@ -67,9 +67,7 @@ pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<
 pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
     let here = || needs.iter().filter(|need| need.shares_vault);
     let bytes = here().fold(0_u64, |sum, need| sum.saturating_add(need.forecast.taken.bytes));
-    let inodes = here().fold(0_u64, |sum, need| {
-        sum.saturating_add(need.forecast.taken.inodes())
-    });
+    let inodes = here().fold(0_u64, |sum, need| sum.saturating_add(need.forecast.taken.inodes()));
     if vault.lacks_inodes(inodes) {
         // Steps have bytes and inodes in proportion: evicting for a step's bytes also frees its inodes.
         return bytes.max(vault.free_bytes.saturating_add(bytes));
@@ -80,10 +78,7 @@ pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
 /// Returns the warning for a need that does not fit now; `None` if it fits.
 pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
     let room = space::free(&need.place)?;
-    let both = Forecast {
-        taken: need.forecast.taken.and(&need.after),
-        ..need.forecast
-    };
+    let both = Forecast { taken: need.forecast.taken.and(&need.after), ..need.forecast };
     let Some(numbers) = both.shortfall(room) else {
         return Ok(None);
     };
@@ -99,9 +94,7 @@ pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
         "the vault is on another disk, so eviction frees no space here: free some space, or have the trainer keep \
          fewer steps"
     };
-    Ok(Some(format!(
-        "{run}: {numbers} at {place}: {consequence} ({remedy})"
-    )))
+    Ok(Some(format!("{run}: {numbers} at {place}: {consequence} ({remedy})")))
 }
 
 #[cfg(test)]
@@ -112,12 +105,7 @@ mod tests {
         Need {
             run: RunName::new("demo").unwrap(),
             place: PathBuf::from("/"),
-            forecast: next_step(&[Taken {
-                bytes,
-                files: inodes,
-                directories: 0,
-            }])
-            .unwrap(),
+            forecast: next_step(&[Taken { bytes, files: inodes, directories: 0 }]).unwrap(),
             after: Taken::default(),
             shares_vault,
             is_trainers: true,
@@ -126,20 +114,12 @@ mod tests {
 
     #[test]
     fn what_is_needed_on_the_vaults_disk_adds_up() {
-        let room = Room {
-            free_bytes: 1000,
-            total_bytes: 10_000,
-            free_inodes: Some(10),
-            total_inodes: Some(100),
-        };
+        let room =
+            Room { free_bytes: 1000, total_bytes: 10_000, free_inodes: Some(10), total_inodes: Some(100) };
         assert_eq!(wanted_bytes(&[], room), 0);
         let needs = [need(300, 3, true), need(400, 4, true), need(5000, 1, false)];
         assert_eq!(wanted_bytes(&needs, room), 700);
-        assert_eq!(
-            wanted_bytes(&[need(300, 11, true)], room),
-            1300,
-            "room for its inodes"
-        );
+        assert_eq!(wanted_bytes(&[need(300, 11, true)], room), 1300, "room for its inodes");
     }
 
     #[test]
@@ -160,10 +140,7 @@ mod tests {
             "{text}"
         );
         let copy = Need {
-            after: Taken {
-                bytes: u64::MAX / 2,
-                ..Taken::default()
-            },
+            after: Taken { bytes: u64::MAX / 2, ..Taken::default() },
             is_trainers: false,
             ..need(1 + u64::MAX / 2, 1, true)
         };

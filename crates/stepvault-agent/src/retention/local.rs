@@ -204,11 +204,7 @@ impl LocalRetention {
         }
         let wanted_bytes = wanted_bytes.max(limits.free_space_low_bytes.unwrap_or(0));
         let high = limits.free_space_high_bytes.map(|high| high.max(wanted_bytes));
-        Ok(LocalLimits {
-            free_space_low_bytes: Some(wanted_bytes),
-            free_space_high_bytes: high,
-            ..limits
-        })
+        Ok(LocalLimits { free_space_low_bytes: Some(wanted_bytes), free_space_high_bytes: high, ..limits })
     }
 
     async fn room(&self) -> Result<Room> {

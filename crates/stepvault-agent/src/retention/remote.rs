@@ -38,13 +38,7 @@ pub(crate) struct PrunedRun {
 
 impl PrunedRun {
     pub(crate) fn new(remote: RunRemote, others: Vec<RunRemote>, rules: KeepRules) -> Self {
-        Self {
-            remote,
-            others,
-            rules,
-            denials: 0,
-            not_before: None,
-        }
+        Self { remote, others, rules, denials: 0, not_before: None }
     }
 }
 

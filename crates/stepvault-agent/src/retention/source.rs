@@ -87,10 +87,7 @@ async fn plan(
         steps.into_iter().partition(|found| sealed.contains(&found.step));
     let mut plan: Vec<Decision> = kept
         .into_iter()
-        .map(|step| Decision {
-            step,
-            verdict: Verdict::Keep("the local tier keeps it".to_owned()),
-        })
+        .map(|step| Decision { step, verdict: Verdict::Keep("the local tier keeps it".to_owned()) })
         .collect();
     if evicted.len() > MAX_AT_ONCE {
         let start = turn.wrapping_mul(MAX_AT_ONCE) % evicted.len();
@@ -124,11 +121,8 @@ async fn judge(
             return Ok(Verdict::Keep(format!("it is pinned on {}", remote.name())));
         }
     }
-    let required: Vec<RunRemote> = remotes
-        .iter()
-        .filter(|remote| remote.settings.required)
-        .cloned()
-        .collect();
+    let required: Vec<RunRemote> =
+        remotes.iter().filter(|remote| remote.settings.required).cloned().collect();
     let tree = Arc::new(tree);
     // What is deleted is read before.
     let proven = None;

@@ -116,11 +116,8 @@ impl RunUploads {
         let sealed = backlog.sealed;
         let mut later = None;
         let lacks_parts = |id: &StepId| self.missing_parts.next_check(*id).is_some();
-        let for_others: Vec<StepId> = waiting
-            .iter()
-            .copied()
-            .filter(|id| !patient && lacks_parts(id))
-            .collect();
+        let for_others: Vec<StepId> =
+            waiting.iter().copied().filter(|id| !patient && lacks_parts(id)).collect();
         waiting.retain(|id| !for_others.contains(id));
         let due = self.due_check(&mut waiting, patient, &mut later);
         if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {

@@ -34,24 +34,14 @@ pub(super) fn retention_would_drop(
             id: record.id,
             name: record.name.clone(),
             // A step reaches the remote when it is uploaded.
-            created: if waiting.contains(&record.id) {
-                now
-            } else {
-                record.written_at
-            },
+            created: if waiting.contains(&record.id) { now } else { record.written_at },
             bytes: record.data_bytes(),
             reclaimable_bytes: record.data_bytes(),
             best: record.origin.best.clone(),
             metrics: record.metrics.clone(),
             verified: Verified::Yes,
-            needed: Needed {
-                pinned: pins.iter().any(|pin| pin.id == record.id),
-                ..Needed::default()
-            },
-            elsewhere: Elsewhere {
-                needs_other_nodes: record.is_one_of_several(),
-                ..Elsewhere::default()
-            },
+            needed: Needed { pinned: pins.iter().any(|pin| pin.id == record.id), ..Needed::default() },
+            elsewhere: Elsewhere { needs_other_nodes: record.is_one_of_several(), ..Elsewhere::default() },
             abandoned: abandoned.contains(&record.id),
         }
     };

@@ -17,11 +17,7 @@ use crate::pause::{LONGEST_WHEN_DRAINING, earliest};
 impl UploadWorker {
     /// Returns the maximum pause after a failure.
     pub(super) fn longest_pause(&self, error: &Error) -> Duration {
-        if self.shared.drain.stop.is_requested() {
-            LONGEST_WHEN_DRAINING
-        } else {
-            longest_pause(error)
-        }
+        if self.shared.drain.stop.is_requested() { LONGEST_WHEN_DRAINING } else { longest_pause(error) }
     }
 
     /// Returns what plans the uploads to this remote.
@@ -100,11 +96,7 @@ impl UploadWorker {
             backlogs.push((run.remote.keys.run().clone(), backlog));
         }
         for with_deferred in [true, false] {
-            match self
-                .planner(self.excluded(with_deferred))
-                .plan_of(&backlogs)
-                .await
-            {
+            match self.planner(self.excluded(with_deferred)).plan_of(&backlogs).await {
                 Ok(plan) => {
                     let first = plan.steps.into_iter().next();
                     let step = first.and_then(|planned| {

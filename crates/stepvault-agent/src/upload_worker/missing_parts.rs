@@ -86,9 +86,7 @@ impl MissingParts {
     ///
     /// The other nodes may have completed it since. The service does not wait for them.
     pub(super) fn take_final_check(&mut self, id: StepId) -> bool {
-        self.steps
-            .get_mut(&id)
-            .is_some_and(|wait| !std::mem::replace(&mut wait.had_final_check, true))
+        self.steps.get_mut(&id).is_some_and(|wait| !std::mem::replace(&mut wait.had_final_check, true))
     }
 
     /// Whether a step had its last check.
@@ -129,16 +127,10 @@ mod tests {
             checks += 1;
             tokio::time::sleep_until(missing_parts.next_check(id).unwrap()).await;
         };
-        assert_eq!(
-            reason,
-            "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s"
-        );
+        assert_eq!(reason, "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s");
         // One more check if the runtime's millisecond clock wakes slightly too early.
         assert!((11..=12).contains(&checks), "{checks}");
-        assert_eq!(
-            missing_parts.next_check(id).unwrap() - Instant::now(),
-            BETWEEN_CHECKS_WHEN_INCOMPLETE
-        );
+        assert_eq!(missing_parts.next_check(id).unwrap() - Instant::now(), BETWEEN_CHECKS_WHEN_INCOMPLETE);
         missing_parts.forget_all_but(&BTreeSet::new());
         assert_eq!(missing_parts.next_check(id), None);
     }

@@ -46,10 +46,7 @@ struct UploadFailure {
 
 impl From<Error> for UploadFailure {
     fn from(error: Error) -> Self {
-        Self {
-            error,
-            opening: false,
-        }
+        Self { error, opening: false }
     }
 }
 
@@ -211,10 +208,7 @@ impl UploadWorker {
             }
             // Its part is uploaded. The next start checks the others' parts.
             Err(failure) if self.runs[index].missing_parts.had_final_check(id) => {
-                let trouble = Trouble {
-                    lacks_parts: true,
-                    ..Trouble::of(&failure.error)
-                };
+                let trouble = Trouble { lacks_parts: true, ..Trouble::of(&failure.error) };
                 self.shared.reporter.status.step_failed(here, trouble);
             }
             Err(failure) => self.failed(index, here, &failure).await,
@@ -230,10 +224,8 @@ impl UploadWorker {
         let run = &mut self.runs[index];
         // Read before the remote answers: an outage that begins meanwhile is handled with the next step.
         let outages = run.attempts.outages();
-        let session = self
-            .open_session(index)
-            .await
-            .map_err(|error| UploadFailure { error, opening: true })?;
+        let session =
+            self.open_session(index).await.map_err(|error| UploadFailure { error, opening: true })?;
         let run = &mut self.runs[index];
         run.connection.was_out = false;
         run.connection.outages = outages;
@@ -256,9 +248,7 @@ impl UploadWorker {
         let (remote, vault) = (run.remote.clone(), self.shared.vault.vault.clone());
         let (budget, observer) = (self.budget.clone(), Arc::clone(&self.shared.reporter.observer));
         let session = UploadSession::open(remote, vault, budget, observer, run.settings.digest).await?;
-        let session = session
-            .with_digests(&self.digests)
-            .with_cpu_share(&self.shared.cpu_share);
+        let session = session.with_digests(&self.digests).with_cpu_share(&self.shared.cpu_share);
         run.hold(&self.shared).await?;
         Ok(run.connection.session.insert(session).clone())
     }
@@ -268,12 +258,8 @@ impl UploadWorker {
         let run = &mut self.runs[index];
         run.succeeded(here.id);
         let waiting =
-            run.missing_parts
-                .checked(here.id, missing, self.shared.options.upload.incomplete_after);
-        let trouble = Trouble {
-            lacks_parts: true,
-            ..Trouble::waiting(waiting.reason.clone())
-        };
+            run.missing_parts.checked(here.id, missing, self.shared.options.upload.incomplete_after);
+        let trouble = Trouble { lacks_parts: true, ..Trouble::waiting(waiting.reason.clone()) };
         self.shared.reporter.status.step_failed(here, trouble);
         self.resolved(here);
         if waiting.is_incomplete {
@@ -328,11 +314,7 @@ impl UploadWorker {
             AfterUpload::StepLater if is_sealed => {
                 let tries = run.tries.entry(here.id).or_default();
                 tries.pause.failed(longest, asked_for);
-                let enough = if self.shared.options.lifecycle.once {
-                    TRIES_ONCE
-                } else {
-                    TRIES_IN_DRAIN
-                };
+                let enough = if self.shared.options.lifecycle.once { TRIES_ONCE } else { TRIES_IN_DRAIN };
                 // A full disk says nothing about the step.
                 let patient = error.kind() == ErrorKind::NoSpace && !self.shared.options.lifecycle.once;
                 tries.given_up =
@@ -354,11 +336,7 @@ impl UploadWorker {
         );
         tracing::debug!(run = %here.run, id = %here.id, remote = %here.remote, %error, "not uploaded; retrying later");
         // One cause is reported once, whichever of a step's objects it affected first.
-        let cause = format!(
-            "{}: {}",
-            error.kind().name(),
-            error.why_text().unwrap_or_default()
-        );
+        let cause = format!("{}: {}", error.kind().name(), error.why_text().unwrap_or_default());
         self.shared.reporter.warn_of_cause(&subject, &cause, &text);
     }
 
@@ -383,10 +361,7 @@ impl UploadWorker {
             }
         }
         self.shared.reporter.status.upload_stopped(here);
-        let text = format!(
-            "{} of {} is sealed under another identity: {error}",
-            here.id, here.run
-        );
+        let text = format!("{} of {} is sealed under another identity: {error}", here.id, here.run);
         self.shared.reporter.warn(&text);
         self.runs[index].attempts.determine(&self.shared).await;
         self.shared.signals.attempts.notify_one();

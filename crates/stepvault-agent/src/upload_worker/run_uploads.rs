@@ -135,11 +135,7 @@ impl RunUploads {
                 waiting.len(),
             );
             if reporter.status.defer(&self.on_remote(id), &reason) {
-                reporter.observer.on_event(&Event::Skipped {
-                    tier: &self.remote.tier,
-                    id,
-                    reason: &reason,
-                });
+                reporter.observer.on_event(&Event::Skipped { tier: &self.remote.tier, id, reason: &reason });
             }
             deferred.insert(id);
         }

@@ -41,11 +41,7 @@ impl UploadWorker {
         let run = &self.runs[index];
         let is_waiting = run.pause.until().is_some() || run.tries.contains_key(&chosen.id());
         let connection = &run.connection;
-        let Some(session) = connection
-            .session
-            .clone()
-            .filter(|_| !is_waiting && !connection.was_out)
-        else {
+        let Some(session) = connection.session.clone().filter(|_| !is_waiting && !connection.was_out) else {
             return;
         };
         let uploads = small.iter().filter_map(|step| {
@@ -76,8 +72,7 @@ impl UploadWorker {
                     self.shared.reporter.status.upload_stopped(&here);
                 }
                 Some(uploaded) => {
-                    self.ended(index, &here, uploaded.map_err(UploadFailure::from))
-                        .await;
+                    self.ended(index, &here, uploaded.map_err(UploadFailure::from)).await;
                 }
                 None => self.shared.reporter.status.upload_stopped(&here),
             }

@@ -24,13 +24,7 @@ use crate::harness::{Node, PATIENCE, id, run_name};
 use crate::support::{committed, sealed, text};
 
 fn wait_for(step: u64, goal: Goal, timeout_seconds: u64) -> WaitRequest {
-    WaitRequest {
-        run: None,
-        step: Step::new(step).unwrap(),
-        attempt: None,
-        goal,
-        timeout_seconds,
-    }
+    WaitRequest { run: None, step: Step::new(step).unwrap(), attempt: None, goal, timeout_seconds }
 }
 
 async fn wait(client: &Client, step: u64, goal: Goal, timeout_seconds: u64) -> WaitAnswer {
@@ -159,20 +153,12 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
             answer.announced.attempt,
             answer.announced.newly_sealed
         ),
-        (
-            AnnouncementState::Sealed,
-            Step::new(7).ok(),
-            Attempt::new(1).ok(),
-            true
-        )
+        (AnnouncementState::Sealed, Step::new(7).ok(), Attempt::new(1).ok(), true)
     );
     let reached = wait(&client, 7, Goal::Durable, 60).await;
     assert_eq!(reached.outcome, Outcome::Reached);
     let again = client.announce(&announce(&path)).await.unwrap();
-    assert_eq!(
-        (again.announced.attempt, again.announced.newly_sealed),
-        (answer.announced.attempt, false)
-    );
+    assert_eq!((again.announced.attempt, again.announced.newly_sealed), (answer.announced.attempt, false));
     let known = client.announcement(again.announcement_id).await.unwrap();
     assert_eq!(known, again);
 
@@ -180,20 +166,10 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
     let elsewhere = node.place.path().join("final");
     crate::support::write_files(&elsewhere, &[("weights.dat", 50)], 0);
     let error = client.announce(&announce(&elsewhere)).await.unwrap_err();
-    assert!(
-        text(&error).contains("announce it with its step number"),
-        "{}",
-        text(&error)
-    );
-    let numbered = AnnounceRequest {
-        step: Step::new(8).ok(),
-        ..announce(&elsewhere)
-    };
+    assert!(text(&error).contains("announce it with its step number"), "{}", text(&error));
+    let numbered = AnnounceRequest { step: Step::new(8).ok(), ..announce(&elsewhere) };
     let answer = client.announce(&numbered).await.unwrap();
-    assert_eq!(
-        (answer.announced.step, answer.announced.newly_sealed),
-        (Step::new(8).ok(), true)
-    );
+    assert_eq!((answer.announced.step, answer.announced.newly_sealed), (Step::new(8).ok(), true));
     let report = service.stop();
     assert_eq!(report.sealed.total, 2, "{report:?}");
     assert_eq!(sealed(&node), [id(1, 7), id(1, 8)]);
@@ -206,33 +182,18 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
     let mut options = node.disk_options().await;
     options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options.clone()).await;
-    let error = client
-        .announce(&announce(node.outputs().join("step_3.pt")))
-        .await
-        .unwrap_err();
+    let error = client.announce(&announce(node.outputs().join("step_3.pt"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(
         error.to_string().starts_with("refusing to seal a damaged step: ")
-            && error
-                .to_string()
-                .contains("the archive has no data/39: the save was cut off"),
+            && error.to_string().contains("the archive has no data/39: the save was cut off"),
         "{error}"
     );
-    let whole = client
-        .announce(&announce(node.outputs().join("step_2.pt")))
-        .await
-        .unwrap();
+    let whole = client.announce(&announce(node.outputs().join("step_2.pt"))).await.unwrap();
     assert!(whole.announced.newly_sealed, "{whole:?}");
-    let missing = client
-        .announce(&announce(node.outputs().join("step_9.pt")))
-        .await
-        .unwrap_err();
+    let missing = client.announce(&announce(node.outputs().join("step_9.pt"))).await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
-    for wrong in [
-        node.outputs(),
-        "relative/step_1".into(),
-        node.outputs().join("../step_1"),
-    ] {
+    for wrong in [node.outputs(), "relative/step_1".into(), node.outputs().join("../step_1")] {
         let error = client.announce(&announce(&wrong)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage, "{}: {error}", wrong.display());
     }
@@ -243,15 +204,10 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
     let mut options = node.disk_options().await;
     options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
-    let error = client
-        .announce(&announce(node.outputs().join("step_30")))
-        .await
-        .unwrap_err();
+    let error = client.announce(&announce(node.outputs().join("step_30"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SourceChanged);
     assert!(
-        error
-            .to_string()
-            .starts_with("refusing to seal an incomplete step: ")
+        error.to_string().starts_with("refusing to seal an incomplete step: ")
             && error.to_string().contains(".metadata"),
         "{error}"
     );
@@ -278,30 +234,15 @@ async fn waiting_always_ends_with_what_is_known() {
     node.until_durable("disk", 1).await;
     node.until_requested(&server, "model.safetensors").await;
     let late = ask(wait_for(1, Goal::Durable, 1)).await;
-    assert_eq!(
-        (late.outcome, late.progress.reached),
-        (Outcome::Late, Some(Goal::Staged))
-    );
+    assert_eq!((late.outcome, late.progress.reached), (Outcome::Late, Some(Goal::Staged)));
     assert_eq!(late.progress.remotes[0].reached, Some(Goal::Durable));
     assert_eq!(remote_reasons(&late), "disk: -; s3: it is being uploaded");
-    let other = WaitRequest {
-        attempt: Attempt::new(2).ok(),
-        ..wait_for(1, Goal::Staged, 0)
-    };
+    let other = WaitRequest { attempt: Attempt::new(2).ok(), ..wait_for(1, Goal::Staged, 0) };
     assert_eq!(ask(other).await.outcome, Outcome::Unknown);
 
-    let error = client
-        .wait(&wait_for(1, Goal::Durable, 601), PATIENCE)
-        .await
-        .unwrap_err();
-    assert!(
-        text(&error).contains("one request waits for at most 600 s"),
-        "{error}"
-    );
-    let stranger = WaitRequest {
-        run: "other".parse().ok(),
-        ..wait_for(1, Goal::Durable, 0)
-    };
+    let error = client.wait(&wait_for(1, Goal::Durable, 601), PATIENCE).await.unwrap_err();
+    assert!(text(&error).contains("one request waits for at most 600 s"), "{error}");
+    let stranger = WaitRequest { run: "other".parse().ok(), ..wait_for(1, Goal::Durable, 0) };
     let error = client.wait(&stranger, PATIENCE).await.unwrap_err();
     assert_eq!(
         text(&error),
@@ -311,11 +252,7 @@ async fn waiting_always_ends_with_what_is_known() {
     // A client that waits when the service ends is told how far the step has come.
     let waiting = ask(wait_for(1, Goal::Durable, 600));
     let draining = async {
-        let request = DrainRequest {
-            deadline_seconds: Some(1),
-            wait: true,
-            ..DrainRequest::default()
-        };
+        let request = DrainRequest { deadline_seconds: Some(1), wait: true, ..DrainRequest::default() };
         client.drain(&request, PATIENCE).await.unwrap()
     };
     let (late, drained) = tokio::join!(waiting, draining);
@@ -341,10 +278,7 @@ async fn a_step_that_is_given_up_fails_the_wait_with_the_reason() {
     let failed = wait(&client, 1, Goal::Durable, 60).await;
     assert_eq!(failed.outcome, Outcome::Failed, "{failed:?}");
     assert!(failed.progress.remotes[0].failed);
-    assert!(
-        remote_reasons(&failed).contains("parts/000000000001.a1"),
-        "{failed:?}"
-    );
+    assert!(remote_reasons(&failed).contains("parts/000000000001.a1"), "{failed:?}");
     let staged = wait(&client, 1, Goal::Staged, 0).await;
     assert_eq!(staged.outcome, Outcome::Reached);
     let status = client.status(PATIENCE).await.unwrap();
@@ -366,10 +300,7 @@ async fn a_step_that_was_evicted_is_found_on_the_remotes() {
     std::fs::create_dir(node.outputs()).unwrap();
     let (service, client) = node.start_controlled(node.options(vec![remote])).await;
     let answer = wait(&client, 1, Goal::Durable, 0).await;
-    assert_eq!(
-        (answer.outcome, answer.progress.id()),
-        (Outcome::Reached, Some(id(1, 1)))
-    );
+    assert_eq!((answer.outcome, answer.progress.id()), (Outcome::Reached, Some(id(1, 1))));
     service.stop();
 }
 
@@ -382,17 +313,10 @@ async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended(
     let staged = wait(&client, 1, Goal::Staged, 60).await;
     assert_eq!(staged.outcome, Outcome::Reached);
     let begun = Instant::now();
-    let request = DrainRequest {
-        deadline_seconds: Some(50),
-        wait: true,
-        ..DrainRequest::default()
-    };
+    let request = DrainRequest { deadline_seconds: Some(50), wait: true, ..DrainRequest::default() };
     let answer = client.drain(&request, PATIENCE).await.unwrap();
     assert_eq!((answer.ended, answer.durable), (true, Some(true)));
-    assert!(
-        begun.elapsed() < Duration::from_secs(50),
-        "the deadline was waited out"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(50), "the deadline was waited out");
     assert_eq!(committed(&remote).await, [id(1, 1)]);
     assert!(service.ended().unwrap().is_durable());
     assert!(!node.socket().exists());
@@ -405,18 +329,9 @@ async fn metrics_that_are_announced_are_the_steps() {
     options.runs[0].complete = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     let path = node.save("step_3", &[("weights.dat", 100)], 0);
-    let with_metrics = AnnounceRequest {
-        metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
-        ..announce(path)
-    };
-    assert!(
-        client
-            .announce(&with_metrics)
-            .await
-            .unwrap()
-            .announced
-            .newly_sealed
-    );
+    let with_metrics =
+        AnnounceRequest { metrics: BTreeMap::from([("loss".to_owned(), 0.25)]), ..announce(path) };
+    assert!(client.announce(&with_metrics).await.unwrap().announced.newly_sealed);
     service.stop();
     let commit = node.on_disk(".stepvault/commits/000000000003.a1.json");
     let commit = std::fs::read_to_string(commit).unwrap();
@@ -429,26 +344,14 @@ async fn it_runs_for_as_long_as_the_processes_that_it_was_started_for() {
     let mut options = node.disk_options().await;
     options.lifecycle.followed_process = Some(first.id());
     let (service, client) = node.start_controlled(options.clone()).await;
-    let attach = |process_id| AttachRequest {
-        run: Some(run_name()),
-        process_id,
-    };
+    let attach = |process_id| AttachRequest { run: Some(run_name()), process_id };
     let attached = client.attach(&attach(second.id())).await.unwrap();
-    assert!(
-        attached.followed && attached.process_ids.len() == 2,
-        "{attached:?}"
-    );
-    let of_another_run = AttachRequest {
-        run: Some(RunName::new("another").unwrap()),
-        process_id: second.id(),
-    };
+    assert!(attached.followed && attached.process_ids.len() == 2, "{attached:?}");
+    let of_another_run =
+        AttachRequest { run: Some(RunName::new("another").unwrap()), process_id: second.id() };
     let error = client.attach(&of_another_run).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    let detach = |process_id| DetachRequest {
-        process_id,
-        deadline_seconds: Some(60),
-        wait: true,
-    };
+    let detach = |process_id| DetachRequest { process_id, deadline_seconds: Some(60), wait: true };
     let answer = client.detach(&detach(second.id()), PATIENCE).await.unwrap();
     assert!(!answer.ended, "{answer:?}");
     node.save_small(1, 5);
@@ -488,35 +391,22 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     let (node, server) = (Node::new(), StrictS3::start());
     let (first, second) = (TestProcess::idle(), TestProcess::idle());
     let remote = node.s3_remote("s3", &server, 600).await;
-    server
-        .faults()
-        .inject("PUT", "weights.dat", u64::MAX, FaultAction::Hang);
+    server.faults().inject("PUT", "weights.dat", u64::MAX, FaultAction::Hang);
     let mut options = node.options(vec![remote]);
     options.runs[0].complete = Completion::Quiet(Duration::from_secs(2));
     options.agent.drain_deadline = Duration::from_hours(1);
     options.lifecycle.followed_process = Some(first.id());
     let (service, client) = node.start_controlled(options.clone()).await;
-    let attach = AttachRequest {
-        run: Some(run_name()),
-        process_id: second.id(),
-    };
+    let attach = AttachRequest { run: Some(run_name()), process_id: second.id() };
     node.save("step_1", &[("weights.dat", 100)], 5);
-    node.until("step 1 to be sealed", || sealed(&node) == [id(1, 1)])
-        .await;
+    node.until("step 1 to be sealed", || sealed(&node) == [id(1, 1)]).await;
 
     // While a client waits for the end, all of its time is used.
-    let detach = DetachRequest {
-        process_id: first.id(),
-        deadline_seconds: None,
-        wait: true,
-    };
+    let detach = DetachRequest { process_id: first.id(), deadline_seconds: None, wait: true };
     let socket = node.socket();
     let waiting = tokio::spawn(async move { Client::new(socket).detach(&detach, PATIENCE).await });
     until_stopping(&client).await;
-    let of_another_run = AttachRequest {
-        run: Some(RunName::new("another").unwrap()),
-        ..attach.clone()
-    };
+    let of_another_run = AttachRequest { run: Some(RunName::new("another").unwrap()), ..attach.clone() };
     for attach in [&of_another_run, &attach] {
         let error = client.attach(attach).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted);
@@ -526,11 +416,7 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     waiting.abort();
     waiting.await.unwrap_err();
     let report = service.ended().unwrap();
-    assert_eq!(
-        (report.sealed.total, report.left.not_durable.len()),
-        (1, 1),
-        "{report:?}"
-    );
+    assert_eq!((report.sealed.total, report.left.not_durable.len()), (1, 1), "{report:?}");
 
     // What is not sealed yet is waited for.
     let (service, client) = node.start_controlled(options.clone()).await;
@@ -540,11 +426,7 @@ async fn a_drain_is_left_to_the_next_agent_when_all_is_sealed_and_no_client_wait
     let error = client.attach(&attach).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted);
     let report = service.ended().unwrap();
-    assert_eq!(
-        (report.sealed.total, report.left.not_durable.len()),
-        (1, 2),
-        "{report:?}"
-    );
+    assert_eq!((report.sealed.total, report.left.not_durable.len()), (1, 2), "{report:?}");
 
     server.faults().clear();
     options.lifecycle.followed_process = Some(second.id());
@@ -567,24 +449,11 @@ async fn what_should_be_announced_waits_for_that_until_the_trainer_has_ended() {
     // Its name alone proves it complete: without the setting, it would be sealed by now.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(sealed(&node), []);
-    let with_metrics = AnnounceRequest {
-        metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
-        ..announce(path)
-    };
-    assert!(
-        client
-            .announce(&with_metrics)
-            .await
-            .unwrap()
-            .announced
-            .newly_sealed
-    );
+    let with_metrics =
+        AnnounceRequest { metrics: BTreeMap::from([("loss".to_owned(), 0.25)]), ..announce(path) };
+    assert!(client.announce(&with_metrics).await.unwrap().announced.newly_sealed);
     node.save("step_2", &[("weights.dat", 100)], 0);
-    let detach = DetachRequest {
-        process_id: trainer.id(),
-        deadline_seconds: Some(60),
-        wait: true,
-    };
+    let detach = DetachRequest { process_id: trainer.id(), deadline_seconds: Some(60), wait: true };
     let answer = client.detach(&detach, PATIENCE).await.unwrap();
     assert!(answer.ended && answer.durable == Some(true), "{answer:?}");
     let report = service.ended().unwrap();

@@ -99,10 +99,7 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
     node.until_durable("disk", 500).await;
     let report = service.stop();
     assert_eq!(report.sealed.total, 1);
-    assert_eq!(
-        files_below(&node.on_disk("000000000500.a1/checkpoint-500")).len(),
-        8
-    );
+    assert_eq!(files_below(&node.on_disk("000000000500.a1/checkpoint-500")).len(), 8);
 }
 
 #[tokio::test]
@@ -141,20 +138,13 @@ async fn single_files_are_steps_and_links_and_nameless_ones_are_not() {
     let node = Node::new();
     let mut options = node.disk_options().await;
     options.runs[0].pattern = Some("*.ckpt".to_owned());
-    write_files(
-        &node.outputs(),
-        &[("epoch=1-step=500.ckpt", 800), ("best.ckpt", 20)],
-        3,
-    );
+    write_files(&node.outputs(), &[("epoch=1-step=500.ckpt", 800), ("best.ckpt", 20)], 3);
     std::os::unix::fs::symlink("epoch=1-step=500.ckpt", node.outputs().join("last-1.ckpt")).unwrap();
     let report = node.once(options);
     assert_eq!((report.sealed.total, report.sealed.latest[0].id), (1, id(1, 500)));
     assert_eq!(report.skipped.total, 1);
     assert!(report.skipped.latest[0].path.ends_with("best.ckpt"));
-    assert_eq!(
-        report.skipped.latest[0].reason,
-        "its name contains no step number"
-    );
+    assert_eq!(report.skipped.latest[0].reason, "its name contains no step number");
 }
 
 #[tokio::test]
@@ -168,9 +158,7 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     let step = node.save_small(1, 9);
     node.until("the remote to be asked", || {
         let requests = server.faults().requests();
-        requests
-            .iter()
-            .any(|request| format!("{request:?}").contains("commits%2F"))
+        requests.iter().any(|request| format!("{request:?}").contains("commits%2F"))
     })
     .await;
     std::fs::remove_dir_all(step).unwrap();
@@ -180,10 +168,7 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     assert_eq!(committed(&remote).await, [id(1, 2)]);
     assert_eq!((report.sealed.total, report.skipped.total), (1, 1), "{report:?}");
     let reason = &report.skipped.latest[0].reason;
-    assert!(
-        reason.starts_with("it vanished before it was sealed ("),
-        "{reason}"
-    );
+    assert!(reason.starts_with("it vanished before it was sealed ("), "{reason}");
     assert!(report.is_durable());
 }
 
@@ -197,22 +182,12 @@ async fn what_cannot_be_a_checkpoint_is_said_once_and_harms_no_other() {
     node.until_durable("disk", 2).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     let report = service.stop();
-    let skipped: Vec<_> = report
-        .skipped
-        .latest
-        .iter()
-        .filter(|entry| entry.path.ends_with("step_1"))
-        .collect();
+    let skipped: Vec<_> =
+        report.skipped.latest.iter().filter(|entry| entry.path.ends_with("step_1")).collect();
     assert!(!skipped.is_empty() && skipped.len() <= 2, "{skipped:?}");
     assert!(skipped[0].reason.contains("pipe"), "{}", skipped[0].reason);
 }
 
 fn make_fifo(path: &std::path::Path) {
-    assert!(
-        std::process::Command::new("mkfifo")
-            .arg(path)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }

@@ -16,12 +16,7 @@ use crate::support::committed;
 async fn what_is_complete_by_then_goes_out_before_it_ends() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remote = node.s3_remote("s3", &server, 10).await;
-    server.faults().inject(
-        "PUT",
-        "model.safetensors",
-        2,
-        FaultAction::Delay(Duration::from_millis(700)),
-    );
+    server.faults().inject("PUT", "model.safetensors", 2, FaultAction::Delay(Duration::from_millis(700)));
     node.save_small(1, 9);
     node.save_small(2, 8);
     let service = node.start(node.options(vec![remote.clone()]));
@@ -37,12 +32,7 @@ async fn what_is_complete_by_then_goes_out_before_it_ends() {
 async fn the_deadline_holds_and_what_is_left_is_named() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remotes = node.disk_and_s3(&server, 60).await;
-    server.faults().inject(
-        "PUT",
-        "model.safetensors",
-        u64::MAX,
-        FaultAction::Delay(Duration::from_secs(30)),
-    );
+    server.faults().inject("PUT", "model.safetensors", u64::MAX, FaultAction::Delay(Duration::from_secs(30)));
     let mut options = node.options(remotes);
     options.agent.drain_deadline = Duration::from_secs(3);
     let service = node.start(options.clone());
@@ -54,16 +44,10 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert_eq!(report.left.not_durable.len(), 1);
     let left = &report.left.not_durable[0];
-    assert_eq!(
-        (left.id, left.remote.as_str(), left.failed),
-        (id(1, 1), "s3", false)
-    );
+    assert_eq!((left.id, left.remote.as_str(), left.failed), (id(1, 1), "s3", false));
     // The smaller file may be there or not.
     assert!((1000..=1300).contains(&left.missing_bytes), "{left:?}");
-    assert_eq!(
-        left.reason,
-        "its upload was interrupted; the next start resumes it"
-    );
+    assert_eq!(left.reason, "its upload was interrupted; the next start resumes it");
     server.faults().clear();
     let report = node.once(options);
     assert!(report.is_durable() && report.uploaded.total == 1);
@@ -99,8 +83,7 @@ async fn over_a_slow_link_parts_are_whole_at_the_deadline() {
 async fn an_idle_service_ends_at_once() {
     let node = Node::new();
     let service = node.start(node.disk_options().await);
-    node.until("the vault", || node.vault_directory().join("lock").exists())
-        .await;
+    node.until("the vault", || node.vault_directory().join("lock").exists()).await;
     let begun = Instant::now();
     assert!(service.stop().is_durable());
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
@@ -113,8 +96,7 @@ async fn a_save_that_ended_just_before_the_signal_is_sealed_when_it_is_quiet() {
     options.runs[0].complete = Completion::Quiet(Duration::from_secs(2));
     options.agent.drain_deadline = Duration::from_secs(20);
     let service = node.start(options);
-    node.until("the vault", || node.vault_directory().join("lock").exists())
-        .await;
+    node.until("the vault", || node.vault_directory().join("lock").exists()).await;
     node.save_small(7, 0);
     let report = service.stop();
     assert!(report.is_durable(), "{report:?}");
@@ -127,8 +109,7 @@ async fn a_save_that_is_not_quiet_by_the_deadline_is_named_at_once_and_is_not_du
     let mut options = node.disk_options().await;
     options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
     let service = node.start(options);
-    node.until("the vault", || node.vault_directory().join("lock").exists())
-        .await;
+    node.until("the vault", || node.vault_directory().join("lock").exists()).await;
     node.save_small(7, 0);
     let begun = Instant::now();
     let report = service.stop();
@@ -147,11 +128,7 @@ async fn a_client_that_says_that_the_trainer_has_ended_waits_for_no_quiet_time()
     options.runs[0].complete = Completion::Quiet(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     node.save_small(7, 0);
-    let request = DrainRequest {
-        wait: true,
-        trainer_ended: true,
-        ..DrainRequest::default()
-    };
+    let request = DrainRequest { wait: true, trainer_ended: true, ..DrainRequest::default() };
     let answer = client.drain(&request, Duration::from_secs(30)).await.unwrap();
     assert_eq!((answer.ended, answer.durable), (true, Some(true)), "{answer:?}");
     assert_eq!(service.ended().unwrap().uploaded.total, 1);

@@ -18,9 +18,7 @@ async fn quiet_options(node: &Node, quiet: Duration) -> AgentOptions {
 /// The early links of the vault.
 fn staging(node: &Node) -> Vec<PathBuf> {
     let staging = std::fs::read_dir(node.vault_directory().join("staging"));
-    staging.map_or(Vec::new(), |entries| {
-        entries.map(|entry| entry.unwrap().path()).collect()
-    })
+    staging.map_or(Vec::new(), |entries| entries.map(|entry| entry.unwrap().path()).collect())
 }
 
 #[tokio::test]
@@ -37,15 +35,9 @@ async fn every_whole_step_of_a_trainer_that_keeps_two_is_sealed() {
     for step in 1..=8 {
         node.until_durable("disk", step * 10).await;
     }
-    let kept = node
-        .recorder
-        .lines_with("it is whole, and is sealed from links in the vault");
+    let kept = node.recorder.lines_with("it is whole, and is sealed from links in the vault");
     assert!(!kept.is_empty());
-    assert!(
-        node.recorder
-            .lines_with("the trainer deletes its steps before they are sealed")
-            .is_empty()
-    );
+    assert!(node.recorder.lines_with("the trainer deletes its steps before they are sealed").is_empty());
     let report = service.stop();
     assert_eq!((report.sealed.total, report.skipped.total), (8, 0), "{report:?}");
     assert_eq!(staging(&node), Vec::<PathBuf>::new());
@@ -73,10 +65,7 @@ async fn a_torn_step_is_not_sealed_from_its_links() {
     let report = service.stop();
     assert_eq!((report.sealed.total, report.skipped.total), (2, 1), "{report:?}");
     let reason = &report.skipped.latest[0].reason;
-    assert!(
-        reason.starts_with("it vanished before it was sealed ("),
-        "{reason}"
-    );
+    assert!(reason.starts_with("it vanished before it was sealed ("), "{reason}");
     assert!(reason.contains("model.safetensors"), "{reason}");
 }
 

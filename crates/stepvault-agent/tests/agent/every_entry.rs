@@ -19,9 +19,7 @@ async fn automatic(node: &Node) -> AgentOptions {
 
 /// The files of a step in the vault.
 fn names(node: &Node, step: u64) -> Vec<String> {
-    let directory = node
-        .remote_root("disk")
-        .join(format!("grpo/checkpoints/{step:012}.a1"));
+    let directory = node.remote_root("disk").join(format!("grpo/checkpoints/{step:012}.a1"));
     files_below(&directory)
         .into_keys()
         .filter(|name| !name.contains(".json"))
@@ -86,13 +84,7 @@ async fn what_is_not_stored_is_warned_of_and_counts_unless_it_is_ignored() {
     let node = Node::new();
     node.save("step_5", &[("model.pt.bin", 50)], 60);
     let write = |name: &str| std::fs::write(node.outputs().join(name), b"\x07state").unwrap();
-    for name in [
-        "vocabulary.bin",
-        "embedding_1.npz",
-        "embedding_2.npz",
-        "config.json",
-        "run.log",
-    ] {
+    for name in ["vocabulary.bin", "embedding_1.npz", "embedding_2.npz", "config.json", "run.log"] {
         write(name);
     }
     node.save("fold_0", &[("checkpoint_final.pth", 50)], 60);
@@ -101,17 +93,11 @@ async fn what_is_not_stored_is_warned_of_and_counts_unless_it_is_ignored() {
     let options = automatic(&node).await;
     let report = node.once(options.clone());
     assert!(!report.is_durable());
-    let mut unsealed: Vec<&str> = report
-        .left
-        .unsealed
-        .iter()
-        .filter_map(|entry| entry.path.file_name()?.to_str())
-        .collect();
+    let mut unsealed: Vec<&str> =
+        report.left.unsealed.iter().filter_map(|entry| entry.path.file_name()?.to_str()).collect();
     unsealed.sort_unstable();
     assert_eq!(unsealed, ["embedding_2.npz", "fold_0", "vocabulary.bin"]);
-    let warned = node
-        .recorder
-        .lines_with("not sealed, and not known to be no checkpoint");
+    let warned = node.recorder.lines_with("not sealed, and not known to be no checkpoint");
     assert_eq!(warned.len(), 1, "{warned:?}");
     assert!(warned[0].contains("embedding_2.npz and 1 like it"), "{warned:?}");
     assert!(warned[0].contains("add it to 'ignore'"), "{warned:?}");
@@ -130,10 +116,7 @@ async fn a_damaged_step_that_was_never_sealed_counts() {
     let report = node.once(automatic(&node).await);
     assert_eq!(sealed(&node), [id(1, 5)]);
     assert!(!report.is_durable());
-    assert!(
-        report.left.unsealed[0].reason.contains("it is damaged"),
-        "{report:?}"
-    );
+    assert!(report.left.unsealed[0].reason.contains("it is damaged"), "{report:?}");
 }
 
 #[tokio::test]
@@ -184,9 +167,7 @@ async fn the_trainers_own_link_is_recorded_with_the_step() {
     let steps = node.vault().steps(&run_name()).unwrap().steps;
     let links = steps.iter().map(|step| {
         let links = step.record().origin.links.iter();
-        links
-            .map(|link| format!("{} -> {}", link.path, link.target))
-            .collect()
+        links.map(|link| format!("{} -> {}", link.path, link.target)).collect()
     });
     let links: Vec<Vec<String>> = links.collect();
     assert_eq!(links, [vec!["best -> iter10"], vec!["latest -> iter20"]]);
@@ -201,11 +182,7 @@ async fn what_was_sealed_stays_accounted_for_when_a_later_step_appears() {
     std::fs::write(at("latest.bin"), [8; 5000]).unwrap();
     assert!(node.once(automatic(&node).await).is_durable());
     assert_eq!(sealed(&node), [id(1, 3), id(1, 4)]);
-    assert_eq!(
-        names(&node, 4),
-        ["epoch_3.bin", "latest.bin"],
-        "a restore brings both"
-    );
+    assert_eq!(names(&node, 4), ["epoch_3.bin", "latest.bin"], "a restore brings both");
     std::fs::write(at("epoch_5.bin"), [9; 5000]).unwrap();
     let report = node.once(automatic(&node).await);
     assert!(report.is_durable(), "{report:?}");

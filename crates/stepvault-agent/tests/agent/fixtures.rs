@@ -56,12 +56,7 @@ async fn take(name: &str) -> (Node, AgentReport) {
         .collect();
     let sealed = sealed_of(&node, &run_name());
     let found: Vec<u64> = sealed.iter().map(|step| step.id().step.number()).collect();
-    assert_eq!(
-        found,
-        wanted.keys().copied().collect::<Vec<_>>(),
-        "{name}: {:#?}",
-        report.skipped
-    );
+    assert_eq!(found, wanted.keys().copied().collect::<Vec<_>>(), "{name}: {:#?}", report.skipped);
     // A step that is damaged or not complete is not sealed, and counts.
     let is_torn = |entry: &SkippedEntry| {
         entry.reason.contains("it is damaged") || entry.reason.contains("it is not complete")
@@ -78,11 +73,7 @@ async fn take(name: &str) -> (Node, AgentReport) {
             assert_eq!(files_below(&copy), files_below(&source), "{name}: {id}");
         } else {
             let bytes = std::fs::read(&source).unwrap();
-            assert_eq!(
-                std::fs::read(copy.join(step.name())).unwrap(),
-                bytes,
-                "{name}: {id}"
-            );
+            assert_eq!(std::fs::read(copy.join(step.name())).unwrap(), bytes, "{name}: {id}");
         }
     }
     (node, report)
@@ -115,21 +106,9 @@ async fn every_framework_is_told_by_what_it_wrote() {
 #[tokio::test]
 async fn what_is_not_complete_is_told_with_the_reason() {
     for (name, step, reason) in [
-        (
-            "hf-trainer-killed",
-            "checkpoint-15",
-            "trainer_state.json does not exist yet",
-        ),
-        (
-            "deepspeed-latest-too-early",
-            "global_step20",
-            "1 rank wrote it, but 2 wrote the previous step",
-        ),
-        (
-            "prime-rl-checkpoints",
-            "step_30",
-            "orchestrator/progress.pt does not exist yet",
-        ),
+        ("hf-trainer-killed", "checkpoint-15", "trainer_state.json does not exist yet"),
+        ("deepspeed-latest-too-early", "global_step20", "1 rank wrote it, but 2 wrote the previous step"),
+        ("prime-rl-checkpoints", "step_30", "orchestrator/progress.pt does not exist yet"),
         ("dcp-killed-before-metadata", "step_30", ".metadata"),
     ] {
         let (_, report) = take(name).await;
@@ -176,11 +155,7 @@ async fn files_that_a_framework_may_overwrite_are_never_linked() {
     let mut options = automatic(&node).await;
     options.local.links = LinkPolicy::Copy;
     assert_eq!(node.once(options).sealed.total, 3);
-    assert!(
-        methods(&node)
-            .iter()
-            .all(|method| *method == SnapshotMethod::Copy)
-    );
+    assert!(methods(&node).iter().all(|method| *method == SnapshotMethod::Copy));
 }
 
 #[tokio::test]
@@ -195,9 +170,7 @@ async fn a_directory_in_which_nothing_is_taken_is_warned_of_with_the_reason() {
     let report = node.once(options.clone());
     assert_eq!(report.sealed.total, 0);
     assert!(!report.is_safe_here(), "its directory may be removed");
-    let advice = node
-        .recorder
-        .lines_with("outputs/trial_0 (holds steps of hf-trainer in trial_0)");
+    let advice = node.recorder.lines_with("outputs/trial_0 (holds steps of hf-trainer in trial_0)");
     assert_eq!(advice.len(), 1, "{:?}", node.recorder.lines_with(""));
 
     // A step that is still written is no run.
@@ -213,9 +186,7 @@ async fn a_directory_in_which_nothing_is_taken_is_warned_of_with_the_reason() {
     let report = node.once(options.clone());
     assert_eq!(report.sealed.total, 0);
     assert!(!report.is_safe_here(), "a small one too");
-    let advice = node
-        .recorder
-        .lines_with("outputs/unnamed (may hold a checkpoint)");
+    let advice = node.recorder.lines_with("outputs/unnamed (may hold a checkpoint)");
     assert_eq!(advice.len(), 1, "{:?}", node.recorder.lines_with(""));
     let mut ignoring = options;
     ignoring.runs[0].ignore = vec!["unnamed".to_owned()];
@@ -237,9 +208,7 @@ async fn a_series_is_taken_when_it_is_named() {
     options.runs[0].series = Some(vec!["weights".to_owned()]);
     let report = node.once(options);
     assert_eq!(report.sealed.total, 2, "{report:?}");
-    let names: Vec<String> = sealed_of(&node, &run_name())
-        .iter()
-        .map(|step| step.name().to_owned())
-        .collect();
+    let names: Vec<String> =
+        sealed_of(&node, &run_name()).iter().map(|step| step.name().to_owned()).collect();
     assert_eq!(names, ["step_10", "step_20"]);
 }

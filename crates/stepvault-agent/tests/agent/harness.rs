@@ -48,10 +48,7 @@ impl Node {
     pub fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("outputs")).unwrap();
-        Self {
-            place,
-            recorder: Arc::default(),
-        }
+        Self { place, recorder: Arc::default() }
     }
 
     pub fn outputs(&self) -> PathBuf {
@@ -172,21 +169,13 @@ impl Node {
         settings.stall_timeout_seconds = 1;
         adjust(&mut settings);
         let observer = Arc::clone(&self.recorder) as Arc<dyn Observer>;
-        let store = open_with(&settings, observer, OpenOptions { s3_keys })
-            .await
-            .unwrap();
-        AgentRemote {
-            settings: Arc::new(settings),
-            store,
-        }
+        let store = open_with(&settings, observer, OpenOptions { s3_keys }).await.unwrap();
+        AgentRemote { settings: Arc::new(settings), store }
     }
 
     /// A service over the trainer's directory: by rename, with short intervals and no keep rules.
     pub fn options(&self, remotes: Vec<AgentRemote>) -> AgentOptions {
-        let names = remotes
-            .iter()
-            .map(|remote| remote.settings.name.clone())
-            .collect();
+        let names = remotes.iter().map(|remote| remote.settings.name.clone()).collect();
         let run = RunSettings {
             watch: Some(self.outputs()),
             remotes: Some(names),
@@ -195,14 +184,8 @@ impl Node {
         };
         AgentOptions {
             vault_directory: self.vault_directory(),
-            local: LocalSettings {
-                limits: LocalLimits::default(),
-                ..LocalSettings::default()
-            },
-            upload: UploadSettings {
-                memory_budget_bytes: 64 << 20,
-                ..UploadSettings::default()
-            },
+            local: LocalSettings { limits: LocalLimits::default(), ..LocalSettings::default() },
+            upload: UploadSettings { memory_budget_bytes: 64 << 20, ..UploadSettings::default() },
             agent: AgentSettings {
                 poll_interval: Duration::from_millis(200),
                 retention_interval: Duration::from_millis(300),
@@ -266,19 +249,16 @@ impl Node {
 
     /// Waits until the first attempt of a step is durable on a remote.
     pub async fn until_durable(&self, remote: &str, step: u64) {
-        self.until_heard(&format!("durable on {remote}: step {step} (attempt 1)"))
-            .await;
+        self.until_heard(&format!("durable on {remote}: step {step} (attempt 1)")).await;
     }
 
     pub async fn until_requested(&self, server: &StrictS3, path: &str) {
         let is_it = |request: &RequestRecord| request.path.contains(path);
-        self.until(path, || server.faults().requests().iter().any(is_it))
-            .await;
+        self.until(path, || server.faults().requests().iter().any(is_it)).await;
     }
 
     pub async fn until_heard(&self, part: &str) {
-        self.until(part, || !self.recorder.lines_with(part).is_empty())
-            .await;
+        self.until(part, || !self.recorder.lines_with(part).is_empty()).await;
     }
 }
 
@@ -294,11 +274,8 @@ impl Service {
         let (stop, kill) = (Stop::new(), CancellationToken::new());
         let (told, killed) = (stop.clone(), kill.clone());
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             let ended = runtime.block_on(async {
                 tokio::select! {
                     report = run(options, observer, told) => Some(report),
@@ -325,8 +302,7 @@ impl Service {
 
     /// Asks it to stop, and goes on.
     pub fn ask_to_stop(&self, reason: StopReason, deadline: Option<Instant>) {
-        self.stop
-            .request(reason, deadline.map(tokio::time::Instant::from_std));
+        self.stop.request(reason, deadline.map(tokio::time::Instant::from_std));
     }
 
     /// Whether it has ended.
@@ -343,9 +319,6 @@ impl Service {
     /// Ends it in the middle of whatever it does.
     pub fn kill(self) {
         self.kill.cancel();
-        assert!(
-            self.thread.join().unwrap().0.is_none(),
-            "it had ended before it was killed"
-        );
+        assert!(self.thread.join().unwrap().0.is_none(), "it had ended before it was killed");
     }
 }

@@ -30,11 +30,7 @@ fn exchange(socket: &Path, bytes: &[u8]) -> String {
 }
 
 fn post(path: &str, body: &str) -> Vec<u8> {
-    format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 fn status_line(answer: &str) -> &str {
@@ -51,39 +47,21 @@ async fn what_makes_no_sense_is_refused_in_words() {
         (post("/v1/announce", "{"), "400", "EOF while parsing"),
         (post("/v1/announce", "[]"), "400", "cannot read the request"),
         (post("/v1/announce", "{\"path\": 7}"), "400", "invalid type"),
+        (post("/v1/announce", "{\"path\": \"/a\", \"steps\": 7}"), "400", "unknown field `steps`"),
         (
-            post("/v1/announce", "{\"path\": \"/a\", \"steps\": 7}"),
-            "400",
-            "unknown field `steps`",
-        ),
-        (
-            post(
-                "/v1/wait",
-                "{\"step\": 1, \"for\": \"safe\", \"timeout_seconds\": 0}",
-            ),
+            post("/v1/wait", "{\"step\": 1, \"for\": \"safe\", \"timeout_seconds\": 0}"),
             "400",
             "unknown variant `safe`",
         ),
         (
-            post(
-                "/v1/wait",
-                "{\"step\": -1, \"for\": \"durable\", \"timeout_seconds\": 0}",
-            ),
+            post("/v1/wait", "{\"step\": -1, \"for\": \"durable\", \"timeout_seconds\": 0}"),
             "400",
             "invalid value",
         ),
-        (
-            post("/v1/drain", "{\"deadline_seconds\": 1.5}"),
-            "400",
-            "floating point",
-        ),
+        (post("/v1/drain", "{\"deadline_seconds\": 1.5}"), "400", "floating point"),
         (post("/v1/status", ""), "405", "use GET"),
         (post("/v2/status", ""), "404", "unknown path"),
-        (
-            b"GET /v1/announcements/99 HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
-            "404",
-            "no such announcement",
-        ),
+        (b"GET /v1/announcements/99 HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "404", "no such announcement"),
         (
             b"GET /v1/announcements/x HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
             "400",
@@ -158,9 +136,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     let (node, service, client) = controlled().await;
     let slow = b"POST /v1/announce HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{\"path\"";
     let socket = node.socket();
-    let answer = tokio::task::spawn_blocking(move || exchange(&socket, slow))
-        .await
-        .unwrap();
+    let answer = tokio::task::spawn_blocking(move || exchange(&socket, slow)).await.unwrap();
     assert!(status_line(&answer).contains("408"), "{answer}");
     assert!(client.status(PATIENCE).await.is_ok());
     service.stop();
@@ -199,10 +175,7 @@ async fn only_so_many_wait_and_the_end_does_not_wait_for_them() {
         waits = left;
     }
     assert_eq!(waits.len(), 64);
-    assert!(
-        client.status(PATIENCE).await.is_ok(),
-        "a short question is no wait"
-    );
+    assert!(client.status(PATIENCE).await.is_ok(), "a short question is no wait");
     tokio::task::spawn_blocking(move || service.stop()).await.unwrap();
     for wait in waits {
         let answer = wait.await.unwrap().unwrap();

@@ -39,10 +39,7 @@ fn a_hundred_drains_end_in_time_and_say_nothing_false() {
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= DRAINS {
@@ -74,11 +71,7 @@ async fn drain(seed: u64) -> bool {
     let steps = 1 + dice.below(4);
     for step in 1..=steps {
         let large = 1000 + usize::try_from(dice.below(6 << 20)).unwrap();
-        node.save(
-            &format!("step_{step}"),
-            &[("model.bin", large), ("state/rank_0.json", 300)],
-            20 - step,
-        );
+        node.save(&format!("step_{step}"), &[("model.bin", large), ("state/rank_0.json", 300)], 20 - step);
     }
     let options = node.options(vec![slow]);
     let service = node.start(options);
@@ -97,24 +90,15 @@ async fn drain(seed: u64) -> bool {
     let deadline = Instant::now() + Duration::from_millis(1500 + dice.below(1500));
     service.ask_to_stop(reason, Some(deadline));
     let (report, ended_at) = service.ended_at();
-    assert!(
-        ended_at < deadline,
-        "drain {seed} ended {:?} late",
-        ended_at - deadline
-    );
+    assert!(ended_at < deadline, "drain {seed} ended {:?} late", ended_at - deadline);
     let report = report.unwrap_or_else(|error| panic!("drain {seed}: {error}"));
     let missing: BTreeSet<StepId> = report.left.not_durable.iter().map(|left| left.id).collect();
     // A seal that outlasts the deadline may end after the report, which names the entry as not sealed.
     let unsealed = report.left.unsealed.iter();
-    let unsealed: BTreeSet<String> = unsealed
-        .filter_map(|entry| Some(entry.path.file_name()?.to_str()?.to_owned()))
-        .collect();
+    let unsealed: BTreeSet<String> =
+        unsealed.filter_map(|entry| Some(entry.path.file_name()?.to_str()?.to_owned())).collect();
     check_words(seed, &node, &plain, &missing, &unsealed).await;
-    assert_eq!(
-        report.is_durable(),
-        missing.is_empty() && unsealed.is_empty(),
-        "drain {seed}"
-    );
+    assert_eq!(report.is_durable(), missing.is_empty() && unsealed.is_empty(), "drain {seed}");
 
     // What was left is what the next start goes on with, to the end.
     if seed.is_multiple_of(5) {
@@ -140,15 +124,8 @@ async fn check_words(
     for step in vault.steps(&run_name()).unwrap().steps {
         let state = step.remote_state(&plain.settings.name).unwrap();
         let noted = state.is_some_and(|state| state.state == UploadState::Durable);
-        let heard = !node
-            .recorder
-            .lines_with(&format!("durable on s3: {}", step.id()))
-            .is_empty();
-        assert!(
-            noted || !heard,
-            "drain {seed}: {} was said and not noted",
-            step.id()
-        );
+        let heard = !node.recorder.lines_with(&format!("durable on s3: {}", step.id())).is_empty();
+        assert!(noted || !heard, "drain {seed}: {} was said and not noted", step.id());
         // A note that was on its way when the report was made may have come after it, and is held against the store.
         let is_claimed = !missing.contains(&step.id()) && !unsealed.contains(&step.record().name);
         if noted || is_claimed {

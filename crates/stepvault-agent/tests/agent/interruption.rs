@@ -16,10 +16,7 @@ const PART_BYTES: usize = 8 << 20;
 fn parts_sent(server: &StrictS3) -> BTreeMap<String, u64> {
     let mut parts = BTreeMap::new();
     for request in server.faults().requests() {
-        let part_number = request
-            .path
-            .split(['?', '&'])
-            .find(|pair| pair.starts_with("partNumber="));
+        let part_number = request.path.split(['?', '&']).find(|pair| pair.starts_with("partNumber="));
         if let (Some(part_number), false) = (part_number, request.path.contains(".stepvault")) {
             *parts.entry(part_number.to_owned()).or_default() += 1;
         }
@@ -43,15 +40,8 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     let mut options = node.options(vec![remote.clone()]);
     options.agent.drain_deadline = Duration::from_secs(1);
     let service = node.start(options.clone());
-    let stored = || {
-        server
-            .pending_uploads()
-            .iter()
-            .map(|upload| upload.part_bytes)
-            .sum::<u64>()
-    };
-    node.until("three parts to be stored", || stored() >= 3 * PART_BYTES as u64)
-        .await;
+    let stored = || server.pending_uploads().iter().map(|upload| upload.part_bytes).sum::<u64>();
+    node.until("three parts to be stored", || stored() >= 3 * PART_BYTES as u64).await;
     // Acknowledged is journalled a moment later.
     tokio::time::sleep(Duration::from_millis(300)).await;
     service.kill();
@@ -65,10 +55,8 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     assert_eq!((report.sealed.total, report.uploaded.total), (0, 1));
     assert_eq!(parts_sent(&server).len(), 3, "{:?}", parts_sent(&server));
     assert!(server.pending_uploads().is_empty());
-    let stored = server
-        .objects()
-        .body("bucket/prefix/grpo/checkpoints/000000000001.a1/step_1/big.bin")
-        .unwrap();
+    let stored =
+        server.objects().body("bucket/prefix/grpo/checkpoints/000000000001.a1/step_1/big.bin").unwrap();
     assert_eq!(&stored[..], &std::fs::read(step.join("big.bin")).unwrap()[..]);
 }
 
@@ -104,8 +92,7 @@ async fn the_second_service_on_a_vault_is_refused() {
     let node = Node::new();
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
-    node.until("the vault", || node.vault_directory().join("lock").exists())
-        .await;
+    node.until("the vault", || node.vault_directory().join("lock").exists()).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let error = node.start(node.options(vec![remote])).ended().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);

@@ -17,9 +17,7 @@ const PARTS: usize = 14;
 
 fn left(record: &DrainRecord) -> Vec<(u64, &str)> {
     let steps = record.left.iter();
-    steps
-        .map(|left| (left.id.step.number(), left.remote.as_str()))
-        .collect()
+    steps.map(|left| (left.id.step.number(), left.remote.as_str())).collect()
 }
 
 #[tokio::test]
@@ -37,8 +35,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
         let pending = server.pending_uploads();
         pending.iter().map(|upload| upload.part_bytes).sum::<u64>()
     };
-    node.until("parts of the newest step", || stored() >= 3 * PART_BYTES as u64)
-        .await;
+    node.until("parts of the newest step", || stored() >= 3 * PART_BYTES as u64).await;
     // Written before the other one, and seen after it. As long as there is time it waits.
     node.save_small(1, 500);
     node.until_heard("sealed: step 1 (attempt 1)").await;
@@ -51,10 +48,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     assert_eq!(committed(&plain).await, [id(1, 1)]);
     assert_eq!(report.left.not_durable.len(), 1, "{report:?}");
     let missing = report.left.not_durable[0].missing_bytes;
-    assert!(
-        missing > 0 && missing <= ((PARTS - 3) * PART_BYTES) as u64,
-        "{missing}"
-    );
+    assert!(missing > 0 && missing <= ((PARTS - 3) * PART_BYTES) as u64, "{missing}");
     let announced = node.recorder.lines_with("draining after a signal");
     assert_eq!(announced.len(), 1, "{announced:?}");
     assert!(
@@ -64,19 +58,14 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
 
     let noted = read_drain(&node.vault(), &run_name()).unwrap().unwrap();
     assert_eq!(left(&noted), [(2, "s3")]);
-    assert_eq!(
-        (noted.reason.as_str(), noted.left[0].missing_bytes),
-        ("a signal", missing)
-    );
+    assert_eq!((noted.reason.as_str(), noted.left[0].missing_bytes), ("a signal", missing));
     let remote = on_remote(&plain);
     assert_eq!(drain_records(&remote).await.unwrap(), [noted]);
 
     // Another machine in this one's place learns of it from the store.
     let other = Node::new();
     let service = other.start(other.options(vec![plain.clone()]));
-    other
-        .until_heard("only that node's vault holds the missing data")
-        .await;
+    other.until_heard("only that node's vault holds the missing data").await;
     service.stop();
 
     // The node itself says it, and goes on with the parts that are there.
@@ -106,9 +95,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
 async fn each_remote_has_the_word_on_all_of_them() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remotes = node.disk_and_s3(&server, 60).await;
-    server
-        .faults()
-        .inject("PUT", "model.safetensors", u64::MAX, FaultAction::Hang);
+    server.faults().inject("PUT", "model.safetensors", u64::MAX, FaultAction::Hang);
     let service = node.start(node.options(remotes.clone()));
     node.save_small(7, 5);
     node.until_durable("disk", 7).await;

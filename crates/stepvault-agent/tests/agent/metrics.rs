@@ -54,10 +54,7 @@ fn parse(body: &str) -> BTreeMap<String, f64> {
             if let Some((_, labels)) = series.split_once('{') {
                 for label in labels.trim_end_matches('}').split(',') {
                     let (label, _) = label.split_once('=').unwrap();
-                    assert!(
-                        ["run", "remote", "tier", "version", "kind"].contains(&label),
-                        "{line}"
-                    );
+                    assert!(["run", "remote", "tier", "version", "kind"].contains(&label), "{line}");
                 }
             }
             let value: f64 = value.parse().unwrap();
@@ -84,10 +81,7 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
     let address = serve_metrics(&mut options);
     let (service, client) = node.start_controlled(options).await;
     let (head, body) = get(address, "GET", "/metrics").unwrap();
-    assert!(
-        head.contains("content-type: application/openmetrics-text; version=1.0.0"),
-        "{head}"
-    );
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     let before = parse(&body);
     assert_eq!(before["stepvault_sealed_steps_total"], 0.0);
     assert_eq!(before["stepvault_uploaded_bytes_total{remote=\"disk\"}"], 0.0);
@@ -133,20 +127,13 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
     assert_eq!(on_s3("remote_needs_operator"), 0.0);
     assert!(is("stepvault_warnings_total") >= 1.0);
     assert!(is("stepvault_disk_total_bytes") >= is("stepvault_disk_free_bytes"));
-    assert!(
-        after
-            .keys()
-            .any(|series| series.starts_with("stepvault_build_info{version=\""))
-    );
+    assert!(after.keys().any(|series| series.starts_with("stepvault_build_info{version=\"")));
 
     let (_, body) = get(address, "GET", "/metrics").unwrap();
     let status = serde_json::to_string(&client.status(PATIENCE).await.unwrap()).unwrap();
     assert!(!body.contains(&secret) && !status.contains(&secret));
     service.stop();
-    assert!(
-        get(address, "GET", "/metrics").is_none(),
-        "the port is closed at the end"
-    );
+    assert!(get(address, "GET", "/metrics").is_none(), "the port is closed at the end");
 }
 
 #[tokio::test]
@@ -166,20 +153,14 @@ async fn the_health_check_and_other_paths() {
         ("HEAD", "/metrics", "200"),
     ] {
         let (head, _) = get(address, method, path).unwrap();
-        assert!(
-            head.starts_with(&format!("HTTP/1.1 {status}")),
-            "{method} {path}: {head}"
-        );
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{method} {path}: {head}");
     }
     // Two agents cannot have one port; that it was asked for makes it an error.
     let other = Node::new();
     let mut second = other.disk_options().await;
     second.agent.metrics_listen = Some(address);
     let error = other.start(second.clone()).ended().unwrap_err();
-    assert!(
-        text(&error).contains("set agent.metrics-listen to a free port"),
-        "{error}"
-    );
+    assert!(text(&error).contains("set agent.metrics-listen to a free port"), "{error}");
     second.agent.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());
     let error = other.start(second).ended().unwrap_err();
     assert!(text(&error).contains("other machines could reach it"), "{error}");
@@ -234,9 +215,7 @@ async fn what_the_store_copies_is_counted_apart_from_what_is_sent() {
     let bytes = |name: &str| numbers[&format!("stepvault_{name}_bytes_total{{remote=\"s3\"}}")];
     assert_eq!((bytes("uploaded"), bytes("copied")), (1300.0, 1300.0));
     let requests = server.faults().requests();
-    let data = requests
-        .iter()
-        .filter(|request| request.path.contains("/step_50/"));
+    let data = requests.iter().filter(|request| request.path.contains("/step_50/"));
     assert_eq!(data.map(|request| request.body_bytes).sum::<u64>(), 0);
     service.stop();
 }
@@ -262,16 +241,13 @@ async fn every_metric_is_documented() {
     service.stop();
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let document = std::fs::read_to_string(&place).unwrap_or_default();
-    let documented: BTreeSet<String> = document
-        .lines()
-        .filter(|line| line.starts_with("| `stepvault_"))
-        .map(str::to_owned)
-        .collect();
+    let documented: BTreeSet<String> =
+        document.lines().filter(|line| line.starts_with("| `stepvault_")).map(str::to_owned).collect();
     if std::env::var_os("STEPVAULT_BLESS").is_some() {
         let (head, tail) = (document.split("| `stepvault_").next().unwrap(), {
-            let last = document.rfind("| `stepvault_").map_or(document.len(), |at| {
-                at + document[at..].find('\n').map_or(0, |end| end + 1)
-            });
+            let last = document
+                .rfind("| `stepvault_")
+                .map_or(document.len(), |at| at + document[at..].find('\n').map_or(0, |end| end + 1));
             &document[last..]
         });
         let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
@@ -287,13 +263,9 @@ async fn every_metric_is_documented() {
 
 /// Name, type, labels and meaning of each metric.
 fn table_rows(body: &str, samples: &BTreeMap<String, f64>) -> BTreeSet<String> {
-    let types: BTreeMap<&str, &str> = body
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
-        .collect();
-    let helps = body
-        .lines()
-        .filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let types: BTreeMap<&str, &str> =
+        body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let helps = body.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
     let row = |(name, help): (&str, &str)| {
         let kind = types[name];
         let suffix = match kind {
@@ -307,10 +279,7 @@ fn table_rows(body: &str, samples: &BTreeMap<String, f64>) -> BTreeSet<String> {
             .find(|series| series.split('{').next() == Some(name.as_str()))
             .unwrap_or_else(|| panic!("no sample of {name}"));
         let labels: Vec<&str> = match series.split_once('{') {
-            Some((_, labels)) => labels
-                .split(',')
-                .map(|label| label.split('=').next().unwrap())
-                .collect(),
+            Some((_, labels)) => labels.split(',').map(|label| label.split('=').next().unwrap()).collect(),
             None => Vec::new(),
         };
         let kind = if kind == "info" { "gauge" } else { kind };

@@ -30,14 +30,11 @@ async fn a_step_that_lacks_a_file_of_all_earlier_ones_waits_and_is_sealed_in_the
     let service = node.start(quiet_options(&node, Duration::from_secs(1)).await);
     node.until_durable("disk", 20).await;
     save(&node, 30, 1);
-    node.until_heard("step_30 is not sealed yet: it lacks optimizer.dat, which all earlier steps have")
-        .await;
+    node.until_heard("step_30 is not sealed yet: it lacks optimizer.dat, which all earlier steps have").await;
     assert!(node.recorder.lines_with("sealed: step 30").is_empty());
     // Ten quiet times later.
     node.until_durable("disk", 30).await;
-    let taken = node
-        .recorder
-        .lines_with("step_30 is sealed although it lacks optimizer.dat");
+    let taken = node.recorder.lines_with("step_30 is sealed although it lacks optimizer.dat");
     assert_eq!(taken.len(), 1, "{taken:?}");
     // From now on the file is missed no more.
     save(&node, 40, 1);
@@ -53,8 +50,7 @@ async fn a_step_that_gets_its_file_late_is_sealed_with_it() {
     let service = node.start(quiet_options(&node, Duration::from_secs(2)).await);
     node.until_durable("disk", 10).await;
     save(&node, 20, 1);
-    node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat")
-        .await;
+    node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat").await;
     save(&node, 20, 2);
     node.until_durable("disk", 20).await;
     assert!(node.on_disk("000000000020.a1/step_20/optimizer.dat").exists());
@@ -75,17 +71,11 @@ async fn the_vault_knows_what_a_step_has_and_a_stop_seals_what_lacks_it() {
     let mut patient = options;
     patient.runs[0].complete = Completion::Auto(Duration::from_secs(3));
     let service = node.start(patient);
-    node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat")
-        .await;
+    node.until_heard("step_20 is not sealed yet: it lacks optimizer.dat").await;
     let report = service.stop();
     assert!(report.is_durable(), "{report:?}");
     assert_eq!(report.sealed.latest[0].id, id(1, 20));
-    assert_eq!(
-        node.recorder
-            .lines_with("step_20 is sealed although it lacks optimizer.dat")
-            .len(),
-        1
-    );
+    assert_eq!(node.recorder.lines_with("step_20 is sealed although it lacks optimizer.dat").len(), 1);
 }
 
 #[tokio::test]
@@ -96,8 +86,6 @@ async fn a_single_round_seals_what_lacks_a_file_with_a_warning() {
     save(&node, 30, 1);
     let report = node.once(quiet_options(&node, Duration::from_secs(1)).await);
     assert!(report.is_durable() && report.sealed.total == 3, "{report:?}");
-    let taken = node
-        .recorder
-        .lines_with("step_30 is sealed although it lacks optimizer.dat");
+    let taken = node.recorder.lines_with("step_30 is sealed although it lacks optimizer.dat");
     assert_eq!(taken.len(), 1, "{taken:?}");
 }

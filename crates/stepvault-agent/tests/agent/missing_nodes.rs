@@ -39,13 +39,9 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     let short = Duration::from_secs(1);
     save(&near, 0, 100, 9);
     let service = near.start(options(&near, 0, &remote, short));
-    near.until_heard("it is incomplete: node-1 has not uploaded its part within 1 s")
-        .await;
+    near.until_heard("it is incomplete: node-1 has not uploaded its part within 1 s").await;
     let warnings = near.recorder.lines_with("warning: ");
-    assert!(
-        warnings.iter().any(|line| line.contains("step 100 (attempt 1)")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|line| line.contains("step 100 (attempt 1)")), "{warnings:?}");
     assert_eq!(committed(&remote).await, []);
 
     save(&near, 0, 200, 5);
@@ -54,16 +50,10 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     near.until_durable("disk", 200).await;
     assert_eq!(committed(&remote).await, [id(1, 200)]);
     let report = service.stop();
-    let [left] = report.left.not_durable.as_slice() else {
-        panic!("{:?}", report.left.not_durable)
-    };
+    let [left] = report.left.not_durable.as_slice() else { panic!("{:?}", report.left.not_durable) };
     assert_eq!(
         (left.id, left.failed, left.reason.as_str()),
-        (
-            id(1, 100),
-            false,
-            "it is incomplete: node-1 has not uploaded its part within 1 s"
-        )
+        (id(1, 100), false, "it is incomplete: node-1 has not uploaded its part within 1 s")
     );
 
     // The node that was away brings what it has.
@@ -88,15 +78,9 @@ async fn a_directory_with_files_of_two_starts_is_warned_of_and_counts_as_not_dur
     node.until_heard("sealed: step 50").await;
     std::fs::write(torn.join("rank_4.pt"), "of this start").unwrap();
     std::fs::rename(&torn, &half).unwrap();
-    node.until_heard("warning: grpo/checkpoints: refusing to seal a checkpoint of two starts")
-        .await;
+    node.until_heard("warning: grpo/checkpoints: refusing to seal a checkpoint of two starts").await;
     let report = service.stop();
-    let names: Vec<_> = report
-        .left
-        .unsealed
-        .iter()
-        .map(|unsealed| &unsealed.path)
-        .collect();
+    let names: Vec<_> = report.left.unsealed.iter().map(|unsealed| &unsealed.path).collect();
     assert_eq!(names, [&half], "{report:?}");
     assert!(!report.is_safe_here());
 }
@@ -113,13 +97,8 @@ async fn an_end_does_not_wait_for_other_nodes() {
     let begun = Instant::now();
     let report = service.stop();
     assert!(begun.elapsed() < patience, "{:?}", begun.elapsed());
-    let [left] = report.left.not_durable.as_slice() else {
-        panic!("{:?}", report.left.not_durable)
-    };
-    assert_eq!(
-        left.reason,
-        "this node's part is uploaded, but the part of node-1 is still missing"
-    );
+    let [left] = report.left.not_durable.as_slice() else { panic!("{:?}", report.left.not_durable) };
+    assert_eq!(left.reason, "this node's part is uploaded, but the part of node-1 is still missing");
 }
 
 #[tokio::test]

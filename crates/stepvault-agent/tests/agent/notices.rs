@@ -24,10 +24,7 @@ async fn with(node: &Node, notices: NoticeOptions) -> AgentOptions {
 }
 
 fn ec2(service: &FakeMetadata) -> NoticeOptions {
-    NoticeOptions {
-        ec2_endpoint: Some(service.endpoint()),
-        ..NoticeOptions::default()
-    }
+    NoticeOptions { ec2_endpoint: Some(service.endpoint()), ..NoticeOptions::default() }
 }
 
 async fn until_asked(node: &Node, metadata: &FakeMetadata, path: &str) {
@@ -69,41 +66,25 @@ async fn a_token_that_is_void_is_replaced_and_the_notice_is_seen() {
 #[tokio::test]
 async fn a_machine_of_nobody_s_is_asked_once() {
     let (node, metadata) = (Node::new(), FakeMetadata::start());
-    let notices = NoticeOptions {
-        gce_endpoint: Some(metadata.endpoint()),
-        ..ec2(&metadata)
-    };
+    let notices = NoticeOptions { gce_endpoint: Some(metadata.endpoint()), ..ec2(&metadata) };
     let service = node.start(with(&node, notices).await);
-    node.until("both questions", || metadata.requests().len() == 2)
-        .await;
+    node.until("both questions", || metadata.requests().len() == 2).await;
     node.save_small(1, 5);
     node.until_durable("disk", 1).await;
     service.stop();
     let mut requests = metadata.requests();
     requests.sort();
-    assert_eq!(
-        requests,
-        [
-            "GET /computeMetadata/v1/instance/preempted",
-            "PUT /latest/api/token"
-        ]
-    );
+    assert_eq!(requests, ["GET /computeMetadata/v1/instance/preempted", "PUT /latest/api/token"]);
     assert_eq!(node.recorder.lines_with("warning"), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn silence_where_notices_are_expected_is_warned_of() {
     let (node, metadata) = (Node::new(), FakeMetadata::start());
-    let notices = NoticeOptions {
-        expected: true,
-        gce_endpoint: Some(metadata.endpoint()),
-        ..ec2(&metadata)
-    };
+    let notices = NoticeOptions { expected: true, gce_endpoint: Some(metadata.endpoint()), ..ec2(&metadata) };
     let service = node.start(with(&node, notices).await);
-    node.until_heard("cannot detect spot notices: the EC2 metadata service refused a request")
-        .await;
-    node.until_heard("cannot detect preemptions: cannot watch for preemptions")
-        .await;
+    node.until_heard("cannot detect spot notices: the EC2 metadata service refused a request").await;
+    node.until_heard("cannot detect preemptions: cannot watch for preemptions").await;
     service.stop();
 }
 
@@ -113,8 +94,7 @@ async fn nothing_else_is_asked_because_a_service_says_so() {
     other.interrupt(interruption(30));
     metadata.redirect_to(other.endpoint());
     let service = node.start(with(&node, ec2(&metadata)).await);
-    node.until("the question", || !metadata.requests().is_empty())
-        .await;
+    node.until("the question", || !metadata.requests().is_empty()).await;
     node.save_small(1, 5);
     node.until_durable("disk", 1).await;
     service.stop();
@@ -127,8 +107,7 @@ async fn a_recommendation_to_rebalance_is_warned_of_or_drains() {
     metadata.rebalance("{\"noticeTime\": \"2026-11-21T10:16:00Z\"}");
     let mut options = with(&node, ec2(&metadata)).await;
     let service = node.start(options.clone());
-    node.until_heard("an EC2 rebalance recommendation (2026-11-21T10:16:00Z)")
-        .await;
+    node.until_heard("an EC2 rebalance recommendation (2026-11-21T10:16:00Z)").await;
     node.save_small(1, 5);
     node.until_durable("disk", 1).await;
     assert!(!service.has_ended());
@@ -142,9 +121,7 @@ async fn a_recommendation_to_rebalance_is_warned_of_or_drains() {
 #[tokio::test]
 async fn a_preemption_is_learnt_of_while_the_question_hangs() {
     let (node, metadata, server) = (Node::new(), FakeMetadata::gce(), StrictS3::start());
-    server
-        .faults()
-        .inject("PUT", "model.safetensors", u64::MAX, FaultAction::Hang);
+    server.faults().inject("PUT", "model.safetensors", u64::MAX, FaultAction::Hang);
     let mut options = node.options(vec![node.s3_remote("s3", &server, 60).await]);
     options.notices.gce_endpoint = Some(metadata.endpoint());
     let service = node.start(options);
@@ -158,8 +135,7 @@ async fn a_preemption_is_learnt_of_while_the_question_hangs() {
     })
     .await;
     metadata.preempt();
-    node.until_heard("draining after a Compute Engine preemption notice, uploads have 2")
-        .await;
+    node.until_heard("draining after a Compute Engine preemption notice, uploads have 2").await;
     service.ask_to_stop(StopReason::Signal, Some(Instant::now() + Duration::from_secs(1)));
     assert!(!service.ended().unwrap().is_durable());
 }
@@ -168,10 +144,7 @@ async fn a_preemption_is_learnt_of_while_the_question_hangs() {
 async fn a_file_that_appears_drains_and_says_by_when() {
     let node = Node::new();
     let file = node.place.path().join("drain");
-    let notices = NoticeOptions {
-        drain_file: Some(file.clone()),
-        ..NoticeOptions::default()
-    };
+    let notices = NoticeOptions { drain_file: Some(file.clone()), ..NoticeOptions::default() };
     let options = with(&node, notices).await;
     // A leftover of another time.
     std::fs::write(&file, "1").unwrap();
@@ -192,10 +165,5 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     node.until_durable("disk", 2).await;
     std::fs::write(&file, "as soon as possible").unwrap();
     assert!(service.ended().unwrap().is_durable());
-    assert_eq!(
-        node.recorder
-            .lines_with("holds neither a future time nor a number of seconds")
-            .len(),
-        1
-    );
+    assert_eq!(node.recorder.lines_with("holds neither a future time nor a number of seconds").len(), 1);
 }

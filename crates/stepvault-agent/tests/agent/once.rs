@@ -27,21 +27,13 @@ async fn everything_there_goes_out_and_a_second_time_nothing_does() {
 
     server.faults().clear_requests();
     let again = node.once(options.clone());
-    assert_eq!(
-        (again.sealed.total, again.uploaded.total, again.skipped.total),
-        (0, 0, 0),
-        "{again:?}"
-    );
+    assert_eq!((again.sealed.total, again.uploaded.total, again.skipped.total), (0, 0, 0), "{again:?}");
     assert!(again.is_durable());
 
     // A new node over the same directory, with nothing but the remotes to know from.
     std::fs::remove_dir_all(node.vault_directory()).unwrap();
     let fresh = node.once(options);
-    assert_eq!(
-        (fresh.sealed.total, fresh.uploaded.total, fresh.skipped.total),
-        (0, 0, 0),
-        "{fresh:?}"
-    );
+    assert_eq!((fresh.sealed.total, fresh.uploaded.total, fresh.skipped.total), (0, 0, 0), "{fresh:?}");
     assert_eq!(sealed(&node), []);
     let writes = server.faults().requests().into_iter().filter(|request| {
         let data = !request.path.contains(".stepvault");
@@ -66,16 +58,9 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
         .iter()
         .map(|step| (step.id, step.remote.as_str(), step.required, step.failed))
         .collect();
-    assert_eq!(
-        missing,
-        [(id(1, 100), "s3", true, false), (id(1, 200), "s3", true, false)]
-    );
+    assert_eq!(missing, [(id(1, 100), "s3", true, false), (id(1, 200), "s3", true, false)]);
     assert!(
-        report
-            .left
-            .not_durable
-            .iter()
-            .all(|step| step.reason.contains("asks to slow down")),
+        report.left.not_durable.iter().all(|step| step.reason.contains("asks to slow down")),
         "{:?}",
         report.left.not_durable
     );

@@ -79,10 +79,7 @@ async fn a_configuration_becomes_options() {
         [run.b]
     "#;
     let sources = Sources {
-        file: Some(FileText {
-            path: PathBuf::from("/etc/stepvault.toml"),
-            text: file.to_owned(),
-        }),
+        file: Some(FileText { path: PathBuf::from("/etc/stepvault.toml"), text: file.to_owned() }),
         ..Sources::default()
     };
     let config = load(&sources).unwrap();
@@ -103,10 +100,7 @@ async fn a_configuration_becomes_options() {
 
     let error =
         AgentOptions::from_config(&config, Writer::alone(name.clone()), None, Vec::new(), false).unwrap_err();
-    assert_eq!(
-        text(&error),
-        "cannot serve the run: a: its remote 'disk' is not configured | "
-    );
+    assert_eq!(text(&error), "cannot serve the run: a: its remote 'disk' is not configured | ");
     let mut homeless = config;
     homeless.local.directory = None;
     let error = AgentOptions::from_config(&homeless, Writer::alone(name), None, remotes, false).unwrap_err();

@@ -25,13 +25,7 @@ async fn while_one_remote_hangs_the_other_gets_every_step() {
     let report = service.stop();
     assert_eq!(report.uploaded.total, 3);
     assert_eq!(report.left.not_durable.len(), 3);
-    assert!(
-        report
-            .left
-            .not_durable
-            .iter()
-            .all(|step| step.remote.as_str() == "s3" && !step.failed)
-    );
+    assert!(report.left.not_durable.iter().all(|step| step.remote.as_str() == "s3" && !step.failed));
 }
 
 #[tokio::test]
@@ -57,10 +51,8 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     assert!(report.is_durable(), "{:?}", report.left.not_durable);
     let mut order = node.recorder.lines_with("durable on s3");
     order.retain(|line| line.starts_with("durable"));
-    let expected: Vec<String> = [5, 4, 3, 2, 1]
-        .iter()
-        .map(|step| format!("durable on s3: step {step} (attempt 1)"))
-        .collect();
+    let expected: Vec<String> =
+        [5, 4, 3, 2, 1].iter().map(|step| format!("durable on s3: step {step} (attempt 1)")).collect();
     assert_eq!(order, expected);
     let skipped = node.recorder.lines_with("skipped on s3: step 3");
     assert_eq!(skipped.len(), 1);
@@ -80,10 +72,7 @@ async fn a_remote_that_was_out_is_recognised_and_not_probed_again() {
     let remotes = vec![node.s3_remote("s3", &server, 1).await];
     let of = |key: &str| {
         let requests = server.faults().requests();
-        requests
-            .iter()
-            .filter(|request| request.path.contains(key))
-            .count()
+        requests.iter().filter(|request| request.path.contains(key)).count()
     };
     let service = node.start(node.options(remotes));
     node.save_small(1, 9);
@@ -104,9 +93,7 @@ async fn a_remote_that_was_out_is_recognised_and_not_probed_again() {
 async fn denied_is_tried_again_and_said_once() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remote = node.s3_remote("s3", &server, 2).await;
-    server
-        .faults()
-        .inject("PUT", "", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
+    server.faults().inject("PUT", "", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
     let service = node.start(node.options(vec![remote.clone()]));
     node.save_small(1, 5);
     node.until_heard("is not durable on s3").await;
@@ -128,16 +115,14 @@ async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
     node.save_small(1, 9);
     node.save_small(2, 8);
     node.until_heard("sealed: step 2 (attempt 1)").await;
-    let file = node
-        .vault_directory()
-        .join("runs/grpo%2Fcheckpoints/steps/000000000001.a1/data/model.safetensors");
+    let file =
+        node.vault_directory().join("runs/grpo%2Fcheckpoints/steps/000000000001.a1/data/model.safetensors");
     node.until("the sealed file", || file.exists()).await;
     // A trainer that rewrites in place what it had finished, through the hard link that the vault holds.
     std::fs::write(&file, "other bytes").unwrap();
     server.faults().clear();
     node.until_durable("s3", 2).await;
-    node.until_heard("step 1 (attempt 1) of grpo/checkpoints is not durable on s3")
-        .await;
+    node.until_heard("step 1 (attempt 1) of grpo/checkpoints is not durable on s3").await;
     let report = service.stop();
     assert_eq!(committed(&remote).await, [id(1, 2)]);
     assert_eq!(report.left.not_durable.len(), 1, "{report:?}");
@@ -155,9 +140,7 @@ async fn an_optional_remote_that_lacks_a_step_does_not_make_it_unsafe() {
     let mut settings = (*optional.settings).clone();
     settings.required = false;
     optional.settings = std::sync::Arc::new(settings);
-    server
-        .faults()
-        .inject("PUT", "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
+    server.faults().inject("PUT", "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
     node.save_small(1, 5);
     let report = node.once(node.options(vec![node.directory_remote("disk").await, optional]));
     assert_eq!(report.left.not_durable.len(), 1);

@@ -24,8 +24,7 @@ async fn both_tiers_keep_what_their_rules_say() {
     }
     for remote in ["disk", "s3"] {
         for step in [1, 2] {
-            node.until_heard(&format!("removed from {remote}: step {step} (attempt 1)"))
-                .await;
+            node.until_heard(&format!("removed from {remote}: step {step} (attempt 1)")).await;
         }
     }
     node.until_heard("removed from local: step 3 (attempt 1)").await;
@@ -60,17 +59,10 @@ async fn what_retention_removed_is_not_pushed_again_from_the_trainers_directory(
         assert_eq!(report.skipped.total, 2);
         let reason = &report.skipped.latest[0].reason;
         assert!(reason.contains("refusing to seal an old checkpoint"), "{reason}");
-        assert!(
-            reason.contains("step 1 (attempt 1) was removed by retention"),
-            "{reason}"
-        );
+        assert!(reason.contains("step 1 (attempt 1) was removed by retention"), "{reason}");
         assert_eq!(committed(&remote).await, [id(1, 3)]);
     }
-    assert!(
-        node.recorder.lines_with("warning").is_empty(),
-        "{:?}",
-        node.recorder.lines_with("warning")
-    );
+    assert!(node.recorder.lines_with("warning").is_empty(), "{:?}", node.recorder.lines_with("warning"));
 }
 
 #[tokio::test]
@@ -87,19 +79,14 @@ async fn a_run_that_goes_back_starts_its_second_attempt_with_its_second_save() {
     let files = [("model.safetensors", 1100), ("optimizer/state.pt", 400)];
     node.save("step_200", &files, 5);
     // One save alone may be a download or a conversion.
-    node.until_heard("durable on disk: step 200 (attempt 1, revision 2)")
-        .await;
+    node.until_heard("durable on disk: step 200 (attempt 1, revision 2)").await;
     std::fs::remove_dir_all(node.outputs().join("step_300")).unwrap();
     node.save("step_300", &files, 5);
     node.until_heard("durable on disk: step 300 (attempt 2)").await;
-    node.until_heard("attempt 2 begins with step 300: the agent saw the trainer save step 200")
-        .await;
+    node.until_heard("attempt 2 begins with step 300: the agent saw the trainer save step 200").await;
     service.stop();
     let again = id(1, 200).next_revision().unwrap();
-    assert_eq!(
-        committed(&remote).await,
-        [id(1, 100), id(1, 200), again, id(1, 300), id(2, 300)]
-    );
+    assert_eq!(committed(&remote).await, [id(1, 100), id(1, 200), again, id(1, 300), id(2, 300)]);
 }
 
 #[tokio::test]
@@ -143,8 +130,7 @@ async fn a_step_that_gets_another_file_gets_a_revision() {
     let step = node.save_small(1, 50);
     node.until_durable("disk", 1).await;
     write_files(&step, &[("late.json", 30)], 0);
-    node.until_heard("durable on disk: step 1 (attempt 1, revision 2)")
-        .await;
+    node.until_heard("durable on disk: step 1 (attempt 1, revision 2)").await;
     service.stop();
 }
 
@@ -169,11 +155,7 @@ async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     assert!(report.is_durable() && report.pruned.total == 0);
     let warnings = node.recorder.lines_with("retention cannot delete on it");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
-    assert!(
-        warnings[0].contains("grpo/checkpoints, remote s3"),
-        "{}",
-        warnings[0]
-    );
+    assert!(warnings[0].contains("grpo/checkpoints, remote s3"), "{}", warnings[0]);
     assert_eq!(committed(&remote).await.len(), 3);
 }
 
@@ -187,10 +169,7 @@ async fn the_local_tier_keeps_to_its_byte_budget_over_all_runs() {
         node.once(options.clone());
     }
     node.save_small(5, 5);
-    options.local.limits = LocalLimits {
-        maximum_bytes: Some(3000),
-        ..LocalLimits::default()
-    };
+    options.local.limits = LocalLimits { maximum_bytes: Some(3000), ..LocalLimits::default() };
     let report = node.once(options);
     assert_eq!((report.sealed.total, report.evicted.total), (1, 3));
     assert_eq!(sealed(&node), [id(1, 4), id(1, 5)]);
@@ -199,21 +178,14 @@ async fn the_local_tier_keeps_to_its_byte_budget_over_all_runs() {
 #[tokio::test]
 async fn a_pin_on_one_remote_holds_the_step_on_the_others() {
     let node = Node::new();
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.directory_remote("other").await,
-    ];
+    let remotes = vec![node.directory_remote("disk").await, node.directory_remote("other").await];
     let mut options = node.options(remotes.clone());
     for step in 1..=2 {
         node.save_small(step, 10 - step);
     }
     node.once(options.clone());
     let other = on_remote(&remotes[1]);
-    assert!(
-        stepvault_engine::tier::pins::pin(&other, id(1, 1), "paper")
-            .await
-            .unwrap()
-    );
+    assert!(stepvault_engine::tier::pins::pin(&other, id(1, 1), "paper").await.unwrap());
     node.save_small(3, 5);
     options.runs[0].keep_local = keep_last(1);
     options.runs[0].keep_remote = keep_last(1);
@@ -238,16 +210,10 @@ async fn a_step_whose_commit_is_gone_does_not_stop_the_eviction_of_others() {
     let commits = node.on_disk(".stepvault/commits");
     std::fs::remove_file(commits.join("000000000001.a1.json")).unwrap();
     node.save_small(5, 5);
-    options.local.limits = LocalLimits {
-        maximum_bytes: Some(3000),
-        ..LocalLimits::default()
-    };
+    options.local.limits = LocalLimits { maximum_bytes: Some(3000), ..LocalLimits::default() };
     let report = node.once(options);
     assert_eq!(report.evicted.total, 3, "{report:?}");
     // It is uploaded again; evicted it may be only then.
-    assert_eq!(
-        committed(&remote).await,
-        (1..=5).map(|step| id(1, step)).collect::<Vec<_>>()
-    );
+    assert_eq!(committed(&remote).await, (1..=5).map(|step| id(1, step)).collect::<Vec<_>>());
     assert_eq!(sealed(&node).last(), Some(&id(1, 5)));
 }

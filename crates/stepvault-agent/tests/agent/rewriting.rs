@@ -15,10 +15,7 @@ const SIZE_BYTES: usize = 1000;
 /// Saves the step again, as a run that has gone back: one file is written over in place, as `torch.save` does, to the
 /// same length, and one is replaced.
 fn save_again(step: &Path, content: &[u8]) {
-    let mut file = std::fs::File::options()
-        .write(true)
-        .open(step.join("model.pt"))
-        .unwrap();
+    let mut file = std::fs::File::options().write(true).open(step.join("model.pt")).unwrap();
     file.rewind().unwrap();
     file.write_all(content).unwrap();
     let temporary = step.with_extension("tmp");
@@ -49,30 +46,19 @@ async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_
     save_again(&step, &after);
     node.until_heard("sealed: step 100 (attempt 1, revision 2)").await;
     server.faults().clear();
-    node.until_heard("durable on s3: step 100 (attempt 1, revision 2)")
-        .await;
+    node.until_heard("durable on s3: step 100 (attempt 1, revision 2)").await;
     node.until_heard(
         "step 100 (attempt 1) of grpo/checkpoints is not durable on s3: cannot read the sealed file",
     )
     .await;
 
     let report = service.stop();
-    let lost: Vec<_> = report
-        .left
-        .not_durable
-        .iter()
-        .map(|step| (step.id, step.failed))
-        .collect();
+    let lost: Vec<_> = report.left.not_durable.iter().map(|step| (step.id, step.failed)).collect();
     assert_eq!(lost, [(id(1, 100), true)]);
     let reason = &report.left.not_durable[0].reason;
-    assert!(
-        reason.ends_with("it was written again after it was sealed"),
-        "{reason}"
-    );
+    assert!(reason.ends_with("it was written again after it was sealed"), "{reason}");
     assert_eq!(committed(&remote).await, [id(1, 100).next_revision().unwrap()]);
-    let object = server
-        .objects()
-        .body("bucket/prefix/grpo/checkpoints/000000000100.a1r2/step_100/model.pt");
+    let object = server.objects().body("bucket/prefix/grpo/checkpoints/000000000100.a1r2/step_100/model.pt");
     assert_eq!(object.as_deref(), Some(&after[..]));
 }
 
@@ -85,8 +71,7 @@ async fn writing_over_a_durable_step_makes_a_revision_beside_it() {
     let before = files_below(&step);
     node.until_durable("disk", 100).await;
     save_again(&step, &bytes(SIZE_BYTES, 7));
-    node.until_heard("durable on disk: step 100 (attempt 1, revision 2)")
-        .await;
+    node.until_heard("durable on disk: step 100 (attempt 1, revision 2)").await;
     service.stop();
     let copy = |label: &str| {
         let run = node.remote_root("disk").join("grpo/checkpoints");

@@ -24,18 +24,10 @@ async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
     let mut kept = Vec::new();
     for step in 1..=STEPS {
         let temporary = node.outputs().join(format!("{step}.orbax-checkpoint-tmp"));
-        let files = [
-            ("state/_sharding", 0),
-            ("state/_METADATA", 0),
-            ("state/d/data", 40_000),
-        ];
+        let files = [("state/_sharding", 0), ("state/_METADATA", 0), ("state/d/data", 40_000)];
         write_files(&temporary, &files, 0);
         for name in ["_sharding", "_METADATA"] {
-            std::fs::write(
-                temporary.join("state").join(name),
-                format!("{{\"step\": {step}}}"),
-            )
-            .unwrap();
+            std::fs::write(temporary.join("state").join(name), format!("{{\"step\": {step}}}")).unwrap();
         }
         std::fs::write(temporary.join("state/d/data"), format!("{step:08}").repeat(5000)).unwrap();
         let path = node.outputs().join(step.to_string());
@@ -72,11 +64,7 @@ pub(crate) fn write_trainer_step(node: &Node, step: u64) -> std::path::PathBuf {
     weights.extend_from_slice(header);
     weights.extend_from_slice(&step.to_le_bytes()[..4]);
     std::fs::write(path.join("model.safetensors"), weights).unwrap();
-    std::fs::write(
-        path.join("trainer_state.json"),
-        format!("{{\"global_step\": {step}}}"),
-    )
-    .unwrap();
+    std::fs::write(path.join("trainer_state.json"), format!("{{\"global_step\": {step}}}")).unwrap();
     path
 }
 
@@ -121,7 +109,6 @@ async fn a_trainer_that_deletes_its_steps_before_they_are_sealed_is_warned_of() 
         tokio::time::sleep(Duration::from_millis(2500)).await;
         std::fs::remove_dir_all(path).unwrap();
     }
-    node.until_heard("2 vanished before they had been unchanged for 3600 s")
-        .await;
+    node.until_heard("2 vanished before they had been unchanged for 3600 s").await;
     service.stop();
 }

@@ -13,19 +13,12 @@ async fn the_files_of_all_ranks_are_one_step() {
     unpack(&real, "killed-torch-save-small");
     for rank in 0..2 {
         let name = format!("ep1-ba100-rank{rank}.pt");
-        std::fs::copy(
-            real.outputs().join(format!("step_{}.pt", rank + 1)),
-            node.outputs().join(&name),
-        )
-        .unwrap();
+        std::fs::copy(real.outputs().join(format!("step_{}.pt", rank + 1)), node.outputs().join(&name))
+            .unwrap();
         symlink(&name, node.outputs().join(format!("latest-rank{rank}.pt"))).unwrap();
     }
     // The save that is under way: rank 1 has not written yet.
-    std::fs::copy(
-        real.outputs().join("step_1.pt"),
-        node.outputs().join("ep1-ba200-rank0.pt"),
-    )
-    .unwrap();
+    std::fs::copy(real.outputs().join("step_1.pt"), node.outputs().join("ep1-ba200-rank0.pt")).unwrap();
 
     let report = node.once(automatic(&node).await);
     assert_eq!((report.sealed.total, report.uploaded.total), (1, 1), "{report:?}");
@@ -59,17 +52,8 @@ async fn a_pair_of_directories_that_is_overwritten_is_a_new_step_each_time() {
         }
         let info = trial.join("recover_info");
         std::fs::create_dir_all(&info).unwrap();
-        std::fs::write(
-            info.join("step_info.json"),
-            format!("{{\"global_step\": {step}}}"),
-        )
-        .unwrap();
-        for name in [
-            "saver_info",
-            "evaluator_info",
-            "stats_logger_info",
-            "checkpoint_info",
-        ] {
+        std::fs::write(info.join("step_info.json"), format!("{{\"global_step\": {step}}}")).unwrap();
+        for name in ["saver_info", "evaluator_info", "stats_logger_info", "checkpoint_info"] {
             std::fs::write(info.join(format!("{name}.json")), "{}").unwrap();
         }
         std::fs::write(info.join("dataloader_info.pkl"), b"\x80\x04N.").unwrap();
@@ -83,11 +67,5 @@ async fn a_pair_of_directories_that_is_overwritten_is_a_new_step_each_time() {
         assert_eq!(files_below(&copy), files_below(&node.outputs()));
     }
     let sealed = node.vault().steps(&run_name()).unwrap().steps;
-    assert_eq!(
-        sealed
-            .iter()
-            .map(|step| step.id().step.number())
-            .collect::<Vec<_>>(),
-        [10, 20]
-    );
+    assert_eq!(sealed.iter().map(|step| step.id().step.number()).collect::<Vec<_>>(), [10, 20]);
 }

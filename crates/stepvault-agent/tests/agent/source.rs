@@ -47,8 +47,7 @@ async fn what_is_durable_goes_and_the_newest_stays() {
     options.agent.retention_interval = Duration::from_millis(300);
     let before = files_below(&node.outputs());
     let service = node.start(options);
-    node.until("the old steps to go", || steps_there(&node) == ["checkpoint-15"])
-        .await;
+    node.until("the old steps to go", || steps_there(&node) == ["checkpoint-15"]).await;
     let report = service.stop();
     assert_eq!((report.sealed.total, report.cleaned.total), (3, 2), "{report:?}");
     assert!(report.is_durable(), "{report:?}");
@@ -60,11 +59,7 @@ async fn what_is_durable_goes_and_the_newest_stays() {
         }
     }
     // What is left of the trainer's is as it was.
-    assert!(
-        files_below(&node.outputs())
-            .iter()
-            .all(|(path, bytes)| before[path] == *bytes)
-    );
+    assert!(files_below(&node.outputs()).iter().all(|(path, bytes)| before[path] == *bytes));
 }
 
 /// The trainer's directory is under the local tier's rules.
@@ -98,10 +93,7 @@ async fn steps_that_cannot_go_do_not_keep_others_from_it() {
     options.agent.retention_interval = Duration::from_millis(300);
     let service = node.start(options);
     let is_gone = |name: &str| !node.outputs().join(name).exists();
-    node.until("the last but one to go", || {
-        is_gone("checkpoint-26") && is_gone("checkpoint-27")
-    })
-    .await;
+    node.until("the last but one to go", || is_gone("checkpoint-26") && is_gone("checkpoint-27")).await;
     service.stop();
     assert!(!is_gone("checkpoint-5") && !is_gone("checkpoint-25") && !is_gone("checkpoint-28"));
 }
@@ -177,25 +169,13 @@ async fn what_is_pinned_or_the_best_stays() {
     options.runs[0].clean_source = true;
     node.vault().pin(&run_name(), id(1, 5), "for the paper").unwrap();
     let report = node.once(options.clone());
-    assert_eq!(
-        (report.cleaned.total, steps_there(&node).len()),
-        (0, 3),
-        "{report:?}"
-    );
+    assert_eq!((report.cleaned.total, steps_there(&node).len()), (0, 3), "{report:?}");
     node.vault().unpin(&run_name(), id(1, 5)).unwrap();
     // A pin that only the remote knows of holds as well.
     let remote = on_remote(&options.remotes[0]);
-    assert!(
-        stepvault_engine::tier::pins::pin(&remote, id(1, 5), "")
-            .await
-            .unwrap()
-    );
+    assert!(stepvault_engine::tier::pins::pin(&remote, id(1, 5), "").await.unwrap());
     assert_eq!(node.once(options.clone()).cleaned.total, 0);
-    assert!(
-        stepvault_engine::tier::pins::unpin(&remote, id(1, 5))
-            .await
-            .unwrap()
-    );
+    assert!(stepvault_engine::tier::pins::unpin(&remote, id(1, 5)).await.unwrap());
     assert_eq!(node.once(options).cleaned.total, 1);
     assert_eq!(steps_there(&node), ["checkpoint-10", "checkpoint-15"]);
 }

@@ -61,8 +61,7 @@ async fn a_full_disk_stops_nothing_for_longer_than_it_is_full() {
     };
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
-    node.until("the vault", || node.vault_directory().join("vault.json").exists())
-        .await;
+    node.until("the vault", || node.vault_directory().join("vault.json").exists()).await;
     let ballast = fill(&node);
     node.save("step_1", &[("model.bin", 2 << 20)], 9);
     node.until_heard("a copy takes 2097152 more bytes").await;
@@ -116,12 +115,7 @@ async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_spac
     let begun = Instant::now();
     loop {
         let told = client.status(PATIENCE).await.unwrap();
-        if told.runs[0]
-            .seen
-            .unsealed
-            .first()
-            .is_some_and(|entry| entry.path == request.path)
-        {
+        if told.runs[0].seen.unsealed.first().is_some_and(|entry| entry.path == request.path) {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "{told:?}");
@@ -142,26 +136,15 @@ async fn a_round_that_could_not_seal_for_want_of_space_is_not_durable() {
     let path = node.save("step_1", &[("model.bin", 8 << 20)], 9);
     let options = node.disk_options().await;
     let report = node.once(options.clone());
-    assert!(
-        !report.is_durable() && report.left.not_durable.is_empty(),
-        "{report:?}"
-    );
+    assert!(!report.is_durable() && report.left.not_durable.is_empty(), "{report:?}");
     assert_eq!(report.left.unsealed.len(), 1);
     assert_eq!(report.left.unsealed[0].path, path);
-    assert!(
-        report.left.unsealed[0]
-            .reason
-            .contains("a copy takes 8388608 more bytes"),
-        "{report:?}"
-    );
+    assert!(report.left.unsealed[0].reason.contains("a copy takes 8388608 more bytes"), "{report:?}");
     // The same of a drain.
     let service = node.start(options);
     node.until_heard("a copy takes").await;
     let report = service.stop();
-    assert!(
-        !report.is_durable() && report.left.unsealed.len() == 1,
-        "{report:?}"
-    );
+    assert!(!report.is_durable() && report.left.unsealed.len() == 1, "{report:?}");
 }
 
 #[tokio::test]
@@ -194,16 +177,10 @@ async fn the_next_step_is_said_not_to_fit_before_it_is_written() {
     node.until_durable("disk", 1).await;
     assert!(node.recorder.lines_with("the next step needs").is_empty());
     node.save("step_2", &[("model.bin", 2 << 20)], 8);
-    node.until_heard("the next step needs about 3.0 MiB (estimated from the last 2 steps), but only ")
-        .await;
-    let warnings = node
-        .recorder
-        .lines_with("the trainer's next checkpoint is expected to fail");
+    node.until_heard("the next step needs about 3.0 MiB (estimated from the last 2 steps), but only ").await;
+    let warnings = node.recorder.lines_with("the trainer's next checkpoint is expected to fail");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
-    assert!(
-        warnings[0].contains("the vault is on another disk"),
-        "{warnings:#?}"
-    );
+    assert!(warnings[0].contains("the vault is on another disk"), "{warnings:#?}");
     assert!(service.stop().is_durable());
 }
 
@@ -269,11 +246,8 @@ async fn saves_through_an_outage(give_up_undurable: bool) -> Option<(Node, Agent
     let outputs = disk.join("outputs");
     std::fs::create_dir_all(&outputs).unwrap();
     options.runs[0].watch = Some(outputs.clone());
-    options.local.limits = LocalLimits {
-        free_space_low_bytes: Some(3 << 20),
-        give_up_undurable,
-        ..LocalLimits::default()
-    };
+    options.local.limits =
+        LocalLimits { free_space_low_bytes: Some(3 << 20), give_up_undurable, ..LocalLimits::default() };
     let address = serve_metrics(&mut options);
     let service = node.start(options);
     let mut saved = 0;
@@ -287,8 +261,7 @@ async fn saves_through_an_outage(give_up_undurable: bool) -> Option<(Node, Agent
         }
         std::fs::rename(&beside, outputs.join(format!("step_{step}"))).unwrap();
         saved = step;
-        node.until_heard(&format!("sealed: step {step} (attempt 1)"))
-            .await;
+        node.until_heard(&format!("sealed: step {step} (attempt 1)")).await;
         let _ = std::fs::remove_dir_all(outputs.join(format!("step_{}", step - 1)));
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
@@ -304,16 +277,8 @@ async fn an_outage_of_storage_does_not_end_in_a_save_that_fails() {
     assert_eq!(saved, 12, "every save goes through");
     assert!(report.given_up.total >= 6 && counted >= 6.0, "{report:?}");
     assert!(!report.is_durable(), "what was given up is not durable");
-    let given_up: Vec<u64> = report
-        .given_up
-        .latest
-        .iter()
-        .map(|step| step.id.step.number())
-        .collect();
-    assert!(
-        given_up.is_sorted() && !given_up.contains(&12),
-        "the oldest go first: {given_up:?}"
-    );
+    let given_up: Vec<u64> = report.given_up.latest.iter().map(|step| step.id.step.number()).collect();
+    assert!(given_up.is_sorted() && !given_up.contains(&12), "the oldest go first: {given_up:?}");
     let warnings = node.recorder.lines_with("gave up step 1 (attempt 1), 1.0 MiB");
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 }

@@ -6,12 +6,7 @@ use stepvault_local::vault::Vault;
 use crate::harness::{Node, run_name};
 
 fn endings(vault: &Vault) -> Vec<String> {
-    vault
-        .starts(&run_name())
-        .unwrap()
-        .iter()
-        .map(Start::ending)
-        .collect()
+    vault.starts(&run_name()).unwrap().iter().map(Start::ending).collect()
 }
 
 #[tokio::test]
@@ -19,19 +14,12 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let node = Node::new();
     let remote = node.directory_remote("store").await;
     let mut options = node.options(vec![remote.clone()]);
-    options.lifecycle.restart_loop = Some(RestartLoopRule {
-        starts: 3,
-        within_seconds: 3600,
-    });
+    options.lifecycle.restart_loop = Some(RestartLoopRule { starts: 3, within_seconds: 3600 });
     node.save("step_1", &[("model.bin", 100)], 1);
     let service = node.start(options.clone());
     let vault = node.vault_directory();
-    let noted = || {
-        Vault::open(&vault)
-            .ok()
-            .flatten()
-            .map_or(0, |vault| vault.starts(&run_name()).unwrap().len())
-    };
+    let noted =
+        || Vault::open(&vault).ok().flatten().map_or(0, |vault| vault.starts(&run_name()).unwrap().len());
     node.until("the first start to be noted", || noted() == 1).await;
     service.kill();
     let service = node.start(options.clone());
@@ -52,10 +40,7 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let report = service.stop();
     assert_eq!(report.restart_loop.unwrap().starts, 3);
     let opened = Vault::open(&vault).unwrap().unwrap();
-    assert_eq!(
-        endings(&opened),
-        ["unknown", "stopped by a signal", "unknown", "stopped by a signal"]
-    );
+    assert_eq!(endings(&opened), ["unknown", "stopped by a signal", "unknown", "stopped by a signal"]);
 
     // A round from cron is none of them.
     let report = node.once(options);
@@ -69,9 +54,7 @@ async fn a_new_disk_remembers_what_the_remote_was_told() {
     node.save("step_1", &[("model.bin", 100)], 1);
     node.once(node.options(vec![remote.clone()]));
     let mut options = node.options(vec![remote]);
-    let record = node
-        .remote_root("store")
-        .join("grpo/checkpoints/.stepvault/starts/node-0.json");
+    let record = node.remote_root("store").join("grpo/checkpoints/.stepvault/starts/node-0.json");
     let service = node.start(options.clone());
     node.until("the copy on the remote", || record.exists()).await;
     service.stop();

@@ -24,12 +24,7 @@ pub fn write_files(root: &Path, files: &[(&str, usize)], age_seconds: u64) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, bytes(*size, age_seconds)).unwrap();
         let time = SystemTime::now() - Duration::from_secs(age_seconds);
-        std::fs::File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_modified(time)
-            .unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     }
 }
 
@@ -47,20 +42,12 @@ pub fn fail_all(server: &StrictS3, action: &FaultAction) {
 
 /// The run on a remote.
 pub fn on_remote(remote: &AgentRemote) -> RunRemote {
-    RunRemote::new(
-        Arc::clone(&remote.store),
-        Arc::clone(&remote.settings),
-        run_name(),
-    )
+    RunRemote::new(Arc::clone(&remote.store), Arc::clone(&remote.settings), run_name())
 }
 
 /// What is committed on a remote.
 pub async fn committed(remote: &AgentRemote) -> Vec<StepId> {
-    committed_ids(&on_remote(remote))
-        .await
-        .unwrap()
-        .into_keys()
-        .collect()
+    committed_ids(&on_remote(remote)).await.unwrap().into_keys().collect()
 }
 
 /// The steps in the vault.
@@ -77,16 +64,11 @@ pub fn sealed(node: &Node) -> Vec<StepId> {
 /// The files below a directory, with their bytes.
 pub fn files_below(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = read_tree(root).into_iter();
-    files
-        .map(|(path, (_, bytes))| (path.display().to_string(), bytes))
-        .collect()
+    files.map(|(path, (_, bytes))| (path.display().to_string(), bytes)).collect()
 }
 
 pub fn keep_last(count: u32) -> KeepRules {
-    KeepRules {
-        last: Some(count),
-        ..KeepRules::default()
-    }
+    KeepRules { last: Some(count), ..KeepRules::default() }
 }
 
 /// The text of an error, with its hint.

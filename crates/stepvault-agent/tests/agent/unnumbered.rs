@@ -31,12 +31,7 @@ fn in_vault(node: &Node, step: u64, file: &str) -> Vec<u8> {
 
 fn set_age(path: &Path, age_seconds: u64) {
     let time = SystemTime::now() - Duration::from_secs(age_seconds);
-    std::fs::File::options()
-        .write(true)
-        .open(path)
-        .unwrap()
-        .set_modified(time)
-        .unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
 /// The format proves each content whole: the quiet time of a minute is not waited for.
@@ -85,14 +80,8 @@ async fn an_announced_path_gets_the_number_that_its_content_states_or_the_next_o
     let announce = async |name: &str, bytes: Vec<u8>| {
         let path = node.outputs().join(name);
         std::fs::write(&path, bytes).unwrap();
-        let request = AnnounceRequest {
-            run: None,
-            path,
-            step: None,
-            name: None,
-            metrics: BTreeMap::new(),
-            rank: None,
-        };
+        let request =
+            AnnounceRequest { run: None, path, step: None, name: None, metrics: BTreeMap::new(), rank: None };
         let mut answer = client.announce(&request).await.unwrap();
         while answer.announced.state == AnnouncementState::Queued {
             answer = client.announcement(answer.announcement_id).await.unwrap();

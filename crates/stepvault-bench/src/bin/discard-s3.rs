@@ -80,9 +80,7 @@ fn emit(mut remaining_bytes: u64) -> io::Result<()> {
     let mut output = io::stdout().lock();
     while remaining_bytes > 0 {
         let chunk = pattern();
-        let length = usize::try_from(remaining_bytes)
-            .unwrap_or(chunk.len())
-            .min(chunk.len());
+        let length = usize::try_from(remaining_bytes).unwrap_or(chunk.len()).min(chunk.len());
         output.write_all(&chunk[..length])?;
         remaining_bytes -= length as u64;
     }
@@ -97,18 +95,11 @@ fn run(arguments: Arguments) -> io::Result<()> {
     let runtime = if arguments.threads <= 1 {
         Builder::new_current_thread().enable_all().build()?
     } else {
-        Builder::new_multi_thread()
-            .worker_threads(arguments.threads)
-            .enable_all()
-            .build()?
+        Builder::new_multi_thread().worker_threads(arguments.threads).enable_all().build()?
     };
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, arguments.port)).await?;
-        println!(
-            "listening on {}://{}",
-            arguments.acceptor.scheme(),
-            listener.local_addr()?
-        );
+        println!("listening on {}://{}", arguments.acceptor.scheme(), listener.local_addr()?);
         io::stdout().flush()?;
         serve(listener, arguments.acceptor, arguments.store, arguments.delays).await;
         Ok(())

@@ -123,11 +123,7 @@ fn pieces(path: &Path) -> io::Result<Vec<Piece>> {
     for file in files {
         let size = file.metadata()?.len();
         let turn = Arc::default();
-        let name = file
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for (number, offset) in (0..size.max(1)).step_by(8 << 20).enumerate() {
             let length = PIECE_BYTES.min(size - offset);
             pieces.push(Piece {
@@ -178,11 +174,7 @@ fn work(arguments: &Arguments, pieces: &[Piece], next: &AtomicUsize) -> io::Resu
                 io::copy(&mut answers.by_ref().take(length), &mut io::sink())?;
             }
             Direction::Receive => {
-                write!(
-                    stream,
-                    "GET {target} HTTP/1.1\r\nhost: {}\r\n\r\n",
-                    arguments.address
-                )?;
+                write!(stream, "GET {target} HTTP/1.1\r\nhost: {}\r\n\r\n", arguments.address)?;
                 let length = answer(&mut answers)?;
                 if length != piece.length as u64 {
                     return Err(io::Error::other(format!("{target} has {length} bytes")));
@@ -232,9 +224,8 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let pieces = pieces(&arguments.path)?;
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..CONNECTIONS)
-            .map(|_| scope.spawn(|| work(arguments, &pieces, &next)))
-            .collect();
+        let workers: Vec<_> =
+            (0..CONNECTIONS).map(|_| scope.spawn(|| work(arguments, &pieces, &next))).collect();
         workers
             .into_iter()
             .try_for_each(|worker| worker.join().map_err(|_| io::Error::other("a thread panicked"))?)

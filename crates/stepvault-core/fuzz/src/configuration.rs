@@ -16,12 +16,7 @@ const MASK: &str = "****";
 pub fn check(text: &str) {
     let sources = sources(text);
     let report = check_sources(&sources);
-    assert_eq!(
-        report.config.is_some(),
-        report.faults.is_empty(),
-        "{:?}",
-        report.faults
-    );
+    assert_eq!(report.config.is_some(), report.faults.is_empty(), "{:?}", report.faults);
     check_loaded(&sources, &report);
     check_shown(&sources, &report);
     check_secrets(text, &sources);
@@ -33,9 +28,7 @@ fn sources(text: &str) -> Sources {
     let pairs = |lines: Option<&str>| -> Vec<(String, String)> {
         let lines = lines.unwrap_or_default().lines();
         let pairs = lines.filter_map(|line| line.split_once('='));
-        pairs
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect()
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     };
     let environment = pairs(pieces.next());
     let flags = pairs(pieces.next())
@@ -46,19 +39,11 @@ fn sources(text: &str) -> Sources {
             flag: "--flag".to_owned(),
         })
         .collect();
-    Sources {
-        file: Some(file_of(file.to_owned())),
-        environment,
-        flags,
-        run: None,
-    }
+    Sources { file: Some(file_of(file.to_owned())), environment, flags, run: None }
 }
 
 fn file_of(text: String) -> FileText {
-    FileText {
-        path: PathBuf::from("/etc/stepvault.toml"),
-        text,
-    }
+    FileText { path: PathBuf::from("/etc/stepvault.toml"), text }
 }
 
 /// An error names every fault, and says that something is refused only where nothing else is wrong.
@@ -88,21 +73,15 @@ fn check_shown(sources: &Sources, report: &Report) {
         return;
     }
     let lines = config.explain().iter();
-    let text: String = lines
-        .map(|entry| format!("{} = {}\n", entry.key, entry.value))
-        .collect();
+    let text: String = lines.map(|entry| format!("{} = {}\n", entry.key, entry.value)).collect();
     let shown = check_sources(&Sources {
         file: sources.file.as_ref().map(|_| file_of(text.clone())),
         ..Sources::default()
     });
-    let again = shown
-        .config
-        .unwrap_or_else(|| panic!("{text}\n{:?}", shown.faults));
+    let again = shown.config.unwrap_or_else(|| panic!("{text}\n{:?}", shown.faults));
     let values = |config: &stepvault_core::config::Config| -> Vec<(String, String)> {
         let entries = config.explain().iter();
-        entries
-            .map(|entry| (entry.key.clone(), entry.value.clone()))
-            .collect()
+        entries.map(|entry| (entry.key.clone(), entry.value.clone())).collect()
     };
     let sorted = |mut values: Vec<(String, String)>| {
         values.sort();
@@ -117,11 +96,7 @@ fn check_secrets(text: &str, sources: &Sources) {
     if text.contains(CANARY) {
         return;
     }
-    let line = text
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .replace(['/', '?', '#', '\\', '"'], "");
+    let line = text.lines().next().unwrap_or_default().replace(['/', '?', '#', '\\', '"'], "");
     let flag = |key: &str, value: String| FlagOverride {
         key: key.to_owned(),
         value: toml::Value::String(value),
@@ -129,18 +104,13 @@ fn check_secrets(text: &str, sources: &Sources) {
     };
     let mut sources = sources.clone();
     sources.flags.extend([
-        flag(
-            "remote.c.url",
-            format!("s3://{line}:{CANARY}@bucket/p?secret-access-key={CANARY}"),
-        ),
+        flag("remote.c.url", format!("s3://{line}:{CANARY}@bucket/p?secret-access-key={CANARY}")),
         flag("remote.d.url", "s3://bucket/p".to_owned()),
         flag("remote.d.endpoint", format!("https://{line}:{CANARY}@host")),
         flag("remote.d.secret-access-key", CANARY.to_owned()),
         flag("remote.e.url", format!("s3://bucket/p?session-token={CANARY}")),
     ]);
-    sources
-        .environment
-        .push(("STEPVAULT_REMOTE_D_TOKEN".to_owned(), CANARY.to_owned()));
+    sources.environment.push(("STEPVAULT_REMOTE_D_TOKEN".to_owned(), CANARY.to_owned()));
     if let Some(file) = &mut sources.file {
         file.text = format!("{}\n[remote.f]\naccess-key = \"{CANARY}\"\n", file.text);
     }
@@ -155,11 +125,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let reference = include_str!("../../../../config/stepvault.toml");
     let all: String = reference
         .lines()
-        .map(|line| {
-            line.strip_prefix("# ")
-                .filter(|line| line.contains(" = "))
-                .unwrap_or(line)
-        })
+        .map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ")).unwrap_or(line))
         .map(|line| format!("{line}\n"))
         .collect();
     [

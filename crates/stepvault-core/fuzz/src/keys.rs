@@ -52,10 +52,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let keys = RunKeys::new(RunName::new("a/b").unwrap());
     let id = StepId::new(Attempt::new(2).unwrap(), Step::new(100).unwrap());
     let node = NodeName::new("node-0").unwrap();
-    let point = ResumePoint {
-        attempt: id.attempt,
-        round: 3,
-    };
+    let point = ResumePoint { attempt: id.attempt, round: 3 };
     let path = RelativePath::new("x/model.pt").unwrap();
     [
         keys.marker(),

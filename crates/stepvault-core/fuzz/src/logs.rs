@@ -44,11 +44,7 @@ fn check_scan(scan: &LogScan, bytes: &[u8]) {
         assert!(sighting.times >= 1 && sighting.times <= scan.lines.max(1));
         assert!(sighting.line >= 1 && sighting.line <= scan.lines.max(1));
         assert!(sighting.offset_bytes < scan.bytes);
-        assert!(
-            !sighting.quote.chars().any(char::is_control),
-            "{:?}",
-            sighting.quote
-        );
+        assert!(!sighting.quote.chars().any(char::is_control), "{:?}", sighting.quote);
         assert!(sighting.quote.len() <= MAX_QUOTED_BYTES, "{:?}", sighting.quote);
     }
     for evidence in evidence_of(scan, "a.log", u32::MAX, u64::from(bytes.len() as u32)) {
@@ -58,11 +54,7 @@ fn check_scan(scan: &LogScan, bytes: &[u8]) {
 
 /// What failing trainers write.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let long = format!(
-        "{}Disk quota exceeded{}\n",
-        "\u{1b}[31mx".repeat(4000),
-        "\u{fffd}".repeat(9000)
-    );
+    let long = format!("{}Disk quota exceeded{}\n", "\u{1b}[31mx".repeat(4000), "\u{fffd}".repeat(9000));
     [
         "one\nOSError: [Errno 28] No space left on device\r\n  1%|\r  2%|\rCUDA out of memory. Tried to allocate\n",
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n",

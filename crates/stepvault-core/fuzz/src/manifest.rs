@@ -36,10 +36,7 @@ fn check_one(bytes: &[u8]) {
     };
     let keys = RunKeys::new(manifest.run.clone());
     let paths = manifest.files.iter().map(|file| &file.path);
-    let directories = manifest
-        .directories
-        .iter()
-        .filter_map(|entry| entry.path.as_ref());
+    let directories = manifest.directories.iter().filter_map(|entry| entry.path.as_ref());
     let links = manifest.symlinks.iter().map(|link| &link.path);
     for path in paths.chain(directories).chain(links).chain(&manifest.members) {
         assert_stays_inside(path);
@@ -48,19 +45,13 @@ fn check_one(bytes: &[u8]) {
         assert_eq!(file.parts().unwrap().count() as usize, file.parts_content.len());
         // What is uploaded under this key is told from everything else by it.
         if let Ok(key) = keys.data(&manifest.name, manifest.id, &file.path) {
-            let expected = KeyKind::Data {
-                id: manifest.id,
-                name: manifest.name.clone(),
-                path: file.path.clone(),
-            };
+            let expected =
+                KeyKind::Data { id: manifest.id, name: manifest.name.clone(), path: file.path.clone() };
             assert_eq!(keys.classify(&key), Some(expected));
         }
     }
-    let targets: BTreeMap<&str, &str> = manifest
-        .symlinks
-        .iter()
-        .map(|link| (link.path.as_str(), link.target.as_str()))
-        .collect();
+    let targets: BTreeMap<&str, &str> =
+        manifest.symlinks.iter().map(|link| (link.path.as_str(), link.target.as_str())).collect();
     for path in targets.keys() {
         assert!(resolves_inside(path, &targets), "{path} leads out: {targets:?}");
     }
@@ -137,15 +128,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let file = |text: &str, bytes: &[u8]| {
         FileEntry::from_parts(path(text), 0o644, mtime, &[PartDigest::of(bytes)]).unwrap()
     };
-    let directory = |text: Option<&str>| DirectoryEntry {
-        path: text.map(path),
-        mode: 0o755,
-        mtime,
-    };
-    let link = |place: &str, target: &str| SymlinkEntry {
-        path: path(place),
-        target: target.to_owned(),
-    };
+    let directory = |text: Option<&str>| DirectoryEntry { path: text.map(path), mode: 0o755, mtime };
+    let link = |place: &str, target: &str| SymlinkEntry { path: path(place), target: target.to_owned() };
     let whole = PartManifest {
         format: 1,
         digest: DigestAlgorithm::Sha256,
@@ -157,17 +141,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         written_at: mtime,
         metrics: [("eval_loss".to_owned(), 0.25)].into(),
         shared_tree_sha256: None,
-        files: vec![
-            file("a/b/model.pt", b"weights"),
-            file("a/config.json", b"{}"),
-            file("x", b""),
-        ],
+        files: vec![file("a/b/model.pt", b"weights"), file("a/config.json", b"{}"), file("x", b"")],
         directories: vec![directory(None), directory(Some("a")), directory(Some("a/b"))],
-        symlinks: vec![
-            link("a/b/up", "../.."),
-            link("in", "a/b/up/x"),
-            link("last", "a/../x"),
-        ],
+        symlinks: vec![link("a/b/up", "../.."), link("in", "a/b/up/x"), link("last", "a/../x")],
         members: Vec::new(),
         origin: stepvault_core::step_origin::StepOrigin::default(),
     };
@@ -199,8 +175,5 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ],
         ..single.clone()
     };
-    [whole, several, single, by_blake3]
-        .iter()
-        .map(|manifest| encode(manifest).unwrap())
-        .collect()
+    [whole, several, single, by_blake3].iter().map(|manifest| encode(manifest).unwrap()).collect()
 }

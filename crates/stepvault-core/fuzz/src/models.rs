@@ -14,7 +14,5 @@ pub fn check(text: &str) {
 
 /// Some of each.
 pub fn seeds() -> Vec<Vec<u8>> {
-    ["65536", "7.6B", "dp=8,tp=2", "adamw", "bf16", "1.5 GiB"]
-        .map(|text| text.as_bytes().to_vec())
-        .to_vec()
+    ["65536", "7.6B", "dp=8,tp=2", "adamw", "bf16", "1.5 GiB"].map(|text| text.as_bytes().to_vec()).to_vec()
 }

@@ -85,11 +85,7 @@ fn check_tombstoned(bytes: &[u8]) {
         let keys = RunKeys::new(run);
         let key = format!("{}model.bin", keys.data_prefix(&name, id));
         match keys.classify(&key) {
-            Some(KeyKind::Data {
-                id: found_id,
-                name: found,
-                ..
-            }) => {
+            Some(KeyKind::Data { id: found_id, name: found, .. }) => {
                 assert_eq!((found, found_id), (name, id));
             }
             other => panic!("{key} is {other:?}"),
@@ -143,16 +139,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         started_at: Timestamp::from_seconds(1_760_000_000),
         launch: Some("slurm:1:0".to_owned()),
         restored: Some(id),
-        process: Some(Process {
-            boot: "b".to_owned(),
-            id: 7,
-            started_ticks: 9,
-        }),
+        process: Some(Process { boot: "b".to_owned(), id: 7, started_ticks: 9 }),
         trainer: None,
-        end: Some(End {
-            lasted_seconds: 3,
-            how: Ending::Failed("no space left".to_owned()),
-        }),
+        end: Some(End { lasted_seconds: 3, how: Ending::Failed("no space left".to_owned()) }),
     };
     let left = stepvault_core::drain::LeftStep {
         id,
@@ -171,13 +160,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![
         encode(&commit).unwrap(),
         encode(&VaultMarker::new("0123456789abcdef0123456789abcdef".to_owned())).unwrap(),
-        encode(&Pin {
-            format,
-            run: run.clone(),
-            id,
-            note: "keep".to_owned(),
-        })
-        .unwrap(),
+        encode(&Pin { format, run: run.clone(), id, note: "keep".to_owned() }).unwrap(),
         encode(&Claim {
             format,
             run: run.clone(),
@@ -187,24 +170,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
             launch: Some(launch.clone()),
         })
         .unwrap(),
-        encode(&Tombstone {
-            format,
-            run: run.clone(),
-            id,
-            name,
-            by_gc: true,
-        })
-        .unwrap(),
+        encode(&Tombstone { format, run: run.clone(), id, name, by_gc: true }).unwrap(),
         encode(&StagedParts {
             format,
             run: run.clone(),
             attempt: id.attempt,
             node: node.clone(),
             nodes: NodeSet::alone(node.clone()),
-            parts: vec![StagedPart {
-                id,
-                node: node.clone(),
-            }],
+            parts: vec![StagedPart { id, node: node.clone() }],
             missing_bytes: 0,
         })
         .unwrap(),
@@ -235,11 +208,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         .unwrap(),
         encode(&GcRecord {
             format,
-            orphans: [(
-                "grpo/checkpoints/000000000100.a1/step_100/x".to_owned(),
-                "etag".to_owned(),
-            )]
-            .into(),
+            orphans: [("grpo/checkpoints/000000000100.a1/step_100/x".to_owned(), "etag".to_owned())].into(),
         })
         .unwrap(),
         encode(&LaunchRecord {

@@ -8,13 +8,8 @@ use stepvault_core::remote_settings::{RemoteUrl, Scheme};
 pub const CANARY: &str = "cAnArYs3cr3t";
 
 /// Members of a query that people take from elsewhere.
-const SECRET_MEMBERS: [&str; 5] = [
-    "secret-access-key",
-    "token",
-    "sig",
-    "X-Amz-Signature",
-    "X-Amz-Security-Token",
-];
+const SECRET_MEMBERS: [&str; 5] =
+    ["secret-access-key", "token", "sig", "X-Amz-Signature", "X-Amz-Security-Token"];
 
 /// The text as a URL; and its lines as the pieces of one that holds a secret.
 pub fn check(text: &str) {
@@ -34,10 +29,8 @@ fn check_place(text: &str) {
     assert!(inner.is_empty() || RelativePath::new(inner).is_ok(), "{url:?}");
     assert_eq!(url.scheme == Scheme::File, url.bucket.is_empty(), "{url:?}");
     // Every option is one that can be written so again.
-    let written: String = options
-        .iter()
-        .map(|(name, value)| format!("&{}={}", encoded(name), encoded(value)))
-        .collect();
+    let written: String =
+        options.iter().map(|(name, value)| format!("&{}={}", encoded(name), encoded(value))).collect();
     let whole = format!("{shown}?{}", written.trim_start_matches('&'));
     assert_eq!(RemoteUrl::parse(&whole).unwrap(), (url, options), "{whole:?}");
     let _ = configured(text);
@@ -52,10 +45,7 @@ fn check_secrets(text: &str) {
     let mut lines = text.lines().chain(std::iter::repeat(""));
     let mut next = || lines.next().unwrap_or_default();
     let (scheme, user, tail, host, rest) = (next(), next(), next(), next(), next());
-    if [scheme, user]
-        .iter()
-        .any(|piece| piece.contains(['/', '?', '#', '@', ':']))
-    {
+    if [scheme, user].iter().any(|piece| piece.contains(['/', '?', '#', '@', ':'])) {
         return;
     }
     let member = SECRET_MEMBERS[text.len() % SECRET_MEMBERS.len()];
@@ -76,10 +66,7 @@ fn check_secrets(text: &str) {
         }
         // What was taken for the place is no secret to anybody.
         let is_place = RemoteUrl::parse(&text).is_ok_and(|(url, _)| url.to_string().contains(CANARY));
-        assert!(
-            is_place || told.iter().all(|told| !told.contains(CANARY)),
-            "{text:?}: {told:?}"
-        );
+        assert!(is_place || told.iter().all(|told| !told.contains(CANARY)), "{text:?}: {told:?}");
     }
 }
 
@@ -90,10 +77,7 @@ fn configured(url: &str) -> stepvault_core::Result<Config> {
         value: toml::Value::String(url.to_owned()),
         flag: "--flag".to_owned(),
     };
-    load(&Sources {
-        flags: vec![flag],
-        ..Sources::default()
-    })
+    load(&Sources { flags: vec![flag], ..Sources::default() })
 }
 
 fn encoded(text: &str) -> String {

@@ -58,17 +58,11 @@ fn check_numbers(text: &str) {
     if let Ok(size) = parse_size(text) {
         // Numbers above this are rounded by their own unit.
         let again = parse_size(&format!("{size} B"));
-        assert!(
-            size > 1 << 53 || again.is_ok_and(|again| again == size),
-            "{text:?}"
-        );
+        assert!(size > 1 << 53 || again.is_ok_and(|again| again == size), "{text:?}");
     }
     if let Ok(duration) = parse_duration(text) {
         let milliseconds = duration.as_millis();
-        assert!(
-            milliseconds > 0 || duration.subsec_nanos() > 0 || text.contains('0'),
-            "{text:?}"
-        );
+        assert!(milliseconds > 0 || duration.subsec_nanos() > 0 || text.contains('0'), "{text:?}");
     }
     if let Ok(seconds) = text.trim().parse() {
         let _ = Timestamp::from_seconds(seconds).to_rfc3339();
@@ -99,9 +93,7 @@ fn check_paths(text: &str) {
         .filter_map(|(path, target)| {
             let path = RelativePath::new(path).ok()?;
             let target = target.to_owned();
-            check_link_target(&path, &target)
-                .is_ok()
-                .then_some(SymlinkEntry { path, target })
+            check_link_target(&path, &target).is_ok().then_some(SymlinkEntry { path, target })
         })
         .collect();
     let _ = check_links(&links);

@@ -22,22 +22,13 @@ const COMMAND_LINE: [&str; 7] = [
 
 /// Variables that `run` sets for the trainer, whose commands inherit them, and the one that names the program to the
 /// Python package.
-const FOR_OTHERS: [&str; 3] = [
-    "STEPVAULT_RESTORED_STEP",
-    "STEPVAULT_RESTORED_PATH",
-    "STEPVAULT_PROGRAM",
-];
+const FOR_OTHERS: [&str; 3] = ["STEPVAULT_RESTORED_STEP", "STEPVAULT_RESTORED_PATH", "STEPVAULT_PROGRAM"];
 
 /// Returns the variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
 pub fn variable_name(key: &str) -> String {
     let letters = key.chars().filter(|letter| *letter != '"');
-    let upper = letters.map(|letter| {
-        if letter.is_ascii_alphanumeric() {
-            letter.to_ascii_uppercase()
-        } else {
-            '_'
-        }
-    });
+    let upper =
+        letters.map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' });
     PREFIX.chars().chain(upper).collect()
 }
 
@@ -49,13 +40,8 @@ pub(super) fn read(environment: &[(String, String)], schema: &Schema, merged: &m
         let variable = variable_name(&key.path.to_string());
         known.entry(variable).or_default().push(key.path);
     }
-    for (variable, text) in environment
-        .iter()
-        .filter(|(variable, _)| variable.starts_with(PREFIX))
-    {
-        let source = Source::Environment {
-            variable: variable.clone(),
-        };
+    for (variable, text) in environment.iter().filter(|(variable, _)| variable.starts_with(PREFIX)) {
+        let source = Source::Environment { variable: variable.clone() };
         match known.get(variable).map(Vec::as_slice) {
             Some([path]) if text.is_empty() => {
                 let fault = Fault::new("it is empty", "unset it, or give it a value");
@@ -66,9 +52,7 @@ pub(super) fn read(environment: &[(String, String)], schema: &Schema, merged: &m
                 let names: Vec<String> = several.iter().map(ToString::to_string).collect();
                 let why = format!("it matches more than one key: {}", names.join(", "));
                 let finding = Finding::new("", source, why);
-                merged
-                    .faults
-                    .push(finding.hint("rename one of them, or set the key in the file"));
+                merged.faults.push(finding.hint("rename one of them, or set the key in the file"));
             }
             None if COMMAND_LINE.contains(&variable.as_str()) || FOR_OTHERS.contains(&variable.as_str()) => {}
             None => merged.warnings.push(unknown(variable, source, &known)),

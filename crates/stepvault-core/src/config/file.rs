@@ -45,8 +45,7 @@ impl Reader<'_> {
                 self.profiles(&path, value.get_ref(), source);
             } else if self.schema.members(&path).is_empty() {
                 let hint = self.nearest_key(above, name.get_ref());
-                self.merged
-                    .fault_at(&path, source, Fault::new("there is no such key", hint));
+                self.merged.fault_at(&path, source, Fault::new("there is no such key", hint));
             } else {
                 self.inner(above, &path, value, source);
             }
@@ -72,8 +71,7 @@ impl Reader<'_> {
             }
             _ => {
                 let hint = format!("write it as a table: [{path}]");
-                self.merged
-                    .fault_at(path, source, Fault::new("it must be a table, not a value", hint));
+                self.merged.fault_at(path, source, Fault::new("it must be a table, not a value", hint));
             }
         }
     }
@@ -84,8 +82,7 @@ impl Reader<'_> {
         self.merged.has_profiles = value.as_array().is_some_and(is_list);
         if !self.merged.has_profiles {
             let hint = format!("begin each table with a line [[{path}]]");
-            self.merged
-                .fault_at(path, source, Fault::new("it is not a list of tables", hint));
+            self.merged.fault_at(path, source, Fault::new("it is not a list of tables", hint));
         }
     }
 
@@ -121,9 +118,6 @@ impl Reader<'_> {
             let before = self.file.text.as_bytes().get(..span.start)?;
             Some(before.split(|byte| *byte == b'\n').count())
         });
-        Source::File {
-            path: self.file.path.clone(),
-            line,
-        }
+        Source::File { path: self.file.path.clone(), line }
     }
 }

@@ -49,10 +49,7 @@ impl fmt::Display for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => out.write_str("default"),
-            Self::File {
-                path,
-                line: Some(line),
-            } => write!(out, "{}:{line}", path.display()),
+            Self::File { path, line: Some(line) } => write!(out, "{}:{line}", path.display()),
             Self::File { path, line: None } => write!(out, "{}", path.display()),
             Self::Environment { variable } => out.write_str(variable),
             Self::Flag { flag } => out.write_str(flag),
@@ -80,10 +77,7 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self {
-            why: why.into(),
-            hint: hint.into(),
-        }
+        Self { why: why.into(), hint: hint.into() }
     }
 }
 
@@ -112,13 +106,7 @@ pub struct Finding {
 impl Finding {
     /// Returns a finding about a key.
     pub fn new(key: impl fmt::Display, source: Source, why: impl Into<String>) -> Self {
-        Self {
-            key: key.to_string(),
-            source,
-            why: why.into(),
-            hint: None,
-            kind: ErrorKind::Usage,
-        }
+        Self { key: key.to_string(), source, why: why.into(), hint: None, kind: ErrorKind::Usage }
     }
 
     /// Adds what to do about it.

@@ -30,11 +30,8 @@ pub fn check(sources: &Sources) -> Report {
         file::read(file, schema, &mut merged);
         name_runs(&mut merged, sources);
     }
-    let overrides: Vec<(KeyPath, &FlagOverride)> = sources
-        .flags
-        .iter()
-        .filter_map(|flag| Some((flag_key(flag, &mut merged)?, flag)))
-        .collect();
+    let overrides: Vec<(KeyPath, &FlagOverride)> =
+        sources.flags.iter().filter_map(|flag| Some((flag_key(flag, &mut merged)?, flag))).collect();
     // The overrides come before the environment, which may set their keys.
     for (path, _) in &overrides {
         merged.add_name(path);
@@ -49,29 +46,21 @@ pub fn check(sources: &Sources) -> Report {
     config.explained = explain(&merged);
     config.profiles = sources.file.clone().filter(|_| merged.has_profiles);
     config.warnings.clone_from(&merged.warnings);
-    let Merged {
-        mut faults, warnings, ..
-    } = merged;
+    let Merged { mut faults, warnings, .. } = merged;
     faults.sort_by_key(|fault| match &fault.source {
         Source::File { line, .. } => (fault.source.rank(), *line),
         other => (other.rank(), None),
     });
     // One mistake may be found several times; report it once.
     faults.dedup();
-    Report {
-        config: faults.is_empty().then_some(config),
-        faults,
-        warnings,
-    }
+    Report { config: faults.is_empty().then_some(config), faults, warnings }
 }
 
 fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
     let path = KeyPath::parse(&flag.key);
     if path.is_none() {
         let finding = Finding::new(&flag.key, flag.source(), "it is not a valid dotted key");
-        merged
-            .faults
-            .push(finding.hint("write it as in the configuration file"));
+        merged.faults.push(finding.hint("write it as in the configuration file"));
     }
     path
 }
@@ -83,20 +72,14 @@ fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
 /// that would delete everything.
 pub fn load(sources: &Sources) -> Result<Config> {
     let report = check(sources);
-    report
-        .config
-        .ok_or_else(|| faults_error("the configuration is invalid", &report.faults))
+    report.config.ok_or_else(|| faults_error("the configuration is invalid", &report.faults))
 }
 
 /// Returns all faults as one error. A single fault provides the hint; several faults include their hints in the
 /// message.
 pub fn faults_error(what: &str, faults: &[Finding]) -> Error {
     let refused = !faults.is_empty() && faults.iter().all(|fault| fault.kind == ErrorKind::Refused);
-    let kind = if refused {
-        ErrorKind::Refused
-    } else {
-        ErrorKind::Usage
-    };
+    let kind = if refused { ErrorKind::Refused } else { ErrorKind::Usage };
     let error = Error::new(kind, what);
     match faults {
         [only] => error.on(only).hint(only.hint.as_deref().unwrap_or_default()),

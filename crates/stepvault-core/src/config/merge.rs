@@ -37,10 +37,7 @@ pub(super) struct Merged {
 impl Merged {
     /// Returns a set without values, to which values of this schema may be added.
     pub(super) fn new(schema: &'static Schema) -> Self {
-        Self {
-            schema: Some(schema),
-            ..Self::default()
-        }
+        Self { schema: Some(schema), ..Self::default() }
     }
 
     /// Sets the value of a key; an unknown key or an unsuitable value becomes a fault.
@@ -60,12 +57,7 @@ impl Merged {
         value: impl FnOnce(&Kind) -> Result<Value, Fault>,
     ) {
         let key = self.schema.and_then(|schema| schema.find(&path));
-        let unknown = || {
-            Fault::new(
-                "there is no such key",
-                "see the configuration reference for all keys",
-            )
-        };
+        let unknown = || Fault::new("there is no such key", "see the configuration reference for all keys");
         match key.ok_or_else(unknown).and_then(|key| value(&key.kind)) {
             Ok(value) => self.insert(path, value, source),
             Err(fault) => self.fault_at(&path, source, fault),
@@ -80,8 +72,7 @@ impl Merged {
 
     /// Records a fault of what this source gives for a key.
     pub(super) fn fault_at(&mut self, path: &KeyPath, source: Source, fault: Fault) {
-        self.faults
-            .push(Finding::new(path, source, fault.why).hint(fault.hint));
+        self.faults.push(Finding::new(path, source, fault.why).hint(fault.hint));
     }
 
     /// Records a fault of a key, at its value or at the table that lacks it.
@@ -154,8 +145,7 @@ impl Merged {
 
     /// Returns the source of a key's value; the default if it has none.
     pub(super) fn source(&self, path: &KeyPath) -> Source {
-        self.get(path)
-            .map_or(Source::Default, |entry| entry.source.clone())
+        self.get(path).map_or(Source::Default, |entry| entry.source.clone())
     }
 
     /// Returns whether any source gave the key a value.
@@ -169,8 +159,5 @@ fn move_run<T>(values: &mut BTreeMap<KeyPath, T>, from: &str, to: Option<&str>) 
     let is_its = |path: &KeyPath, _: &mut T| path.user_name() == Some(("run", from));
     let its: Vec<(KeyPath, T)> = values.extract_if(.., is_its).collect();
     let Some(to) = to else { return };
-    values.extend(
-        its.into_iter()
-            .map(|(path, value)| (path.with_user_name(to), value)),
-    );
+    values.extend(its.into_iter().map(|(path, value)| (path.with_user_name(to), value)));
 }

@@ -57,15 +57,11 @@ impl Config {
 
     /// Returns the run of this name: as configured, or with the default of every key.
     pub fn run(&self, name: &RunName) -> RunSettings {
-        self.runs
-            .iter()
-            .find(|run| run.name == *name)
-            .cloned()
-            .unwrap_or_else(|| RunSettings {
-                keep_local: self.keep_local.clone(),
-                keep_remote: self.keep_remote.clone(),
-                ..RunSettings::new(name.clone())
-            })
+        self.runs.iter().find(|run| run.name == *name).cloned().unwrap_or_else(|| RunSettings {
+            keep_local: self.keep_local.clone(),
+            keep_remote: self.keep_remote.clone(),
+            ..RunSettings::new(name.clone())
+        })
     }
 
     /// Returns the remotes that a run's steps are uploaded to, in order: all, unless the run names some.

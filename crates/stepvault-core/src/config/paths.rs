@@ -22,11 +22,7 @@ pub(super) fn normalize(path: &Path) -> PathBuf {
             other => normal.push(other),
         }
     }
-    if normal.as_os_str().is_empty() {
-        PathBuf::from(".")
-    } else {
-        normal
-    }
+    if normal.as_os_str().is_empty() { PathBuf::from(".") } else { normal }
 }
 
 /// A directory that the configuration names, and the key that names it.

@@ -47,25 +47,15 @@ fn settings(table: &mut Section<'_>, name: RemoteName, url: RemoteUrl) -> Remote
         client_key: table.path("client-key"),
         send_token: table.boolean("send-token", false),
         transport: table
-            .choice(
-                "transport",
-                Some("xml"),
-                &[("xml", Transport::Xml), ("json", Transport::Json)],
-            )
+            .choice("transport", Some("xml"), &[("xml", Transport::Xml), ("json", Transport::Json)])
             .unwrap_or_default(),
         storage_class: table.text("storage-class", None),
-        server_side_encryption: table
-            .choice("server-side-encryption", None, &encryptions)
-            .map(str::to_owned),
+        server_side_encryption: table.choice("server-side-encryption", None, &encryptions).map(str::to_owned),
         kms_key: table.text("kms-key", None),
         tags: table.text_map("tags"),
         expected_bucket_owner: table.text("expected-bucket-owner", None),
         attributes_required: table
-            .choice(
-                "attributes",
-                Some("required"),
-                &[("required", true), ("if-supported", false)],
-            )
+            .choice("attributes", Some("required"), &[("required", true), ("if-supported", false)])
             .unwrap_or(true),
         requester_pays: table.boolean("requester-pays", false),
         max_concurrent_requests: table.number("max-concurrent-requests", 1, "256"),
@@ -73,11 +63,7 @@ fn settings(table: &mut Section<'_>, name: RemoteName, url: RemoteUrl) -> Remote
         stall_timeout_seconds: seconds(table, "stall-timeout", "30s"),
         retry_deadline_seconds: seconds(table, "retry-deadline", "2m"),
         read_back: table
-            .choice(
-                "read-back",
-                Some("auto"),
-                &[("auto", ReadBack::Auto), ("always", ReadBack::Always)],
-            )
+            .choice("read-back", Some("auto"), &[("auto", ReadBack::Auto), ("always", ReadBack::Always)])
             .unwrap_or_default(),
         copy_unchanged: table.boolean("copy-unchanged", true),
     }
@@ -105,15 +91,8 @@ fn check(table: &mut Section<'_>, remote: &RemoteSettings) {
         };
         if table.is_given(key) && is_asked_for && !schemes.contains(&scheme) {
             let why = format!("it does not apply to a {}:// remote", scheme.as_str());
-            let known: Vec<String> = schemes
-                .iter()
-                .map(|scheme| format!("{}://", scheme.as_str()))
-                .collect();
-            table.fault(
-                key,
-                why,
-                format!("remove it; it applies only to {}", known.join(", ")),
-            );
+            let known: Vec<String> = schemes.iter().map(|scheme| format!("{}://", scheme.as_str())).collect();
+            table.fault(key, why, format!("remove it; it applies only to {}", known.join(", ")));
         }
     }
     if let Some(endpoint) = &remote.endpoint
@@ -121,10 +100,7 @@ fn check(table: &mut Section<'_>, remote: &RemoteSettings) {
     {
         table.fault("endpoint", why, hint);
     }
-    for (given, missing) in [
-        ("client-certificate", "client-key"),
-        ("client-key", "client-certificate"),
-    ] {
+    for (given, missing) in [("client-certificate", "client-key"), ("client-key", "client-certificate")] {
         if table.is_given(given) && !table.is_given(missing) {
             let hint = "set both: the certificate and its private key, each a PEM file";
             table.fault(given, format!("it has no effect without {missing}"), hint);
@@ -155,10 +131,7 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'sta
         || url.query().is_some()
         || url.fragment().is_some()
     {
-        return Err((
-            "it contains more than scheme, host, port and path".to_owned(),
-            EXAMPLE,
-        ));
+        return Err(("it contains more than scheme, host, port and path".to_owned(), EXAMPLE));
     }
     let loopback = match url.host() {
         Some(url::Host::Domain(domain)) => domain == "localhost" || domain.ends_with(".localhost"),
@@ -171,10 +144,7 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'sta
         "http" if loopback || allow_http => Ok(()),
         "http" => {
             let why = "plain http to another machine would expose every byte on the network".to_owned();
-            Err((
-                why,
-                "use https, or set allow-http = true if that network is trusted",
-            ))
+            Err((why, "use https, or set allow-http = true if that network is trusted"))
         }
         other => Err((format!("its scheme is '{other}'"), EXAMPLE)),
     }

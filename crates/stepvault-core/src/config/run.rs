@@ -41,16 +41,10 @@ fn settings(
     table.text("run-name", None);
     let watch = table.path("watch");
     // A pattern without other rules means `quiet`, as before profiles existed.
-    let pattern_alone = table.is_given("pattern")
-        && !["complete", "profile", "series"]
-            .iter()
-            .any(|key| table.is_given(key));
+    let pattern_alone =
+        table.is_given("pattern") && !["complete", "profile", "series"].iter().any(|key| table.is_given(key));
     let rules = ["auto", "rename", "marker", "quiet"].map(|word| (word, word));
-    let rule = table.choice(
-        "complete",
-        Some(if pattern_alone { "quiet" } else { "auto" }),
-        &rules,
-    );
+    let rule = table.choice("complete", Some(if pattern_alone { "quiet" } else { "auto" }), &rules);
     let digests = DigestAlgorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));
     let quiet_time = table.duration("quiet-time", "60s");
     let profile = table.text("profile", None);
@@ -74,9 +68,7 @@ fn settings(
         shared: table.boolean("shared", false),
         exclusive: table.boolean("exclusive", false),
         announced: table.boolean("announced", false),
-        digest: table
-            .choice("digest", Some("sha256"), &digests)
-            .unwrap_or_default(),
+        digest: table.choice("digest", Some("sha256"), &digests).unwrap_or_default(),
         metrics_file: table.inner_path("metrics-file"),
         metrics: table.text_map("metrics"),
         remotes: remotes(table),
@@ -147,11 +139,7 @@ fn check_completion(table: &mut Section<'_>, run: &RunSettings) {
         ("series", is_automatic, "auto"),
     ] {
         if !is_used && table.is_given(key) {
-            table.warn(
-                key,
-                "it is not used",
-                format!("set complete = \"{value}\", or remove it"),
-            );
+            table.warn(key, "it is not used", format!("set complete = \"{value}\", or remove it"));
         }
     }
     if run.series.as_ref().is_some_and(Vec::is_empty) {

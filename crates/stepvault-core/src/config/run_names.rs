@@ -43,11 +43,7 @@ impl<'a> Template<'a> {
         let mut name = String::new();
         for (before, variable) in &self.variables {
             name.push_str(before);
-            name.push_str(
-                &value(variable)
-                    .filter(|value| !value.is_empty())
-                    .ok_or(*variable)?,
-            );
+            name.push_str(&value(variable).filter(|value| !value.is_empty()).ok_or(*variable)?);
         }
         Ok(name + self.end)
     }
@@ -57,17 +53,11 @@ impl<'a> Template<'a> {
         let [(first, _), others @ ..] = self.variables.as_slice() else {
             return name == self.end;
         };
-        let rest = name
-            .strip_prefix(first)
-            .and_then(|rest| rest.strip_suffix(self.end));
+        let rest = name.strip_prefix(first).and_then(|rest| rest.strip_suffix(self.end));
         let Some(mut rest) = rest else { return false };
         for (text, _) in others {
             let from = rest.chars().next().map_or(0, char::len_utf8);
-            let Some(found) = rest
-                .get(from..)
-                .filter(|_| from > 0)
-                .and_then(|rest| rest.find(text))
-            else {
+            let Some(found) = rest.get(from..).filter(|_| from > 0).and_then(|rest| rest.find(text)) else {
                 return false;
             };
             rest = &rest[from + found + text.len()..];
@@ -80,10 +70,7 @@ impl Sources {
     /// Returns the variables that the names of runs in the file contain: they belong into the
     /// [environment](Self::environment).
     pub fn variables_of_names(&self) -> BTreeSet<String> {
-        let file = self
-            .file
-            .as_ref()
-            .and_then(|file| file.text.parse::<toml::Table>().ok());
+        let file = self.file.as_ref().and_then(|file| file.text.parse::<toml::Table>().ok());
         let file = file.unwrap_or_default();
         let runs = file.get("run").and_then(toml::Value::as_table);
         let tables = runs.into_iter().flat_map(toml::Table::values);
@@ -102,9 +89,7 @@ impl Sources {
 
     fn variable(&self, name: &str) -> Option<String> {
         let mut variables = self.environment.iter();
-        variables
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.clone())
+        variables.find(|(key, _)| key == name).map(|(_, value)| value.clone())
     }
 }
 
@@ -116,11 +101,7 @@ pub(super) fn name_runs(merged: &mut Merged, sources: &Sources) {
         match merged.names("run").to_vec().as_slice() {
             [] => name_run(merged, sources, &top, None, &template),
             [only] => name_run(merged, sources, &top, Some(only), &template),
-            _ => merged.fault(
-                &top,
-                "the file has several runs",
-                "write it into the table of each",
-            ),
+            _ => merged.fault(&top, "the file has several runs", "write it into the table of each"),
         }
         return;
     }
@@ -142,23 +123,21 @@ fn name_run(merged: &mut Merged, sources: &Sources, key: &KeyPath, table: Option
         return merged.fault(key, "its braces do not enclose names of variables", hint);
     };
     let selected = sources.run.as_ref().map(RunName::as_str);
-    let name = match (
-        selected.filter(|name| template.can_be(name)),
-        template.name(|name| sources.variable(name)),
-    ) {
-        (Some(selected), _) => selected.to_owned(),
-        (None, Ok(name)) => name,
-        (None, Err(_)) if selected.is_some() => {
-            if let Some(table) = table {
-                merged.rename_run(table, None);
+    let name =
+        match (selected.filter(|name| template.can_be(name)), template.name(|name| sources.variable(name))) {
+            (Some(selected), _) => selected.to_owned(),
+            (None, Ok(name)) => name,
+            (None, Err(_)) if selected.is_some() => {
+                if let Some(table) = table {
+                    merged.rename_run(table, None);
+                }
+                return;
             }
-            return;
-        }
-        (None, Err(variable)) => {
-            let why = format!("the variable {variable} is not set");
-            return merged.fault(key, why, "set it, or select the run: --run NAME");
-        }
-    };
+            (None, Err(variable)) => {
+                let why = format!("the variable {variable} is not set");
+                return merged.fault(key, why, "set it, or select the run: --run NAME");
+            }
+        };
     if table != Some(name.as_str()) && merged.names("run").contains(&name) {
         let why = format!("another run has the name '{name}'");
         return merged.fault(key, why, "give each run its own name");
@@ -176,10 +155,7 @@ mod tests {
 
     fn sources(text: &str, variables: &[(&str, &str)], run: Option<&str>) -> Sources {
         Sources {
-            file: Some(FileText {
-                path: "/etc/stepvault.toml".into(),
-                text: text.to_owned(),
-            }),
+            file: Some(FileText { path: "/etc/stepvault.toml".into(), text: text.to_owned() }),
             environment: variables
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -203,21 +179,12 @@ mod tests {
     fn a_name_is_completed_by_variables_wherever_it_stands() {
         let task = [("TASK", "3")];
         assert_eq!(runs(IN_TABLE, &task, None).unwrap(), ["sweep-3"]);
-        let top = format!(
-            "run-name = \"a/{{JOB}}-{{TASK}}x\"\n{}",
-            "[run.any]\nwatch = \"out\"\n"
-        );
+        let top = format!("run-name = \"a/{{JOB}}-{{TASK}}x\"\n{}", "[run.any]\nwatch = \"out\"\n");
         let both = [("TASK", "3"), ("JOB", "7")];
         assert_eq!(runs(&top, &both, None).unwrap(), ["a/7-3x"]);
         assert_eq!(runs("run-name = \"{TASK}\"\n", &task, None).unwrap(), ["3"]);
-        assert_eq!(
-            runs("run-name = \"plain\"\n[run.x]\n", &[], None).unwrap(),
-            ["plain"]
-        );
-        let names: Vec<String> = sources(&top, &[], None)
-            .variables_of_names()
-            .into_iter()
-            .collect();
+        assert_eq!(runs("run-name = \"plain\"\n[run.x]\n", &[], None).unwrap(), ["plain"]);
+        let names: Vec<String> = sources(&top, &[], None).variables_of_names().into_iter().collect();
         assert_eq!(names, ["JOB", "TASK"]);
     }
 
@@ -228,10 +195,7 @@ mod tests {
         }
         // Without the variable, the other run has nothing to do with it.
         assert!(runs(IN_TABLE, &[], Some("other")).unwrap().is_empty());
-        assert_eq!(
-            runs(IN_TABLE, &[("TASK", "9")], Some("other")).unwrap(),
-            ["sweep-9"]
-        );
+        assert_eq!(runs(IN_TABLE, &[("TASK", "9")], Some("other")).unwrap(), ["sweep-9"]);
     }
 
     #[test]
@@ -246,11 +210,7 @@ mod tests {
         let bad = runs("run-name = \"{TASK}\"\n", &[("TASK", "a b")], None).unwrap_err();
         assert!(bad.contains("a b"), "{bad}");
         let twice = "[run.a]\nrun-name = \"x\"\n[run.b]\nrun-name = \"x\"\n";
-        assert!(
-            runs(twice, &[], None)
-                .unwrap_err()
-                .contains("another run has the name 'x'")
-        );
+        assert!(runs(twice, &[], None).unwrap_err().contains("another run has the name 'x'"));
         assert!(runs("run-name = \"x\"\n[run.a]\n[run.b]\n", &[], None).is_err());
     }
 
@@ -269,11 +229,7 @@ mod tests {
             ("x{A}x", "xx", false),
             ("plain", "plain", true),
         ] {
-            assert_eq!(
-                Template::parse(template).unwrap().can_be(name),
-                can_be,
-                "{template} {name}"
-            );
+            assert_eq!(Template::parse(template).unwrap().can_be(name), can_be, "{template} {name}");
         }
     }
 }

@@ -27,18 +27,12 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     pub(super) fn new(merged: &'a mut Merged, above: &[&str]) -> Self {
-        Self {
-            merged,
-            above: KeyPath::of(above),
-        }
+        Self { merged, above: KeyPath::of(above) }
     }
 
     /// Returns a table in this one.
     pub(super) fn table(&mut self, name: &str) -> Section<'_> {
-        Section {
-            above: self.above.join(name),
-            merged: self.merged,
-        }
+        Section { above: self.above.join(name), merged: self.merged }
     }
 
     fn read<T>(
@@ -53,15 +47,12 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn text(&mut self, key: &str, default: Option<&'static str>) -> Option<String> {
-        self.read(key, Kind::Text, default, |value| {
-            value.as_str().map(str::to_owned)
-        })
+        self.read(key, Kind::Text, default, |value| value.as_str().map(str::to_owned))
     }
 
     pub(super) fn boolean(&mut self, key: &str, default: bool) -> bool {
         let text = if default { "true" } else { "false" };
-        self.read(key, Kind::Boolean, Some(text), Value::as_bool)
-            .unwrap_or(default)
+        self.read(key, Kind::Boolean, Some(text), Value::as_bool).unwrap_or(default)
     }
 
     pub(super) fn optional_boolean(&mut self, key: &str) -> Option<bool> {
@@ -69,9 +60,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn size(&mut self, key: &str, default: Option<&'static str>) -> Option<u64> {
-        self.read(key, Kind::Size, default, |value| {
-            units::size(value.as_str()?).ok()
-        })
+        self.read(key, Kind::Size, default, |value| units::size(value.as_str()?).ok())
     }
 
     pub(super) fn duration(&mut self, key: &str, default: &'static str) -> Duration {
@@ -131,9 +120,7 @@ impl<'a> Section<'a> {
     ) -> Option<T> {
         let kind = Kind::Choice(words.iter().map(|(word, _)| *word).collect());
         let chosen = |value: &Value| words.iter().find(|(word, _)| value.as_str() == Some(*word));
-        self.read(key, kind, default, |value| {
-            chosen(value).map(|(_, meaning)| *meaning)
-        })
+        self.read(key, kind, default, |value| chosen(value).map(|(_, meaning)| *meaning))
     }
 
     pub(super) fn text_map(&mut self, key: &str) -> BTreeMap<String, String> {
@@ -200,11 +187,7 @@ impl<'a> Section<'a> {
 
     /// Records a fault of a key; of the table itself if the key is empty.
     pub(super) fn fault(&mut self, key: &str, why: impl Into<String>, hint: impl Into<String>) {
-        let path = if key.is_empty() {
-            self.above.clone()
-        } else {
-            self.above.join(key)
-        };
+        let path = if key.is_empty() { self.above.clone() } else { self.above.join(key) };
         self.merged.fault(&path, why, hint);
     }
 
@@ -222,9 +205,7 @@ impl<'a> Section<'a> {
 
     /// Returns the value, or records the error as a fault.
     pub(super) fn take<T>(&mut self, key: &str, result: Result<T>) -> Option<T> {
-        result
-            .map_err(|error| self.fault(key, error.to_string(), error.hint_text().unwrap_or_default()))
-            .ok()
+        result.map_err(|error| self.fault(key, error.to_string(), error.hint_text().unwrap_or_default())).ok()
     }
 }
 

@@ -32,17 +32,11 @@ pub struct FlagOverride {
 impl FlagOverride {
     /// Returns the override of a key with a text.
     pub fn text(key: impl Into<String>, text: impl Into<String>, flag: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            value: toml::Value::String(text.into()),
-            flag: flag.into(),
-        }
+        Self { key: key.into(), value: toml::Value::String(text.into()), flag: flag.into() }
     }
 
     pub(super) fn source(&self) -> Source {
-        Source::Flag {
-            flag: self.flag.clone(),
-        }
+        Source::Flag { flag: self.flag.clone() }
     }
 }
 

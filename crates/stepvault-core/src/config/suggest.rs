@@ -11,10 +11,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     }
     let most = (word.chars().count() / 3).max(2);
     let measured = candidates.into_iter().map(|candidate| {
-        (
-            strsim::damerau_levenshtein(&word.to_lowercase(), &candidate.to_lowercase()),
-            candidate,
-        )
+        (strsim::damerau_levenshtein(&word.to_lowercase(), &candidate.to_lowercase()), candidate)
     });
     let (distance, candidate) = measured.min_by_key(|(distance, _)| *distance)?;
     (distance <= most && distance < word.chars().count()).then_some(candidate)

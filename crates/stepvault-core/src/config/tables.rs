@@ -28,11 +28,7 @@ const MINIMUM_MEMORY_BUDGET_BYTES: u64 = 2 * MINIMUM_PART_SIZE_BYTES;
 /// Every key: those that are read of a configuration with one remote and one run.
 pub(super) static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     let mut merged = Merged::default();
-    merged.insert(
-        KeyPath::of(&["remote", ANY_NAME, "url"]),
-        "memory://any".into(),
-        Source::Default,
-    );
+    merged.insert(KeyPath::of(&["remote", ANY_NAME, "url"]), "memory://any".into(), Source::Default);
     merged.add_name(&KeyPath::of(&["run", ANY_NAME]));
     config(&mut merged);
     Schema(merged.read)
@@ -43,11 +39,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let mut root = Section::new(merged, &[]);
     let format: u64 = root.number("format", 1, "1");
     if format != 1 {
-        root.fault(
-            "format",
-            format!("this stepvault reads format 1, not {format}"),
-            "use a newer stepvault",
-        );
+        root.fault("format", format!("this stepvault reads format 1, not {format}"), "use a newer stepvault");
     }
     // It has given the runs their names already.
     root.text("run-name", None);
@@ -60,17 +52,12 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let restart = restart(&mut root.table("restart"));
     let doctor = doctor(&mut root.table("doctor"));
     let remotes = root.merged.names("remote").to_vec();
-    let remotes = remotes
-        .iter()
-        .filter_map(|name| named_remote(root.merged, name))
-        .collect();
+    let remotes = remotes.iter().filter_map(|name| named_remote(root.merged, name)).collect();
     let keep_local = keep(&mut root.table("keep").table("local"), &KeepRules::default());
     let keep_remote = keep(&mut root.table("keep").table("remote"), &KeepRules::default());
     let runs = root.merged.names("run").to_vec();
-    let runs = runs
-        .iter()
-        .filter_map(|name| named_run(root.merged, name, &keep_local, &keep_remote))
-        .collect();
+    let runs =
+        runs.iter().filter_map(|name| named_run(root.merged, name, &keep_local, &keep_remote)).collect();
     Config {
         node,
         nodes,
@@ -106,10 +93,7 @@ fn local(table: &mut Section<'_>) -> LocalSettings {
         links: table.choice("links", Some("auto"), &links).unwrap_or_default(),
         allow_shared_parents: table.boolean("allow-shared-parents", false),
     };
-    match (
-        settings.limits.free_space_low_bytes,
-        settings.limits.free_space_high_bytes,
-    ) {
+    match (settings.limits.free_space_low_bytes, settings.limits.free_space_high_bytes) {
         (None, Some(_)) => {
             let hint = "set local.free-space-low too: eviction begins below it and ends at the high mark";
             table.fault("free-space-high", "the low mark is not set", hint);
@@ -156,11 +140,7 @@ fn agent(table: &mut Section<'_>) -> AgentSettings {
 fn interval(table: &mut Section<'_>, key: &str, default: &'static str) -> Duration {
     let interval = table.duration(key, default);
     if interval.is_zero() {
-        table.fault(
-            key,
-            "it is zero",
-            "write how long to wait between two rounds: \"5s\"",
-        );
+        table.fault(key, "it is zero", "write how long to wait between two rounds: \"5s\"");
     }
     interval
 }
@@ -232,10 +212,7 @@ fn restart(table: &mut Section<'_>) -> RestartSettings {
     let loop_within = table.whole_seconds("loop-within", Some("10m"));
     let crash_within = table.whole_seconds("crash-within", Some("5m"));
     RestartSettings {
-        restart_loop: RestartLoopRule {
-            starts,
-            within_seconds: loop_within.unwrap_or_default(),
-        },
+        restart_loop: RestartLoopRule { starts, within_seconds: loop_within.unwrap_or_default() },
         demotion: DemotionRule {
             crashes: table.number("demote-after", 0, "3"),
             within_seconds: crash_within.unwrap_or_default(),
@@ -254,9 +231,7 @@ fn doctor(table: &mut Section<'_>) -> DoctorSettings {
             table.fault("required-environment", why, hint);
         }
     }
-    DoctorSettings {
-        required_environment: names,
-    }
+    DoctorSettings { required_environment: names }
 }
 
 impl Default for LocalSettings {

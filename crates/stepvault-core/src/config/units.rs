@@ -11,10 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// [`ErrorKind::Usage`], with the correct notation as the hint.
 pub fn parse_size(text: &str) -> Result<u64> {
     size(text).map_err(|fault| {
-        Error::new(ErrorKind::Usage, "not a size")
-            .on(format!("{text:?}"))
-            .because(fault.why)
-            .hint(fault.hint)
+        Error::new(ErrorKind::Usage, "not a size").on(format!("{text:?}")).because(fault.why).hint(fault.hint)
     })
 }
 
@@ -38,19 +35,13 @@ pub(super) fn size(text: &str) -> std::result::Result<u64, Fault> {
         let hint = format!("write \"{number} B\", \"{number} MiB\" or \"{number} GiB\"");
         return Err(Fault::new("it has no unit", hint));
     }
-    let number_end = text
-        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
-        .unwrap_or(text.len());
+    let number_end =
+        text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(number_end);
-    let amount = number
-        .parse::<f64>()
-        .map_err(|_| Fault::new("it is not a size", EXAMPLE))?;
+    let amount = number.parse::<f64>().map_err(|_| Fault::new("it is not a size", EXAMPLE))?;
     let size = text.parse::<bytesize::ByteSize>().map_err(|_| {
         let why = format!("'{}' is not a unit of size", unit.trim());
-        Fault::new(
-            why,
-            "units are B, KiB, MiB, GiB, TiB, and kB, MB, GB, TB for powers of ten",
-        )
+        Fault::new(why, "units are B, KiB, MiB, GiB, TiB, and kB, MB, GB, TB for powers of ten")
     })?;
     // The parser returns the largest number instead of an overflow error.
     if size.as_u64() == u64::MAX || (amount > 0.0 && size.as_u64() == 0) {
@@ -66,13 +57,9 @@ pub(super) fn duration(text: &str) -> std::result::Result<Duration, Fault> {
         return Err(Fault::new("it has no unit", hint));
     }
     humantime::parse_duration(text).map_err(|error| match error {
-        humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => Fault::new(
-            format!("'{unit}' is not a unit of time"),
-            "units are ms, s, m, h, d and w",
-        ),
-        _ => Fault::new(
-            "it is not a duration",
-            "write a number and a unit: \"30s\", \"10m\", \"2d\"",
-        ),
+        humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
+            Fault::new(format!("'{unit}' is not a unit of time"), "units are ms, s, m, h, d and w")
+        }
+        _ => Fault::new("it is not a duration", "write a number and a unit: \"30s\", \"10m\", \"2d\""),
     })
 }

@@ -63,11 +63,7 @@ fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
         return;
     }
     let mut fault = |why, hint| {
-        merged.fault(
-            &KeyPath::of(&["run", run.name.as_str(), "clean-source"]),
-            why,
-            hint,
-        );
+        merged.fault(&KeyPath::of(&["run", run.name.as_str(), "clean-source"]), why, hint);
     };
     if !matches!(run.complete, Completion::Auto(_)) {
         let why = "it requires a profile, which defines what the trainer can do without";
@@ -123,10 +119,7 @@ fn check_twins(config: &Config, run: &RunSettings, merged: &mut Merged) {
     };
     let mut before = config.runs.iter().take_while(|other| other.name != run.name);
     if let Some(other) = before.find(twin) {
-        let why = format!(
-            "run '{}' already watches this directory with the same pattern",
-            other.name
-        );
+        let why = format!("run '{}' already watches this directory with the same pattern", other.name);
         let hint = "give the runs patterns or series that do not overlap, or remove one of them";
         merged.fault(&KeyPath::of(&["run", run.name.as_str(), "watch"]), why, hint);
     }

@@ -44,19 +44,15 @@ pub(super) enum Kind {
 pub(super) fn check(kind: &Kind, value: &Value) -> Checked<()> {
     match (kind, value) {
         (Kind::Integer(minimum), Value::Integer(number)) if number >= minimum => Ok(()),
-        (Kind::Integer(minimum), Value::Integer(number)) => Err(Fault::new(
-            format!("{number} is too small"),
-            format!("the smallest value is {minimum}"),
-        )),
+        (Kind::Integer(minimum), Value::Integer(number)) => {
+            Err(Fault::new(format!("{number} is too small"), format!("the smallest value is {minimum}")))
+        }
         (Kind::Boolean, Value::Boolean(_)) => Ok(()),
         (Kind::Text, Value::String(text)) => not_empty(text),
         (Kind::Path, Value::String(text)) => not_empty(text).and_then(|()| check_path(text)),
         (Kind::InnerPath, Value::String(text)) => {
             RelativePath::new(text.as_str()).map(drop).map_err(|error| {
-                Fault::new(
-                    error.to_string(),
-                    "write a path relative to the checkpoint's directory",
-                )
+                Fault::new(error.to_string(), "write a path relative to the checkpoint's directory")
             })
         }
         (Kind::Nodes, Value::Integer(_) | Value::String(_) | Value::Array(_)) => {
@@ -70,9 +66,7 @@ pub(super) fn check(kind: &Kind, value: &Value) -> Checked<()> {
         (Kind::Duration, Value::Integer(number)) => duration(&number.to_string()).map(drop),
         (Kind::Choice(words), Value::String(text)) => check_choice(words, text),
         (Kind::Texts, Value::Array(items))
-            if items
-                .iter()
-                .all(|item| item.as_str().is_some_and(|text| !text.is_empty())) =>
+            if items.iter().all(|item| item.as_str().is_some_and(|text| !text.is_empty())) =>
         {
             Ok(())
         }
@@ -93,10 +87,7 @@ pub(super) fn from_text(kind: &Kind, text: &str) -> Checked<Value> {
         Kind::TextMap => {
             let pairs = items().map(|item| {
                 let (name, value) = item.split_once('=').ok_or_else(|| {
-                    Fault::new(
-                        "it is not a list of names and values",
-                        "write name=value,name=value",
-                    )
+                    Fault::new("it is not a list of names and values", "write name=value,name=value")
                 })?;
                 Ok((name.to_owned(), Value::String(value.to_owned())))
             });
@@ -132,10 +123,7 @@ fn best_from_text(text: &str) -> Checked<Value> {
     };
     let mut table = toml::Table::new();
     table.insert("metric".to_owned(), Value::String(metric.to_owned()));
-    table.insert(
-        "count".to_owned(),
-        Value::Integer(count.parse().map_err(|_| fault())?),
-    );
+    table.insert("count".to_owned(), Value::Integer(count.parse().map_err(|_| fault())?));
     table.insert("prefer".to_owned(), Value::String(prefer.to_owned()));
     Ok(Value::Table(table))
 }
@@ -143,13 +131,7 @@ fn best_from_text(text: &str) -> Checked<Value> {
 /// Returns a number of nodes, or their names in a string or a list, as a [`NodeSet`] is written.
 pub(super) fn nodes_text(value: &Value) -> Option<String> {
     match value {
-        Value::Array(items) => Some(
-            items
-                .iter()
-                .map(Value::as_str)
-                .collect::<Option<Vec<_>>>()?
-                .join(","),
-        ),
+        Value::Array(items) => Some(items.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?.join(",")),
         Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
     }
@@ -164,10 +146,7 @@ fn not_empty(text: &str) -> Checked<()> {
 
 fn check_path(text: &str) -> Checked<()> {
     if text == "~" || text.starts_with("~/") || text.contains('$') {
-        return Err(Fault::new(
-            "it contains '~' or '$', which only a shell expands",
-            "write the full path",
-        ));
+        return Err(Fault::new("it contains '~' or '$', which only a shell expands", "write the full path"));
     }
     if text.contains('\0') {
         return Err(Fault::new("it contains a NUL byte", "remove the byte"));
@@ -187,11 +166,7 @@ fn check_choice(words: &[&str], text: &str) -> Checked<()> {
 }
 
 fn listed(words: &[&str]) -> String {
-    words
-        .iter()
-        .map(|word| format!("\"{word}\""))
-        .collect::<Vec<_>>()
-        .join(", ")
+    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
 }
 
 fn wrong_type(kind: &Kind, value: &Value) -> Fault {
@@ -215,10 +190,7 @@ fn wrong_type(kind: &Kind, value: &Value) -> Fault {
         Value::Array(_) => "a list",
         Value::Table(_) => "a table",
     };
-    let why = if matches!(
-        (kind, value),
-        (Kind::Texts, Value::Array(_)) | (Kind::TextMap, Value::Table(_))
-    ) {
+    let why = if matches!((kind, value), (Kind::Texts, Value::Array(_)) | (Kind::TextMap, Value::Table(_))) {
         "one of its items is not a string".to_owned()
     } else {
         format!("it is {found}")

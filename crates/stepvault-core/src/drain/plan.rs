@@ -76,9 +76,7 @@ pub fn plan(
     closest_first.sort_by(|one, other| {
         (one.missing_bytes, other.id, &one.run).cmp(&(other.missing_bytes, one.id, &other.run))
     });
-    let usable = time
-        .until_the_end
-        .map(|left| left.saturating_sub(time.margin).as_nanos());
+    let usable = time.until_the_end.map(|left| left.saturating_sub(time.margin).as_nanos());
     let (Some(usable), Some(rate)) = (usable, bytes_per_second) else {
         return RemotePlan {
             remote,
@@ -109,31 +107,17 @@ pub fn plan(
     let mut missing = Vec::new();
     for (index, step) in closest_first.into_iter().enumerate() {
         if chosen.contains(&index) {
-            steps.push(PlannedStep {
-                step,
-                chance: Chance::Fits,
-                left_bytes: 0,
-            });
+            steps.push(PlannedStep { step, chance: Chance::Fits, left_bytes: 0 });
         } else {
             missing.push(step);
         }
     }
     for step in missing {
-        let sent = u64::try_from(left_bytes_budget)
-            .unwrap_or(u64::MAX)
-            .min(step.missing_bytes);
+        let sent = u64::try_from(left_bytes_budget).unwrap_or(u64::MAX).min(step.missing_bytes);
         left_bytes_budget -= u128::from(sent);
-        steps.push(PlannedStep {
-            left_bytes: step.missing_bytes - sent,
-            step,
-            chance: Chance::Misses,
-        });
+        steps.push(PlannedStep { left_bytes: step.missing_bytes - sent, step, chance: Chance::Misses });
     }
-    RemotePlan {
-        remote,
-        bytes_per_second,
-        steps,
-    }
+    RemotePlan { remote, bytes_per_second, steps }
 }
 
 /// Groups of file parts that are sent one after the other until the deadline.
@@ -156,11 +140,7 @@ pub fn parts_at_once(
 }
 
 fn unknown(step: Waiting) -> PlannedStep {
-    PlannedStep {
-        left_bytes: step.missing_bytes,
-        step,
-        chance: Chance::Unknown,
-    }
+    PlannedStep { left_bytes: step.missing_bytes, step, chance: Chance::Unknown }
 }
 
 /// Returns the newest step of each run that fits by itself, as positions in `closest_first`; the run that needs least
@@ -198,9 +178,7 @@ impl RemotePlan {
 
     /// Returns the plan in one line.
     pub fn summary(&self) -> String {
-        let rate = self
-            .bytes_per_second
-            .map_or_else(|| "the upload rate is unknown".to_owned(), rate);
+        let rate = self.bytes_per_second.map_or_else(|| "the upload rate is unknown".to_owned(), rate);
         let mut parts = Vec::new();
         for (chance, word) in [
             (Chance::Fits, "will finish"),
@@ -253,19 +231,12 @@ mod tests {
             margin: Duration::ZERO,
             each_step: Duration::ZERO,
         };
-        plan(
-            RemoteName::new("main").unwrap(),
-            waiting.collect(),
-            rate.map(|mib| mib * MIB),
-            time,
-        )
+        plan(RemoteName::new("main").unwrap(), waiting.collect(), rate.map(|mib| mib * MIB), time)
     }
 
     fn order(plan: &RemotePlan) -> Vec<(u64, Chance)> {
         let steps = plan.steps.iter();
-        steps
-            .map(|planned| (planned.step.id.step.number(), planned.chance))
-            .collect()
+        steps.map(|planned| (planned.step.id.step.number(), planned.chance)).collect()
     }
 
     #[test]
@@ -311,10 +282,7 @@ mod tests {
         use Chance::{Fits, Misses, Unknown};
         let plan = planned(&[("a", 1, 10), ("a", 2, 100)], None, 5);
         assert_eq!(order(&plan), [(1, Unknown), (2, Unknown)]);
-        assert_eq!(
-            planned(&[], None, 5).summary(),
-            "main, the upload rate is unknown: no step waits"
-        );
+        assert_eq!(planned(&[], None, 5).summary(), "main, the upload rate is unknown: no step waits");
         // A rate of nothing moves nothing, and what has all its bytes there still has its records to write.
         let stalled = planned(&[("a", 1, 0), ("a", 2, 100)], Some(0), 5);
         assert_eq!(order(&stalled), [(1, Fits), (2, Misses)]);

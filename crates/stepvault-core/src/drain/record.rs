@@ -62,16 +62,7 @@ impl DrainRecord {
         left.sort_by(|one, other| (other.id, &one.remote).cmp(&(one.id, &other.remote)));
         let more = left.len().saturating_sub(MAX_LEFT_STEPS) as u64;
         left.truncate(MAX_LEFT_STEPS);
-        Self {
-            format: FORMAT,
-            run,
-            node,
-            reason,
-            ended_at,
-            bytes_per_second: None,
-            left,
-            more,
-        }
+        Self { format: FORMAT, run, node, reason, ended_at, bytes_per_second: None, left, more }
     }
 
     /// Returns a summary of the steps for which `still` is true: "the drain of node-0 after an EC2 spot notice
@@ -155,11 +146,8 @@ mod tests {
 
     #[test]
     fn a_record_of_any_numbers_is_told() {
-        let hostile = DrainRecord {
-            more: u64::MAX,
-            ended_at: Timestamp::from_seconds(i64::MIN),
-            ..record(9)
-        };
+        let hostile =
+            DrainRecord { more: u64::MAX, ended_at: Timestamp::from_seconds(i64::MIN), ..record(9) };
         let text = hostile.summary(|_| true).unwrap();
         assert!(text.ends_with(" and 18446744073709551615 more"), "{text}");
     }

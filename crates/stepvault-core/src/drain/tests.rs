@@ -8,23 +8,14 @@ use super::*;
 use crate::ids::{Attempt, RemoteName, RunName, Step, StepId};
 
 fn waiting() -> impl Strategy<Value = Vec<Waiting>> {
-    let one = (
-        0..3_usize,
-        0..40_u64,
-        1..3_u32,
-        prop_oneof![Just(0), 0..2_000_u64],
-    );
+    let one = (0..3_usize, 0..40_u64, 1..3_u32, prop_oneof![Just(0), 0..2_000_u64]);
     proptest::collection::vec(one, 0..14).prop_map(|all| {
         let mut steps: Vec<Waiting> = Vec::new();
         for (run, step, attempt, missing_bytes) in all {
             let run = RunName::new(["a", "b", "c"][run]).unwrap();
             let id = StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap());
             if !steps.iter().any(|other| other.run == run && other.id == id) {
-                steps.push(Waiting {
-                    run,
-                    id,
-                    missing_bytes,
-                });
+                steps.push(Waiting { run, id, missing_bytes });
             }
         }
         steps

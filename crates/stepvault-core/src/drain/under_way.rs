@@ -27,9 +27,7 @@ pub struct UnderWay {
 impl UnderWay {
     /// Returns the bytes that no node has sent yet.
     pub fn missing_bytes(&self) -> u64 {
-        self.nodes
-            .values()
-            .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        self.nodes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
 
@@ -149,10 +147,8 @@ mod tests {
             record("b", 990, Some(1), &[(40, "m", 90)]),
         ];
         assert_eq!(found(&records, None), [(40, "n".to_owned(), Some(5))]);
-        let unmeasured = [
-            record("a", 990, Some(10), &[(40, "m", 300)]),
-            record("b", 990, Some(0), &[(40, "m", 9)]),
-        ];
+        let unmeasured =
+            [record("a", 990, Some(10), &[(40, "m", 300)]), record("b", 990, Some(0), &[(40, "m", 9)])];
         assert_eq!(found(&unmeasured, None), [(40, "m".to_owned(), None)]);
     }
 
@@ -161,10 +157,7 @@ mod tests {
         assert_eq!(found(&[record("a", 990, None, &[(40, "m", 300)])], None), []);
         assert_eq!(found(&[record("a", 870, Some(1), &[(40, "m", 300)])], None), []);
         // A clock that is ahead.
-        assert_eq!(
-            found(&[record("a", 1100, Some(1), &[(40, "m", 3)])], None).len(),
-            1
-        );
+        assert_eq!(found(&[record("a", 1100, Some(1), &[(40, "m", 3)])], None).len(), 1);
     }
 
     #[test]

@@ -24,9 +24,7 @@ pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId
         }
         lowest = Some(lowest.map_or(*begin, |cut| cut.min(*begin)));
     }
-    ids.into_iter()
-        .filter(|id| cuts.get(&id.attempt).is_some_and(|cut| id.step >= *cut))
-        .collect()
+    ids.into_iter().filter(|id| cuts.get(&id.attempt).is_some_and(|cut| id.step >= *cut)).collect()
 }
 
 /// Returns the step that another one, `named_by`, names as the best: the newest of that name that is older, and from which

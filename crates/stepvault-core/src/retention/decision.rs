@@ -62,9 +62,7 @@ impl Decision {
     /// Keeps the guards among the reasons, because they tell what is lost.
     pub(super) fn give_up_for(&mut self, reason: String) {
         self.verdict = Verdict::GiveUp;
-        self.reasons = std::iter::once(reason)
-            .chain(self.held_by.iter().cloned())
-            .collect();
+        self.reasons = std::iter::once(reason).chain(self.held_by.iter().cloned()).collect();
     }
 }
 
@@ -94,11 +92,8 @@ impl RetentionPlan {
     /// Returns the steps to delete in the order of deletion: abandoned branches first, and oldest first within both
     /// groups.
     pub fn deletions(&self) -> Vec<&Decision> {
-        let mut drops: Vec<&Decision> = self
-            .decisions
-            .iter()
-            .filter(|decision| decision.verdict == Verdict::Drop)
-            .collect();
+        let mut drops: Vec<&Decision> =
+            self.decisions.iter().filter(|decision| decision.verdict == Verdict::Drop).collect();
         drops.sort_by_key(|decision| deletion_order(decision));
         drops
     }
@@ -106,19 +101,15 @@ impl RetentionPlan {
     /// Returns the given-up steps in the order of deletion: those with the least loss first, and oldest first among
     /// these.
     pub fn given_up(&self) -> Vec<&Decision> {
-        let mut given_up: Vec<&Decision> = self
-            .decisions
-            .iter()
-            .filter(|decision| decision.verdict == Verdict::GiveUp)
-            .collect();
+        let mut given_up: Vec<&Decision> =
+            self.decisions.iter().filter(|decision| decision.verdict == Verdict::GiveUp).collect();
         given_up.sort_by_key(|decision| (decision.loss, decision.created, decision.id));
         given_up
     }
 
     /// Adds earlier decisions on the same steps that were carried out since, so that one plan includes all.
     pub fn add_carried_out(&mut self, decisions: Vec<Decision>) {
-        self.decisions
-            .retain(|planned| decisions.iter().all(|done| done.id != planned.id));
+        self.decisions.retain(|planned| decisions.iter().all(|done| done.id != planned.id));
         self.decisions.extend(decisions);
         self.decisions.sort_by_key(|decision| decision.id);
         self.count_bytes();
@@ -134,10 +125,7 @@ impl RetentionPlan {
 
     pub(super) fn count_bytes(&mut self) {
         let sum = |verdict| {
-            let those = self
-                .decisions
-                .iter()
-                .filter(|decision| decision.verdict == verdict);
+            let those = self.decisions.iter().filter(|decision| decision.verdict == verdict);
             those.fold(0_u64, |sum, decision| sum.saturating_add(decision.bytes))
         };
         let going = sum(Verdict::Drop).saturating_add(sum(Verdict::GiveUp));

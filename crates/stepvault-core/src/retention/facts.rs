@@ -135,10 +135,7 @@ impl TierView {
             return BTreeSet::new();
         };
         let steps = || self.steps.iter().map(|step| (step.id, step.name.as_str()));
-        let named = newest
-            .best
-            .iter()
-            .filter_map(|name| best_step(newest.id, name, steps()));
+        let named = newest.best.iter().filter_map(|name| best_step(newest.id, name, steps()));
         named.filter(|id| *id != newest.id).collect()
     }
 }

@@ -57,10 +57,7 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
         );
     }
     if view.steps.is_empty() {
-        return refuse(
-            RefusalKind::ListingEmpty,
-            format!("no step is listed on '{}'", view.tier),
-        );
+        return refuse(RefusalKind::ListingEmpty, format!("no step is listed on '{}'", view.tier));
     }
     let mut seen = BTreeSet::new();
     if let Some(twice) = view.steps.iter().find(|step| !seen.insert(step.id)) {
@@ -70,10 +67,7 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
         );
     }
     if !view.steps.iter().any(|step| step.verified == Verified::Yes) {
-        return refuse(
-            RefusalKind::NoneVerified,
-            format!("no step on '{}' is verified", view.tier),
-        );
+        return refuse(RefusalKind::NoneVerified, format!("no step on '{}' is verified", view.tier));
     }
     None
 }
@@ -172,11 +166,7 @@ fn not_yet_durable(step: &StepFacts, required: &[RemoteName]) -> Vec<String> {
         .map(|remote| format!("not durable on {remote}"))
         .collect();
     if !copies.was_durable() {
-        let copy = if step.verified == Verified::Yes {
-            "last verified copy"
-        } else {
-            "last copy"
-        };
+        let copy = if step.verified == Verified::Yes { "last verified copy" } else { "last copy" };
         reasons.push(copy.to_owned());
     }
     reasons

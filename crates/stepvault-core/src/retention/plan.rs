@@ -31,10 +31,9 @@ pub fn plan(
     let mut steps: Vec<&StepFacts> = view.steps.iter().collect();
     steps.sort_by_key(|step| step.id);
     let decisions = match &refusal {
-        Some(refusal) => steps
-            .into_iter()
-            .map(|step| kept(step, vec![refusal.reason.clone()], true))
-            .collect(),
+        Some(refusal) => {
+            steps.into_iter().map(|step| kept(step, vec![refusal.reason.clone()], true)).collect()
+        }
         None => decide(&steps, view, rules, guards),
     };
     let mut plan = RetentionPlan {
@@ -58,9 +57,8 @@ fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Gua
     let mut held = held(view, guards);
     let kept_from = never_given_up_from(&view.steps);
     let revisions = Revisions::of(steps);
-    let counted: Vec<&StepFacts> = (steps.iter().copied())
-        .filter(|step| revisions.counted(step.id) == step.id)
-        .collect();
+    let counted: Vec<&StepFacts> =
+        (steps.iter().copied()).filter(|step| revisions.counted(step.id) == step.id).collect();
     let named: BTreeMap<StepId, Vec<String>> = kept_by_rules(&counted, rules, view.now);
     let decide_one = |step: &&StepFacts| {
         let guard_reasons = held.remove(&step.id).unwrap_or_default();
@@ -68,19 +66,12 @@ fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Gua
         let superseded_by = revisions.superseded_by(step.id).filter(|_| !rules.is_unset());
         let mut reasons = match superseded_by {
             Some(_) => Vec::new(),
-            None => named
-                .get(&revisions.counted(step.id))
-                .cloned()
-                .unwrap_or_default(),
+            None => named.get(&revisions.counted(step.id)).cloned().unwrap_or_default(),
         };
         reasons.extend(guard_reasons.iter().cloned());
         if !reasons.is_empty() {
             let loss = loss(step, kept_from).filter(|_| guarded && view.tier == Tier::Local);
-            return Decision {
-                loss,
-                held_by: guard_reasons,
-                ..kept(step, reasons, guarded)
-            };
+            return Decision { loss, held_by: guard_reasons, ..kept(step, reasons, guarded) };
         }
         let mut decision = kept(step, Vec::new(), false);
         decision.drop_for(match superseded_by {
@@ -113,9 +104,8 @@ fn kept(step: &StepFacts, reasons: Vec<String>, guarded: bool) -> Decision {
 
 /// Limits the number of deletions; the remaining ones wait for the next plan.
 fn cap_deletions(plan: &mut RetentionPlan) {
-    let mut drops: Vec<usize> = (0..plan.decisions.len())
-        .filter(|index| plan.decisions[*index].verdict == Verdict::Drop)
-        .collect();
+    let mut drops: Vec<usize> =
+        (0..plan.decisions.len()).filter(|index| plan.decisions[*index].verdict == Verdict::Drop).collect();
     drops.sort_by_key(|index| deletion_order(&plan.decisions[*index]));
     let within = drops.len().min(plan.deletions_left);
     for index in drops.split_off(within) {

@@ -67,10 +67,7 @@ impl KeepRules {
     pub fn keeps_something(&self) -> bool {
         let counts = [self.last, self.hourly, self.daily, self.weekly];
         counts.into_iter().flatten().any(|count| count > 0)
-            || [self.every_steps, self.within_seconds]
-                .into_iter()
-                .flatten()
-                .any(|value| value > 0)
+            || [self.every_steps, self.within_seconds].into_iter().flatten().any(|value| value > 0)
             || self.best.iter().any(|rule| rule.count > 0)
     }
 
@@ -82,11 +79,9 @@ impl KeepRules {
         if self.is_unset() || self.keeps_something() {
             return Ok(());
         }
-        Err(
-            Error::new(ErrorKind::Refused, "the keep rules would delete everything")
-                .because("every given rule is 0")
-                .hint("set at least one rule above 0, or remove all rules to keep every step"),
-        )
+        Err(Error::new(ErrorKind::Refused, "the keep rules would delete everything")
+            .because("every given rule is 0")
+            .hint("set at least one rule above 0, or remove all rules to keep every step"))
     }
 }
 

@@ -34,13 +34,9 @@ pub(super) fn kept_by_rules(
         keep_every(&mut kept, steps, interval);
     }
     if let Some(seconds) = rules.within_seconds.filter(|seconds| *seconds > 0) {
-        let reason = format!(
-            "within {}",
-            humantime::format_duration(std::time::Duration::from_secs(seconds))
-        );
-        let recent = steps
-            .iter()
-            .filter(|step| now.seconds_since(step.created) <= seconds);
+        let reason =
+            format!("within {}", humantime::format_duration(std::time::Duration::from_secs(seconds)));
+        let recent = steps.iter().filter(|step| now.seconds_since(step.created) <= seconds);
         recent.for_each(|step| kept.name(step.id, &reason));
     }
     let calendars = [
@@ -51,18 +47,12 @@ pub(super) fn kept_by_rules(
     for (word, count, length_seconds, offset_seconds) in calendars {
         if let Some(count) = count.filter(|count| *count > 0) {
             let bucket = |step: &StepFacts| {
-                step.created
-                    .seconds
-                    .saturating_add(offset_seconds)
-                    .div_euclid(length_seconds)
+                step.created.seconds.saturating_add(offset_seconds).div_euclid(length_seconds)
             };
             keep_buckets(&mut kept, steps, count, &format!("{word} {count}"), bucket);
         }
     }
-    rules
-        .best
-        .iter()
-        .for_each(|rule| keep_best(&mut kept, steps, rule));
+    rules.best.iter().for_each(|rule| keep_best(&mut kept, steps, rule));
     kept.reasons
 }
 
@@ -131,15 +121,8 @@ fn keep_buckets(
         }
     }
     // With fewer buckets than requested, none is too old.
-    let oldest = newest_counting
-        .keys()
-        .rev()
-        .nth(count as usize - 1)
-        .copied()
-        .unwrap_or(i64::MIN);
-    newest_counting
-        .range(oldest..)
-        .for_each(|(_, id)| kept.name(*id, reason));
+    let oldest = newest_counting.keys().rev().nth(count as usize - 1).copied().unwrap_or(i64::MIN);
+    newest_counting.range(oldest..).for_each(|(_, id)| kept.name(*id, reason));
     for (bucket, id) in newest.range(oldest..) {
         if newest_counting.get(bucket) != Some(id) {
             kept.name(*id, reason);
@@ -150,31 +133,16 @@ fn keep_buckets(
 /// Keeps the best `count` verified steps, the newer first among equal values, on any branch. A step that is not
 /// verified is kept if it would be among them.
 fn keep_best(kept: &mut Kept, steps: &[&StepFacts], rule: &BestRule) {
-    let value_of = |step: &StepFacts| {
-        step.metrics
-            .get(&rule.metric)
-            .copied()
-            .filter(|value| value.is_finite())
-    };
-    let mut ranked: Vec<(f64, &StepFacts)> = steps
-        .iter()
-        .filter_map(|step| Some((value_of(step)?, *step)))
-        .collect();
+    let value_of =
+        |step: &StepFacts| step.metrics.get(&rule.metric).copied().filter(|value| value.is_finite());
+    let mut ranked: Vec<(f64, &StepFacts)> =
+        steps.iter().filter_map(|step| Some((value_of(step)?, *step))).collect();
     ranked.sort_by(|(left_value, left), (right_value, right)| {
         let by_value = left_value.partial_cmp(right_value).unwrap_or(Ordering::Equal);
-        let best_first = if rule.prefer == Prefer::Lowest {
-            by_value
-        } else {
-            by_value.reverse()
-        };
+        let best_first = if rule.prefer == Prefer::Lowest { by_value } else { by_value.reverse() };
         best_first.then(right.id.cmp(&left.id))
     });
-    let reason = format!(
-        "best {} by {} ({})",
-        rule.count,
-        rule.metric,
-        rule.prefer.as_str()
-    );
+    let reason = format!("best {} by {} ({})", rule.count, rule.metric, rule.prefer.as_str());
     let mut places_left = rule.count;
     for (_, step) in ranked {
         if places_left == 0 {

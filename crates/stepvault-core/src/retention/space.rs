@@ -39,9 +39,8 @@ type Measure = fn(&Decision) -> u64;
 
 fn evict_within_limits(plans: &mut [RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>) {
     let evictable = |decision: &Decision| !decision.guarded && decision.bytes > 0;
-    let mut order = kept_locally(plans, evictable, |decision| {
-        (!decision.abandoned, decision.created, decision.id)
-    });
+    let mut order =
+        kept_locally(plans, evictable, |decision| (!decision.abandoned, decision.created, decision.id));
     let wanted_bytes = over_budget_bytes(plans, limits);
     let bytes: Measure = |decision| decision.bytes;
     evict(plans, &mut order, wanted_bytes, bytes, "over local.maximum-size");
@@ -82,15 +81,11 @@ fn give_up(
     uploads_below_bytes: u64,
 ) {
     let may_go = |decision: &Decision| decision.loss.is_some() && decision.reclaimable_bytes > 0;
-    let order = kept_locally(plans, may_go, |decision| {
-        (decision.loss, decision.created, decision.id)
-    });
+    let order = kept_locally(plans, may_go, |decision| (decision.loss, decision.created, decision.id));
     for (which, place) in order {
         let mut short = short_bytes(plans, limits, free_bytes, limits.free_space_low_bytes);
         if plans[which].decisions[place].loss == Some(Loss::Uploading) {
-            let free = free_bytes
-                .unwrap_or(u64::MAX)
-                .saturating_add(reclaimed_bytes(plans));
+            let free = free_bytes.unwrap_or(u64::MAX).saturating_add(reclaimed_bytes(plans));
             short = short.min(uploads_below_bytes.saturating_sub(free));
         }
         if short == 0 || plans[which].deletions_left == 0 {
@@ -123,12 +118,8 @@ fn kept_locally<K: Ord>(
 }
 
 fn over_budget_bytes(plans: &[RetentionPlan], limits: &LocalLimits) -> u64 {
-    let kept_bytes = plans
-        .iter()
-        .fold(0_u64, |sum, plan| sum.saturating_add(plan.kept_bytes));
-    limits
-        .maximum_bytes
-        .map_or(0, |most| kept_bytes.saturating_sub(most))
+    let kept_bytes = plans.iter().fold(0_u64, |sum, plan| sum.saturating_add(plan.kept_bytes));
+    limits.maximum_bytes.map_or(0, |most| kept_bytes.saturating_sub(most))
 }
 
 /// Returns the mark at which eviction ends.

@@ -41,10 +41,7 @@ pub fn demoted(history: &[Start], rule: DemotionRule) -> BTreeMap<StepId, String
         }
     }
     let reason = |nodes: BTreeMap<&NodeName, Vec<&Start>>| reason_to_demote(nodes.into_values(), rule);
-    by_step
-        .into_iter()
-        .filter_map(|(step, nodes)| Some((step, reason(nodes)?)))
-        .collect()
+    by_step.into_iter().filter_map(|(step, nodes)| Some((step, reason(nodes)?))).collect()
 }
 
 fn reason_to_demote<'a>(nodes: impl Iterator<Item = Vec<&'a Start>>, rule: DemotionRule) -> Option<String> {
@@ -59,15 +56,10 @@ fn reason_to_demote<'a>(nodes: impl Iterator<Item = Vec<&'a Start>>, rule: Demot
             .map(|start| (start, verdict(start, rule)))
             .filter(|(_, verdict)| *verdict != Verdict::Nothing)
             .collect();
-        if telling
-            .last()
-            .is_some_and(|(_, verdict)| *verdict == Verdict::RanWell)
-        {
+        if telling.last().is_some_and(|(_, verdict)| *verdict == Verdict::RanWell) {
             return None;
         }
-        let ran_well = telling
-            .iter()
-            .rposition(|(_, verdict)| *verdict == Verdict::RanWell);
+        let ran_well = telling.iter().rposition(|(_, verdict)| *verdict == Verdict::RanWell);
         let mut here: BTreeMap<Option<&str>, Vec<&Start>> = BTreeMap::new();
         for (start, _) in telling.split_off(ran_well.map_or(0, |position| position + 1)) {
             here.entry(start.launch.as_deref()).or_default().push(start);
@@ -121,10 +113,7 @@ mod tests {
     use super::super::tests::{ended, start, step};
     use super::*;
 
-    const RULE: DemotionRule = DemotionRule {
-        crashes: 3,
-        within_seconds: 300,
-    };
+    const RULE: DemotionRule = DemotionRule { crashes: 3, within_seconds: 300 };
 
     /// Starts on one node, each from step 10, with how long it lasted and how it ended.
     fn starts(node: &str, ends: &[(u64, Ending)]) -> Vec<Start> {
@@ -137,11 +126,7 @@ mod tests {
 
     #[test]
     fn a_step_that_the_trainer_never_survives_is_demoted_with_the_reasons() {
-        let mut ends = vec![
-            (20, Ending::Exited(1)),
-            (300, Ending::Exited(1)),
-            (3, Ending::Killed(11)),
-        ];
+        let mut ends = vec![(20, Ending::Exited(1)), (300, Ending::Exited(1)), (3, Ending::Killed(11))];
         assert_eq!(
             demoted(&starts("n", &ends), RULE),
             BTreeMap::from([(
@@ -154,10 +139,7 @@ mod tests {
         let never = DemotionRule { crashes: 0, ..RULE };
         assert!(demoted(&starts("n", &ends), never).is_empty());
         ends.push((301, Ending::Exited(1)));
-        assert!(
-            demoted(&starts("n", &ends), RULE).is_empty(),
-            "it ran well at last"
-        );
+        assert!(demoted(&starts("n", &ends), RULE).is_empty(), "it ran well at last");
         ends.extend([(1, Ending::Exited(1)), (1, Ending::Exited(1))]);
         assert!(demoted(&starts("n", &ends), RULE).is_empty(), "twice since then");
     }

@@ -26,10 +26,7 @@ pub struct StartHistory {
 impl StartHistory {
     /// Returns a history of the latest of these starts.
     pub fn of(starts: Vec<Start>) -> Self {
-        Self {
-            format: FORMAT,
-            starts: latest(starts),
-        }
+        Self { format: FORMAT, starts: latest(starts) }
     }
 }
 
@@ -102,9 +99,7 @@ fn latest(starts: Vec<Start>) -> Vec<Start> {
     });
     let mut kept = starts;
     kept.retain(|start| {
-        let surplus = left
-            .iter_mut()
-            .find(|(who, surplus)| *who == start.who && *surplus > 0);
+        let surplus = left.iter_mut().find(|(who, surplus)| *who == start.who && *surplus > 0);
         match surplus {
             Some((_, surplus)) => {
                 *surplus -= 1;
@@ -146,10 +141,7 @@ mod tests {
     fn the_latest_of_each_kind_are_kept() {
         let mut starts = vec![start("trainer", "n", 0, None)];
         for number in 0..MAXIMUM_STARTS + 3 {
-            starts.push(Start {
-                who: Who::Agent,
-                ..start(&format!("{number}"), "n", 0, None)
-            });
+            starts.push(Start { who: Who::Agent, ..start(&format!("{number}"), "n", 0, None) });
         }
         let kept = StartHistory::of(starts).starts;
         assert_eq!(kept.len(), MAXIMUM_STARTS + 1);
@@ -158,10 +150,7 @@ mod tests {
 
     #[test]
     fn what_two_places_remember_is_put_together() {
-        let old = vec![
-            start("a", "n", 1, None),
-            ended(start("b", "n", 2, None), 1, Ending::Exited(1)),
-        ];
+        let old = vec![start("a", "n", 1, None), ended(start("b", "n", 2, None), 1, Ending::Exited(1))];
         let new = vec![start("b", "n", 2, None), start("c", "n", 3, None)];
         let all = merged(old, new);
         let ids: Vec<&str> = all.iter().map(|start| start.id.as_str()).collect();

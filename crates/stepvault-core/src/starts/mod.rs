@@ -145,9 +145,7 @@ impl fmt::Display for Who {
 impl Start {
     /// Returns how it ended, in words.
     pub fn ending(&self) -> String {
-        self.end
-            .as_ref()
-            .map_or_else(|| "unknown".to_owned(), |end| end.how.to_string())
+        self.end.as_ref().map_or_else(|| "unknown".to_owned(), |end| end.how.to_string())
     }
 }
 

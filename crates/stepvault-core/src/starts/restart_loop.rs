@@ -106,19 +106,9 @@ mod tests {
     }
 
     fn look(history: &[Start], now: i64) -> Option<RestartLoop> {
-        let rule = RestartLoopRule {
-            starts: 3,
-            within_seconds: 600,
-        };
+        let rule = RestartLoopRule { starts: 3, within_seconds: 600 };
         let run = RunName::new("grpo").unwrap();
-        restart_loop(
-            history,
-            &run,
-            &node(),
-            Who::Trainer,
-            rule,
-            Timestamp::from_seconds(now),
-        )
+        restart_loop(history, &run, &node(), Who::Trainer, rule, Timestamp::from_seconds(now))
     }
 
     #[test]
@@ -142,11 +132,7 @@ mod tests {
     #[test]
     fn ordered_restarts_are_no_crashes() {
         let crash = |id, at| ended(start(id, "node-0", at, None), 2, Ending::Exited(1));
-        for ordered in [
-            Ending::stopped("SIGTERM, with exit 1"),
-            Ending::Killed(15),
-            Ending::Exited(143),
-        ] {
+        for ordered in [Ending::stopped("SIGTERM, with exit 1"), Ending::Killed(15), Ending::Exited(143)] {
             let mut history = vec![crash("a", 1000), crash("b", 1010)];
             history.push(ended(start("c", "node-0", 1020, None), 2, ordered));
             assert_eq!(look(&history, 1030), None, "{history:?}");

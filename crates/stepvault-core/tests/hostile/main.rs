@@ -76,9 +76,7 @@ fn seeds_are_read_and_some_changes_of_them_are_not() {
     assert_seeds_change(&urls::seeds()[..6], is_url);
     let is_ours = |bytes: &[u8]| {
         let keys = stepvault_core::keys::RunKeys::new("a/b".parse().unwrap());
-        let key = std::str::from_utf8(bytes)
-            .ok()
-            .and_then(|text| text.strip_prefix("a/b\n"));
+        let key = std::str::from_utf8(bytes).ok().and_then(|text| text.strip_prefix("a/b\n"));
         key.is_some_and(|key| keys.classify(key).is_some())
     };
     assert_seeds_change(&keys::seeds(), is_ours);

@@ -48,10 +48,7 @@ pub fn directory(place: &Place, facts: &DirectoryFacts) -> Finding {
             _ => failed.what.clone(),
         };
         let hint = failed.hint.as_deref();
-        return check.fail(
-            measured,
-            hint.unwrap_or("use a directory on a working local filesystem"),
-        );
+        return check.fail(measured, hint.unwrap_or("use a directory on a working local filesystem"));
     }
     if let Presence::Missing(above) = &facts.presence {
         let can = format!("it does not exist; it can be created in {above}");
@@ -87,28 +84,17 @@ mod tests {
     use stepvault_core::disk_facts::FailedAct;
 
     fn place(maker: Maker) -> Place {
-        Place {
-            role: "vault".to_owned(),
-            path: "/nvme/vault".to_owned(),
-            maker,
-        }
+        Place { role: "vault".to_owned(), path: "/nvme/vault".to_owned(), maker }
     }
 
     fn facts(presence: Presence) -> DirectoryFacts {
-        DirectoryFacts {
-            presence,
-            failed: None,
-            link_refused: None,
-        }
+        DirectoryFacts { presence, failed: None, link_refused: None }
     }
 
     #[test]
     fn all_that_worked_passes_and_no_links_are_worth_a_warning() {
         let found = directory(&place(Maker::Service), &facts(Presence::There));
-        assert_eq!(
-            (found.outcome, found.subject.as_str()),
-            (Outcome::Pass, "vault /nvme/vault")
-        );
+        assert_eq!((found.outcome, found.subject.as_str()), (Outcome::Pass, "vault /nvme/vault"));
         let mut without = facts(Presence::There);
         without.link_refused = Some("operation not supported".to_owned());
         let found = directory(&place(Maker::Service), &without);
@@ -127,15 +113,9 @@ mod tests {
         assert_eq!(outcome(Maker::Trainer), Outcome::Warn);
         let nobody = directory(&place(Maker::Nobody), &missing);
         assert_eq!(nobody.outcome, Outcome::Fail);
-        assert_eq!(
-            nobody.remedy.as_deref(),
-            Some("create it: mkdir -p '/nvme/vault'")
-        );
+        assert_eq!(nobody.remedy.as_deref(), Some("create it: mkdir -p '/nvme/vault'"));
         let file = directory(&place(Maker::Service), &facts(Presence::NotADirectory));
-        assert_eq!(
-            (file.outcome, file.measured.as_str()),
-            (Outcome::Fail, "it is not a directory")
-        );
+        assert_eq!((file.outcome, file.measured.as_str()), (Outcome::Fail, "it is not a directory"));
     }
 
     #[test]

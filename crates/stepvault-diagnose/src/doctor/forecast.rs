@@ -69,11 +69,7 @@ mod tests {
     fn step(number: u64, bytes: u64, at: i64) -> PastStep {
         PastStep {
             step: Some(number),
-            taken: Taken {
-                bytes,
-                files: bytes / 10,
-                directories: 2,
-            },
+            taken: Taken { bytes, files: bytes / 10, directories: 2 },
             written_at: Timestamp::from_seconds(at),
         }
     }
@@ -82,17 +78,9 @@ mod tests {
     fn the_newest_steps_say_how_large_the_next_one_is_and_when() {
         assert_eq!(Forecast::of(&[], "in the vault"), None);
         let one = Forecast::of(&[step(100, 50, 1000)], "in the vault").unwrap();
-        assert_eq!(
-            (one.taken.bytes, one.taken.files, one.interval_seconds),
-            (50, 5, None)
-        );
+        assert_eq!((one.taken.bytes, one.taken.files, one.interval_seconds), (50, 5, None));
         assert_eq!(one.source, "the one step in the vault");
-        let steps = [
-            step(400, 70, 2200),
-            step(100, 900, 1000),
-            step(200, 80, 1600),
-            step(300, 60, 1900),
-        ];
+        let steps = [step(400, 70, 2200), step(100, 900, 1000), step(200, 80, 1600), step(300, 60, 1900)];
         let forecast = Forecast::of(&steps, "in the vault").unwrap();
         assert_eq!(forecast.taken.bytes, 80, "the largest of the newest three");
         assert_eq!(forecast.interval_seconds, Some(300));

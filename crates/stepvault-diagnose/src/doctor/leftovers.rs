@@ -103,13 +103,7 @@ mod tests {
     use crate::doctor::Outcome;
 
     fn left(kind: LeftoverKind, path: &str, age_seconds: u64) -> Leftover {
-        Leftover {
-            kind,
-            path: path.to_owned(),
-            bytes: 3 << 30,
-            entries: 2,
-            age_seconds,
-        }
+        Leftover { kind, path: path.to_owned(), bytes: 3 << 30, entries: 2, age_seconds }
     }
 
     #[test]
@@ -125,37 +119,22 @@ mod tests {
         );
         assert_eq!(found.len(), 3);
         assert_eq!(found[0].outcome, Outcome::Pass, "young");
-        assert!(
-            found[0].measured.contains(r#""/run/it's.tmp""#),
-            "{}",
-            found[0].measured
-        );
+        assert!(found[0].measured.contains(r#""/run/it's.tmp""#), "{}", found[0].measured);
         assert_eq!(found[1].outcome, Outcome::Warn);
         assert_eq!(
             found[1].measured,
             "1 entry of incomplete steps, 3.0 GiB in total, the oldest 1day 1h old: /run/step_7"
         );
         assert!(found[1].remedy.as_ref().unwrap().ends_with("rm -r /run/step_7"));
-        assert!(
-            found[2]
-                .remedy
-                .as_ref()
-                .unwrap()
-                .starts_with("nothing to do: the next start of the agent")
-        );
+        assert!(found[2].remedy.as_ref().unwrap().starts_with("nothing to do: the next start of the agent"));
     }
 
     #[test]
     fn many_are_counted_and_some_named() {
-        let many: Vec<Leftover> = (0..5)
-            .map(|number| left(LeftoverKind::Temporary, &format!("/run/{number}.tmp"), 7200))
-            .collect();
+        let many: Vec<Leftover> =
+            (0..5).map(|number| left(LeftoverKind::Temporary, &format!("/run/{number}.tmp"), 7200)).collect();
         let found = leftovers("/run", &many);
-        assert!(
-            found[0]
-                .measured
-                .starts_with("5 entries with a temporary name, 15.0 GiB in total")
-        );
+        assert!(found[0].measured.starts_with("5 entries with a temporary name, 15.0 GiB in total"));
         assert!(found[0].measured.ends_with("/run/2.tmp and 2 more"));
     }
 }

@@ -35,10 +35,7 @@ impl LinkRule {
             Some(_) => LinkPolicy::ReflinkOrCopy,
             None => configured,
         };
-        Self {
-            policy,
-            overwritten_by,
-        }
+        Self { policy, overwritten_by }
     }
 
     /// Returns how files are sealed by this rule, where `facts` hold.
@@ -124,10 +121,7 @@ fn cost(forecast: Option<&Forecast>, rates: Option<&DiskRates>) -> String {
         return format!("{size} of each step are copied");
     };
     let seconds = seconds_for(forecast.taken.bytes, rates.write_bytes_per_second);
-    format!(
-        "{size} of each step are copied, which takes {}",
-        words::seconds(seconds)
-    )
+    format!("{size} of each step are copied, which takes {}", words::seconds(seconds))
 }
 
 #[cfg(test)]
@@ -138,17 +132,9 @@ mod tests {
 
     fn facts(hard_link: bool, reflink: bool) -> LinkFacts {
         let ability = |works: bool| {
-            if works {
-                LinkAbility::Works
-            } else {
-                LinkAbility::Refused("not supported".to_owned())
-            }
+            if works { LinkAbility::Works } else { LinkAbility::Refused("not supported".to_owned()) }
         };
-        LinkFacts {
-            hard_link: ability(hard_link),
-            reflink: ability(reflink),
-            foreign_owner: None,
-        }
+        LinkFacts { hard_link: ability(hard_link), reflink: ability(reflink), foreign_owner: None }
     }
 
     fn rule(configured: LinkPolicy) -> LinkRule {
@@ -166,15 +152,9 @@ mod tests {
         assert_eq!(outcomes(&facts(true, false), LinkPolicy::Auto), [Pass, Pass]);
         assert_eq!(outcomes(&facts(false, true), LinkPolicy::Auto), [Pass, Pass]);
         assert_eq!(outcomes(&facts(false, false), LinkPolicy::Auto), [Warn, Pass]);
-        assert_eq!(
-            outcomes(&facts(true, false), LinkPolicy::ReflinkOrCopy),
-            [Pass, Warn]
-        );
+        assert_eq!(outcomes(&facts(true, false), LinkPolicy::ReflinkOrCopy), [Pass, Warn]);
         assert_eq!(outcomes(&facts(true, false), LinkPolicy::Copy), [Pass, Pass]);
-        let foreign = LinkFacts {
-            foreign_owner: Some(1000),
-            ..facts(true, false)
-        };
+        let foreign = LinkFacts { foreign_owner: Some(1000), ..facts(true, false) };
         assert_eq!(outcomes(&foreign, LinkPolicy::Auto), [Warn, Pass]);
         let auto = rule(LinkPolicy::Auto);
         assert_eq!(auto.seal_method(&foreign), SealMethod::Copy);
@@ -185,14 +165,8 @@ mod tests {
     #[test]
     fn what_a_framework_overwrites_is_not_linked_and_that_is_said() {
         let of = |configured| LinkRule::new(configured, Some("areal".to_owned()));
-        assert_eq!(
-            of(LinkPolicy::Auto).seal_method(&facts(true, false)),
-            SealMethod::Copy
-        );
-        assert_eq!(
-            of(LinkPolicy::Auto).seal_method(&facts(true, true)),
-            SealMethod::Reflink
-        );
+        assert_eq!(of(LinkPolicy::Auto).seal_method(&facts(true, false)), SealMethod::Copy);
+        assert_eq!(of(LinkPolicy::Auto).seal_method(&facts(true, true)), SealMethod::Reflink);
         let found = links("a to b", &facts(true, false), &of(LinkPolicy::Auto), None, None);
         assert_eq!(found[0].measured, "work, but are not used");
         assert_eq!(found[1].outcome, Outcome::Warn);
@@ -208,11 +182,7 @@ mod tests {
     #[test]
     fn a_copy_is_said_with_its_cost() {
         let forecast = Forecast {
-            taken: Taken {
-                bytes: 10 << 30,
-                files: 1,
-                directories: 1,
-            },
+            taken: Taken { bytes: 10 << 30, files: 1, directories: 1 },
             interval_seconds: None,
             interval_steps: None,
             source: "x".to_owned(),
@@ -223,13 +193,8 @@ mod tests {
             read_bytes_per_second: 500_000_000,
             sync_seconds: 0.001,
         };
-        let found = links(
-            "a to b",
-            &facts(false, false),
-            &rule(LinkPolicy::Auto),
-            Some(&forecast),
-            Some(&rates),
-        );
+        let found =
+            links("a to b", &facts(false, false), &rule(LinkPolicy::Auto), Some(&forecast), Some(&rates));
         assert_eq!(
             found[0].measured,
             "not available (not supported): 10.0 GiB of each step are copied, which takes 21.5s"

@@ -76,13 +76,7 @@ impl Check {
     }
 
     fn finding(&self, outcome: Outcome, measured: String, remedy: Option<String>) -> Finding {
-        Finding {
-            check: self.name.to_owned(),
-            subject: self.subject.clone(),
-            outcome,
-            measured,
-            remedy,
-        }
+        Finding { check: self.name.to_owned(), subject: self.subject.clone(), outcome, measured, remedy }
     }
 }
 

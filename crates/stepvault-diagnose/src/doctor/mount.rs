@@ -11,11 +11,7 @@ pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
         return check.pass("the filesystem's type is unknown");
     };
     let words = facts.words();
-    let nature = if facts.read_only {
-        Nature::ReadOnly
-    } else {
-        facts.nature()
-    };
+    let nature = if facts.read_only { Nature::ReadOnly } else { facts.nature() };
     let (what, remedy) = match nature {
         Nature::ReadOnly => {
             let remedy = format!(
@@ -58,11 +54,8 @@ mod tests {
     use crate::doctor::directory::Maker;
 
     fn found(kind: &str, read_only: bool) -> Finding {
-        let place = Place {
-            role: "checkpoints".to_owned(),
-            path: "/mnt/run".to_owned(),
-            maker: Maker::Trainer,
-        };
+        let place =
+            Place { role: "checkpoints".to_owned(), path: "/mnt/run".to_owned(), maker: Maker::Trainer };
         let facts = MountFacts {
             kind: kind.to_owned(),
             source: "source".to_owned(),
@@ -97,10 +90,6 @@ mod tests {
         let found = found("ext4", true);
         assert_eq!(found.outcome, Outcome::Fail);
         assert_eq!(found.measured, "ext4, source on /mnt: mounted read-only");
-        assert!(
-            found
-                .remedy
-                .is_some_and(|remedy| remedy.contains("remount,rw '/mnt'"))
-        );
+        assert!(found.remedy.is_some_and(|remedy| remedy.contains("remount,rw '/mnt'")));
     }
 }

@@ -41,11 +41,8 @@ impl Firmware {
 
     /// `'Amazon EC2' 'p5.48xlarge'`
     fn words(&self) -> String {
-        let told: Vec<String> = [&self.vendor, &self.product]
-            .into_iter()
-            .flatten()
-            .map(|text| format!("'{text}'"))
-            .collect();
+        let told: Vec<String> =
+            [&self.vendor, &self.product].into_iter().flatten().map(|text| format!("'{text}'")).collect();
         if told.is_empty() {
             "its firmware gives no name".to_owned()
         } else {
@@ -121,10 +118,7 @@ mod tests {
 
     fn of(vendor: &str, product: &str) -> Firmware {
         let told = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Firmware {
-            vendor: told(vendor),
-            product: told(product),
-        }
+        Firmware { vendor: told(vendor), product: told(product) }
     }
 
     #[test]
@@ -173,10 +167,7 @@ mod tests {
         ] {
             let (found, finding) = notices(&of(vendor, product), &BOTH, false);
             assert_eq!(found, applies, "{vendor}");
-            assert_eq!(
-                (finding.outcome, finding.measured.as_str()),
-                (Outcome::Pass, measured)
-            );
+            assert_eq!((finding.outcome, finding.measured.as_str()), (Outcome::Pass, measured));
         }
     }
 
@@ -201,16 +192,10 @@ mod tests {
         for vendor in ["", "QEMU", "Supermicro"] {
             let (found, finding) = notices(&of(vendor, ""), &[NoticeSource::Ec2], true);
             assert_eq!((found, finding.outcome), (vec![NoticeSource::Ec2], Outcome::Pass));
-            assert!(
-                finding.measured.starts_with("agent.notices names EC2 ("),
-                "{finding:?}"
-            );
+            assert!(finding.measured.starts_with("agent.notices names EC2 ("), "{finding:?}");
         }
         let (found, finding) = notices(&of("", ""), &[], true);
         assert_eq!(found, []);
-        assert_eq!(
-            finding.measured,
-            "the agent polls no provider's notices (its firmware gives no name)"
-        );
+        assert_eq!(finding.measured, "the agent polls no provider's notices (its firmware gives no name)");
     }
 }

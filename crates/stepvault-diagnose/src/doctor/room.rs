@@ -90,11 +90,7 @@ pub fn room(subject: &str, limit: Limit, room: &Room, demand: Option<&Demand>) -
 }
 
 fn free_bytes(room: &Room) -> String {
-    format!(
-        "{} of {} free",
-        words::bytes(room.free_bytes),
-        words::bytes(room.total_bytes)
-    )
+    format!("{} of {} free", words::bytes(room.free_bytes), words::bytes(room.total_bytes))
 }
 
 /// Returns the finding on a directory for temporary files. Some frameworks that write to an object store's URL write a
@@ -204,10 +200,7 @@ mod tests {
     #[test]
     fn without_a_step_only_little_is_said() {
         assert_eq!(outcomes(&found(50 * GIB, None, None)), [Outcome::Pass]);
-        assert_eq!(
-            outcomes(&found(1, Some(10), None)),
-            [Outcome::Warn, Outcome::Warn]
-        );
+        assert_eq!(outcomes(&found(1, Some(10), None)), [Outcome::Warn, Outcome::Warn]);
         let full = found(0, Some(0), None);
         assert_eq!(outcomes(&full), [Outcome::Fail, Outcome::Fail]);
         assert_eq!(full[0].measured, "0 B of 100.0 GiB free");
@@ -215,18 +208,10 @@ mod tests {
 
     #[test]
     fn a_step_should_fit_among_the_temporary_files() {
-        let mut facts = Room {
-            free_bytes: 2 * GIB,
-            total_bytes: 4 * GIB,
-            free_inodes: None,
-            total_inodes: None,
-        };
+        let mut facts =
+            Room { free_bytes: 2 * GIB, total_bytes: 4 * GIB, free_inodes: None, total_inodes: None };
         let forecast = Forecast {
-            taken: Taken {
-                bytes: 125_000_000_000,
-                files: 1,
-                directories: 1,
-            },
+            taken: Taken { bytes: 125_000_000_000, files: 1, directories: 1 },
             interval_seconds: None,
             interval_steps: None,
             source: "x".to_owned(),
@@ -247,17 +232,9 @@ mod tests {
 
     #[test]
     fn a_quota_has_checks_of_its_own() {
-        let facts = Room {
-            free_bytes: 0,
-            total_bytes: GIB,
-            free_inodes: None,
-            total_inodes: None,
-        };
+        let facts = Room { free_bytes: 0, total_bytes: GIB, free_inodes: None, total_inodes: None };
         let found = room("/nvme", Limit::Quota, &facts, None);
-        assert_eq!(
-            (found[0].check.as_str(), found[0].outcome),
-            ("quota bytes", Outcome::Fail)
-        );
+        assert_eq!((found[0].check.as_str(), found[0].outcome), ("quota bytes", Outcome::Fail));
         assert!(found[0].remedy.as_ref().unwrap().contains("quota raised"));
     }
 }

@@ -67,10 +67,8 @@ fn sync(subject: &str, seconds: f64) -> Finding {
 
 /// Returns the finding if nothing could be measured, and why.
 pub fn not_measured(subject: &str, why: &str) -> Finding {
-    Check::new("write rate", subject).warn(
-        format!("not measured: {why}"),
-        "first fix the problem that prevented the measurement",
-    )
+    Check::new("write rate", subject)
+        .warn(format!("not measured: {why}"), "first fix the problem that prevented the measurement")
 }
 
 #[cfg(test)]
@@ -88,11 +86,7 @@ mod tests {
             sync_seconds: 0.25,
         };
         let forecast = Forecast {
-            taken: Taken {
-                bytes: 12 << 30,
-                files: 8,
-                directories: 1,
-            },
+            taken: Taken { bytes: 12 << 30, files: 8, directories: 1 },
             interval_seconds: None,
             interval_steps: None,
             source: "x".to_owned(),

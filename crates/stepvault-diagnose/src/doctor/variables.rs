@@ -41,10 +41,9 @@ impl Value {
                 " where the trainer is started, or remove it from doctor.required-environment",
             ),
             Self::Empty => ("it is set but empty".to_owned(), " where the trainer is started"),
-            Self::Address(text) => (
-                format!("it is the URL {text}, not a directory"),
-                ", and let stepvault upload from there",
-            ),
+            Self::Address(text) => {
+                (format!("it is the URL {text}, not a directory"), ", and let stepvault upload from there")
+            }
             Self::Path(path) => return Ok(path),
         };
         Err(Check::new(CHECK, name).fail(measured, format!("export {name}=/a/directory{remedy}")))
@@ -61,11 +60,7 @@ pub fn no_answer(name: &str, path: &str, waited_seconds: u64) -> Finding {
 
 /// Returns the finding on the directory `path` that a variable contains.
 pub fn with_path(name: &str, path: &str, facts: &DirectoryFacts) -> Finding {
-    let place = Place {
-        role: name.to_owned(),
-        path: path.to_owned(),
-        maker: Maker::Nobody,
-    };
+    let place = Place { role: name.to_owned(), path: path.to_owned(), maker: Maker::Nobody };
     let found = directory(&place, facts);
     let finding = Finding {
         check: CHECK.to_owned(),
@@ -93,25 +88,15 @@ mod tests {
         let found = |text| Value::of(text).path("OUTPUT_PATH").unwrap_err().measured;
         assert_eq!(found(None), "it is not set");
         assert_eq!(found(Some(" ")), "it is set but empty");
-        assert_eq!(
-            found(Some("gs://bucket/x")),
-            "it is the URL gs://bucket/x, not a directory"
-        );
+        assert_eq!(found(Some("gs://bucket/x")), "it is the URL gs://bucket/x, not a directory");
         assert_eq!(Value::of(Some("/data")).path("OUTPUT_PATH"), Ok("/data"));
     }
 
     #[test]
     fn what_is_tried_in_it_counts() {
-        let mut facts = DirectoryFacts {
-            presence: Presence::There,
-            failed: None,
-            link_refused: None,
-        };
+        let mut facts = DirectoryFacts { presence: Presence::There, failed: None, link_refused: None };
         let found = with_path("OUTPUT_PATH", "/data", &facts);
-        assert_eq!(
-            (found.outcome, found.subject.as_str()),
-            (Outcome::Pass, "OUTPUT_PATH")
-        );
+        assert_eq!((found.outcome, found.subject.as_str()), (Outcome::Pass, "OUTPUT_PATH"));
         let found = with_path("OUTPUT_PATH", "data", &facts);
         assert_eq!(found.outcome, Outcome::Warn);
         facts.presence = Presence::Missing("/".to_owned());

@@ -66,10 +66,7 @@ impl ShuffleBuffer {
 
     /// Returns the same buffer with [`Self::SMALLER_SAMPLES`]; `None` if it is not larger than that.
     pub fn smaller(&self) -> Option<Self> {
-        (self.samples > Self::SMALLER_SAMPLES).then_some(Self {
-            samples: Self::SMALLER_SAMPLES,
-            ..*self
-        })
+        (self.samples > Self::SMALLER_SAMPLES).then_some(Self { samples: Self::SMALLER_SAMPLES, ..*self })
     }
 }
 
@@ -81,11 +78,7 @@ mod tests {
 
     #[test]
     fn the_buffer_that_filled_a_disk() {
-        let buffer = ShuffleBuffer {
-            samples: 250_000,
-            sample_bytes: 500_000,
-            overhead: TENSORFLOW,
-        };
+        let buffer = ShuffleBuffer { samples: 250_000, sample_bytes: 500_000, overhead: TENSORFLOW };
         assert_eq!(buffer.payload_bytes().unwrap(), 125_000_000_000);
         assert_eq!(buffer.bytes().unwrap(), 187_500_000_000);
         let smaller = buffer.smaller().unwrap();
@@ -99,17 +92,7 @@ mod tests {
         for (text, thousandths) in [("1", 1000), ("1.5", 1500), ("1.25", 1250), ("1000", 1_000_000)] {
             assert_eq!(text.parse::<Overhead>().unwrap(), Overhead { thousandths });
         }
-        for wrong in [
-            "",
-            "0.9",
-            "1.2345",
-            "x",
-            "-1",
-            "1.",
-            "1e3",
-            "1001",
-            "99999999999999999999",
-        ] {
+        for wrong in ["", "0.9", "1.2345", "x", "-1", "1.", "1e3", "1001", "99999999999999999999"] {
             assert_eq!(
                 wrong.parse::<Overhead>().unwrap_err().to_string(),
                 format!("not a factor: {wrong:?}")
@@ -119,11 +102,7 @@ mod tests {
 
     #[test]
     fn too_large_a_buffer_is_wrong_use() {
-        let buffer = ShuffleBuffer {
-            samples: u64::MAX,
-            sample_bytes: 1,
-            overhead: TENSORFLOW,
-        };
+        let buffer = ShuffleBuffer { samples: u64::MAX, sample_bytes: 1, overhead: TENSORFLOW };
         assert_eq!(buffer.bytes().unwrap_err().kind(), ErrorKind::Usage);
     }
 }

@@ -46,12 +46,7 @@ impl Payload {
     /// # Errors
     /// [`ErrorKind::Usage`] if the number is too large.
     pub fn total_bytes(&self) -> Result<u64> {
-        total([
-            self.weights_bytes,
-            self.master_bytes,
-            self.optimizer_bytes,
-            self.extra_bytes,
-        ])
+        total([self.weights_bytes, self.master_bytes, self.optimizer_bytes, self.extra_bytes])
     }
 }
 
@@ -66,11 +61,9 @@ impl Model {
     /// [`ErrorKind::Usage`] if the numbers contradict each other.
     pub fn check(&self) -> Result<()> {
         let fault = |why: String, hint: &'static str| {
-            Err(
-                Error::new(ErrorKind::Usage, "the numbers describe no possible model")
-                    .because(why)
-                    .hint(hint),
-            )
+            Err(Error::new(ErrorKind::Usage, "the numbers describe no possible model")
+                .because(why)
+                .hint(hint))
         };
         if self.tensors > self.parameters {
             return fault(
@@ -93,10 +86,7 @@ impl Model {
         }
         if self.adamw_parameters > self.parameters {
             return fault(
-                format!(
-                    "{} of {} parameters are AdamW's",
-                    self.adamw_parameters, self.parameters
-                ),
+                format!("{} of {} parameters are AdamW's", self.adamw_parameters, self.parameters),
                 "set --adamw-params to the number of --params that AdamW updates",
             );
         }
@@ -133,8 +123,7 @@ impl Model {
     }
 
     pub(super) fn optimizer_states(&self) -> Result<Vec<Tensors>> {
-        self.optimizer
-            .states(self.parameters, self.tensors, self.adamw_parameters)
+        self.optimizer.states(self.parameters, self.tensors, self.adamw_parameters)
     }
 
     /// Returns the optimizer's state for each parameter, including its copy of the weights.
@@ -151,12 +140,7 @@ impl Model {
     /// Returns the number of tensors in the optimizer's file, including its steps.
     pub(super) fn state_count(&self) -> Result<u64> {
         let states = self.state_tensors()?;
-        total(
-            states
-                .iter()
-                .chain([&self.step_tensors()?])
-                .map(|state| state.count),
-        )
+        total(states.iter().chain([&self.step_tensors()?]).map(|state| state.count))
     }
 
     /// Returns whether the optimizer has a state; plain SGD has only settings.
@@ -197,14 +181,8 @@ mod tests {
                 (|model| model.tensors = 31_000_000_000) as fn(&mut Model),
                 "30000000000 parameters are in 31000000000 tensors",
             ),
-            (
-                |model| model.tensors = 0,
-                "30000000000 parameters are in no tensor",
-            ),
-            (
-                |model| model.adamw_parameters = 1,
-                "adamw-fp32 leaves no parameters to AdamW",
-            ),
+            (|model| model.tensors = 0, "30000000000 parameters are in no tensor"),
+            (|model| model.adamw_parameters = 1, "adamw-fp32 leaves no parameters to AdamW"),
             (
                 |model| {
                     model.optimizer = Optimizer::Muon(Dtype::Fp32);
@@ -217,10 +195,7 @@ mod tests {
             change(&mut model);
             let error = model.payload().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);
-            assert_eq!(
-                error.to_string(),
-                format!("the numbers describe no possible model: {why}")
-            );
+            assert_eq!(error.to_string(), format!("the numbers describe no possible model: {why}"));
         }
     }
 }

@@ -58,11 +58,7 @@ mod tests {
         ];
         assert_eq!(
             refused.map(|result| result.unwrap_err().to_string()),
-            [
-                "not a dtype: \"float32\"",
-                "not a layout: \"pickle\"",
-                "not a sharding: \"zero\"",
-            ]
+            ["not a dtype: \"float32\"", "not a layout: \"pickle\"", "not a sharding: \"zero\"",]
         );
     }
 }

@@ -149,11 +149,9 @@ impl FromStr for Optimizer {
         }
         let fault = || {
             let names = Self::NAMES.map(|(name, _)| name).join(", ");
-            Error::new(ErrorKind::Usage, "not an optimizer")
-                .on(format!("{text:?}"))
-                .hint(format!(
-                    "write one of {names}; those that keep full moments accept a dtype: adamw-bf16"
-                ))
+            Error::new(ErrorKind::Usage, "not an optimizer").on(format!("{text:?}")).hint(format!(
+                "write one of {names}; those that keep full moments accept a dtype: adamw-bf16"
+            ))
         };
         let (name, dtype) = text.rsplit_once('-').ok_or_else(fault)?;
         let dtype = Dtype::from_name(dtype).map_err(|_| fault())?;
@@ -206,14 +204,7 @@ mod tests {
             let optimizer: Optimizer = name.parse().unwrap();
             assert_eq!(optimizer.to_string().parse::<Optimizer>().unwrap(), optimizer);
         }
-        for wrong in [
-            "adam8",
-            "sgd-fp32",
-            "adafactor-bf16",
-            "adamw-",
-            "none-fp32",
-            "adamw-8bit-fp32",
-        ] {
+        for wrong in ["adam8", "sgd-fp32", "adafactor-bf16", "adamw-", "none-fp32", "adamw-8bit-fp32"] {
             let error = wrong.parse::<Optimizer>().unwrap_err();
             assert_eq!(error.to_string(), format!("not an optimizer: {wrong:?}"));
             assert!(error.hint_text().unwrap().contains("adamw-bf16"));

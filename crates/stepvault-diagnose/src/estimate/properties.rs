@@ -19,29 +19,17 @@ fn models() -> impl Strategy<Value = Model> {
     let dtypes = values::<Dtype>();
     let master = prop::option::of(Just(Dtype::Fp32));
     let sizes = prop_oneof![0..100_000_u64, any::<u64>()];
-    (
-        sizes,
-        any::<u64>(),
-        dtypes,
-        master,
-        optimizers,
-        prop_oneof![Just(0), any::<u64>()],
+    (sizes, any::<u64>(), dtypes, master, optimizers, prop_oneof![Just(0), any::<u64>()]).prop_map(
+        |(parameters, tensors, weights, master, optimizer, extra_bytes)| Model {
+            parameters,
+            tensors: if parameters == 0 { 0 } else { 1 + tensors % parameters.min(5_000) },
+            weights,
+            master,
+            optimizer,
+            adamw_parameters: 0,
+            extra_bytes,
+        },
     )
-        .prop_map(
-            |(parameters, tensors, weights, master, optimizer, extra_bytes)| Model {
-                parameters,
-                tensors: if parameters == 0 {
-                    0
-                } else {
-                    1 + tensors % parameters.min(5_000)
-                },
-                weights,
-                master,
-                optimizer,
-                adamw_parameters: 0,
-                extra_bytes,
-            },
-        )
 }
 
 fn values<T: Named + std::fmt::Debug>() -> impl Strategy<Value = T> {

@@ -17,11 +17,8 @@ pub enum Sharding {
 
 impl Named for Sharding {
     const WHAT: &'static str = "a sharding";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("sharded", Self::Sharded),
-        ("replicated", Self::Replicated),
-        ("rank-zero", Self::RankZero),
-    ];
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("sharded", Self::Sharded), ("replicated", Self::Replicated), ("rank-zero", Self::RankZero)];
 }
 
 /// The processes of a run.
@@ -38,11 +35,9 @@ impl Ranks {
     /// [`ErrorKind::Usage`] if there is no node or no rank, or a number is too large.
     pub fn new(nodes: u64, of_each_node: u64) -> Result<Self> {
         if nodes == 0 || of_each_node == 0 {
-            return Err(
-                Error::new(ErrorKind::Usage, "at least one rank must write a step")
-                    .because(format!("{nodes} nodes of {of_each_node} ranks were given"))
-                    .hint("set --nodes and --ranks-per-node to at least 1"),
-            );
+            return Err(Error::new(ErrorKind::Usage, "at least one rank must write a step")
+                .because(format!("{nodes} nodes of {of_each_node} ranks were given"))
+                .hint("set --nodes and --ranks-per-node to at least 1"));
         }
         times(nodes, of_each_node)?;
         Ok(Self { nodes, of_each_node })

@@ -33,9 +33,7 @@ impl Saves {
     pub fn new(steps: u64, every_steps: u64, seconds_between: Option<u64>) -> Result<Self> {
         let count = steps.checked_div(every_steps).unwrap_or_default();
         let fault = |why: String, hint: String| {
-            Err(Error::new(ErrorKind::Usage, "cannot simulate the run")
-                .because(why)
-                .hint(hint))
+            Err(Error::new(ErrorKind::Usage, "cannot simulate the run").because(why).hint(hint))
         };
         if count == 0 {
             return fault(
@@ -52,11 +50,7 @@ impl Saves {
         }
         // The largest number must be a valid step.
         Step::new(times(count, every_steps)?)?;
-        Ok(Self {
-            count,
-            every_steps,
-            seconds_between: seconds_between.unwrap_or_default(),
-        })
+        Ok(Self { count, every_steps, seconds_between: seconds_between.unwrap_or_default() })
     }
 
     /// Returns the number of saves.
@@ -118,28 +112,13 @@ pub fn held(saves: Saves, step_bytes: u64, tier: TierRules<'_>) -> Result<Vec<u6
             abandoned: false,
         });
     }
-    let view = TierView {
-        tier: tier.tier.clone(),
-        steps,
-        unreadable: Vec::new(),
-        now,
-        free_bytes: None,
-    };
-    let guards = Guards {
-        required_remotes: elsewhere.durable_on,
-        maximum_deletions: None,
-    };
+    let view = TierView { tier: tier.tier.clone(), steps, unreadable: Vec::new(), now, free_bytes: None };
+    let guards = Guards { required_remotes: elsewhere.durable_on, maximum_deletions: None };
     // The free space of the disk is unknown: only the byte budget counts.
-    let limits = LocalLimits {
-        maximum_bytes: tier.limits.maximum_bytes,
-        ..LocalLimits::default()
-    };
+    let limits = LocalLimits { maximum_bytes: tier.limits.maximum_bytes, ..LocalLimits::default() };
     let plan = plan(&view, tier.rules, &limits, &guards)?;
     let kept = (0..).zip(&plan.decisions);
-    Ok(kept
-        .filter(|(_, decision)| decision.verdict == Verdict::Keep)
-        .map(|(position, _)| position)
-        .collect())
+    Ok(kept.filter(|(_, decision)| decision.verdict == Verdict::Keep).map(|(position, _)| position).collect())
 }
 
 /// Returns metrics by which the oldest steps are the best.
@@ -150,9 +129,7 @@ fn worst_metrics(rules: &KeepRules, position: u64) -> BTreeMap<String, f64> {
         Prefer::Highest => -(position as f64),
     };
     let ranked = rules.best.iter();
-    ranked
-        .map(|rule| (rule.metric.clone(), value(rule.prefer)))
-        .collect()
+    ranked.map(|rule| (rule.metric.clone(), value(rule.prefer))).collect()
 }
 
 #[cfg(test)]
@@ -161,12 +138,7 @@ mod tests {
     use stepvault_core::retention::BestRule;
 
     fn held_by(rules: &KeepRules, saves: Saves, has_remote: bool) -> Vec<u64> {
-        let tier = TierRules {
-            tier: &Tier::Local,
-            rules,
-            limits: LocalLimits::default(),
-            has_remote,
-        };
+        let tier = TierRules { tier: &Tier::Local, rules, limits: LocalLimits::default(), has_remote };
         held(saves, 10, tier).unwrap()
     }
 
@@ -174,30 +146,17 @@ mod tests {
     fn each_rule_keeps_what_it_keeps_in_a_run() {
         let saves = Saves::new(1000, 100, Some(3600)).unwrap();
         assert_eq!(saves.count(), 10);
-        let last = KeepRules {
-            last: Some(2),
-            ..KeepRules::default()
-        };
+        let last = KeepRules { last: Some(2), ..KeepRules::default() };
         assert_eq!(held_by(&last, saves, true), [8, 9]);
         // Without a remote each is the last copy.
         assert_eq!(held_by(&last, saves, false).len(), 10);
         assert_eq!(held_by(&KeepRules::default(), saves, true).len(), 10);
-        let every = KeepRules {
-            every_steps: Some(400),
-            ..last.clone()
-        };
+        let every = KeepRules { every_steps: Some(400), ..last.clone() };
         assert_eq!(held_by(&every, saves, true), [3, 7, 8, 9]);
-        let within = KeepRules {
-            within_seconds: Some(2 * 3600),
-            ..KeepRules::default()
-        };
+        let within = KeepRules { within_seconds: Some(2 * 3600), ..KeepRules::default() };
         assert_eq!(held_by(&within, saves, true), [7, 8, 9]);
         let best = KeepRules {
-            best: vec![BestRule {
-                metric: "loss".to_owned(),
-                count: 2,
-                prefer: Prefer::Lowest,
-            }],
+            best: vec![BestRule { metric: "loss".to_owned(), count: 2, prefer: Prefer::Lowest }],
             ..last
         };
         assert_eq!(held_by(&best, saves, true), [0, 1, 8, 9]);
@@ -205,17 +164,11 @@ mod tests {
 
     #[test]
     fn a_budget_is_kept() {
-        let rules = KeepRules {
-            last: Some(8),
-            ..KeepRules::default()
-        };
+        let rules = KeepRules { last: Some(8), ..KeepRules::default() };
         let tier = TierRules {
             tier: &Tier::Local,
             rules: &rules,
-            limits: LocalLimits {
-                maximum_bytes: Some(35),
-                ..LocalLimits::default()
-            },
+            limits: LocalLimits { maximum_bytes: Some(35), ..LocalLimits::default() },
             has_remote: true,
         };
         let saves = Saves::new(10, 1, None).unwrap();
@@ -228,16 +181,8 @@ mod tests {
     fn runs_that_cannot_be_played_are_refused() {
         for (steps, every, why) in [
             (10, 0, "no step is saved: the run has 10 steps and saves every 0"),
-            (
-                10,
-                11,
-                "no step is saved: the run has 10 steps and saves every 11",
-            ),
-            (
-                100_001,
-                1,
-                "it saves 100001 times, and at most 100000 saves can be simulated",
-            ),
+            (10, 11, "no step is saved: the run has 10 steps and saves every 11"),
+            (100_001, 1, "it saves 100001 times, and at most 100000 saves can be simulated"),
         ] {
             let error = Saves::new(steps, every, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);

@@ -117,11 +117,7 @@ pub fn saving(
     through_temporary: bool,
 ) -> Result<Saving> {
     let trainer_steps = trainer_steps.min(saves_before);
-    let vault_positions = if copy == VaultCopy::None {
-        &[]
-    } else {
-        vault_positions
-    };
+    let vault_positions = if copy == VaultCopy::None { &[] } else { vault_positions };
     let vault_steps = vault_positions.len() as u64;
     let first_of_trainer = saves_before.saturating_sub(trainer_steps);
     let is_in_both = |position: &&u64| **position >= first_of_trainer;
@@ -137,10 +133,8 @@ pub fn saving(
     let temporary_bytes = if through_temporary { step.bytes } else { 0 };
     let peak_bytes = total([old_bytes, step.bytes, vault_copy_bytes, temporary_bytes])?;
     let in_trainer = times(step.inodes()?, plus(trainer_steps, 1)?)?;
-    let in_vault = times(
-        step.vault_inodes(copy, remotes)?,
-        plus(vault_steps, u64::from(copy != VaultCopy::None))?,
-    )?;
+    let in_vault =
+        times(step.vault_inodes(copy, remotes)?, plus(vault_steps, u64::from(copy != VaultCopy::None))?)?;
     let outlived = match copy {
         VaultCopy::HardLink => times(step.files, alone_in_vault)?,
         VaultCopy::None | VaultCopy::Reflink | VaultCopy::Copy => 0,
@@ -165,11 +159,7 @@ mod tests {
 
     use super::*;
 
-    const STEP: StepSize = StepSize {
-        bytes: 100,
-        files: 8,
-        directories: 2,
-    };
+    const STEP: StepSize = StepSize { bytes: 100, files: 8, directories: 2 };
 
     fn peak(vault: &[u64], trainer: u64, copy: VaultCopy, through_temporary: bool) -> (u64, u64) {
         let saving = saving(STEP, 10, vault, trainer, copy, 1, through_temporary).unwrap();
@@ -183,50 +173,28 @@ mod tests {
         // A step in the vault: two directories, four inodes of its own, one remote.
         let sealed = 7;
         assert_eq!(peak(&vault, 2, VaultCopy::None, false), (300, 30));
-        assert_eq!(
-            peak(&vault, 2, VaultCopy::HardLink, false),
-            (500, 30 + 5 * sealed + 2 * 8)
-        );
-        assert_eq!(
-            peak(&vault, 2, VaultCopy::Reflink, false),
-            (500, 30 + 5 * (sealed + 8))
-        );
-        assert_eq!(
-            peak(&vault, 2, VaultCopy::Copy, false),
-            (800, 30 + 5 * (sealed + 8))
-        );
-        assert_eq!(
-            peak(&vault, 2, VaultCopy::Copy, true),
-            (900, 38 + 5 * (sealed + 8))
-        );
+        assert_eq!(peak(&vault, 2, VaultCopy::HardLink, false), (500, 30 + 5 * sealed + 2 * 8));
+        assert_eq!(peak(&vault, 2, VaultCopy::Reflink, false), (500, 30 + 5 * (sealed + 8)));
+        assert_eq!(peak(&vault, 2, VaultCopy::Copy, false), (800, 30 + 5 * (sealed + 8)));
+        assert_eq!(peak(&vault, 2, VaultCopy::Copy, true), (900, 38 + 5 * (sealed + 8)));
     }
 
     #[test]
     fn a_first_save_has_no_older_step() {
         let saving = saving(STEP, 0, &[], 3, VaultCopy::HardLink, 0, false).unwrap();
-        assert_eq!(
-            (saving.trainer_steps, saving.old_bytes, saving.peak_bytes),
-            (0, 0, 100)
-        );
+        assert_eq!((saving.trainer_steps, saving.old_bytes, saving.peak_bytes), (0, 0, 100));
     }
 
     #[test]
     fn a_step_that_is_a_file_lies_in_a_directory_of_the_vault() {
-        let step = StepSize {
-            bytes: 5,
-            files: 1,
-            directories: 0,
-        };
+        let step = StepSize { bytes: 5, files: 1, directories: 0 };
         let saving = saving(step, 0, &[], 0, VaultCopy::HardLink, 0, false).unwrap();
         assert_eq!(saving.peak_inodes, 1 + 1 + 4);
     }
 
     #[test]
     fn too_much_is_wrong_use() {
-        let step = StepSize {
-            bytes: u64::MAX,
-            ..STEP
-        };
+        let step = StepSize { bytes: u64::MAX, ..STEP };
         let error = saving(step, 1, &[0], 1, VaultCopy::Copy, 0, false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }

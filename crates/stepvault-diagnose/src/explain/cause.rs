@@ -252,11 +252,7 @@ impl Cause {
                  its final name.",
             ),
         };
-        CauseText {
-            name,
-            explanation,
-            remedy,
-        }
+        CauseText { name, explanation, remedy }
     }
 
     /// Returns whether this is a cause of failed writes.
@@ -270,10 +266,7 @@ impl Cause {
 
     /// Returns whether this is a cause of failed writes for lack of space or inodes.
     pub(super) fn is_of_space(self) -> bool {
-        matches!(
-            self,
-            Self::DiskFull | Self::InodesFull | Self::TemporaryDirectoryFull
-        )
+        matches!(self, Self::DiskFull | Self::InodesFull | Self::TemporaryDirectoryFull)
     }
 }
 
@@ -295,10 +288,7 @@ mod tests {
         assert_eq!(names.len(), Cause::ALL.len());
         for cause in Cause::ALL {
             let name = cause.name();
-            assert!(
-                name.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase()),
-                "{name}"
-            );
+            assert!(name.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase()), "{name}");
             for text in [cause.explanation(), cause.remedy()] {
                 assert!(text.ends_with('.') && !text.contains("  "), "{name}: {text}");
             }

@@ -61,12 +61,7 @@ pub struct Evidence {
 
 impl LogPosition {
     /// The position of evidence that is in no log.
-    const NONE: Self = Self {
-        file: None,
-        line: None,
-        offset_bytes: None,
-        times: 1,
-    };
+    const NONE: Self = Self { file: None, line: None, offset_bytes: None, times: 1 };
 }
 
 impl Evidence {

@@ -86,11 +86,8 @@ fn from_room(facts: &DirectoryCondition, room: Room, needs: Taken) -> Vec<Eviden
         DirectoryRole::SharedMemory => (Cause::SharedMemoryFull, Cause::SharedMemoryFull),
     };
     let mut found = Vec::new();
-    let free = format!(
-        "{path}: {} of {} free",
-        words::bytes(room.free_bytes),
-        words::bytes(room.total_bytes)
-    );
+    let free =
+        format!("{path}: {} of {} free", words::bytes(room.free_bytes), words::bytes(room.total_bytes));
     // A pseudo filesystem has no bytes at all.
     if room.total_bytes > 0 && room.free_bytes < NO_BYTES.min(room.total_bytes / 10) {
         found.push(Evidence::now(bytes, 60, free));
@@ -125,10 +122,7 @@ pub fn from_starts(
     let mut found = Vec::new();
     let mut last: Vec<&Start> = Vec::new();
     for start in history.iter().rev() {
-        if !last
-            .iter()
-            .any(|other| other.node == start.node && other.who == start.who)
-        {
+        if !last.iter().any(|other| other.node == start.node && other.who == start.who) {
             last.push(start);
         }
     }
@@ -142,10 +136,7 @@ pub fn from_starts(
         let ended = from_end(start, scanner, runs(start));
         found.extend(ended.into_iter().map(|piece| piece.earlier(recency)));
     }
-    let ahead = history
-        .iter()
-        .map(|start| start.started_at.seconds_since(now))
-        .max();
+    let ahead = history.iter().map(|start| start.started_at.seconds_since(now)).max();
     found.extend(ahead.filter(|ahead| *ahead > AHEAD_SECONDS).map(|ahead| {
         let text = format!("the record of a start is {ahead} s ahead of this machine's clock");
         Evidence::now(Cause::ClockWrong, 40, text)
@@ -254,12 +245,8 @@ mod tests {
         Start { end, ..start }
     }
 
-    const ROOM: Room = Room {
-        free_bytes: 10 << 30,
-        total_bytes: 100 << 30,
-        free_inodes: None,
-        total_inodes: None,
-    };
+    const ROOM: Room =
+        Room { free_bytes: 10 << 30, total_bytes: 100 << 30, free_inodes: None, total_inodes: None };
 
     fn place(role: DirectoryRole, room: Room) -> DirectoryCondition {
         DirectoryCondition {
@@ -273,11 +260,7 @@ mod tests {
     }
 
     fn told(facts: &DirectoryCondition) -> Vec<(Cause, String)> {
-        let needs = Taken {
-            bytes: 1 << 30,
-            files: 19,
-            directories: 1,
-        };
+        let needs = Taken { bytes: 1 << 30, files: 19, directories: 1 };
         let found = from_place(facts, needs);
         found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
     }
@@ -299,14 +282,8 @@ mod tests {
 
     #[test]
     fn bytes_and_inodes_are_told_apart_on_each_disk() {
-        let full = Room {
-            free_bytes: 4096,
-            ..ROOM
-        };
-        let no_inodes = Room {
-            free_inodes: Some(0),
-            ..ROOM
-        };
+        let full = Room { free_bytes: 4096, ..ROOM };
+        let no_inodes = Room { free_inodes: Some(0), ..ROOM };
         assert_eq!(
             told(&place(DirectoryRole::Checkpoints, full)),
             only(Cause::DiskFull, "/out: 4.0 KiB of 100.0 GiB free")
@@ -316,20 +293,10 @@ mod tests {
             only(Cause::InodesFull, "/out: 0 inodes free")
         );
         for room in [full, no_inodes] {
-            assert_eq!(
-                told(&place(DirectoryRole::Temporary, room))[0].0,
-                Cause::TemporaryDirectoryFull
-            );
-            assert_eq!(
-                told(&place(DirectoryRole::SharedMemory, room))[0].0,
-                Cause::SharedMemoryFull
-            );
+            assert_eq!(told(&place(DirectoryRole::Temporary, room))[0].0, Cause::TemporaryDirectoryFull);
+            assert_eq!(told(&place(DirectoryRole::SharedMemory, room))[0].0, Cause::SharedMemoryFull);
         }
-        let tight = Room {
-            free_bytes: 1 << 29,
-            free_inodes: Some(10),
-            ..ROOM
-        };
+        let tight = Room { free_bytes: 1 << 29, free_inodes: Some(10), ..ROOM };
         assert_eq!(
             told(&place(DirectoryRole::Checkpoints, tight)),
             [
@@ -337,37 +304,21 @@ mod tests {
                     Cause::DiskFull,
                     "/out: 512.0 MiB of 100.0 GiB free; the largest step needs 1.0 GiB".to_owned()
                 ),
-                (
-                    Cause::InodesFull,
-                    "/out: 10 inodes free; the largest step needs 20".to_owned()
-                ),
+                (Cause::InodesFull, "/out: 10 inodes free; the largest step needs 20".to_owned()),
             ]
         );
-        assert_eq!(
-            told(&place(DirectoryRole::Temporary, tight)),
-            [],
-            "no step is written there"
-        );
+        assert_eq!(told(&place(DirectoryRole::Temporary, tight)), [], "no step is written there");
     }
 
     #[test]
     fn rights_and_mounts_are_told_apart() {
         let good = place(DirectoryRole::Checkpoints, ROOM);
-        let read_only = DirectoryCondition {
-            access: DirectoryAccess::ReadOnly,
-            ..good.clone()
-        };
+        let read_only = DirectoryCondition { access: DirectoryAccess::ReadOnly, ..good.clone() };
         assert_eq!(
             told(&read_only),
-            only(
-                Cause::ReadOnly,
-                "/out is on a filesystem that is mounted read-only"
-            )
+            only(Cause::ReadOnly, "/out is on a filesystem that is mounted read-only")
         );
-        let foreign = DirectoryCondition {
-            access: DirectoryAccess::Forbidden,
-            ..good.clone()
-        };
+        let foreign = DirectoryCondition { access: DirectoryAccess::Forbidden, ..good.clone() };
         assert_eq!(
             told(&foreign),
             only(
@@ -375,37 +326,17 @@ mod tests {
                 "user 1000 has no permission to write to /out; its owner is user 0"
             )
         );
-        let missing = DirectoryCondition {
-            access: DirectoryAccess::Missing,
-            ..good.clone()
-        };
-        assert_eq!(
-            told(&missing),
-            only(Cause::DirectoryMissing, "/out does not exist")
-        );
-        let hung = DirectoryCondition {
-            access: DirectoryAccess::Silent,
-            ..good
-        };
-        assert_eq!(
-            told(&hung),
-            only(
-                Cause::FilesystemUnreachable,
-                "/out: its filesystem does not answer"
-            )
-        );
+        let missing = DirectoryCondition { access: DirectoryAccess::Missing, ..good.clone() };
+        assert_eq!(told(&missing), only(Cause::DirectoryMissing, "/out does not exist"));
+        let hung = DirectoryCondition { access: DirectoryAccess::Silent, ..good };
+        assert_eq!(told(&hung), only(Cause::FilesystemUnreachable, "/out: its filesystem does not answer"));
     }
 
     fn of_starts(history: &[Start], now: i64) -> Vec<(Cause, String)> {
-        let rule = RestartLoopRule {
-            starts: 3,
-            within_seconds: 600,
-        };
+        let rule = RestartLoopRule { starts: 3, within_seconds: 600 };
         let now = Timestamp::from_seconds(now);
         let run = RunName::new("grpo").unwrap();
-        let found = from_starts(history, &run, rule, now, &Scanner::new(), &|start| {
-            start.id == "running"
-        });
+        let found = from_starts(history, &run, rule, now, &Scanner::new(), &|start| start.id == "running");
         found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
     }
 
@@ -436,10 +367,7 @@ mod tests {
         assert_eq!(causes(Ending::Exited(137)), [Cause::OutOfMemory]);
         assert_eq!(causes(Ending::Killed(7)), [Cause::SharedMemoryFull]);
         assert_eq!(causes(Ending::stopped("an EC2 spot notice")), [Cause::TakenAway]);
-        assert_eq!(
-            causes(Ending::failed("no space is left on its filesystem")),
-            [Cause::DiskFull]
-        );
+        assert_eq!(causes(Ending::failed("no space is left on its filesystem")), [Cause::DiskFull]);
         assert_eq!(causes(Ending::Exited(0)), []);
         assert_eq!(causes(Ending::Exited(1)), []);
         let gone = of_starts(&[start("a", "node-0", 1000, None)], 2000);
@@ -451,10 +379,7 @@ mod tests {
     fn a_start_in_the_future_tells_of_a_clock() {
         let early = ended(start("a", "node-0", 5000, None), 1, Ending::Exited(0));
         let ahead = "the record of a start is 3000 s ahead of this machine's clock";
-        assert_eq!(
-            of_starts(std::slice::from_ref(&early), 2000),
-            only(Cause::ClockWrong, ahead)
-        );
+        assert_eq!(of_starts(std::slice::from_ref(&early), 2000), only(Cause::ClockWrong, ahead));
         assert_eq!(of_starts(&[early], 4950), []);
     }
 
@@ -467,9 +392,7 @@ mod tests {
         };
         assert_eq!(from_upload(&upload, Timestamp::from_seconds(1500)), None);
         assert_eq!(
-            from_upload(&upload, Timestamp::from_seconds(1000 + 720))
-                .unwrap()
-                .text,
+            from_upload(&upload, Timestamp::from_seconds(1000 + 720)).unwrap().text,
             "the upload of step 5 to main has made no progress for 12 min: 1 of 3 files is there"
         );
     }
@@ -477,10 +400,7 @@ mod tests {
     #[test]
     fn a_record_says_why_or_at_least_that_nothing_goes_on() {
         let cause = |text| from_record("the agent's last error", text, &Scanner::new())[0].cause;
-        assert_eq!(
-            cause("cannot write: the credentials have expired"),
-            Cause::CredentialsExpired
-        );
+        assert_eq!(cause("cannot write: the credentials have expired"), Cause::CredentialsExpired);
         assert_eq!(cause("no answer within 30 seconds"), Cause::UploadStalled);
     }
 }

@@ -61,20 +61,12 @@ pub fn explanations(evidence: Vec<Evidence>) -> Vec<Explanation> {
     for piece in evidence {
         by_cause.entry(piece.cause).or_default().push(piece);
     }
-    let mut found: Vec<Explanation> = by_cause
-        .into_iter()
-        .map(|(cause, evidence)| explanation(cause, evidence))
-        .collect();
+    let mut found: Vec<Explanation> =
+        by_cause.into_iter().map(|(cause, evidence)| explanation(cause, evidence)).collect();
     found.sort_by_key(|found| {
         let latest = found.evidence.iter().map(|piece| piece.recency).max();
         let is_loop = found.cause == Cause::RestartLoop;
-        (
-            Reverse(found.likelihood),
-            is_loop,
-            Reverse(found.points),
-            Reverse(latest),
-            found.cause,
-        )
+        (Reverse(found.likelihood), is_loop, Reverse(found.points), Reverse(latest), found.cause)
     });
     found
 }
@@ -127,10 +119,7 @@ mod tests {
         assert_eq!(found[0].likelihood, Likelihood::VeryLikely);
         assert_eq!(found[1].likelihood, Likelihood::Likely);
         let left = Evidence::left(Cause::InterruptedSave, 40, "torn");
-        assert_eq!(
-            order(&[said(Cause::TimeOut, 45, 1000), left]),
-            [Cause::InterruptedSave, Cause::TimeOut]
-        );
+        assert_eq!(order(&[said(Cause::TimeOut, 45, 1000), left]), [Cause::InterruptedSave, Cause::TimeOut]);
     }
 
     #[test]

@@ -65,10 +65,7 @@ impl Scanner {
         let recognisers: Vec<&'static Recogniser> = texts::all().collect();
         let patterns = recognisers.iter().map(|recogniser| recogniser.pattern);
         // A test compiles every pattern; a table that cannot be compiled recognizes nothing.
-        let set = RegexSetBuilder::new(patterns)
-            .unicode(false)
-            .build()
-            .unwrap_or_else(|_| RegexSet::empty());
+        let set = RegexSetBuilder::new(patterns).unicode(false).build().unwrap_or_else(|_| RegexSet::empty());
         Self { recognisers, set }
     }
 
@@ -94,10 +91,7 @@ impl Scanner {
     /// Returns the recognizers that match one text, such as the reason in a record.
     pub fn recognise(&self, text: &str) -> Vec<&'static Recogniser> {
         let matches = self.set.matches(text.as_bytes());
-        matches
-            .into_iter()
-            .filter_map(|index| self.recognisers.get(index).copied())
-            .collect()
+        matches.into_iter().filter_map(|index| self.recognisers.get(index).copied()).collect()
     }
 }
 
@@ -175,13 +169,8 @@ impl<'a> Reading<'a> {
             let is_new = known.is_none_or(|known| known.line != self.line);
             let times = known.map_or(0, |known| known.times) + u64::from(is_new);
             let quote = quote(&self.piece, &mut self.windows, index, recogniser);
-            let sighting = Sighting {
-                recogniser,
-                times,
-                line: self.line,
-                offset_bytes: self.line_offset_bytes,
-                quote,
-            };
+            let sighting =
+                Sighting { recogniser, times, line: self.line, offset_bytes: self.line_offset_bytes, quote };
             self.sightings.insert(index, sighting);
         }
     }
@@ -343,10 +332,7 @@ mod tests {
     #[test]
     fn a_quote_is_safe_to_print() {
         let found = only(b"\x1b[31mOSError\x1b[0m: \x07[Errno 30]\tRead-only file system\x00 \xc3\xbc\xff");
-        assert_eq!(
-            found.quote,
-            "OSError: [Errno 30] Read-only file system \u{fc}\u{fffd}"
-        );
+        assert_eq!(found.quote, "OSError: [Errno 30] Read-only file system \u{fc}\u{fffd}");
     }
 
     #[test]

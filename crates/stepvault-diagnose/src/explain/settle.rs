@@ -28,11 +28,7 @@ pub fn settled(evidence: Vec<Evidence>, known: &Known) -> Vec<Evidence> {
     let present = |fits: fn(Cause) -> bool| {
         let is_now = |piece: &&Evidence| piece.kind == EvidenceSource::Measured && fits(piece.cause);
         // The first of the strongest.
-        let strongest = evidence
-            .iter()
-            .rev()
-            .filter(is_now)
-            .max_by_key(|piece| piece.points());
+        let strongest = evidence.iter().rev().filter(is_now).max_by_key(|piece| piece.points());
         strongest.map(|piece| piece.cause)
     };
     let of_space = present(Cause::is_of_space);
@@ -52,10 +48,7 @@ pub fn settled(evidence: Vec<Evidence>, known: &Known) -> Vec<Evidence> {
         .filter(|piece| start_fails && piece.cause == Cause::RestartLoop && piece.kind != EvidenceSource::Log)
         .cloned()
         .collect();
-    evidence.extend(loops.into_iter().map(|piece| Evidence {
-        cause: Cause::PathExists,
-        ..piece
-    }));
+    evidence.extend(loops.into_iter().map(|piece| Evidence { cause: Cause::PathExists, ..piece }));
     evidence
 }
 
@@ -89,24 +82,15 @@ mod tests {
             checkpoints: vec!["/tmp/run/out".to_owned()],
             temporary: vec!["/tmp".to_owned(), "/scratch/tmp/".to_owned()],
         };
-        settled(evidence, &known)
-            .iter()
-            .map(|piece| piece.cause)
-            .collect()
+        settled(evidence, &known).iter().map(|piece| piece.cause).collect()
     }
 
     #[test]
     fn a_text_is_about_the_disk_of_the_file_it_names() {
         let full = |quote| vec![said(Cause::DiskFull, Open::WhichSpace, quote)];
         let temporary = [Cause::TemporaryDirectoryFull];
-        assert_eq!(
-            causes(full("No space left on device: '/tmp/tmpab12/x'")),
-            temporary
-        );
-        assert_eq!(
-            causes(full("No space left on device: '/scratch/tmp/x'")),
-            temporary
-        );
+        assert_eq!(causes(full("No space left on device: '/tmp/tmpab12/x'")), temporary);
+        assert_eq!(causes(full("No space left on device: '/scratch/tmp/x'")), temporary);
         for quote in [
             "No space left on device: '/tmp/run/out/step_2.pt'",
             "No space left on device: '/data/x'",
@@ -120,10 +104,7 @@ mod tests {
     fn a_vague_text_speaks_for_the_fault_that_is_there_now() {
         let inodes = Evidence::now(Cause::InodesFull, 60, "0 free");
         let space = said(Cause::DiskFull, Open::WhichSpace, "No space left on device");
-        assert_eq!(
-            causes(vec![space.clone(), inodes]),
-            [Cause::InodesFull, Cause::InodesFull]
-        );
+        assert_eq!(causes(vec![space.clone(), inodes]), [Cause::InodesFull, Cause::InodesFull]);
         let read_only = Evidence::now(Cause::ReadOnly, 60, "ro");
         let write = said(Cause::DiskFull, Open::WhyWrite, "file write failed");
         assert_eq!(

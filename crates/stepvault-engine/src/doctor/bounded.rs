@@ -15,11 +15,9 @@ where
     Work: FnOnce() -> T + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
-    let started = std::thread::Builder::new()
-        .name("look".to_owned())
-        .spawn(move || {
-            let _ = sender.send(work());
-        });
+    let started = std::thread::Builder::new().name("look".to_owned()).spawn(move || {
+        let _ = sender.send(work());
+    });
     if let Err(error) = started {
         tracing::warn!(%error, "cannot start a thread for a check");
         return None;

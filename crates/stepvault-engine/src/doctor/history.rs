@@ -58,10 +58,7 @@ pub(super) fn kept(vault: &Path) -> Taken {
 /// Reads the vault first, because sealed steps are complete, otherwise the trainer's directory. Blocks.
 pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History {
     let sealed = sealed(place);
-    let mut history = History {
-        forecast: Forecast::of(&sealed, "in the vault"),
-        ..History::default()
-    };
+    let mut history = History { forecast: Forecast::of(&sealed, "in the vault"), ..History::default() };
     let Some(watch) = place.watch else {
         return history;
     };
@@ -73,10 +70,7 @@ pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History 
         profile: settings.profile.as_deref(),
         reads_best: false,
         deep: None,
-        options: FindOptions {
-            quiet_seconds,
-            ..FindOptions::default()
-        },
+        options: FindOptions { quiet_seconds, ..FindOptions::default() },
     };
     match inspect(watch, &request, now) {
         Ok(inspection) => add_inspected(&mut history, &inspection, watch, now),
@@ -113,17 +107,14 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
     if !inspection.steps.is_empty() {
         history.profile = Some(inspection.framework.clone());
     }
-    history.example = valid
-        .last()
-        .map(|entry| watch.join(&entry.step.path))
-        .and_then(|path| {
-            if path.is_file() {
-                return Some(path);
-            }
-            let entries = std::fs::read_dir(path).ok()?.flatten();
-            let mut files = entries.map(|entry| entry.path()).filter(|path| path.is_file());
-            files.next()
-        });
+    history.example = valid.last().map(|entry| watch.join(&entry.step.path)).and_then(|path| {
+        if path.is_file() {
+            return Some(path);
+        }
+        let entries = std::fs::read_dir(path).ok()?.flatten();
+        let mut files = entries.map(|entry| entry.path()).filter(|path| path.is_file());
+        files.next()
+    });
     for entry in half {
         for member in &entry.step.members {
             let path = watch.join(member);

@@ -119,11 +119,7 @@ async fn count(examined: &Examined, pending: &[PendingUpload], found: &mut LeftU
 }
 
 fn left(upload: &PendingUpload, now: Timestamp) -> LeftUpload {
-    LeftUpload {
-        key: upload.key.clone(),
-        age_seconds: age_seconds(upload, now),
-        bytes: None,
-    }
+    LeftUpload { key: upload.key.clone(), age_seconds: age_seconds(upload, now), bytes: None }
 }
 
 fn age_seconds(upload: &PendingUpload, now: Timestamp) -> Option<u64> {

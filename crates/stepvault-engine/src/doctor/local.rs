@@ -108,10 +108,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     findings.push(memory(limit.as_ref(), check.memory_budget_bytes));
     findings.extend(left(check, &runs, vault).await);
     findings.extend(variables(check).await);
-    LocalLook {
-        findings,
-        runs: looks,
-    }
+    LocalLook { findings, runs: looks }
 }
 
 /// Returns each directory once, in the order in which users think of them.
@@ -119,11 +116,7 @@ fn places(check: &LocalToCheck) -> Vec<(Place, PathBuf)> {
     let mut places: Vec<(Place, PathBuf)> = Vec::new();
     let mut add = |role: &str, path: &Path, maker| {
         if !places.iter().any(|(_, other)| other == path) {
-            let place = Place {
-                role: role.to_owned(),
-                path: path.display().to_string(),
-                maker,
-            };
+            let place = Place { role: role.to_owned(), path: path.display().to_string(), maker };
             places.push((place, path.to_path_buf()));
         }
     };
@@ -169,12 +162,8 @@ async fn examine<'a>(
     let (profiles, own, now) = (Arc::clone(&check.profiles), run.clone(), check.now);
     let (from, into) = (watch_path.clone(), vault_path.clone());
     let history = bounded(HISTORY, move || {
-        let place = HistoryScope {
-            run: &own,
-            watch: from.as_deref(),
-            vault: into.as_deref(),
-            profiles: &profiles,
-        };
+        let place =
+            HistoryScope { run: &own, watch: from.as_deref(), vault: into.as_deref(), profiles: &profiles };
         history::read_history(&place, now)
     })
     .await;
@@ -184,20 +173,11 @@ async fn examine<'a>(
     let example = history.as_ref().and_then(|history| history.example.clone());
     let links = match (watch_path, vault_path) {
         (Some(from), Some(into)) => {
-            bounded(ONE_LOOK, move || {
-                probe::links::links(&from, &into, example.as_deref())
-            })
-            .await
+            bounded(ONE_LOOK, move || probe::links::links(&from, &into, example.as_deref())).await
         }
         _ => None,
     };
-    Examined {
-        run,
-        watch,
-        history,
-        forecast,
-        links,
-    }
+    Examined { run, watch, history, forecast, links }
 }
 
 /// Returns the profile by which the agent will find the run's steps, if its framework may overwrite finished files. An
@@ -217,10 +197,7 @@ async fn measure(places: &[LookedAt], check: &LocalToCheck) -> Vec<MeasuredDisk>
     let watched = check.runs.iter().filter_map(|run| run.settings.watch.as_ref());
     for path in watched.chain(&check.vault) {
         let mut working = places.iter().filter(|looked| looked.works());
-        let Some(device) = working
-            .find(|looked| looked.path == *path)
-            .and_then(LookedAt::device)
-        else {
+        let Some(device) = working.find(|looked| looked.path == *path).and_then(LookedAt::device) else {
             continue;
         };
         if measured.iter().any(|known| known.device == device) {
@@ -274,10 +251,7 @@ async fn left(check: &LocalToCheck, runs: &[Examined<'_>], vault: Option<&Looked
         match &examined.history {
             Some(history) => findings.extend(leftovers(&subject, &history.leftovers)),
             None => findings.push(Check::new("leftovers", subject).warn(
-                format!(
-                    "not checked: scanning the directory takes more than {} s",
-                    HISTORY.as_secs()
-                ),
+                format!("not checked: scanning the directory takes more than {} s", HISTORY.as_secs()),
                 "run 'stepvault inspect' on the directory: it makes the same check without a time limit",
             )),
         }

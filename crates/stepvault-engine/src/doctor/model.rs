@@ -84,11 +84,7 @@ impl GivenForecast {
     pub(super) fn over(self, past: Option<Forecast>) -> Option<Forecast> {
         let mut forecast = past.or_else(|| {
             Some(Forecast {
-                taken: Taken {
-                    bytes: self.bytes?,
-                    files: 1,
-                    directories: 1,
-                },
+                taken: Taken { bytes: self.bytes?, files: 1, directories: 1 },
                 interval_seconds: None,
                 interval_steps: None,
                 source: String::new(),
@@ -114,36 +110,19 @@ mod tests {
 
     #[test]
     fn what_is_said_wins_over_what_was() {
-        let said = GivenForecast {
-            bytes: Some(50),
-            files: None,
-            interval_seconds: Some(60),
-        };
+        let said = GivenForecast { bytes: Some(50), files: None, interval_seconds: Some(60) };
         let alone = said.over(None).unwrap();
-        assert_eq!(
-            (alone.taken.bytes, alone.taken.files, alone.interval_seconds),
-            (50, 1, Some(60))
-        );
+        assert_eq!((alone.taken.bytes, alone.taken.files, alone.interval_seconds), (50, 1, Some(60)));
         assert_eq!(alone.source, "--step-size");
         let past = Forecast {
-            taken: Taken {
-                bytes: 9,
-                files: 7,
-                directories: 2,
-            },
+            taken: Taken { bytes: 9, files: 7, directories: 2 },
             interval_seconds: Some(600),
             interval_steps: Some(100),
             source: "the newest 3 steps in the vault".to_owned(),
         };
         let both = said.over(Some(past.clone())).unwrap();
-        assert_eq!(
-            (both.taken.bytes, both.taken.files, both.interval_seconds),
-            (50, 7, Some(60))
-        );
-        assert_eq!(
-            both.interval_steps, None,
-            "how many steps a minute is, is not known"
-        );
+        assert_eq!((both.taken.bytes, both.taken.files, both.interval_seconds), (50, 7, Some(60)));
+        assert_eq!(both.interval_steps, None, "how many steps a minute is, is not known");
         assert_eq!(GivenForecast::default().over(Some(past.clone())), Some(past));
         assert_eq!(GivenForecast::default().over(None), None);
     }

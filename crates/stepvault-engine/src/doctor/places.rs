@@ -47,12 +47,7 @@ pub(super) async fn look_at(place: Place, path: PathBuf, mounts: Arc<Mounts>) ->
         }
     })
     .await;
-    LookedAt {
-        place,
-        path,
-        facts,
-        named_mount,
-    }
+    LookedAt { place, path, facts, named_mount }
 }
 
 impl LookedAt {
@@ -62,10 +57,7 @@ impl LookedAt {
             let mount = self.named_mount.as_ref().map(MountFacts::words);
             return vec![no_answer(&self.place, ONE_LOOK.as_secs(), mount.as_deref())];
         };
-        vec![
-            directory(&self.place, &facts.directory),
-            filesystem(&self.place, facts.mount.as_ref()),
-        ]
+        vec![directory(&self.place, &facts.directory), filesystem(&self.place, facts.mount.as_ref())]
     }
 
     /// Returns its path if its filesystem answers.

@@ -26,9 +26,7 @@ use super::remote_speed::Speed;
 /// Maximum duration of the examination of one remote, whatever the remote does.
 pub const LONGEST: Duration = Duration::from_secs(70);
 /// Time limit for all checks.
-const LIMIT: Duration = LONGEST
-    .saturating_sub(CREDENTIALS_LIMIT)
-    .saturating_sub(CLEAN_UP_LIMIT);
+const LIMIT: Duration = LONGEST.saturating_sub(CREDENTIALS_LIMIT).saturating_sub(CLEAN_UP_LIMIT);
 /// Time limit for removing the written objects afterwards.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for opening and for credentials: an absent metadata service is queried several times.
@@ -102,9 +100,7 @@ async fn check_within(
     match timeout(limit, examination.run()).await {
         Ok(Wrote::Nothing) => return examination.report,
         Ok(Wrote::Objects) => {}
-        Err(_) => examination
-            .report
-            .add(judge::out_of_time(remote, limit.as_secs())),
+        Err(_) => examination.report.add(judge::out_of_time(remote, limit.as_secs())),
     }
     if let Err(error) = examination.clean_up().await {
         let place = format!("{}/{}", examined.store().url(), check.keys.probe(""));
@@ -183,9 +179,7 @@ impl Examination<'_> {
             }
         }
         let facts = self.examined.bucket().await;
-        self.report
-            .findings
-            .extend(judge::bucket(self.remote, facts.as_ref()));
+        self.report.findings.extend(judge::bucket(self.remote, facts.as_ref()));
         if writes {
             self.speed.measure(self.remote, &mut self.report).await;
         }
@@ -208,8 +202,7 @@ impl Examination<'_> {
         match &found {
             Ok(None) => {}
             Ok(Some(credentials)) => {
-                self.report
-                    .add(judge::credentials(self.remote, credentials, self.clock.now()));
+                self.report.add(judge::credentials(self.remote, credentials, self.clock.now()));
             }
             Err(error) => self.report.add(judge::unchecked_credentials(self.remote, error)),
         }
@@ -250,11 +243,7 @@ impl Examination<'_> {
         let mut finding = judge::obstacle(self.remote, &hindered.obstacle, &hindered.error, seconds);
         // One line for each check: the source of the credentials, or the difference of the clocks, and the refusal.
         let same = |one: &mut Finding| one.check == finding.check;
-        let earlier = self
-            .report
-            .findings
-            .extract_if(.., same)
-            .map(|earlier| earlier.measured);
+        let earlier = self.report.findings.extract_if(.., same).map(|earlier| earlier.measured);
         let said: Vec<String> = earlier.chain([finding.measured.clone()]).collect();
         finding.measured = said.join("; ");
         self.report.add(finding);
@@ -271,11 +260,7 @@ impl Examination<'_> {
         let before = self.clock.now();
         let created = self.probe.creates().await;
         let after = self.clock.now();
-        let compared = self
-            .report
-            .findings
-            .iter()
-            .any(|finding| finding.check == "clock");
+        let compared = self.report.findings.iter().any(|finding| finding.check == "clock");
         if let (Ok(Some(time)), false) = (&created, compared) {
             self.compare_clocks((*time).into(), before, after);
         }
@@ -333,11 +318,7 @@ impl Examination<'_> {
 
     async fn clean_up(&self) -> Result<()> {
         let work = async {
-            let dropped = if self.takes_parts {
-                self.probe.drop_uploads().await
-            } else {
-                Ok(())
-            };
+            let dropped = if self.takes_parts { self.probe.drop_uploads().await } else { Ok(()) };
             let probed = self.probe.clean_up().await;
             let measured = self.speed.clean_up().await;
             dropped.and(probed).and(measured)
@@ -364,29 +345,16 @@ mod tests {
         let server = StrictS3::start();
         let (settings, options) = crate::test_remote::on(&server);
         // A multipart upload is begun, and its part is never answered.
-        server
-            .faults()
-            .inject("PUT", "partNumber", u64::MAX, FaultAction::Hang);
+        server.faults().inject("PUT", "partNumber", u64::MAX, FaultAction::Hang);
         let keys = RunKeys::new(RunName::new("run").unwrap());
         // Before the timeout of a single request.
         let limit = Duration::from_secs(STALL_SECONDS - 2);
-        let check = RemoteToCheck {
-            settings: &settings,
-            keys: &keys,
-            digest: DigestAlgorithm::Sha256,
-            runs: &[],
-        };
+        let check =
+            RemoteToCheck { settings: &settings, keys: &keys, digest: DigestAlgorithm::Sha256, runs: &[] };
         let report = check_within(check, &SystemClock, options, limit).await;
         let last = report.findings.last().unwrap();
-        assert_eq!(
-            (last.check.as_str(), last.outcome),
-            ("network", Outcome::Fail),
-            "{report:#?}"
-        );
-        assert!(
-            last.measured.contains("did not finish within 3 seconds"),
-            "{last:?}"
-        );
+        assert_eq!((last.check.as_str(), last.outcome), ("network", Outcome::Fail), "{report:#?}");
+        assert!(last.measured.contains("did not finish within 3 seconds"), "{last:?}");
         assert_eq!(server.objects().keys(), Vec::<String>::new());
         assert_eq!(server.pending_uploads(), vec![]);
     }

@@ -41,9 +41,7 @@ pub(super) struct Speed<'a> {
 
 impl<'a> Speed<'a> {
     pub(super) fn new(store: &'a dyn RemoteStore, keys: &RunKeys) -> Self {
-        let keys = (0..=AT_ONCE)
-            .map(|_| keys.probe(&format!("{}-rate", random::identity())))
-            .collect();
+        let keys = (0..=AT_ONCE).map(|_| keys.probe(&format!("{}-rate", random::identity()))).collect();
         Self { store, keys }
     }
 
@@ -78,9 +76,7 @@ impl<'a> Speed<'a> {
     async fn up(&self) -> Result<Measured> {
         let first = self.send(&self.keys[..1], FIRST_BYTES).await?;
         let wanted = WANTED.as_millis() * u128::from(first.bytes_per_second()) / 1_000;
-        let each = u64::try_from(wanted / AT_ONCE as u128)
-            .unwrap_or(u64::MAX)
-            .min(MAX_BYTES);
+        let each = u64::try_from(wanted / AT_ONCE as u128).unwrap_or(u64::MAX).min(MAX_BYTES);
         if each < FIRST_BYTES {
             return Ok(first);
         }
@@ -90,31 +86,19 @@ impl<'a> Speed<'a> {
     /// Writes an object of `each_bytes` under each key, concurrently.
     async fn send(&self, keys: &[String], each_bytes: u64) -> Result<Measured> {
         let (payload, digest) = filled(each_bytes);
-        let writes = keys
-            .iter()
-            .map(|key| self.store.create(key, payload.clone(), &digest));
+        let writes = keys.iter().map(|key| self.store.create(key, payload.clone(), &digest));
         let (_, milliseconds) = timed("cannot write the objects", try_join_all(writes)).await?;
-        Ok(Measured {
-            bytes: each_bytes * keys.len() as u64,
-            milliseconds,
-            at_once: keys.len(),
-        })
+        Ok(Measured { bytes: each_bytes * keys.len() as u64, milliseconds, at_once: keys.len() })
     }
 
     /// Reads all objects concurrently, and counts the received bytes.
     async fn down(&self, keys: &[String]) -> Result<Measured> {
         let reads = keys.iter().map(|key| async move {
             let pieces = self.store.read(key, None).await?;
-            pieces
-                .try_fold(0, |bytes, piece| async move { Ok(bytes + piece.len() as u64) })
-                .await
+            pieces.try_fold(0, |bytes, piece| async move { Ok(bytes + piece.len() as u64) }).await
         });
         let (lengths, milliseconds) = timed("cannot read the objects", try_join_all(reads)).await?;
-        Ok(Measured {
-            bytes: lengths.iter().sum(),
-            milliseconds,
-            at_once: keys.len(),
-        })
+        Ok(Measured { bytes: lengths.iter().sum(), milliseconds, at_once: keys.len() })
     }
 
     pub(super) async fn clean_up(&self) -> Result<()> {

@@ -36,24 +36,15 @@ pub(super) fn rooms(uses: &[Used<'_>]) -> Vec<Finding> {
             devices.push(used.disk.device);
         }
     }
-    let sharing = |device| {
-        uses.iter()
-            .filter(move |used| used.disk.device == device)
-            .collect::<Vec<_>>()
-    };
-    devices
-        .into_iter()
-        .flat_map(|device| of_filesystem(&sharing(device)))
-        .collect()
+    let sharing = |device| uses.iter().filter(move |used| used.disk.device == device).collect::<Vec<_>>();
+    devices.into_iter().flat_map(|device| of_filesystem(&sharing(device))).collect()
 }
 
 /// Returns the subject of findings on a filesystem: the roles of the directories on it, and its mount point.
 pub(super) fn subject_of<'a>(roles: impl Iterator<Item = &'a str>, mount_point: Option<&str>) -> String {
     let mut roles: Vec<&str> = roles.collect();
     roles.dedup();
-    let on = mount_point
-        .map(|point| format!(" on {point}"))
-        .unwrap_or_default();
+    let on = mount_point.map(|point| format!(" on {point}")).unwrap_or_default();
     format!("{}{on}", roles.join(", "))
 }
 
@@ -94,11 +85,8 @@ fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
             Use::Vault(_, SealMethod::HardLink) => (0, directories),
             Use::Checkpoints(_) | Use::Temporary(_) => (taken.bytes, taken.inodes()),
         };
-        let sum = demand.get_or_insert_with(|| Demand {
-            bytes: 0,
-            inodes: 0,
-            source: forecast.source.clone(),
-        });
+        let sum =
+            demand.get_or_insert_with(|| Demand { bytes: 0, inodes: 0, source: forecast.source.clone() });
         sum.bytes = sum.bytes.saturating_add(bytes);
         sum.inodes = sum.inodes.saturating_add(inodes);
     }
@@ -112,11 +100,7 @@ mod tests {
 
     fn forecast() -> Forecast {
         Forecast {
-            taken: Taken {
-                bytes: 1000,
-                files: 8,
-                directories: 2,
-            },
+            taken: Taken { bytes: 1000, files: 8, directories: 2 },
             interval_seconds: None,
             interval_steps: None,
             source: "the newest 3 steps in the vault".to_owned(),
@@ -130,13 +114,7 @@ mod tests {
             free_inodes: Some(100),
             total_inodes: Some(1000),
         };
-        Used {
-            role,
-            mount_point: Some("/nvme"),
-            disk: Disk { device, room },
-            quota: None,
-            by,
-        }
+        Used { role, mount_point: Some("/nvme"), disk: Disk { device, room }, quota: None, by }
     }
 
     #[test]
@@ -154,18 +132,11 @@ mod tests {
         let subjects: Vec<&str> = found.iter().map(|finding| finding.subject.as_str()).collect();
         assert_eq!(
             subjects,
-            [
-                "checkpoints, vault on /nvme",
-                "checkpoints, vault on /nvme",
-                "TMPDIR on /nvme"
-            ]
+            ["checkpoints, vault on /nvme", "checkpoints, vault on /nvme", "TMPDIR on /nvme"]
         );
         let copied = used(1, "vault", Use::Vault(Some(&forecast), SealMethod::Copy));
         let copied = demand(&[&uses[0], &copied]).unwrap();
         assert_eq!((copied.bytes, copied.inodes), (2000, 32));
-        assert_eq!(
-            demand(&[&used(1, "vault", Use::Vault(None, SealMethod::Copy))]),
-            None
-        );
+        assert_eq!(demand(&[&used(1, "vault", Use::Vault(None, SealMethod::Copy))]), None);
     }
 }

@@ -88,11 +88,7 @@ pub struct NotLookedAt {
 impl NotLookedAt {
     /// Returns a source that the caller had named explicitly.
     pub fn named(what: &str, why: impl Into<String>) -> Self {
-        Self {
-            what: what.to_owned(),
-            why: why.into(),
-            named: true,
-        }
+        Self { what: what.to_owned(), why: why.into(), named: true }
     }
 }
 
@@ -123,13 +119,8 @@ pub(super) async fn within_grace<T: Send + 'static>(
     grace: Duration,
     look: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    timeout(deadline + grace, blocking(look))
-        .await
-        .unwrap_or_else(|_| {
-            let seconds = deadline.as_secs();
-            Err(Error::new(
-                ErrorKind::Unreachable,
-                format!("it did not finish within {seconds} s"),
-            ))
-        })
+    timeout(deadline + grace, blocking(look)).await.unwrap_or_else(|_| {
+        let seconds = deadline.as_secs();
+        Err(Error::new(ErrorKind::Unreachable, format!("it did not finish within {seconds} s")))
+    })
 }

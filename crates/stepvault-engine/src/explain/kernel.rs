@@ -44,9 +44,7 @@ fn about(text: &[u8], devices: &[String], scanner: &Scanner) -> Vec<u8> {
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         let words = String::from_utf8_lossy(line);
         let found = scanner.recognise(words.trim_end());
-        let is_of_disks = found
-            .iter()
-            .any(|text| matches!(text.cause, Cause::ReadOnly | Cause::DiskFault));
+        let is_of_disks = found.iter().any(|text| matches!(text.cause, Cause::ReadOnly | Cause::DiskFault));
         if !is_of_disks || devices.iter().any(|device| names(&words, device)) {
             kept.extend_from_slice(line);
         }

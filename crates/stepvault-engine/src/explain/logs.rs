@@ -55,9 +55,7 @@ pub(super) async fn gather(logs: Vec<Log>, scanner: &Arc<Scanner>, gathered: &mu
             .zip(log.written_at)
             .is_some_and(|(newest, written)| newest.seconds_since(written) > EARLIER_SECONDS);
         let recency = if is_earlier { EARLIER_RECENCY } else { 1000 };
-        gathered
-            .evidence
-            .extend(evidence_of(&log.scan, &log.name, recency, log.skipped_bytes));
+        gathered.evidence.extend(evidence_of(&log.scan, &log.name, recency, log.skipped_bytes));
         if let Some(why) = log.cut {
             gathered.miss(log.name, &why, false);
         }
@@ -66,11 +64,8 @@ pub(super) async fn gather(logs: Vec<Log>, scanner: &Arc<Scanner>, gathered: &mu
 
 fn read_file(name: String, path: &Path, scanner: &Scanner) -> Result<ReadLog> {
     let log = open(path, MAXIMUM_BYTES)?;
-    let mut reader = Timed {
-        inner: log.file.take(MAXIMUM_BYTES),
-        until: Instant::now() + READ_DEADLINE,
-        is_late: false,
-    };
+    let mut reader =
+        Timed { inner: log.file.take(MAXIMUM_BYTES), until: Instant::now() + READ_DEADLINE, is_late: false };
     let scan = scanner
         .scan(&mut reader)
         .map_err(|error| stepvault_local::errors::io("cannot read the log", path, error))?;
@@ -79,11 +74,7 @@ fn read_file(name: String, path: &Path, scanner: &Scanner) -> Result<ReadLog> {
         cut.push(format!("only its last {} MiB were read", MAXIMUM_BYTES >> 20));
     }
     if reader.is_late {
-        cut.push(format!(
-            "only {} bytes of it were read within {} s",
-            scan.bytes,
-            READ_DEADLINE.as_secs()
-        ));
+        cut.push(format!("only {} bytes of it were read within {} s", scan.bytes, READ_DEADLINE.as_secs()));
     }
     Ok(ReadLog {
         name,
@@ -95,18 +86,10 @@ fn read_file(name: String, path: &Path, scanner: &Scanner) -> Result<ReadLog> {
 }
 
 fn read_input(name: String, input: Box<dyn Read + Send>, scanner: &Scanner) -> Result<ReadLog> {
-    let scan = scanner.scan(input).map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot read the log")
-            .on(&name)
-            .caused_by(error)
-    })?;
-    Ok(ReadLog {
-        name,
-        scan,
-        skipped_bytes: 0,
-        written_at: None,
-        cut: None,
-    })
+    let scan = scanner
+        .scan(input)
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot read the log").on(&name).caused_by(error))?;
+    Ok(ReadLog { name, scan, skipped_bytes: 0, written_at: None, cut: None })
 }
 
 /// A reader that ends when its time is up.

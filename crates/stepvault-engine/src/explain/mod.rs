@@ -55,10 +55,7 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
         kernel::gather(devices, &scanner, &mut gathered).await;
     }
     records::gather(&request, &scanner, &mut gathered).await;
-    let known = Known {
-        checkpoints: texts(&request.directories),
-        temporary: texts(&request.temporary),
-    };
+    let known = Known { checkpoints: texts(&request.directories), temporary: texts(&request.temporary) };
     logs::gather(request.logs, &scanner, &mut gathered).await;
     gathered.evidence = settled(gathered.evidence, &known);
     gathered

@@ -97,10 +97,7 @@ fn commands(
             Resumed::Fails { path, .. } => path,
             Resumed::Step(_) | Resumed::Nothing | Resumed::Unknown => break,
         };
-        let pointed = planned
-            .pointers
-            .iter()
-            .any(|pointer| pointer.write.path == in_the_way);
+        let pointed = planned.pointers.iter().any(|pointer| pointer.write.path == in_the_way);
         // A pointer that names another step is rewritten, and nothing is moved.
         if pointed || by_pointer_alone(planned) {
             break;
@@ -166,10 +163,7 @@ mod tests {
             write(PointerContent::Text("global_step10".to_owned())),
             "printf %s global_step10 > /data/out/latest"
         );
-        assert_eq!(
-            write(PointerContent::Symlink("a b".to_owned())),
-            "ln -sfn -- 'a b' /data/out/latest"
-        );
+        assert_eq!(write(PointerContent::Symlink("a b".to_owned())), "ln -sfn -- 'a b' /data/out/latest");
         assert_eq!(
             write(PointerContent::CopyOf("step=1.ckpt".to_owned())),
             "cp -p -- '/data/out/step=1.ckpt' /data/out/latest"

@@ -37,9 +37,8 @@ pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mu
         seen.push(condition);
     }
     if let Ok(Some(found)) = within(PLACE_DEADLINE, || Ok(oom_kills())).await {
-        let limit = found
-            .limit_bytes
-            .map_or_else(String::new, |bytes| format!("; its limit is {bytes} bytes"));
+        let limit =
+            found.limit_bytes.map_or_else(String::new, |bytes| format!("; its limit is {bytes} bytes"));
         let text = format!("{}: oom_kill {}{limit}", found.file.display(), found.kills);
         let kills = Evidence::now(Cause::OutOfMemory, 50, text);
         gathered.evidence.push(kills);

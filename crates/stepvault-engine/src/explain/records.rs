@@ -43,19 +43,11 @@ pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gat
 }
 
 fn runs(start: &Start) -> bool {
-    [&start.process, &start.trainer]
-        .into_iter()
-        .flatten()
-        .any(process::is_running)
+    [&start.process, &start.trainer].into_iter().flatten().any(process::is_running)
 }
 
 fn facts(upload: &UnfinishedUpload) -> UploadFacts {
-    let UnfinishedUpload {
-        files_done,
-        files,
-        parts_done,
-        ..
-    } = upload;
+    let UnfinishedUpload { files_done, files, parts_done, .. } = upload;
     UploadFacts {
         what: format!("{} to {}", upload.id, upload.remote),
         written_at: upload.written_at,

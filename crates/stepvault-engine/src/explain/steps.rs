@@ -112,11 +112,7 @@ impl Look {
     fn of_step(&self, inspection: &Inspection, entry: &InspectedStep) -> Evidence {
         let is_temporary = inspection.found.temporary.contains(&entry.step.path);
         let lacks_files = !entry.step.is_complete() && !is_temporary;
-        let cause = if lacks_files {
-            Cause::PartialStep
-        } else {
-            Cause::InterruptedSave
-        };
+        let cause = if lacks_files { Cause::PartialStep } else { Cause::InterruptedSave };
         let prefix = format!("{}: ", entry.step.path);
         let told: Vec<String> = entry
             .reasons()

@@ -55,19 +55,13 @@ impl<'a> StepFiles<'a> {
         links: &'a [SymlinkEntry],
     ) -> Self {
         let file = |(path, size_bytes, mtime)| {
-            let file = File {
-                path,
-                size_bytes,
-                mtime,
-            };
+            let file = File { path, size_bytes, mtime };
             (layout.full_path(path), file)
         };
         let links = links.iter();
         Self {
             files: files.map(file).collect(),
-            links: links
-                .map(|link| (layout.full_path(&link.path), link.target.as_str()))
-                .collect(),
+            links: links.map(|link| (layout.full_path(&link.path), link.target.as_str())).collect(),
         }
     }
 
@@ -126,11 +120,7 @@ impl<'a> StepFiles<'a> {
         let lost = || stored.files.keys().filter(|path| !self.files.contains_key(*path));
         let keeps_state = lost().all(|path| !is_state(path)) || untouched > 0;
         Ok(if untouched >= changed && keeps_state {
-            if lost().next().is_some() {
-                Content::AmendedWithLosses
-            } else {
-                Content::Amended
-            }
+            if lost().next().is_some() { Content::AmendedWithLosses } else { Content::Amended }
         } else if lost().any(|path| is_state(path)) {
             Content::OtherWithLosses
         } else {
@@ -167,20 +157,11 @@ mod tests {
     }
 
     fn layout<'a>(origin: &'a StepOrigin, name: &'a str) -> Layout<'a> {
-        Layout {
-            origin,
-            name,
-            shape: Shape::Directory,
-            has_members: name.is_empty(),
-        }
+        Layout { origin, name, shape: Shape::Directory, has_members: name.is_empty() }
     }
 
-    const STORED: [(&str, u64, i64); 4] = [
-        ("args.bin", 5, 100),
-        ("config.json", 2, 100),
-        ("model.pt", 50, 100),
-        ("optimizer.pt", 90, 100),
-    ];
+    const STORED: [(&str, u64, i64); 4] =
+        [("args.bin", 5, 100), ("config.json", 2, 100), ("model.pt", 50, 100), ("optimizer.pt", 90, 100)];
 
     /// Compares with [`STORED`]; files of equal size have the same bytes if they are listed.
     fn compared(files: &[(&str, u64, i64)], same_bytes: &[&str]) -> Content {
@@ -190,9 +171,7 @@ mod tests {
         let same = |path: &RelativePath, _: &RelativePath, is_timed_alike| {
             Ok(is_timed_alike || same_bytes.contains(&path.as_str()))
         };
-        StepFiles::of_tree(layout, &present)
-            .compare(&stored, false, same)
-            .unwrap()
+        StepFiles::of_tree(layout, &present).compare(&stored, false, same).unwrap()
     }
 
     #[test]
@@ -242,15 +221,9 @@ mod tests {
     #[test]
     fn a_step_of_one_path_and_of_several_have_the_same_files() {
         let (origin, one) = (StepOrigin::default(), tree(&[("model.pt", 50, 100)]));
-        let several = tree(&[
-            ("step_1/model.pt", 50, 100),
-            ("step_1_hf/model.safetensors", 50, 900),
-        ]);
+        let several = tree(&[("step_1/model.pt", 50, 100), ("step_1_hf/model.safetensors", 50, 900)]);
         let one = StepFiles::of_tree(layout(&origin, "step_1"), &one);
         let several = StepFiles::of_tree(layout(&origin, ""), &several);
-        assert_eq!(
-            several.compare(&one, true, |_, _, _| Ok(false)).unwrap(),
-            Content::Amended
-        );
+        assert_eq!(several.compare(&one, true, |_, _, _| Ok(false)).unwrap(), Content::Amended);
     }
 }

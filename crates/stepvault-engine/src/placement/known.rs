@@ -147,10 +147,7 @@ pub(crate) async fn ask_remotes(
     writer: &Writer,
     observer: &Arc<dyn Observer>,
 ) -> KnownSteps {
-    let mut known = KnownSteps {
-        missing_somewhere: remotes.is_empty(),
-        ..KnownSteps::default()
-    };
+    let mut known = KnownSteps { missing_somewhere: remotes.is_empty(), ..KnownSteps::default() };
     let answers = join_all(remotes.iter().map(|remote| async move {
         if writer.place.nodes().is_several() {
             return own_parts_on(remote, checkpoint, writer).await;
@@ -204,17 +201,13 @@ pub(crate) async fn known_in_vault(
             entry.content = blocking(move || {
                 let stored = ScannedCheckpoint::of_sealed(&step);
                 let is_proven = checkpoint.is_proven(step.id());
-                checkpoint
-                    .files()
-                    .compare(&stored.files(), is_proven, |path, stored, is_timed_alike| {
-                        let mut files = step.record().files.iter();
-                        let counts = compares_bytes || is_timed_alike;
-                        let sealed = files.find(|file| file.path == *stored).filter(|_| counts);
-                        let (source, shape) = (&checkpoint.source, checkpoint.tree.shape);
-                        sealed.map_or(Ok(false), |sealed| {
-                            has_file_of(&step, sealed, source, shape, path)
-                        })
-                    })
+                checkpoint.files().compare(&stored.files(), is_proven, |path, stored, is_timed_alike| {
+                    let mut files = step.record().files.iter();
+                    let counts = compares_bytes || is_timed_alike;
+                    let sealed = files.find(|file| file.path == *stored).filter(|_| counts);
+                    let (source, shape) = (&checkpoint.source, checkpoint.tree.shape);
+                    sealed.map_or(Ok(false), |sealed| has_file_of(&step, sealed, source, shape, path))
+                })
             })
             .await?;
         }
@@ -309,9 +302,8 @@ async fn own_parts_on(
         known.retain(|entry| entry.id != id);
         known.push(taken(id, Content::Removed));
     }
-    let is_committed = known
-        .iter()
-        .any(|entry| entry.content == Content::Same && committed.contains_key(&entry.id));
+    let is_committed =
+        known.iter().any(|entry| entry.content == Content::Same && committed.contains_key(&entry.id));
     Ok((known, is_committed))
 }
 
@@ -369,19 +361,14 @@ async fn compare_with(
 ) -> Result<Content> {
     let (checkpoint, manifest) = (checkpoint.clone(), manifest.clone());
     blocking(move || {
-        let (stored, is_proven) = (
-            StepFiles::of_manifest(&manifest),
-            checkpoint.is_proven(manifest.id),
-        );
-        checkpoint
-            .files()
-            .compare(&stored, is_proven, |path, stored, is_timed_alike| {
-                let mut files = manifest.files.iter();
-                let counts = compares_bytes || is_timed_alike;
-                let entry = files.find(|file| file.path == *stored).filter(|_| counts);
-                let (source, shape) = (&checkpoint.source, checkpoint.tree.shape);
-                entry.map_or(Ok(false), |entry| has_bytes_of_entry(entry, source, shape, path))
-            })
+        let (stored, is_proven) = (StepFiles::of_manifest(&manifest), checkpoint.is_proven(manifest.id));
+        checkpoint.files().compare(&stored, is_proven, |path, stored, is_timed_alike| {
+            let mut files = manifest.files.iter();
+            let counts = compares_bytes || is_timed_alike;
+            let entry = files.find(|file| file.path == *stored).filter(|_| counts);
+            let (source, shape) = (&checkpoint.source, checkpoint.tree.shape);
+            entry.map_or(Ok(false), |entry| has_bytes_of_entry(entry, source, shape, path))
+        })
     })
     .await
 }
@@ -425,15 +412,7 @@ async fn was_removed_by_gc(remote: &RunRemote, id: StepId) -> Result<bool> {
 
 /// Returns what is known of a step whose record is not read.
 pub(crate) fn taken(id: StepId, content: Content) -> KnownStep {
-    KnownStep {
-        id,
-        written_at: None,
-        content,
-        amends: false,
-        is_here: false,
-        began: None,
-        unnumbered: false,
-    }
+    KnownStep { id, written_at: None, content, amends: false, is_here: false, began: None, unnumbered: false }
 }
 
 /// Returns the commits whose times decide: those of the same step, and the first and last of each attempt.

@@ -65,9 +65,7 @@ impl PlacementQuery<'_> {
 
     /// The time that decides after which restore, and in which launch, it was written.
     fn time(&self) -> Timestamp {
-        self.origin
-            .not_before
-            .map_or(self.written_at(), |time| time.max(self.written_at()))
+        self.origin.not_before.map_or(self.written_at(), |time| time.max(self.written_at()))
     }
 
     fn is_one_of_several(&self) -> bool {
@@ -126,10 +124,8 @@ impl PlacementQuery<'_> {
         let attempts = known.iter().map(|known| known.id.attempt);
         let highest = attempts.max().unwrap_or(Attempt::FIRST);
         let of_number = known.iter().filter(|known| known.id.step == self.checkpoint.step);
-        let same: Vec<KnownStep> = of_number
-            .filter(|known| known.content == Content::Same)
-            .copied()
-            .collect();
+        let same: Vec<KnownStep> =
+            of_number.filter(|known| known.content == Content::Same).copied().collect();
         self.decide_in(&same, Line::Ended(highest))
     }
 
@@ -178,10 +174,7 @@ impl PlacementQuery<'_> {
             let below = spans.first().map(|span| span.attempt);
             return self.by_restores(known, true, below).await;
         }
-        let line = Line::Launches {
-            spans: &spans,
-            in_latest,
-        };
+        let line = Line::Launches { spans: &spans, in_latest };
         let decision = self.decide_in(known, line)?;
         let over = match decision.placement {
             Placement::LaunchWentBack(over) => over,
@@ -194,10 +187,7 @@ impl PlacementQuery<'_> {
         } else {
             Placement::Left(over, LeftAlone::Removed)
         };
-        Ok(Decision {
-            placement,
-            ..decision
-        })
+        Ok(Decision { placement, ..decision })
     }
 
     /// Decides by the launches that the vault of a single node knows, while the remote with the attempts of launches is
@@ -232,10 +222,7 @@ impl PlacementQuery<'_> {
             });
         }
         let spans = launches.spans();
-        let line = Line::Launches {
-            spans: &spans,
-            in_latest: is_of_launch,
-        };
+        let line = Line::Launches { spans: &spans, in_latest: is_of_launch };
         let decision = self.decide_in(known, line)?;
         let Placement::LaunchWentBack(id) = decision.placement else {
             return Ok(decision);
@@ -243,10 +230,7 @@ impl PlacementQuery<'_> {
         let attempts = known.iter().map(|known| known.id.attempt);
         let attempt = attempts.fold(id.attempt, Attempt::max).next()?;
         launches.remember(launch, attempt, self.written_at()).await?;
-        Ok(Decision {
-            placement: Placement::New(StepId::new(attempt, id.step)),
-            ..decision
-        })
+        Ok(Decision { placement: Placement::New(StepId::new(attempt, id.step)), ..decision })
     }
 
     /// The latest time at which this node can have joined the launch.
@@ -281,11 +265,7 @@ pub(crate) fn remarks(decision: &Decision) -> Vec<String> {
     };
     let step = id.step;
     let began = decision.began.filter(|_| !decision.amends).map(|evidence| {
-        format!(
-            "attempt {} begins with step {step}: {}",
-            id.attempt,
-            evidence_text(&evidence)
-        )
+        format!("attempt {} begins with step {step}: {}", id.attempt, evidence_text(&evidence))
     });
     let concern = decision.concern.map(|concern| match concern {
         Concern::WrittenAfter(newest) => format!(

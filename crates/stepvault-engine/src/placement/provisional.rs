@@ -65,10 +65,7 @@ pub async fn provisional_steps(vault: &Vault, run: &RunName) -> Result<Vec<Seale
 /// Returns the earliest time at which a step can have been written.
 pub(crate) fn written_at(step: &SealedStep) -> Timestamp {
     let record = step.record();
-    record
-        .attempt
-        .not_before
-        .map_or(record.written_at, |time| time.max(record.written_at))
+    record.attempt.not_before.map_or(record.written_at, |time| time.max(record.written_at))
 }
 
 /// Determines the attempts of all provisional steps of a run, in the order in which they were written.
@@ -90,13 +87,7 @@ pub async fn determine_attempts(
             tracing::debug!(%error, "cannot prepare the remote");
         }
     }
-    let mut determination = Determination {
-        vault,
-        remotes,
-        placer,
-        observer,
-        former_ids: BTreeMap::new(),
-    };
+    let mut determination = Determination { vault, remotes, placer, observer, former_ids: BTreeMap::new() };
     let mut determined = Vec::new();
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
@@ -104,11 +95,7 @@ pub async fn determine_attempts(
         let (outcome, remarks) = determination.determine(&step).await?;
         let before = determination.former_ids.get(&id).copied().unwrap_or(id);
         report(before, &outcome, &remarks, observer);
-        determined.push(Determined {
-            before,
-            outcome,
-            remarks,
-        });
+        determined.push(Determined { before, outcome, remarks });
     }
     Ok(determined)
 }
@@ -151,9 +138,8 @@ impl Determination<'_> {
             return Err(unanswered(known));
         }
         let sealed = sealed_steps(vault, &record.run).await?.steps;
-        let settled: Vec<SealedStep> = (sealed.iter().filter(|other| !other.record().is_provisional()))
-            .cloned()
-            .collect();
+        let settled: Vec<SealedStep> =
+            (sealed.iter().filter(|other| !other.record().is_provisional())).cloned().collect();
         known.add(known_in_vault(&settled, &checkpoint, &writer).await?);
         // It is sealed already, and takes nothing from another step.
         known.steps.iter_mut().for_each(|entry| entry.is_here = false);
@@ -277,11 +263,8 @@ impl Determination<'_> {
 
 fn unanswered(known: KnownSteps) -> Error {
     let none = || {
-        Error::new(
-            ErrorKind::Unreachable,
-            "cannot determine the attempts of sealed steps",
-        )
-        .because("no remote is configured")
+        Error::new(ErrorKind::Unreachable, "cannot determine the attempts of sealed steps")
+            .because("no remote is configured")
     };
     known.unanswered.into_iter().next().unwrap_or_else(none)
 }

@@ -158,9 +158,7 @@ impl Erasure<'_> {
             // A pinning process checks for the tombstone after it has written the pin, so this pin came first. Nothing
             // is deleted before the commit, so the step is whole, unless it was committed during a gc.
             if pinned.contains(&id)
-                && check_remote(remote, id, Depth::Listed, self.observer)
-                    .await?
-                    .is_sound()
+                && check_remote(remote, id, Depth::Listed, self.observer).await?.is_sound()
             {
                 remote.delete(vec![remote.keys.tombstone(id)]).await?;
                 outcomes.insert(id, Some("it was pinned meanwhile".to_owned()));
@@ -242,9 +240,8 @@ impl Erasure<'_> {
             prefixes.collect()
         };
         let mut found = BTreeMap::<StepId, PartObjects>::new();
-        let mut listed = stream::iter(&prefixes)
-            .map(|prefix| remote.store.list(prefix))
-            .flatten_unordered(PARALLEL_READS);
+        let mut listed =
+            stream::iter(&prefixes).map(|prefix| remote.store.list(prefix)).flatten_unordered(PARALLEL_READS);
         while let Some(object) = listed.try_next().await? {
             if let Some(KeyKind::Part(id, _)) = remote.keys.classify(&object.key)
                 && wanted.contains(&id)
@@ -298,9 +295,7 @@ impl Erasure<'_> {
                     return Ok(Vec::new());
                 };
                 let files = manifest.files.iter();
-                files
-                    .map(|file| remote.keys.data(&manifest.name, *id, &file.path))
-                    .collect()
+                files.map(|file| remote.keys.data(&manifest.name, *id, &file.path)).collect()
             })
             .buffered(manifests_at_once(largest_bytes))
             .try_collect()

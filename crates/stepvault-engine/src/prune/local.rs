@@ -66,11 +66,8 @@ pub async fn plan_local(prune: &LocalPrune) -> Result<RetentionPlan> {
 pub(super) async fn local_view(prune: &LocalPrune) -> Result<TierView> {
     let scan = sealed_steps(&prune.vault, &prune.run).await?;
     let (vault, run) = (prune.vault.clone(), prune.run.clone());
-    let mut pinned: BTreeSet<StepId> = blocking(move || vault.pins(&run))
-        .await?
-        .into_iter()
-        .map(|pin| pin.id)
-        .collect();
+    let mut pinned: BTreeSet<StepId> =
+        blocking(move || vault.pins(&run)).await?.into_iter().map(|pin| pin.id).collect();
     let mut retired: Vec<(RemoteName, RemovedSteps)> = Vec::new();
     for remote in &prune.remotes {
         // An unreachable remote adds nothing: fewer steps are then known to be durable, and more are kept.
@@ -134,11 +131,7 @@ async fn facts(
         reclaimable_bytes,
         best: record.origin.best.clone(),
         metrics: record.metrics.clone(),
-        verified: if health.is_sound() {
-            Verified::Yes
-        } else {
-            Verified::Damaged(health.faults.join("; "))
-        },
+        verified: if health.is_sound() { Verified::Yes } else { Verified::Damaged(health.faults.join("; ")) },
         needed: Needed {
             pinned: pinned.contains(&record.id),
             leased: false,

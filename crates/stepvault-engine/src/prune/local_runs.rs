@@ -27,15 +27,10 @@ use crate::observed::ObservedOperation;
 /// # Invariants
 /// See [`prune_local_runs`].
 pub async fn prune_local(prune: &LocalPrune) -> Result<PruneReport> {
-    let limits = LocalLimits {
-        give_up_undurable: false,
-        ..prune.limits
-    };
+    let limits = LocalLimits { give_up_undurable: false, ..prune.limits };
     let claim_everything = async |_: &RunName, _: StepId, _: Verdict| Some(());
     let mut reports = prune_local_runs(std::slice::from_ref(prune), &limits, 0, claim_everything).await?;
-    reports
-        .pop()
-        .unwrap_or_else(|| Err(Error::new(ErrorKind::Failed, "cannot prune the local tier")))
+    reports.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Failed, "cannot prune the local tier")))
 }
 
 /// Applies retention to the local tiers of several runs in one vault, whose lock the caller holds; returns one result
@@ -68,10 +63,7 @@ pub async fn prune_local_runs<P>(
     let mut free_bytes = free(&root).await?;
     let mut may_give_up = true;
     loop {
-        let limits = LocalLimits {
-            give_up_undurable: limits.give_up_undurable && may_give_up,
-            ..*limits
-        };
+        let limits = LocalLimits { give_up_undurable: limits.give_up_undurable && may_give_up, ..*limits };
         let mut plans = plan_all(&mut tiers);
         make_room(&mut plans, &limits, Some(free_bytes), uploads_below_bytes);
         let mut is_changed = false;
@@ -196,22 +188,12 @@ impl<'a> LocalTier<'a> {
         let gone = self.removed.len() + self.given_up.len();
         // The limits apply to all runs together.
         let no_limits = LocalLimits::default();
-        plan(
-            &self.view,
-            &self.prune.rules,
-            &no_limits,
-            &self.prune.guards(gone),
-        )
+        plan(&self.view, &self.prune.rules, &no_limits, &self.prune.guards(gone))
     }
 
     fn report(self, mut plan: RetentionPlan) -> PruneReport {
         plan.add_carried_out(self.carried_out);
-        PruneReport {
-            plan,
-            removed: self.removed,
-            given_up: self.given_up,
-            spared: self.spared,
-        }
+        PruneReport { plan, removed: self.removed, given_up: self.given_up, spared: self.spared }
     }
 
     /// Evicts a step that the remotes are proved to hold; returns false when it is kept.

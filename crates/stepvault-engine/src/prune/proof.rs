@@ -74,9 +74,7 @@ pub(super) async fn prove_elsewhere(
     if is_held {
         return Ok(());
     }
-    Err(Unproven::Unanswered(
-        "no remote confirms that it holds the step".to_owned(),
-    ))
+    Err(Unproven::Unanswered("no remote confirms that it holds the step".to_owned()))
 }
 
 /// Returns what a remote holds of a step.
@@ -99,17 +97,13 @@ async fn held_on(prune: &LocalPrune, step: &SealedStep, remote: &RunRemote) -> R
         });
     };
     if Sha256Digest::of(&bytes) != known {
-        return Ok(Held::Lost(format!(
-            "its commit on {name} is not the one that was acknowledged"
-        )));
+        return Ok(Held::Lost(format!("its commit on {name} is not the one that was acknowledged")));
     }
     let health = match part_health(prune, step, remote, &bytes).await {
         Ok(health) => health,
         Err(error) if is_outage(&error) => return Err(error),
         Err(error) => {
-            return Ok(Held::Lost(format!(
-                "its data on {name} cannot be checked: {error}"
-            )));
+            return Ok(Held::Lost(format!("its data on {name} cannot be checked: {error}")));
         }
     };
     if health.is_sound() {
@@ -122,10 +116,7 @@ async fn held_on(prune: &LocalPrune, step: &SealedStep, remote: &RunRemote) -> R
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Ok(Held::Lost(format!(
-        "its data on {name} is not what was uploaded: {}{more}",
-        faults.join("; ")
-    )))
+    Ok(Held::Lost(format!("its data on {name} is not what was uploaded: {}{more}", faults.join("; "))))
 }
 
 async fn part_health(
@@ -138,13 +129,9 @@ async fn part_health(
     let commit: Commit = decode(commit, &remote.describe(&key))?;
     // Each node answers for its own part, and only that part is evicted here.
     let node = &step.record().node;
-    let part = commit
-        .parts
-        .iter()
-        .find(|part| part.node == *node)
-        .ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, "the commit lacks this node's part").on(remote.describe(&key))
-        })?;
+    let part = commit.parts.iter().find(|part| part.node == *node).ok_or_else(|| {
+        Error::new(ErrorKind::Damaged, "the commit lacks this node's part").on(remote.describe(&key))
+    })?;
     let part = CommittedParts::all(remote, &commit, &prune.observer).only(part);
     part.check(Depth::Checksums).await
 }

@@ -79,12 +79,7 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     let found = remote_view(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
     let known_parts = commits.iter().map(|commit| commit.parts.len()).sum();
-    let mut report = PruneReport {
-        plan,
-        removed: Vec::new(),
-        given_up: Vec::new(),
-        spared: Vec::new(),
-    };
+    let mut report = PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() };
     if report.plan.refusal.is_none() {
         finish_tombstoned(prune, known_parts, &mut report).await?;
         if !report.plan.deletions().is_empty() {
@@ -120,21 +115,14 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
     let remote = &prune.remote;
     if remote.marker().await?.is_none() {
         // The marker is missing: never delete from an unknown place.
-        return Ok(Found {
-            view: empty_view(remote, now),
-            commits: Vec::new(),
-            cached: BTreeSet::new(),
-        });
+        return Ok(Found { view: empty_view(remote, now), commits: Vec::new(), cached: BTreeSet::new() });
     }
     // Pins and leases are listed again after the tombstones.
     let (visible, mut pinned, found_leases) =
         tokio::try_join!(visible_commits(remote), pins(remote), leases(remote))?;
     pinned.extend(&prune.pinned_elsewhere);
-    let leased: BTreeSet<StepId> = found_leases
-        .iter()
-        .filter(|found| found.is_live(now))
-        .filter_map(|found| found.id)
-        .collect();
+    let leased: BTreeSet<StepId> =
+        found_leases.iter().filter(|found| found.is_live(now)).filter_map(|found| found.id).collect();
     let abandoned = abandoned_steps(visible.keys().copied());
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
@@ -172,16 +160,8 @@ async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLe
             Err(error) => view.unreadable.push((found.object.key, error.to_string())),
         }
     }
-    tracing::debug!(
-        steps = view.steps.len(),
-        leased = lease.is_some(),
-        "examined a remote"
-    );
-    Ok(Found {
-        view,
-        commits: readable,
-        cached,
-    })
+    tracing::debug!(steps = view.steps.len(), leased = lease.is_some(), "examined a remote");
+    Ok(Found { view, commits: readable, cached })
 }
 
 fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
@@ -197,10 +177,7 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
 /// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
 /// until all that are relied on have been verified. Steps that are removed anyway are not checked.
 async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
-    let guards = Guards {
-        required_remotes: Vec::new(),
-        maximum_deletions: prune.maximum_deletions,
-    };
+    let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
     let limits = LocalLimits::default();
     let mut listed: BTreeSet<StepId> = BTreeSet::new();
     let mut proved: Option<StepId> = None;
@@ -324,9 +301,7 @@ async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<
     let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
         return Ok(StepHealth::default());
     };
-    CommittedParts::all(&prune.remote, commit, &prune.observer)
-        .prove()
-        .await
+    CommittedParts::all(&prune.remote, commit, &prune.observer).prove().await
 }
 
 /// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists.
@@ -349,21 +324,12 @@ async fn finish_tombstoned(prune: &RemotePrune, known_parts: usize, report: &mut
                 None if !is_retired(id) => return Ok(None),
                 None => id.label(),
             };
-            Ok::<_, Error>(Some(StepToRemove {
-                id,
-                name,
-                bytes: None,
-            }))
+            Ok::<_, Error>(Some(StepToRemove { id, name, bytes: None }))
         })
         .buffered(PARALLEL_READS)
         .try_collect()
         .await?;
     let to_remove: Vec<StepToRemove> = named.into_iter().flatten().collect();
-    let erasure = Erasure {
-        remote,
-        observer: &prune.observer,
-        known_parts,
-        tombstones: Tombstones::Written,
-    };
+    let erasure = Erasure { remote, observer: &prune.observer, known_parts, tombstones: Tombstones::Written };
     erasure.remove(&to_remove, report).await
 }

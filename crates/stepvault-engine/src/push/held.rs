@@ -26,10 +26,7 @@ pub async fn held_by_all(
     let mut common: Option<BTreeSet<StepId>> = None;
     for remote in remotes {
         let found = known_on(remote, checkpoint).await?;
-        let same = found
-            .iter()
-            .filter(|known| known.content == Content::Same)
-            .map(|known| known.id);
+        let same = found.iter().filter(|known| known.content == Content::Same).map(|known| known.id);
         common = Some(match common {
             None => same.collect(),
             Some(before) => same.filter(|id| before.contains(id)).collect(),
@@ -40,10 +37,7 @@ pub async fn held_by_all(
     };
     for remote in remotes {
         let commit = read_commit(remote, id).await?;
-        match CommittedParts::all(remote, &commit, observer)
-            .ensure_durable()
-            .await
-        {
+        match CommittedParts::all(remote, &commit, observer).ensure_durable().await {
             Ok(()) => {}
             // Damaged, or being removed since it was listed.
             Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Refused) => return Ok(None),

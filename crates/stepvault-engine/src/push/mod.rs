@@ -46,12 +46,7 @@ pub struct RemoteOutcome {
 
 impl RemoteOutcome {
     fn new(remote: &RunRemote, result: Result<Uploaded>, copied_bytes: u64) -> Self {
-        Self {
-            remote: remote.name().clone(),
-            required: remote.settings.required,
-            result,
-            copied_bytes,
-        }
+        Self { remote: remote.name().clone(), required: remote.settings.required, result, copied_bytes }
     }
 }
 
@@ -89,22 +84,12 @@ pub async fn push(
     observer: &Arc<dyn Observer>,
 ) -> Result<PushReport> {
     let source = request.checkpoint.source.clone();
-    let placer = Placer {
-        writer: request.writer.clone(),
-        launch_since: request.launch_since,
-    };
+    let placer = Placer { writer: request.writer.clone(), launch_since: request.launch_since };
     let mut outcome = Box::pin(seal_checkpoint(vault, remotes, request, observer)).await?;
     let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
     let outcomes = match &mut outcome {
         Placed::Sealed { step, .. } => {
-            let mut uploading = Uploading {
-                vault,
-                remotes,
-                placer: &placer,
-                budget,
-                patience,
-                observer,
-            };
+            let mut uploading = Uploading { vault, remotes, placer: &placer, budget, patience, observer };
             uploading.upload(step).await?
         }
         Placed::DurableEverywhere(step) => prove_everywhere(remotes, step.id, observer).await,
@@ -118,12 +103,7 @@ pub async fn push(
         // What keeps this push from a remote is reported with it.
         Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
     }
-    let StepSummary {
-        id,
-        name,
-        file_count,
-        data_bytes,
-    } = outcome.summary();
+    let StepSummary { id, name, file_count, data_bytes } = outcome.summary();
     Ok(PushReport {
         id,
         provisional: outcome.is_provisional(),
@@ -160,17 +140,14 @@ impl Uploading<'_> {
             let (vault, budget) = (self.vault, self.budget);
             let outcomes =
                 upload_everywhere(vault, self.remotes, step, budget, self.patience, self.observer).await;
-            let mut errors = outcomes
-                .iter()
-                .filter_map(|outcome| outcome.result.as_ref().err());
+            let mut errors = outcomes.iter().filter_map(|outcome| outcome.result.as_ref().err());
             let Some(taken) = errors.find(|error| error.is_name_taken()) else {
                 return Ok(outcomes);
             };
             if !make_provisional_again(vault, step, taken).await? {
                 return Ok(outcomes);
             }
-            self.observer
-                .warn(format!("{} is sealed under another identity: {taken}", step.id()));
+            self.observer.warn(format!("{} is sealed under another identity: {taken}", step.id()));
             let (reader, run, id) = (vault.clone(), step.run().clone(), step.id());
             if let Some(reopened) = blocking(move || reader.step(&run, id)).await? {
                 *step = reopened;
@@ -218,9 +195,7 @@ async fn prove_everywhere(
     join_all(remotes.iter().map(|remote| async move {
         let proved = async {
             let commit = read_commit(remote, id).await?;
-            CommittedParts::all(remote, &commit, observer)
-                .ensure_durable()
-                .await
+            CommittedParts::all(remote, &commit, observer).ensure_durable().await
         };
         RemoteOutcome::new(remote, proved.await.map(|()| Uploaded::AlreadyDurable), 0)
     }))

@@ -54,9 +54,7 @@ pub(super) async fn steps_of_others(
             steps.pop_first();
         }
         let (name, url) = (remote.name(), remote.identity_url());
-        let before = list
-            .iter()
-            .position(|known| known.remote == *name && known.url == url);
+        let before = list.iter().position(|known| known.remote == *name && known.url == url);
         if let Some(before) = before.map(|index| list.remove(index)) {
             let is_foreign = |id: &&StepId| !before.steps.contains(id) && !own.contains(id);
             let newest = steps.iter().rev().find(is_foreign);
@@ -64,11 +62,7 @@ pub(super) async fn steps_of_others(
                 warnings.push(warning);
             }
         }
-        list.push(Pushed {
-            remote: name.clone(),
-            url,
-            steps,
-        });
+        list.push(Pushed { remote: name.clone(), url, steps });
     }
     write_list(vault, run, NOTE, &mut list, KEPT).await?;
     Ok(warnings)

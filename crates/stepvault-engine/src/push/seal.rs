@@ -130,10 +130,7 @@ impl Placed {
 
 impl CheckpointToSeal {
     fn placer(&self) -> Placer {
-        Placer {
-            writer: self.writer.clone(),
-            launch_since: self.launch_since,
-        }
+        Placer { writer: self.writer.clone(), launch_since: self.launch_since }
     }
 
     /// Returns its number, unless only its content can tell it.
@@ -183,15 +180,7 @@ pub async fn seal_checkpoint(
     let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
     let sealed = sealed_steps(vault, &request.run).await?.steps;
     let identity = CheckpointIdentity::of_tree(&tree);
-    let mut sealing = Sealing {
-        vault,
-        remotes,
-        observer,
-        request,
-        tree,
-        sealed,
-        is_in_order,
-    };
+    let mut sealing = Sealing { vault, remotes, observer, request, tree, sealed, is_in_order };
     let StepNumber { step, unnumbered } = sealing.number(named, &identity).await?;
     sealing.request.checkpoint.origin.unnumbered = unnumbered;
     let request = &sealing.request;
@@ -217,11 +206,7 @@ pub async fn seal_checkpoint(
         is_overwritten: is_overwritten(&scanned, &sealing.sealed),
         provisional: provisional_attempts(&sealing.sealed),
     };
-    let Identified {
-        decision,
-        state,
-        copied,
-    } = sealing.identify(&query, &known).await?;
+    let Identified { decision, state, copied } = sealing.identify(&query, &known).await?;
     let id = match decision.placement {
         Placement::Known(id) => {
             if let Some(step) = sealing.sealed.iter().find(|sealed| sealed.id() == id) {
@@ -264,12 +249,8 @@ async fn tree_of(request: &mut CheckpointToSeal) -> Result<Arc<Tree>> {
         Arc::new(blocking(move || checkpoint.scan()).await?)
     };
     if tree.files.is_empty() {
-        return Err(Error::at(
-            ErrorKind::Usage,
-            "cannot push the step",
-            &request.checkpoint.source,
-        )
-        .because("it holds no file"));
+        return Err(Error::at(ErrorKind::Usage, "cannot push the step", &request.checkpoint.source)
+            .because("it holds no file"));
     }
     Ok(tree)
 }
@@ -311,11 +292,7 @@ impl Sealing<'_> {
         if let Some(id) = copied {
             decision.placement = Placement::Known(id);
         }
-        Ok(Identified {
-            decision,
-            state,
-            copied,
-        })
+        Ok(Identified { decision, state, copied })
     }
 
     /// Returns a step that is sealed already. The process that sealed it may have been killed before it recorded it.
@@ -323,11 +300,7 @@ impl Sealing<'_> {
         if !step.record().is_provisional() {
             self.record_sealed(step.id(), identity).await;
         }
-        Placed::Sealed {
-            step: Box::new(step),
-            new: false,
-            is_live_below_highest: false,
-        }
+        Placed::Sealed { step: Box::new(step), new: false, is_live_below_highest: false }
     }
 
     /// Whether a checkpoint has the kinds of files that the newest sealed step has, by their extensions. An averaged or
@@ -359,10 +332,7 @@ impl Sealing<'_> {
         let mut known = if self.is_in_order {
             ask_remotes(self.remotes, scanned, writer, self.observer).await
         } else {
-            KnownSteps {
-                missing_somewhere: true,
-                ..KnownSteps::default()
-            }
+            KnownSteps { missing_somewhere: true, ..KnownSteps::default() }
         };
         known.add(known_in_vault(&self.sealed, scanned, writer).await?);
         if self.request.attempt.is_some() || known.has_content(scanned.step) {
@@ -388,9 +358,7 @@ impl Sealing<'_> {
     async fn record_sealed(&self, id: StepId, identity: CheckpointIdentity) {
         let recorded = record_checkpoint(self.vault, &self.request.run, id, identity).await;
         if let Err(error) = recorded {
-            self.observer.warn(format!(
-                "cannot record in the vault that {id} was sealed: {error}"
-            ));
+            self.observer.warn(format!("cannot record in the vault that {id} was sealed: {error}"));
         }
     }
 
@@ -417,9 +385,8 @@ impl Sealing<'_> {
             Some(launch) => recorded_beginning(self.vault, &request.run, launch).await?,
             None => None,
         };
-        let launch_since = recorded.map_or(request.launch_since, |recorded| {
-            recorded.min(request.launch_since)
-        });
+        let launch_since =
+            recorded.map_or(request.launch_since, |recorded| recorded.min(request.launch_since));
         let restored = Resumptions::open(self.vault, &request.run).await?.before(newest);
         let began = restored.map_or(launch_since, |restored| restored.since.max(launch_since));
         if oldest >= began || newest < began {
@@ -430,9 +397,7 @@ impl Sealing<'_> {
             "refusing to seal a checkpoint of two starts",
             &request.checkpoint.source,
         )
-        .because(format!(
-            "{old} was written before this start of the trainer, and {new} after it"
-        ))
+        .because(format!("{old} was written before this start of the trainer, and {new} after it"))
         .hint("remove the directory; or, if it is whole, rename it and push it with --step"))
     }
 
@@ -489,9 +454,7 @@ impl Sealing<'_> {
 /// Returns when each provisional step was written, and its attempt for now.
 fn provisional_attempts(sealed: &[SealedStep]) -> Vec<(Timestamp, Attempt)> {
     let provisional = sealed.iter().filter(|step| step.record().is_provisional());
-    provisional
-        .map(|step| (written_at(step), step.id().attempt))
-        .collect()
+    provisional.map(|step| (written_at(step), step.id().attempt)).collect()
 }
 
 /// Prepares each remote, and warns of those that cannot be.
@@ -512,25 +475,17 @@ fn refused(source: &Path, id: StepId, why: LeftAlone) -> Error {
             "refusing to seal an old checkpoint".to_owned(),
             "to keep it, push it as a new attempt with --attempt",
         ),
-        LeftAlone::Taken => (
-            ErrorKind::Conflict,
-            format!("{id} is taken"),
-            "omit --attempt, or give a higher one",
-        ),
+        LeftAlone::Taken => {
+            (ErrorKind::Conflict, format!("{id} is taken"), "omit --attempt, or give a higher one")
+        }
         LeftAlone::LostFiles | LeftAlone::OneOfSeveral => (
             ErrorKind::Usage,
             "cannot seal what was changed in the checkpoint".to_owned(),
             "the step stays as it was sealed; to keep this state too, push it as a new attempt with --attempt",
         ),
     };
-    let error = Error::at(kind, what, source)
-        .because(left_alone(id, why))
-        .hint(hint);
-    if why == LeftAlone::Removed {
-        error.pruned()
-    } else {
-        error
-    }
+    let error = Error::at(kind, what, source).because(left_alone(id, why)).hint(hint);
+    if why == LeftAlone::Removed { error.pruned() } else { error }
 }
 
 /// Determines the attempts of the run's provisional steps. Returns `false` if that is not possible now: a later step is

@@ -49,16 +49,10 @@ pub fn check_source(
         profile,
         reads_best: true,
         deep: None,
-        options: FindOptions {
-            extent,
-            ..FindOptions::default()
-        },
+        options: FindOptions { extent, ..FindOptions::default() },
     };
     let Ok(inspection) = inspect(source, &request, now) else {
-        return SourceCheck {
-            is_overwritten_in_place: true,
-            ..SourceCheck::default()
-        };
+        return SourceCheck { is_overwritten_in_place: true, ..SourceCheck::default() };
     };
     // An unknown writer may overwrite files in place next time.
     let profile = profiles.get(&inspection.framework);
@@ -74,10 +68,7 @@ pub fn check_source(
         _ => None,
     };
     let origin = match (only, profile) {
-        (Some(only), Some(profile)) => StepOrigin {
-            best: only.best.clone(),
-            ..only.step.origin(profile)
-        },
+        (Some(only), Some(profile)) => StepOrigin { best: only.best.clone(), ..only.step.origin(profile) },
         _ => StepOrigin::default(),
     };
     let only = only.map(|only| &only.step);
@@ -88,11 +79,7 @@ pub fn check_source(
     let rewritten = only.filter(|step| step.rewritten);
     SourceCheck {
         is_overwritten_in_place: profile.is_none_or(overwrites),
-        faults: inspection
-            .steps
-            .iter()
-            .flat_map(|step| step.check.damage())
-            .collect(),
+        faults: inspection.steps.iter().flat_map(|step| step.check.damage()).collect(),
         origin,
         stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),
     }

@@ -30,9 +30,9 @@ pub(super) async fn determine_provisional_attempts(context: &RestoreContext, req
         return;
     }
     if let Err(error) = determine(context, request, vault, together).await {
-        context.observer.warn(format!(
-            "the attempts of steps sealed during an outage are still provisional: {error}"
-        ));
+        context
+            .observer
+            .warn(format!("the attempts of steps sealed during an outage are still provisional: {error}"));
     }
 }
 
@@ -72,10 +72,7 @@ async fn determine(
             }
             Err(error) => return Err(error),
         };
-        let placer = Placer {
-            writer: together.writer.clone(),
-            launch_since: together.since,
-        };
+        let placer = Placer { writer: together.writer.clone(), launch_since: together.since };
         let (remotes, observer) = (&context.remotes, &context.observer);
         determine_attempts(vault, remotes, &request.run, &placer, observer).await?;
         drop(lock);
@@ -104,9 +101,9 @@ pub(super) async fn record_launch(context: &RestoreContext, request: &RestoreReq
         return;
     };
     if let Err(error) = record_beginning(vault, &request.run, launch, together.since).await {
-        context.observer.warn(format!(
-            "cannot record in the vault that the launch '{launch}' began: {error}"
-        ));
+        context
+            .observer
+            .warn(format!("cannot record in the vault that the launch '{launch}' began: {error}"));
     }
 }
 
@@ -120,10 +117,7 @@ pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest,
         remember_resumption(vault, request, plan).await
     };
     if let Err(error) = remembered.await {
-        context.observer.warn(format!(
-            "cannot record in the vault that {} was restored: {error}",
-            plan.id
-        ));
+        context.observer.warn(format!("cannot record in the vault that {} was restored: {error}", plan.id));
     }
 }
 

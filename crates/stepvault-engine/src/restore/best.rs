@@ -134,9 +134,7 @@ async fn best_steps(
         let place = directory.join(&best.name);
         let steps = older.iter().map(|(id, name)| (*id, name.as_str()));
         if let Some(id) = best_step(plan.id, best, steps) {
-            let has_name = older
-                .iter()
-                .any(|(other, name)| *other == id && *name == best.name);
+            let has_name = older.iter().any(|(other, name)| *other == id && *name == best.name);
             if !has_name && std::fs::symlink_metadata(&place).is_ok() {
                 // The trainer's own, under the name that was not sealed.
                 continue;
@@ -147,16 +145,11 @@ async fn best_steps(
                 }
                 target => target.clone(),
             };
-            found.push(FoundBest {
-                id,
-                name: best.name.clone(),
-                target,
-            });
+            found.push(FoundBest { id, name: best.name.clone(), target });
         } else if std::fs::symlink_metadata(place).is_err() {
-            context.observer.warn(format!(
-                "{} names {} as the best step, and no tier has it",
-                plan.id, best.name
-            ));
+            context
+                .observer
+                .warn(format!("{} names {} as the best step, and no tier has it", plan.id, best.name));
         }
     }
     Ok(found)
@@ -169,16 +162,8 @@ async fn older_steps(
     newest: StepId,
 ) -> Result<Vec<(StepId, String)>> {
     // The search for the restored step has warned of the tiers that cannot be read.
-    let silent = RestoreContext {
-        observer: Arc::new(SilentObserver),
-        ..context.clone()
-    };
-    let all = RestoreRequest {
-        step: None,
-        attempt: None,
-        allow_older: true,
-        ..request.clone()
-    };
+    let silent = RestoreContext { observer: Arc::new(SilentObserver), ..context.clone() };
+    let all = RestoreRequest { step: None, attempt: None, allow_older: true, ..request.clone() };
     let mut candidates = Candidates::list(&silent, &all).await?;
     let mut older = Vec::new();
     while let Some(candidate) = candidates.pop_newest() {
@@ -190,11 +175,7 @@ async fn older_steps(
         let name = name_of(&candidate).await?;
         Some((candidate.id, name))
     });
-    Ok(named
-        .buffered(PARALLEL_READS)
-        .filter_map(std::future::ready)
-        .collect()
-        .await)
+    Ok(named.buffered(PARALLEL_READS).filter_map(std::future::ready).collect().await)
 }
 
 async fn name_of(candidate: &Candidate) -> Option<String> {
@@ -223,11 +204,6 @@ fn warn(context: &RestoreContext, name: &str, error: Error) -> Result<()> {
 
 impl BestStep {
     fn of(plan: &RestorePlan, already_there: bool) -> Self {
-        Self {
-            id: plan.id,
-            path: plan.path.clone(),
-            data_bytes: plan.data_bytes(),
-            already_there,
-        }
+        Self { id: plan.id, path: plan.path.clone(), data_bytes: plan.data_bytes(), already_there }
     }
 }

@@ -84,11 +84,8 @@ async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectIn
     let patience = sleep(ANSWER_PATIENCE);
     tokio::pin!(patience);
     let one = async |index: usize, remote: &RunRemote| (index, visible_now(remote).await);
-    let mut pending: FuturesUnordered<_> = remotes
-        .iter()
-        .enumerate()
-        .map(|(index, remote)| one(index, remote))
-        .collect();
+    let mut pending: FuturesUnordered<_> =
+        remotes.iter().enumerate().map(|(index, remote)| one(index, remote)).collect();
     let mut listed: Vec<Option<Result<_>>> = remotes.iter().map(|_| None).collect();
     loop {
         let has_answer = listed.iter().flatten().any(Result::is_ok);
@@ -105,9 +102,7 @@ async fn list_all(remotes: &[RunRemote]) -> Vec<Result<BTreeMap<StepId, ObjectIn
         }
     }
     let answers = remotes.iter().zip(listed);
-    answers
-        .map(|(remote, answer)| answer.unwrap_or_else(|| Err(remote.no_answer())))
-        .collect()
+    answers.map(|(remote, answer)| answer.unwrap_or_else(|| Err(remote.no_answer()))).collect()
 }
 
 /// Number of claims whose commits are looked up, those of the newest steps.
@@ -121,13 +116,7 @@ async fn visible_now(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>>
     let is_newer = |id: &&StepId| newest.is_none_or(|newest| **id > newest);
     let mut found = Vec::new();
     for id in claimed.keys().rev().take_while(is_newer).take(LOOKED_UP) {
-        found.extend(
-            remote
-                .store
-                .head(&remote.keys.commit(*id))
-                .await?
-                .map(|head| (*id, head.info)),
-        );
+        found.extend(remote.store.head(&remote.keys.commit(*id)).await?.map(|head| (*id, head.info)));
     }
     if !found.is_empty() {
         let removed = removed_steps(remote).await?;
@@ -149,10 +138,7 @@ impl Candidates {
     /// # Errors
     /// When the vault cannot be read and no older step is allowed. An unreachable remote is part of the result.
     pub(super) async fn list(context: &RestoreContext, request: &RestoreRequest) -> Result<Self> {
-        let mut candidates = Self {
-            by_step: BTreeMap::new(),
-            unreachable: Vec::new(),
-        };
+        let mut candidates = Self { by_step: BTreeMap::new(), unreachable: Vec::new() };
         candidates.list_local(context, request).await?;
         let listings = list_all(&context.remotes).await;
         for (remote, listing) in context.remotes.iter().zip(listings) {
@@ -174,9 +160,7 @@ impl Candidates {
     }
 
     fn add_unreachable(&mut self, context: &RestoreContext, tier: Tier, error: Error) {
-        context
-            .observer
-            .warn(format!("{tier} is unreachable and may hold newer steps: {error}"));
+        context.observer.warn(format!("{tier} is unreachable and may hold newer steps: {error}"));
         self.unreachable.push((tier, error));
     }
 

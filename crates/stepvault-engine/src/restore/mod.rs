@@ -125,11 +125,7 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
 /// Records in `vault` which archives the remotes hold, so that this node notices when one is later unmounted or emptied.
 /// Those that do not answer soon are not recorded: a restore does not wait for what it may not need.
 pub async fn remember_remotes(vault: &Vault, remotes: &[RunRemote]) {
-    let seen = join_all(
-        remotes
-            .iter()
-            .map(|remote| remote.answers_soon(remote.remember(vault))),
-    );
+    let seen = join_all(remotes.iter().map(|remote| remote.answers_soon(remote.remember(vault))));
     for error in seen.await.into_iter().filter_map(std::result::Result::err) {
         // An unreachable remote is reported when its steps are listed.
         tracing::debug!(%error, "cannot record a remote's marker in the vault");
@@ -245,12 +241,7 @@ fn report(
 ) -> RestoreReport {
     let (handoff, moved_aside) = handoff.map(|done| (done.plan, done.moved_aside)).unzip();
     plan.handoff = handoff;
-    RestoreReport {
-        plan,
-        fetched,
-        already_there,
-        moved_aside: moved_aside.unwrap_or_default(),
-    }
+    RestoreReport { plan, fetched, already_there, moved_aside: moved_aside.unwrap_or_default() }
 }
 
 /// Quarantines a damaged local copy, so that it is not found again. If an agent holds the vault, the copy is left to

@@ -30,9 +30,7 @@ impl Parts {
     /// # Errors
     /// [`ErrorKind::Usage`] when no part is selected, naming the existing ones; and for an invalid pattern.
     pub(super) fn choose<'a>(&self, manifests: &'a [PartManifest]) -> Result<Vec<&'a PartManifest>> {
-        let shared = manifests
-            .iter()
-            .any(|manifest| manifest.shared_tree_sha256.is_some());
+        let shared = manifests.iter().any(|manifest| manifest.shared_tree_sha256.is_some());
         let patterns = match self {
             Self::Matching(patterns) => Some(compiled(patterns)?),
             Self::All | Self::Of(_) | Self::OwnSealed => None,
@@ -48,10 +46,7 @@ impl Parts {
         }
         let nodes: Vec<NodeName> = manifests.iter().map(|manifest| manifest.node.clone()).collect();
         Err(Error::new(ErrorKind::Usage, "no part of the step is selected")
-            .because(format!(
-                "{self} was requested, and the step has parts of {}",
-                listed(&nodes)
-            ))
+            .because(format!("{self} was requested, and the step has parts of {}", listed(&nodes)))
             .hint("restore the whole step with --parts all; the trainer may have to reshard it"))
     }
 }

@@ -84,9 +84,7 @@ impl Target {
     pub(super) fn location(&self, resolved: &ResolvedStep) -> Result<Location> {
         let (Self::Into(path) | Self::IntoNamed(path, _) | Self::As(path)) = self;
         let path = std::path::absolute(path).map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a path")
-                .on(path.display())
-                .caused_by(error)
+            Error::new(ErrorKind::Usage, "not a path").on(path.display()).caused_by(error)
         })?;
         if !resolved.members.is_empty() {
             let members = resolved.members.iter();
@@ -102,16 +100,10 @@ impl Target {
         };
         if let Some(name) = name {
             let own = resolved.origin.directory_in(&path);
-            return Ok(Location {
-                paths: vec![own.join(name)],
-                directory: path,
-            });
+            return Ok(Location { paths: vec![own.join(name)], directory: path });
         }
         match (path.parent(), path.file_name()) {
-            (Some(directory), Some(_)) => Ok(Location {
-                directory: directory.to_owned(),
-                paths: vec![path],
-            }),
+            (Some(directory), Some(_)) => Ok(Location { directory: directory.to_owned(), paths: vec![path] }),
             _ => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
                 .on(path.display())
                 .because("it has no last component")),
@@ -136,12 +128,7 @@ pub struct SkippedStep {
 
 impl SkippedStep {
     fn new(id: StepId, reasons: Vec<String>) -> Self {
-        Self {
-            id,
-            reasons,
-            unread: false,
-            demoted: false,
-        }
+        Self { id, reasons, unread: false, demoted: false }
     }
 }
 
@@ -245,23 +232,16 @@ impl<'a> Search<'a> {
             match self.request.demoted.get(&id) {
                 Some(reason) if self.request.step.is_none() => {
                     let skipped = SkippedStep::new(id, vec![reason.clone()]);
-                    self.add_skipped(
-                        id,
-                        SkippedStep {
-                            demoted: true,
-                            ..skipped
-                        },
-                    );
+                    self.add_skipped(id, SkippedStep { demoted: true, ..skipped });
                     self.demoted.push_back(candidate);
                 }
                 _ => return Some(candidate),
             }
         }
         let candidate = self.demoted.pop_front()?;
-        self.context.observer.warn(format!(
-            "{} is restored despite this: no other step is left",
-            candidate.id
-        ));
+        self.context
+            .observer
+            .warn(format!("{} is restored despite this: no other step is left", candidate.id));
         self.skipped.retain(|other| other.id != candidate.id);
         Some(candidate)
     }
@@ -285,9 +265,7 @@ impl<'a> Search<'a> {
     }
 
     fn add_skipped(&mut self, id: StepId, step: SkippedStep) {
-        self.context
-            .observer
-            .warn(format!("{id} is skipped: {}", step.reasons.join("; ")));
+        self.context.observer.warn(format!("{id} is skipped: {}", step.reasons.join("; ")));
         self.skipped.push(step);
     }
 
@@ -305,9 +283,7 @@ impl<'a> Search<'a> {
             sources: step.sources.iter().map(Source::tier).collect(),
             written_at: step.files.iter().map(|file| file.mtime).max().unwrap_or_default(),
             skipped: self.skipped.clone(),
-            unreachable: unreachable
-                .map(|(tier, error)| (tier.clone(), error.to_string()))
-                .collect(),
+            unreachable: unreachable.map(|(tier, error)| (tier.clone(), error.to_string())).collect(),
             handoff: None,
             best: Vec::new(),
             step: Arc::new(step),
@@ -335,12 +311,8 @@ impl<'a> Search<'a> {
             } else {
                 format!("no reachable tier has a valid one ({reasons})")
             };
-            let own = error
-                .hint_text()
-                .map_or_else(String::new, |hint| format!("{hint}; "));
-            return error
-                .clone()
-                .hint(format!("{own}{found}; {tier} was unreachable"));
+            let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint}; "));
+            return error.clone().hint(format!("{own}{found}; {tier} was unreachable"));
         }
         if skipped.iter().any(|step| step.unread) {
             return Error::new(ErrorKind::Unreachable, "cannot read any checkpoint")

@@ -66,11 +66,7 @@ pub(super) async fn find_missing(
         let mut displaced = Vec::new();
         if step.members.is_empty() {
             let existing = replaceable(&path, &step, other, &mut displaced)?;
-            return Ok(existing.map(|existing| Missing {
-                step,
-                existing,
-                displaced,
-            }));
+            return Ok(existing.map(|existing| Missing { step, existing, displaced }));
         }
         let members = missing_members(&path, &step, other, &mut displaced)?;
         Ok((!members.is_empty()).then(|| Missing {
@@ -166,11 +162,7 @@ fn replaceable(
 ) -> Result<Option<Existing>> {
     if std::fs::symlink_metadata(path).is_err() {
         let is_replaced = other == Other::Replaced;
-        return Ok(Some(if is_replaced {
-            Existing::Replace
-        } else {
-            Existing::Refuse
-        }));
+        return Ok(Some(if is_replaced { Existing::Replace } else { Existing::Refuse }));
     }
     let (files, directories, symlinks) = (&resolved.files, &resolved.directories, &resolved.symlinks);
     let difference = compare::differs(path, files, directories, symlinks);
@@ -199,10 +191,8 @@ fn is_right(path: &Path, difference: Result<Option<String>>, other: Other) -> Re
         Ok(Some(difference)) => difference,
         Err(error) => error.to_string(),
     };
-    Err(
-        Error::new(ErrorKind::Conflict, "the target exists and differs from the step")
-            .on(path.display())
-            .because(difference)
-            .hint("move it away, restore elsewhere with --as PATH, or replace it with --replace"),
-    )
+    Err(Error::new(ErrorKind::Conflict, "the target exists and differs from the step")
+        .on(path.display())
+        .because(difference)
+        .hint("move it away, restore elsewhere with --as PATH, or replace it with --replace"))
 }

@@ -42,10 +42,7 @@ fn a_step_a_file_and_a_directory_of_steps() {
     let file_bytes = weights(500).len() as u64;
     let newest = measured_at(&place.path().join("checkpoints")).unwrap();
     assert_eq!(newest.chosen.as_deref(), Some("step_10"));
-    assert_eq!(
-        (newest.bytes, newest.files, newest.directories),
-        (file_bytes + 5, 2, 2)
-    );
+    assert_eq!((newest.bytes, newest.files, newest.directories), (file_bytes + 5, 2, 2));
     assert_eq!(newest.told[0].path, "step_10/inner/model.safetensors");
     let step = measured_at(&place.path().join("checkpoints/step_10")).unwrap();
     assert_eq!(step.chosen, None);
@@ -67,13 +64,7 @@ fn a_step_that_is_not_complete_is_measured_with_a_doubt() {
     for path in [&step, &place.path().join("checkpoints")] {
         let measured = measured_at(path).unwrap();
         assert_eq!(measured.bytes, whole.len() as u64 - 20);
-        assert!(
-            measured
-                .doubts
-                .iter()
-                .any(|doubt| doubt.contains("the save was cut off")),
-            "{measured:?}"
-        );
+        assert!(measured.doubts.iter().any(|doubt| doubt.contains("the save was cut off")), "{measured:?}");
     }
 }
 
@@ -104,15 +95,9 @@ fn a_header_that_is_none_is_told() {
     fs::write(&path, "not at all").unwrap();
     let error = measured_at(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
-    assert!(
-        error.to_string().starts_with("cannot determine the size: "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("cannot determine the size: "), "{error}");
     // As a part of a step it is reported by name, and the rest counts.
     let step = measured_at(place.path()).unwrap();
     assert_eq!((step.bytes, step.unread.len()), (10, 1));
-    assert_eq!(
-        measured_at(&place.path().join("nothing")).unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(measured_at(&place.path().join("nothing")).unwrap_err().kind(), ErrorKind::NotFound);
 }

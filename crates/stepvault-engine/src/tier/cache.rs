@@ -53,11 +53,7 @@ pub(crate) struct RemoteCache {
 
 impl RemoteCache {
     pub(super) fn new(vault: &Vault, run: &RunName, remote: &RemoteName) -> Self {
-        Self {
-            vault: vault.clone(),
-            run: run.clone(),
-            remote: remote.clone(),
-        }
+        Self { vault: vault.clone(), run: run.clone(), remote: remote.clone() }
     }
 
     /// Returns a note; `None` if it is missing or damaged: it is then written again.
@@ -88,10 +84,7 @@ impl RemoteCache {
 
     /// Records which archive the remote at `place` holds.
     pub(super) async fn write_archive(&self, place: String, marker: &VaultMarker) -> Result<()> {
-        let seen = SeenRemote {
-            url: place,
-            vault: marker.vault.clone(),
-        };
+        let seen = SeenRemote { url: place, vault: marker.vault.clone() };
         self.write(Note::Archive, &seen).await
     }
 
@@ -164,9 +157,7 @@ fn archives(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
 pub(crate) async fn seen_identity(vault: &Vault, run: &RunName, place: &str) -> Result<Option<String>> {
     let (vault, run, place) = (vault.clone(), run.clone(), place.to_owned());
     blocking(move || {
-        let seen = archives(&vault, &run)?
-            .into_iter()
-            .find(|(_, seen)| seen.url == place);
+        let seen = archives(&vault, &run)?.into_iter().find(|(_, seen)| seen.url == place);
         Ok(seen.map(|(_, seen)| seen.vault))
     })
     .await
@@ -180,10 +171,7 @@ pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, place: &str) -> 
         others.retain(|other| *other != run);
         let mut at_place = Vec::new();
         for other in others {
-            if archives(&vault, &other)?
-                .iter()
-                .any(|(_, seen)| seen.url == place)
-            {
+            if archives(&vault, &other)?.iter().any(|(_, seen)| seen.url == place) {
                 at_place.push(other);
             }
         }
@@ -220,15 +208,9 @@ pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result
         }
         let own = Note::Archive.key(&remote);
         let notes = archives(&vault, &run)?;
-        let place = notes
-            .iter()
-            .find(|(key, _)| *key == own)
-            .map(|(_, seen)| &seen.url);
+        let place = notes.iter().find(|(key, _)| *key == own).map(|(_, seen)| &seen.url);
         // The same place under other names: its archive is gone there as well.
-        for (key, _) in notes
-            .iter()
-            .filter(|(key, seen)| *key != own && Some(&seen.url) == place)
-        {
+        for (key, _) in notes.iter().filter(|(key, seen)| *key != own && Some(&seen.url) == place) {
             vault.remove_note(&run, key)?;
         }
         let archive = RemoteCache::new(&vault, &run, &remote).forget()?;

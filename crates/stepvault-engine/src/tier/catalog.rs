@@ -104,11 +104,7 @@ pub(crate) async fn read_commits(
 
 impl FoundCommit {
     fn new(object: ObjectInfo, commit: Result<Commit>, is_cached: bool) -> Self {
-        Self {
-            object,
-            commit,
-            is_cached,
-        }
+        Self { object, commit, is_cached }
     }
 }
 
@@ -117,9 +113,7 @@ pub async fn read_commit(remote: &RunRemote, id: StepId) -> Result<Commit> {
     let key = remote.keys.commit(id);
     let Some(bytes) = remote.read_small(&key).await? else {
         let missing = Error::new(ErrorKind::NotFound, "cannot read the commit: it does not exist");
-        return Err(remote
-            .confirmed(&key, None, missing.on(remote.describe(&key)))
-            .await);
+        return Err(remote.confirmed(&key, None, missing.on(remote.describe(&key))).await);
     };
     match decode_commit(remote, id, &bytes) {
         Ok(commit) => Ok(commit),
@@ -146,11 +140,8 @@ pub async fn read_part_manifest(
 ) -> Result<PartManifest> {
     let key = remote.keys.part(commit.id, &part.node);
     let subject = remote.describe(&key);
-    let damaged = |why: &str| {
-        Error::new(ErrorKind::Damaged, "cannot use the part manifest")
-            .on(&subject)
-            .because(why)
-    };
+    let damaged =
+        |why: &str| Error::new(ErrorKind::Damaged, "cannot use the part manifest").on(&subject).because(why);
     let Some(bytes) = remote.read_small(&key).await? else {
         let missing = damaged("it is missing").with_kind(ErrorKind::NotFound);
         let error = remote.confirmed(&key, None, missing).await;
@@ -171,11 +162,7 @@ pub async fn read_part_manifest(
         && manifest.shape == commit.shape
         && manifest.data_bytes() == part.data_bytes
         && manifest.files.len() as u64 == part.file_count;
-    if consistent {
-        Ok(manifest)
-    } else {
-        Err(damaged("it contradicts its commit"))
-    }
+    if consistent { Ok(manifest) } else { Err(damaged("it contradicts its commit")) }
 }
 
 /// Returns all part manifests of a step, in the order of its nodes.
@@ -200,9 +187,7 @@ pub(crate) async fn read_manifests_of(
 /// Returns how many manifests, of which the largest has `largest_bytes`, are read concurrently.
 pub(crate) fn manifests_at_once(largest_bytes: u64) -> usize {
     let at_once = MANIFESTS_AT_ONCE_BYTES / largest_bytes.max(1);
-    usize::try_from(at_once)
-        .unwrap_or(usize::MAX)
-        .clamp(1, PARALLEL_READS)
+    usize::try_from(at_once).unwrap_or(usize::MAX).clamp(1, PARALLEL_READS)
 }
 
 /// Returns the nodes whose parts of a step exist: one LIST.
@@ -231,22 +216,15 @@ pub(crate) async fn read_found_parts(
             let key = remote.keys.part(id, node);
             let found = remote.read_record::<PartManifest>(&key).await?;
             let (manifest, bytes) = found.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NotFound,
-                    "cannot read the part manifest: it does not exist",
-                )
-                .on(remote.describe(&key))
+                Error::new(ErrorKind::NotFound, "cannot read the part manifest: it does not exist")
+                    .on(remote.describe(&key))
             })?;
             if manifest.id != id || manifest.node != *node || manifest.run != *remote.keys.run() {
                 return Err(Error::new(ErrorKind::Damaged, "cannot use the part manifest")
                     .on(remote.describe(&key))
                     .because(format!("it belongs to {}, {}", manifest.node, manifest.id)));
             }
-            Ok(FoundPart::of(
-                &manifest,
-                Sha256Digest::of(&bytes),
-                bytes.len() as u64,
-            ))
+            Ok(FoundPart::of(&manifest, Sha256Digest::of(&bytes), bytes.len() as u64))
         })
         // Their lengths are unknown before they are read.
         .buffered(PARALLEL_MANIFESTS)

@@ -50,11 +50,7 @@ struct Segment {
 
 impl Segment {
     fn new(place: &str) -> Self {
-        Self {
-            url: place.to_owned(),
-            commits: BTreeMap::new(),
-            is_changed: false,
-        }
+        Self { url: place.to_owned(), commits: BTreeMap::new(), is_changed: false }
     }
 
     fn bytes(&self) -> usize {
@@ -100,9 +96,7 @@ impl CommitCache {
             found.iter().map(|(id, found)| (id.label(), found)).collect();
         for segment in &mut self.segments {
             let before = segment.commits.len();
-            segment
-                .commits
-                .retain(|label, _| used.get(label).is_some_and(|found| found.is_cached));
+            segment.commits.retain(|label, _| used.get(label).is_some_and(|found| found.is_cached));
             segment.is_changed |= segment.commits.len() != before;
         }
         let place = remote.identity_url();
@@ -162,10 +156,7 @@ fn read_segments(notes: &RemoteCache, place: &str) -> Vec<Segment> {
         let segment = serde_json::from_slice(&bytes).ok();
         let segment = segment.filter(|segment: &Segment| segment.url == place);
         // An unusable note is replaced.
-        segments.push(segment.unwrap_or_else(|| Segment {
-            is_changed: true,
-            ..Segment::new(place)
-        }));
+        segments.push(segment.unwrap_or_else(|| Segment { is_changed: true, ..Segment::new(place) }));
     }
     segments
 }

@@ -58,12 +58,7 @@ impl RenewedRecord {
                 }
             }
         };
-        Ok(Self {
-            remote: remote.clone(),
-            key,
-            renewed_at,
-            renewal: tokio::spawn(renewal),
-        })
+        Ok(Self { remote: remote.clone(), key, renewed_at, renewal: tokio::spawn(renewal) })
     }
 
     /// Returns for how long it was not renewed.
@@ -135,12 +130,10 @@ impl HeldLease {
             .find(|other| other.key < self.record.key);
         match other {
             None => Ok(()),
-            Some(other) => Err(
-                Error::new(ErrorKind::Held, "another prune or gc of the run is under way")
-                    .on(self.record.remote.store.url())
-                    .because(format!("holder {}", other.holder))
-                    .hint("wait until it ends; the lease of a killed process expires within two minutes"),
-            ),
+            Some(other) => Err(Error::new(ErrorKind::Held, "another prune or gc of the run is under way")
+                .on(self.record.remote.store.url())
+                .because(format!("holder {}", other.holder))
+                .hint("wait until it ends; the lease of a killed process expires within two minutes")),
         }
     }
 
@@ -151,12 +144,7 @@ impl HeldLease {
         purpose: &str,
         time_to_live_seconds: u64,
     ) -> Result<Self> {
-        let lease = Lease {
-            format: FORMAT,
-            holder,
-            purpose: purpose.to_owned(),
-            time_to_live_seconds,
-        };
+        let lease = Lease { format: FORMAT, holder, purpose: purpose.to_owned(), time_to_live_seconds };
         let interval = Duration::from_secs(time_to_live_seconds / 3);
         let record = RenewedRecord::write(remote, key, lease, interval).await?;
         let taken = written_at(remote, &record.key).await?;
@@ -212,8 +200,7 @@ pub struct FoundLease {
 impl FoundLease {
     /// Whether it is still valid at `now`, by the store's clock.
     pub fn is_live(&self, now: SystemTime) -> bool {
-        now.duration_since(self.renewed)
-            .map_or(true, |age| age.as_secs() < self.time_to_live_seconds)
+        now.duration_since(self.renewed).map_or(true, |age| age.as_secs() < self.time_to_live_seconds)
     }
 }
 
@@ -234,13 +221,7 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
                 Err(error) if is_outage(&error) => return Err(error),
                 Err(_) => TIME_TO_LIVE_SECONDS,
             };
-            Ok(FoundLease {
-                key: object.key,
-                id,
-                holder,
-                renewed: object.modified,
-                time_to_live_seconds,
-            })
+            Ok(FoundLease { key: object.key, id, holder, renewed: object.modified, time_to_live_seconds })
         })
         .buffer_unordered(PARALLEL_READS)
         .try_collect()
@@ -277,10 +258,7 @@ mod tests {
         assert!(!lease.is_live(renewed + Duration::from_secs(121)));
         // Renewed after the clock was read.
         assert!(lease.is_live(renewed - Duration::from_secs(500)));
-        let gone = FoundLease {
-            time_to_live_seconds: 0,
-            ..lease
-        };
+        let gone = FoundLease { time_to_live_seconds: 0, ..lease };
         assert!(!gone.is_live(renewed));
     }
 }

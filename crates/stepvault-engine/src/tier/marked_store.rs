@@ -49,13 +49,7 @@ pub(crate) struct MarkedStore {
 
 impl MarkedStore {
     pub(crate) fn new(inner: Arc<dyn RemoteStore>, settings: Arc<RemoteSettings>, keys: RunKeys) -> Self {
-        Self {
-            inner,
-            settings,
-            keys,
-            vault: OnceLock::new(),
-            expected: Mutex::new(None),
-        }
+        Self { inner, settings, keys, vault: OnceLock::new(), expected: Mutex::new(None) }
     }
 
     /// From now on, expects the marker that this vault has recorded or will record.
@@ -70,10 +64,8 @@ impl MarkedStore {
 
     /// From now on, expects the marker with this identity.
     pub(crate) fn expect(&self, identity: &str) {
-        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = Some(ExpectedMarker {
-            identity: identity.to_owned(),
-            seen_at: None,
-        });
+        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(ExpectedMarker { identity: identity.to_owned(), seen_at: None });
     }
 
     /// Returns the expected identity, if there is one.
@@ -107,11 +99,7 @@ impl MarkedStore {
             return Ok(());
         };
         let is_bucket = !self.settings.url.scheme.is_directory();
-        if is_bucket
-            && expected
-                .seen_at
-                .is_some_and(|seen| seen.elapsed() < SEEN_IN_BUCKET)
-        {
+        if is_bucket && expected.seen_at.is_some_and(|seen| seen.elapsed() < SEEN_IN_BUCKET) {
             return Ok(());
         }
         let subject = format!("{}/{}", self.inner.url(), self.keys.marker());
@@ -126,9 +114,8 @@ impl MarkedStore {
             same_archive(&found, &expected.identity, &subject, &self.settings)?;
         }
         let mut remembered = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(remembered) = remembered
-            .as_mut()
-            .filter(|remembered| remembered.identity == expected.identity)
+        if let Some(remembered) =
+            remembered.as_mut().filter(|remembered| remembered.identity == expected.identity)
         {
             remembered.seen_at = Some(Instant::now());
         }
@@ -187,18 +174,15 @@ pub(crate) fn same_archive(
         return Ok(());
     }
     let name = &settings.name;
-    Err(Error::new(
-        ErrorKind::Refused,
-        "the remote holds a different archive than before",
-    )
-    .on(subject)
-    .because(format!("its identity is {}, but was {expected}", found.vault))
-    .hint(format!(
-        "check the bucket and prefix, and that the filesystem is mounted; to continue with this one, run \
+    Err(Error::new(ErrorKind::Refused, "the remote holds a different archive than before")
+        .on(subject)
+        .because(format!("its identity is {}, but was {expected}", found.vault))
+        .hint(format!(
+            "check the bucket and prefix, and that the filesystem is mounted; to continue with this one, run \
          'stepvault remote forget {name}'"
-    ))
-    // The right filesystem may be mounted again.
-    .transient())
+        ))
+        // The right filesystem may be mounted again.
+        .transient())
 }
 
 #[async_trait]

@@ -55,11 +55,7 @@ pub(crate) async fn guarantees(
     let guarantees = probe(remote.store.as_ref(), &remote.keys, algorithm).await?;
     // What is ignored is asked again, until the setting or the store is corrected.
     if guarantees.ignored_attributes.is_empty() {
-        let probed = Probed {
-            identity,
-            at: now,
-            guarantees: guarantees.clone(),
-        };
+        let probed = Probed { identity, at: now, guarantees: guarantees.clone() };
         remote.cache(vault).keep(Note::Guarantees, &probed).await;
     }
     Ok(guarantees)
@@ -73,11 +69,7 @@ pub(crate) async fn guarantees(
 pub async fn lets_writers_collide(remote: &RunRemote, vault: &Vault) -> Result<Option<bool>> {
     let probed = remote.cache(vault).read::<Probed>(Note::Guarantees).await?;
     Ok(probed.map(|probed| {
-        let StoreGuarantees {
-            honours_create_only,
-            completes_create_only,
-            ..
-        } = probed.guarantees;
+        let StoreGuarantees { honours_create_only, completes_create_only, .. } = probed.guarantees;
         !(honours_create_only && completes_create_only)
     }))
 }
@@ -106,10 +98,7 @@ pub(crate) async fn remember_concurrency(remote: &RunRemote, vault: &Vault) {
     let Some(concurrent_requests) = limit.and_then(ConcurrencyLimit::measured) else {
         return;
     };
-    let measured = Measured {
-        place: remote.identity_url(),
-        concurrent_requests,
-    };
+    let measured = Measured { place: remote.identity_url(), concurrent_requests };
     if read_concurrency(remote, vault).await.as_ref() != Some(&measured) {
         remote.cache(vault).keep(Note::Concurrency, &measured).await;
     }
@@ -188,10 +177,7 @@ mod tests {
             let mut settings = (*disk.settings).clone();
             settings.endpoint = endpoint.map(str::to_owned);
             let run = disk.keys.run().clone();
-            (
-                RunRemote::new(Arc::clone(&store) as _, Arc::new(settings), run),
-                store,
-            )
+            (RunRemote::new(Arc::clone(&store) as _, Arc::new(settings), run), store)
         };
         let started = |store: &MeasuredStore| store.started_at.lock().unwrap().clone();
         let (unmeasured, store) = at(None, None);
@@ -204,20 +190,12 @@ mod tests {
         assert_eq!(started(&store), [256], "what was measured last");
         let (moved, store) = at(None, Some("http://elsewhere"));
         recall_concurrency(&moved, &vault).await;
-        assert_eq!(
-            started(&store),
-            Vec::<usize>::new(),
-            "of another server nothing is known"
-        );
+        assert_eq!(started(&store), Vec::<usize>::new(), "of another server nothing is known");
         let (run, key) = (unmeasured.keys.run(), Note::Concurrency.key(unmeasured.name()));
         vault.write_note(run, &key, b"{\"place\":7}").unwrap();
         let (again, store) = at(None, None);
         recall_concurrency(&again, &vault).await;
-        assert_eq!(
-            started(&store),
-            Vec::<usize>::new(),
-            "a note that cannot be read is none"
-        );
+        assert_eq!(started(&store), Vec::<usize>::new(), "a note that cannot be read is none");
         remember_concurrency(&at(Some(32), None).0, &vault).await;
         recall_concurrency(&again, &vault).await;
         assert_eq!(started(&store), [32]);

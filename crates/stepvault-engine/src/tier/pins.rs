@@ -28,12 +28,7 @@ pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
     if remote.store.head(&key).await?.is_some() {
         return Ok(false);
     }
-    let pin = Pin {
-        format: FORMAT,
-        run: remote.keys.run().clone(),
-        id,
-        note: note.to_owned(),
-    };
+    let pin = Pin { format: FORMAT, run: remote.keys.run().clone(), id, note: note.to_owned() };
     let is_new = match remote.create_record(&key, &pin).await {
         Ok(_) => true,
         // Pinned meanwhile with a different note: it is pinned, which is what matters.

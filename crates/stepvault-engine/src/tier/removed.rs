@@ -47,11 +47,7 @@ pub async fn removed_steps(remote: &RunRemote) -> Result<RemovedSteps> {
     // In this order: gc writes the record that replaces a tombstone before it deletes the tombstone.
     let tombstoned = tombstones(remote).await?;
     let (retired, retired_records) = retired_steps(remote).await?;
-    Ok(RemovedSteps {
-        tombstoned,
-        retired,
-        retired_records,
-    })
+    Ok(RemovedSteps { tombstoned, retired, retired_records })
 }
 
 /// Returns the key of the record that marks a step as removed: its tombstone, or a record of retired steps.
@@ -119,10 +115,7 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
 
 /// Reads a tombstone, which has the step's name.
 pub async fn read_tombstone(remote: &RunRemote, id: StepId) -> Result<Option<Tombstone>> {
-    Ok(remote
-        .read_record::<Tombstone>(&remote.keys.tombstone(id))
-        .await?
-        .map(|(tombstone, _)| tombstone))
+    Ok(remote.read_record::<Tombstone>(&remote.keys.tombstone(id)).await?.map(|(tombstone, _)| tombstone))
 }
 
 /// Lists the tombstones on a remote: the steps that are being removed, and those removed recently.

@@ -182,13 +182,7 @@ impl RunRemote {
         let bytes = Bytes::from(bytes);
         let digest = PartDigest::of(&bytes);
         let created = self.store.create(key, bytes.clone().into(), &digest).await?;
-        Ok(WrittenRecord {
-            what: R::WHAT,
-            key: key.to_owned(),
-            bytes,
-            digest,
-            created,
-        })
+        Ok(WrittenRecord { what: R::WHAT, key: key.to_owned(), bytes, digest, created })
     }
 
     /// Writes a record, replacing an existing one.
@@ -231,10 +225,7 @@ impl RunRemote {
     /// take too much memory.
     pub async fn list_sizes(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
         let objects = self.store.list(prefix);
-        objects
-            .map_ok(|object| (object.key, object.size_bytes))
-            .try_collect()
-            .await
+        objects.map_ok(|object| (object.key, object.size_bytes)).try_collect().await
     }
 
     /// Returns what is known of an object that should exist, after a read of it failed with `error`: the error itself if the
@@ -262,9 +253,9 @@ impl RunRemote {
             (Ok(Some(listed)), None) if error.kind() == ErrorKind::NotFound => unproven(format!(
                 "the remote lists it with {listed} bytes, and answers that it does not exist"
             )),
-            (Ok(Some(listed)), Some(read)) if listed != read as u64 => unproven(format!(
-                "the answer has {read} bytes, and the remote lists {listed}"
-            )),
+            (Ok(Some(listed)), Some(read)) if listed != read as u64 => {
+                unproven(format!("the answer has {read} bytes, and the remote lists {listed}"))
+            }
             (Ok(Some(_)), _) => error,
         }
     }
@@ -282,19 +273,13 @@ impl RunRemote {
 
     /// Returns the marker; `None` when the run has none on this remote.
     pub async fn marker(&self) -> Result<Option<VaultMarker>> {
-        Ok(self
-            .read_record::<VaultMarker>(&self.keys.marker())
-            .await?
-            .map(|(marker, _)| marker))
+        Ok(self.read_record::<VaultMarker>(&self.keys.marker()).await?.map(|(marker, _)| marker))
     }
 
     /// Returns the same remote through a decorator of its store.
     #[must_use]
     pub fn through(&self, store: Arc<dyn RemoteStore>) -> Self {
-        Self {
-            store,
-            ..self.clone()
-        }
+        Self { store, ..self.clone() }
     }
 
     /// Returns the same remote, which is unreachable while the marker that this vault saw or will see on it is missing.
@@ -324,9 +309,7 @@ impl RunRemote {
         if self.marked.expected().await?.is_none()
             && let Some(marker) = self.marker().await?
         {
-            self.cache(vault)
-                .write_archive(self.identity_url(), &marker)
-                .await?;
+            self.cache(vault).write_archive(self.identity_url(), &marker).await?;
             self.marked.expect(&marker.vault);
         }
         Ok(())
@@ -395,9 +378,7 @@ impl RunRemote {
         if let Some(expected) = expected {
             same_archive(&marker, &expected, &self.describe(&key), &self.settings)?;
         } else {
-            self.cache(vault)
-                .write_archive(self.identity_url(), &marker)
-                .await?;
+            self.cache(vault).write_archive(self.identity_url(), &marker).await?;
             self.marked.expect(&marker.vault);
         }
         Ok(marker)

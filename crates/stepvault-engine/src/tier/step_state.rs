@@ -77,9 +77,7 @@ pub fn durable_commit(step: &SealedStep, remote: &RunRemote) -> Result<Option<Sh
 }
 
 fn commit_if_durable(state: Option<RemoteState>) -> Option<Sha256Digest> {
-    state
-        .filter(|state| state.state == UploadState::Durable)
-        .and_then(|state| state.commit_sha256)
+    state.filter(|state| state.state == UploadState::Durable).and_then(|state| state.commit_sha256)
 }
 
 /// Returns whether the vault has recorded that a step is durable on a remote at its current place.
@@ -114,11 +112,7 @@ impl<'a> Durability<'a> {
     pub fn of(remotes: &'a [RunRemote], is_durable_on: impl Fn(&RunRemote) -> Result<bool>) -> Result<Self> {
         let (mut durable, mut missing) = (Vec::new(), Vec::new());
         for remote in remotes {
-            let list = if is_durable_on(remote)? {
-                &mut durable
-            } else {
-                &mut missing
-            };
+            let list = if is_durable_on(remote)? { &mut durable } else { &mut missing };
             list.push(remote);
         }
         Ok(Self { durable, missing })
@@ -134,11 +128,7 @@ impl<'a> Durability<'a> {
         let mut all = self.durable.iter().chain(&self.missing);
         let some_required = all.any(|remote| remote.settings.required);
         self.missing.iter().map(move |remote| {
-            let is_needed = if some_required {
-                remote.settings.required
-            } else {
-                self.durable.is_empty()
-            };
+            let is_needed = if some_required { remote.settings.required } else { self.durable.is_empty() };
             (*remote, is_needed)
         })
     }
@@ -237,10 +227,8 @@ mod tests {
             };
             let durability = Durability::of(&remotes, has).unwrap();
             assert_eq!(durability.is_durable(), is_durable, "{on:?}");
-            let found: Vec<(&str, bool)> = durability
-                .missing()
-                .map(|(remote, needed)| (remote.name().as_str(), needed))
-                .collect();
+            let found: Vec<(&str, bool)> =
+                durability.missing().map(|(remote, needed)| (remote.name().as_str(), needed)).collect();
             assert_eq!(found, missing, "{on:?}");
         }
         let nowhere = [remote("r0", false), remote("r1", false)];

@@ -47,14 +47,11 @@ impl UploadSession {
             return Ok(false);
         };
         let conflict = |why: &str| self.conflict(&key, sealed, why).name_taken();
-        let part = commit
-            .parts
-            .iter()
-            .find(|part| part.node == record.node)
-            .ok_or_else(|| {
-                conflict("it was committed without this node's part")
-                    .hint("declare the nodes that write a step together, with --nodes or nodes = in the configuration")
-            })?;
+        let part = commit.parts.iter().find(|part| part.node == record.node).ok_or_else(|| {
+            conflict("it was committed without this node's part").hint(
+                "declare the nodes that write a step together, with --nodes or nodes = in the configuration",
+            )
+        })?;
         let manifest = read_part_manifest(&self.remote, &commit, part).await?;
         if !record_matches_manifest(record, &manifest) {
             return Err(conflict("it has different files"));
@@ -72,12 +69,8 @@ impl UploadSession {
             return Err(conflict("its files have different digests"));
         }
         // Each node proves its own part: if every node proved all parts, that would take far too many requests.
-        CommittedParts::all(&self.remote, &commit, &self.observer)
-            .only(part)
-            .ensure_durable()
-            .await?;
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
-            .await?;
+        CommittedParts::all(&self.remote, &commit, &self.observer).only(part).ensure_durable().await?;
+        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes))).await?;
         Ok(true)
     }
 
@@ -121,10 +114,7 @@ impl UploadSession {
             Ok(false) => not_removed?,
             // Of a removed step, some objects may be gone before its commit.
             Err(error) => {
-                return Err(not_removed
-                    .err()
-                    .filter(|found| !is_outage(found))
-                    .unwrap_or(error));
+                return Err(not_removed.err().filter(|found| !is_outage(found)).unwrap_or(error));
             }
         }
         self.warn_if_lost(sealed).await?;
@@ -177,9 +167,7 @@ impl UploadSession {
             )
         } else if found.launch != claim.launch {
             let name = |launch: &Option<LaunchName>| {
-                launch
-                    .as_ref()
-                    .map_or_else(|| "no launch".to_owned(), |launch| format!("launch '{launch}'"))
+                launch.as_ref().map_or_else(|| "no launch".to_owned(), |launch| format!("launch '{launch}'"))
             };
             (
                 format!(
@@ -199,11 +187,7 @@ impl UploadSession {
             )
         };
         let conflict = self.conflict(key, sealed, &why).hint(hint);
-        Err(if is_declared_alike {
-            conflict.name_taken()
-        } else {
-            conflict
-        })
+        Err(if is_declared_alike { conflict.name_taken() } else { conflict })
     }
 
     /// Builds the manifest from the journal's digests. The first remote to be finished stores it in the vault; to
@@ -214,10 +198,7 @@ impl UploadSession {
         let own = record.own_files();
         let mut files = Vec::with_capacity(own.len());
         for file in own {
-            let done = state
-                .files
-                .get(&file.path)
-                .and_then(|progress| progress.done.as_ref());
+            let done = state.files.get(&file.path).and_then(|progress| progress.done.as_ref());
             let parts = done.ok_or_else(|| {
                 Error::new(ErrorKind::Failed, "the upload journal lacks a file")
                     .on(&file.path)
@@ -238,13 +219,10 @@ impl UploadSession {
 
     /// Returns the error for a step whose identity another writer uses, as the record at `key` shows.
     fn conflict(&self, key: &str, sealed: &SealedStep, why: &str) -> Error {
-        Error::new(
-            ErrorKind::Conflict,
-            format!("{} is taken on this remote", sealed.id()),
-        )
-        .on(self.remote.describe(key))
-        .because(why)
-        .hint("push it as a new attempt with --attempt")
+        Error::new(ErrorKind::Conflict, format!("{} is taken on this remote", sealed.id()))
+            .on(self.remote.describe(key))
+            .because(why)
+            .hint("push it as a new attempt with --attempt")
     }
 
     /// Writes the manifest of this node's part, whose bytes are uploaded and proved, and returns what a commit says of
@@ -255,11 +233,7 @@ impl UploadSession {
         let written = self.remote.write_record(&key, manifest).await?;
         let bytes = self.prove_record(written).await?;
         self.save_state(sealed, UploadState::Uploaded, None).await?;
-        Ok(FoundPart::of(
-            manifest,
-            Sha256Digest::of(&bytes),
-            bytes.len() as u64,
-        ))
+        Ok(FoundPart::of(manifest, Sha256Digest::of(&bytes), bytes.len() as u64))
     }
 
     /// Commits the step whose part this call has written: like [`commit_if_complete`](Self::commit_if_complete), but a
@@ -333,19 +307,11 @@ impl UploadSession {
             // Of a removed step, the commit may be gone.
             (Err(error), not_removed) => return Err(not_removed.err().unwrap_or(error)),
         };
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit)))
-            .await?;
-        let (vault, run, id, name) = (
-            self.vault.clone(),
-            record.run.clone(),
-            record.id,
-            self.remote.name().clone(),
-        );
+        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit))).await?;
+        let (vault, run, id, name) =
+            (self.vault.clone(), record.run.clone(), record.id, self.remote.name().clone());
         blocking(move || Journal::open(&vault, &run, id, &name)?.0.remove()).await?;
-        self.observer.on_event(&Event::Durable {
-            tier: &self.remote.tier,
-            id: record.id,
-        });
+        self.observer.on_event(&Event::Durable { tier: &self.remote.tier, id: record.id });
         Ok(Uploaded::Durable)
     }
 
@@ -357,9 +323,7 @@ impl UploadSession {
         }
         let record = sealed.record();
         Error::new(ErrorKind::Failed, "this node's part of the step no longer exists")
-            .on(self
-                .remote
-                .describe(&self.remote.keys.part(record.id, &record.node)))
+            .on(self.remote.describe(&self.remote.keys.part(record.id, &record.node)))
             .hint("retry the upload: it continues with the files that are left")
     }
 
@@ -370,18 +334,13 @@ impl UploadSession {
         let own = match blocking(move || step.manifest()).await? {
             Some(manifest) => Sha256Digest::of(&encode(&manifest)?),
             None => {
-                return Err(
-                    Error::new(ErrorKind::Failed, "cannot find the digests of a step's files")
-                        .on(record.id)
-                        .hint("push the step again"),
-                );
+                return Err(Error::new(ErrorKind::Failed, "cannot find the digests of a step's files")
+                    .on(record.id)
+                    .hint("push the step again"));
             }
         };
         let parts = &commit.parts;
-        if parts
-            .iter()
-            .any(|part| part.node == record.node && part.manifest_sha256 == own)
-        {
+        if parts.iter().any(|part| part.node == record.node && part.manifest_sha256 == own) {
             return Ok(());
         }
         let why = "it was committed with another part of this node, or without one";
@@ -408,14 +367,10 @@ impl UploadSession {
         if health.is_sound() {
             return Ok(());
         }
-        Err(
-            Error::new(ErrorKind::Damaged, format!("cannot commit {}", record.id))
-                .on(self
-                    .remote
-                    .describe(&self.remote.keys.step_parts_prefix(record.id)))
-                .because(health.faults.join("; "))
-                .hint("save the step again, as a new attempt"),
-        )
+        Err(Error::new(ErrorKind::Damaged, format!("cannot commit {}", record.id))
+            .on(self.remote.describe(&self.remote.keys.step_parts_prefix(record.id)))
+            .because(health.faults.join("; "))
+            .hint("save the step again, as a new attempt"))
     }
 
     async fn write_commit(&self, sealed: &SealedStep, commit: &Commit) -> Result<Uploaded> {

@@ -29,10 +29,7 @@ impl FileUpload {
             .filter(|_| store.capabilities().copies_parts)
             .filter(|_| self.session.remote.may_copy_parts.load(Ordering::Relaxed))?;
         let start = self.layout.range(index).start;
-        match store
-            .copy_part(source, &self.key, upload, index, start, digest)
-            .await
-        {
+        match store.copy_part(source, &self.key, upload, index, start, digest).await {
             Ok(receipt) => Some(receipt),
             Err(error) => {
                 self.copies.failed(&self.session, (CopyOf::Part, source), &error);

@@ -53,10 +53,7 @@ impl UploadSession {
             tracing::debug!(remote = %self.remote.name(), %error, "cannot copy inside the store: every file is sent");
             Copies::default()
         });
-        CopySources {
-            copies,
-            ..CopySources::default()
-        }
+        CopySources { copies, ..CopySources::default() }
     }
 
     /// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
@@ -129,11 +126,8 @@ impl CopySources {
         let remote = session.remote.name();
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::Damaged => {
-                let is_new = self
-                    .unusable
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(source.to_owned());
+                let is_new =
+                    self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(source.to_owned());
                 if is_new && error.kind() == ErrorKind::Damaged {
                     session.observer.warn(format!(
                             "{} no longer holds what was uploaded and is not used as a copy source: {error} (check \

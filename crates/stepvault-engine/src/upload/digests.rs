@@ -70,12 +70,7 @@ impl SharedDigests {
 
 impl PartOfFile {
     fn of(file: &SealedFile, index: u32) -> Self {
-        Self {
-            path: file.path.clone(),
-            size_bytes: file.size_bytes,
-            mtime: file.mtime,
-            index,
-        }
+        Self { path: file.path.clone(), size_bytes: file.size_bytes, mtime: file.mtime, index }
     }
 }
 
@@ -104,11 +99,8 @@ impl StepDigests {
 
 /// Returns the error for files at `place` that two uploads found different.
 pub(super) fn changed_between_uploads(place: &dyn Display) -> Error {
-    Error::new(
-        ErrorKind::SourceChanged,
-        "a sealed step changed between two uploads",
-    )
-    .on(place)
-    .because("the digests of the bytes sent to two remotes differ")
-    .hint("set local.links = \"copy\": a process rewrites the checkpoint's files in place")
+    Error::new(ErrorKind::SourceChanged, "a sealed step changed between two uploads")
+        .on(place)
+        .because("the digests of the bytes sent to two remotes differ")
+        .hint("set local.links = \"copy\": a process rewrites the checkpoint's files in place")
 }

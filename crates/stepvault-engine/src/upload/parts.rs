@@ -127,20 +127,11 @@ impl SendProgress {
     pub(super) fn new(count: u32, journaled: Option<FileProgress>) -> Self {
         let mut receipts = vec![None; count as usize];
         let mut upload = OnceCell::new();
-        if let Some(FileProgress {
-            upload: Some(begun),
-            parts,
-            ..
-        }) = journaled.filter(|_| count > 1)
-        {
+        if let Some(FileProgress { upload: Some(begun), parts, .. }) = journaled.filter(|_| count > 1) {
             upload = OnceCell::new_with(Some(begun));
             for (index, part) in parts {
                 if let Some(slot) = receipts.get_mut(index as usize) {
-                    *slot = Some(PartReceipt {
-                        index,
-                        tag: part.tag,
-                        digest: part.digest,
-                    });
+                    *slot = Some(PartReceipt { index, tag: part.tag, digest: part.digest });
                 }
             }
         }
@@ -232,11 +223,7 @@ impl FileUpload {
         if self.others == OtherWriters::Sent {
             return self.layout.size_bytes();
         }
-        let missing: u64 = self
-            .missing_parts()
-            .iter()
-            .map(|index| range_length(self.layout, *index))
-            .sum();
+        let missing: u64 = self.missing_parts().iter().map(|index| range_length(self.layout, *index)).sum();
         self.layout.size_bytes() - missing
     }
 
@@ -251,10 +238,7 @@ impl FileUpload {
     }
 
     async fn try_part(&self, index: u32) -> Result<()> {
-        self.session
-            .cpu_share
-            .turn(range_length(self.layout, index))
-            .await;
+        self.session.cpu_share.turn(range_length(self.layout, index)).await;
         if self.others == OtherWriters::Sent {
             return self.compare_with_present().await;
         }
@@ -317,27 +301,18 @@ impl FileUpload {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let store = &self.session.remote.store;
-        let mut sent = store
-            .upload_part(&self.key, upload, index, body.clone(), digest)
-            .await;
+        let mut sent = store.upload_part(&self.key, upload, index, body.clone(), digest).await;
         if refused_as_damaged(&sent) {
             sent = store.upload_part(&self.key, upload, index, body, digest).await;
         }
-        if sent
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
-        {
+        if sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             self.progress.set_lost();
         }
         sent
     }
 
     async fn send_whole(&self) -> Result<()> {
-        let ReadPart {
-            body,
-            digest,
-            room: _room,
-        } = self.read_whole().await?;
+        let ReadPart { body, digest, room: _room } = self.read_whole().await?;
         let in_flight = self.in_flight();
         let body = body.reporting_to(&in_flight.sending);
         let parts = [digest];
@@ -383,24 +358,14 @@ impl FileUpload {
     }
 
     fn in_flight(&self) -> InFlight {
-        let (observer, tier) = (
-            Arc::clone(&self.session.observer),
-            self.session.remote.tier.clone(),
-        );
+        let (observer, tier) = (Arc::clone(&self.session.observer), self.session.remote.tier.clone());
         let report = {
             let (observer, tier) = (Arc::clone(&observer), tier.clone());
             move |change_bytes| {
-                observer.on_event(&Event::BytesInFlight {
-                    tier: &tier,
-                    change_bytes,
-                });
+                observer.on_event(&Event::BytesInFlight { tier: &tier, change_bytes });
             }
         };
-        InFlight {
-            sending: Arc::new(Sending::new(report)),
-            observer,
-            tier,
-        }
+        InFlight { sending: Arc::new(Sending::new(report)), observer, tier }
     }
 
     async fn complete(&self, upload: &str) -> Result<()> {
@@ -428,10 +393,7 @@ impl FileUpload {
             // Either completed before with the answer lost, or gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let proved = self.prove(None, &digest, &parts).await;
-                if proved
-                    .as_ref()
-                    .is_err_and(|missing| missing.kind() == ErrorKind::NotFound)
-                {
+                if proved.as_ref().is_err_and(|missing| missing.kind() == ErrorKind::NotFound) {
                     self.progress.set_lost();
                     return Err(error);
                 }
@@ -489,23 +451,18 @@ impl FileUpload {
         if is_copy {
             self.progress.was_copied.store(true, Ordering::Relaxed);
             self.session.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.session
-                .observer
-                .on_event(&Event::BytesCopied { tier, bytes });
+            self.session.observer.on_event(&Event::BytesCopied { tier, bytes });
         } else {
             self.session.observer.on_event(&Event::BytesMoved { tier, bytes });
         }
     }
 
     pub(super) fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
-        self.journal.append(&JournalRecord::FileDone {
-            path: self.file.path.clone(),
-            parts: parts.to_vec(),
-        })?;
-        self.session.observer.on_event(&Event::FileDone {
-            tier: &self.session.remote.tier,
-            path: &self.file.path,
-        });
+        self.journal
+            .append(&JournalRecord::FileDone { path: self.file.path.clone(), parts: parts.to_vec() })?;
+        self.session
+            .observer
+            .on_event(&Event::FileDone { tier: &self.session.remote.tier, path: &self.file.path });
         Ok(())
     }
 }
@@ -520,10 +477,7 @@ struct InFlight {
 impl InFlight {
     fn acknowledged(&self) {
         let change_bytes = self.sending.end().cast_signed().wrapping_neg();
-        self.observer.on_event(&Event::BytesInFlight {
-            tier: &self.tier,
-            change_bytes,
-        });
+        self.observer.on_event(&Event::BytesInFlight { tier: &self.tier, change_bytes });
     }
 }
 
@@ -539,8 +493,7 @@ impl Drop for InFlight {
 
 /// Whether the store received bytes other than those sent: damage in transit, for which one retry may help.
 fn refused_as_damaged<T>(sent: &Result<T>) -> bool {
-    sent.as_ref()
-        .is_err_and(|error| error.kind() == ErrorKind::Damaged)
+    sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::Damaged)
 }
 
 fn range_length(layout: FileParts, index: u32) -> u64 {

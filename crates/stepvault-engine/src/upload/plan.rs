@@ -61,11 +61,8 @@ impl UploadSession {
         if is_first_round {
             self.report_reused(done.iter().map(|file| file.size_bytes).sum());
         }
-        let present = if record.is_one_of_several() {
-            self.present_sizes(record).await?
-        } else {
-            BTreeMap::new()
-        };
+        let present =
+            if record.is_one_of_several() { self.present_sizes(record).await? } else { BTreeMap::new() };
         Ok(UploadPlan {
             session: self,
             sealed,
@@ -80,12 +77,8 @@ impl UploadSession {
     }
 
     pub(super) async fn open_journal(&self, sealed: &SealedStep) -> Result<(Arc<Journal>, JournalState)> {
-        let (vault, run, id, remote) = (
-            self.vault.clone(),
-            sealed.record().run.clone(),
-            sealed.record().id,
-            self.remote.name().clone(),
-        );
+        let (vault, run, id, remote) =
+            (self.vault.clone(), sealed.record().run.clone(), sealed.record().id, self.remote.name().clone());
         let (journal, state) = blocking(move || Journal::open(&vault, &run, id, &remote)).await?;
         Ok((Arc::new(journal), state))
     }
@@ -98,10 +91,7 @@ impl UploadSession {
 
     fn report_reused(&self, bytes: u64) {
         if bytes > 0 {
-            self.observer.on_event(&Event::BytesReused {
-                tier: &self.remote.tier,
-                bytes,
-            });
+            self.observer.on_event(&Event::BytesReused { tier: &self.remote.tier, bytes });
         }
     }
 }
@@ -123,11 +113,7 @@ impl<'a> UploadPlan<'a> {
         let mut uploads = Vec::with_capacity(files.len());
         let mut reused_bytes = 0;
         for &file in files {
-            let key = self
-                .session
-                .remote
-                .keys
-                .data(&record.name, record.id, &file.path)?;
+            let key = self.session.remote.keys.data(&record.name, record.id, &file.path)?;
             let progress = self.state.files.get(&file.path);
             let progress = progress.filter(|_| !self.lost.contains(&file.path)).cloned();
             let others = match self.present.get(&key) {

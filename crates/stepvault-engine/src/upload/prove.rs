@@ -36,12 +36,9 @@ impl FileUpload {
         let (remote, key) = (&self.session.remote, &self.key);
         let subject = remote.describe(key);
         let damaged = |why: &str| {
-            Error::new(
-                ErrorKind::Damaged,
-                "an uploaded object differs from what was sent",
-            )
-            .on(&subject)
-            .because(why)
+            Error::new(ErrorKind::Damaged, "an uploaded object differs from what was sent")
+                .on(&subject)
+                .because(why)
         };
         let head = match head {
             Some(head) => head,
@@ -61,9 +58,7 @@ impl FileUpload {
             Some(true) if !self.session.must_read_back(self.algorithm, parts.len()) => return Ok(()),
             _ => {}
         }
-        let found = remote
-            .digest_object(key, digest.size_bytes, self.algorithm)
-            .await?;
+        let found = remote.digest_object(key, digest.size_bytes, self.algorithm).await?;
         if found == parts {
             return Ok(());
         }
@@ -77,12 +72,10 @@ impl FileUpload {
             return Ok(false);
         };
         let found = self.session.remote.store.head(&self.key).await?;
-        Ok(
-            found.is_none_or(|head| match (&head.info.version, &written.version) {
-                (Some(found), Some(written)) => found == written,
-                _ => true,
-            }),
-        )
+        Ok(found.is_none_or(|head| match (&head.info.version, &written.version) {
+            (Some(found), Some(written)) => found == written,
+            _ => true,
+        }))
     }
 
     /// Returns the error for a key that holds different bytes. They must not be deleted: their writer may have proved
@@ -120,10 +113,7 @@ impl UploadSession {
     /// # Errors
     /// [`ErrorKind::Conflict`] when the key holds a different record.
     pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
-        match written
-            .proved()
-            .filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1))
-        {
+        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
             Some(bytes) => Ok(bytes),
             None => written.confirm(&self.remote).await,
         }

@@ -23,11 +23,8 @@ const STREAMED_BYTES: usize = 2 * READ_BLOCK_BYTES;
 
 impl FileUpload {
     pub(super) async fn source(&self) -> Result<Arc<SourceFile>> {
-        let (slot, path, file) = (
-            Arc::clone(&self.progress.source),
-            self.local_path.clone(),
-            self.file.clone(),
-        );
+        let (slot, path, file) =
+            (Arc::clone(&self.progress.source), self.local_path.clone(), self.file.clone());
         blocking(move || {
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(source) = slot.as_ref() {
@@ -52,10 +49,7 @@ impl FileUpload {
     /// Reads a file of one part, and checks after its last byte that it is what was sealed.
     pub(super) async fn read_whole(&self) -> Result<ReadPart> {
         let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
-        let buffer = match (
-            self.buffer_for(self.layout.size_bytes()).await?,
-            self.shared_digest(0),
-        ) {
+        let buffer = match (self.buffer_for(self.layout.size_bytes()).await?, self.shared_digest(0)) {
             (Some(buffer), None) => {
                 let read = blocking(move || {
                     let source = SourceFile::open(&path, &file)?;
@@ -112,11 +106,7 @@ impl FileUpload {
     pub(super) async fn changed_since_hashed(&self, index: u32) -> Option<Error> {
         let shared = self.shared_digest(index)?;
         let known = *shared.get()?;
-        let (path, file, range) = (
-            self.local_path.clone(),
-            self.file.clone(),
-            self.layout.range(index),
-        );
+        let (path, file, range) = (self.local_path.clone(), self.file.clone(), self.layout.range(index));
         let algorithm = self.algorithm;
         let hashed = blocking(move || digest_range(&SourceFile::open(&path, &file)?, range, algorithm)).await;
         match hashed {
@@ -141,9 +131,7 @@ impl FileUpload {
         let streams = store.capabilities().streams_bodies && size > STREAMED_BYTES;
         // The bodies of all concurrent requests fit into memory, also after the next step up in concurrency: reading them
         // twice would gain nothing.
-        let suffices = store
-            .concurrency_limit()
-            .is_some_and(|limit| budget.holds(2 * limit.current(), size));
+        let suffices = store.concurrency_limit().is_some_and(|limit| budget.holds(2 * limit.current(), size));
         if !streams || suffices {
             return budget.take(size).await.map(Some);
         }
@@ -175,11 +163,7 @@ impl FileUpload {
             None => hash().await?,
         };
         let source: Arc<dyn BlockSource> = Arc::new(SourceRange { source, start });
-        Ok(ReadPart {
-            body: Payload::read_from(&source, size_bytes),
-            digest,
-            room: Some(room),
-        })
+        Ok(ReadPart { body: Payload::read_from(&source, size_bytes), digest, room: Some(room) })
     }
 }
 
@@ -193,11 +177,7 @@ pub(super) struct ReadPart {
 
 impl ReadPart {
     fn held((buffer, digest): (Buffer, PartDigest)) -> Self {
-        Self {
-            body: buffer.into_payload(),
-            digest,
-            room: None,
-        }
+        Self { body: buffer.into_payload(), digest, room: None }
     }
 }
 
@@ -211,9 +191,7 @@ struct SourceRange {
 impl BlockSource for SourceRange {
     fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
         let mut block = vec![0; length];
-        self.source
-            .read_at(self.start + offset, &mut block)
-            .map_err(io::Error::other)?;
+        self.source.read_at(self.start + offset, &mut block).map_err(io::Error::other)?;
         Ok(block.into())
     }
 }

@@ -106,28 +106,19 @@ impl UploadSession {
     /// Shares the digests of parts with the sessions that upload the same steps to other remotes.
     #[must_use]
     pub fn with_digests(self, digests: &SharedDigests) -> Self {
-        Self {
-            digests: digests.clone(),
-            ..self
-        }
+        Self { digests: digests.clone(), ..self }
     }
 
     /// Begins file parts only within this share of the processors.
     #[must_use]
     pub fn with_cpu_share(self, cpu_share: &CpuShare) -> Self {
-        Self {
-            cpu_share: cpu_share.clone(),
-            ..self
-        }
+        Self { cpu_share: cpu_share.clone(), ..self }
     }
 
     /// Sends at most this many file parts at once.
     #[must_use]
     pub fn with_parts_at_once(self, parts_at_once: usize) -> Self {
-        Self {
-            parts_at_once,
-            ..self
-        }
+        Self { parts_at_once, ..self }
     }
 
     /// Returns the bytes that the store has copied from earlier steps since this session began and that were not

@@ -19,10 +19,7 @@ const FILES: &[(&str, usize)] = &[("model.bin", (16 << 20) + 5), ("state.json", 
 
 async fn on_s3(options: StrictS3Options) -> (StrictS3, Rig) {
     let server = StrictS3::start_with(options);
-    let rig = Rig {
-        digest: Blake3,
-        ..Rig::with_patient_s3(&server, 30).await
-    };
+    let rig = Rig { digest: Blake3, ..Rig::with_patient_s3(&server, 30).await };
     (server, rig)
 }
 
@@ -95,10 +92,7 @@ async fn a_push_that_was_cut_off_resumes_its_upload() {
     });
     let acknowledged = || {
         let uploads = server.pending_uploads();
-        uploads
-            .iter()
-            .map(|upload| upload.part_numbers.len())
-            .sum::<usize>()
+        uploads.iter().map(|upload| upload.part_numbers.len()).sum::<usize>()
     };
     cut_when(server.faults(), rig.push(&source), || acknowledged() >= 3).await;
     server.faults().clear();
@@ -111,18 +105,9 @@ async fn a_push_that_was_cut_off_resumes_its_upload() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_checks_nothing_is_read_back() {
     for options in [
-        StrictS3Options {
-            accept_wrong_checksums: true,
-            ..StrictS3Options::default()
-        },
-        StrictS3Options {
-            no_checksum_answers: true,
-            ..StrictS3Options::default()
-        },
-        StrictS3Options {
-            refuse_checksums: true,
-            ..StrictS3Options::default()
-        },
+        StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() },
+        StrictS3Options { no_checksum_answers: true, ..StrictS3Options::default() },
+        StrictS3Options { refuse_checksums: true, ..StrictS3Options::default() },
     ] {
         let what = format!("{options:?}");
         let (server, mut rig) = on_s3(options).await;
@@ -135,10 +120,7 @@ async fn a_store_that_checks_nothing_is_read_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn gcs_and_directories_hold_them() {
     let server = StrictGcs::start();
-    let mut rig = Rig {
-        digest: Blake3,
-        ..Rig::with_directory().await
-    };
+    let mut rig = Rig { digest: Blake3, ..Rig::with_directory().await };
     rig.add_gcs("google", &server).await;
     rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
     assert_eq!(reads(server.faults()), 0);

@@ -17,8 +17,7 @@ use crate::harness::{Rig, id, run_name, snapshot, text};
 async fn rig() -> Rig {
     let rig = Rig::with_directory().await;
     for step in [100, 200_u64] {
-        rig.push_durably(&rig.write_step(step, &[("x", 100), ("y", 7)], step, step as i64))
-            .await;
+        rig.push_durably(&rig.write_step(step, &[("x", 100), ("y", 7)], step, step as i64)).await;
     }
     rig
 }
@@ -33,27 +32,15 @@ async fn a_commit_of_another_step_or_run_is_no_commit_of_this_one() {
     let (remote, wanted) = (&rig.remotes[0], id(1, 200));
     let own: Commit = decode(&read(&rig, &remote.keys.commit(wanted)), "commit").unwrap();
     let others = [
-        Commit {
-            id: id(1, 100),
-            ..own.clone()
-        },
-        Commit {
-            id: id(2, 200),
-            ..own.clone()
-        },
-        Commit {
-            run: RunName::new("other").unwrap(),
-            ..own
-        },
+        Commit { id: id(1, 100), ..own.clone() },
+        Commit { id: id(2, 200), ..own.clone() },
+        Commit { run: RunName::new("other").unwrap(), ..own },
     ];
     for other in others {
         rig.write_object(&remote.keys.commit(wanted), &encode(&other).unwrap());
         let (error, message) = text(read_commit(remote, wanted).await);
         assert_eq!(error.kind(), ErrorKind::Damaged, "{message}");
-        assert!(
-            message.ends_with(&format!("it belongs to {}, run {}", other.id, other.run)),
-            "{message}"
-        );
+        assert!(message.ends_with(&format!("it belongs to {}, run {}", other.id, other.run)), "{message}");
     }
     assert_eq!(rig.restore().await.unwrap().plan.id, wanted, "from the vault");
 }
@@ -63,9 +50,7 @@ async fn a_manifest_is_the_one_that_the_commit_names() {
     let rig = rig().await;
     let remote = &rig.remotes[0];
     let commit = read_commit(remote, id(1, 200)).await.unwrap();
-    read_part_manifest(remote, &commit, &commit.parts[0])
-        .await
-        .unwrap();
+    read_part_manifest(remote, &commit, &commit.parts[0]).await.unwrap();
     let mut other_digest = commit.parts[0].clone();
     other_digest.manifest_sha256 = Sha256Digest::of(b"other");
     let mut longer = commit.parts[0].clone();
@@ -73,10 +58,7 @@ async fn a_manifest_is_the_one_that_the_commit_names() {
     for part in [other_digest, longer] {
         let (error, message) = text(read_part_manifest(remote, &commit, &part).await);
         assert_eq!(error.kind(), ErrorKind::Damaged);
-        assert!(
-            message.ends_with("its digest is not the one in the commit"),
-            "{message}"
-        );
+        assert!(message.ends_with("its digest is not the one in the commit"), "{message}");
     }
 }
 
@@ -133,16 +115,10 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
         },
         ..rig.request(&source)
     };
-    rig.push_as(request()).await.unwrap().remotes[0]
-        .result
-        .as_ref()
-        .unwrap();
+    rig.push_as(request()).await.unwrap().remotes[0].result.as_ref().unwrap();
     let bytes = read(&rig, &remote.keys.part(id(1, 100), &ranked(0).unwrap()));
     let own: PartManifest = decode(&bytes, "manifest").unwrap();
-    let second = PartManifest {
-        node: ranked(1).unwrap(),
-        ..own
-    };
+    let second = PartManifest { node: ranked(1).unwrap(), ..own };
     let damaged: [fn(&mut PartManifest); 3] = [
         |part| part.id = id(1, 200),
         |part| part.node = NodeName::new("node-9").unwrap(),
@@ -151,19 +127,11 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
     for damage in damaged {
         let mut part = second.clone();
         damage(&mut part);
-        rig.write_object(
-            &remote.keys.part(id(1, 100), &ranked(1).unwrap()),
-            &encode(&part).unwrap(),
-        );
+        rig.write_object(&remote.keys.part(id(1, 100), &ranked(1).unwrap()), &encode(&part).unwrap());
         let report = rig.push_as(request()).await.unwrap();
         let error = report.remotes[0].result.as_ref().expect_err("another's part");
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
-        assert!(
-            error
-                .to_string()
-                .ends_with(&format!("it belongs to {}, {}", part.node, part.id)),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with(&format!("it belongs to {}, {}", part.node, part.id)), "{error}");
         let commit = read_commit(remote, id(1, 100)).await;
         assert_eq!(text(commit).0.kind(), ErrorKind::NotFound);
     }

@@ -72,14 +72,7 @@ async fn pushed(rig: &Rig, step: u64, files: Files<'_>) -> (u64, u64) {
     copied(rig);
     let report = rig.push_durably(&save(rig, step, files)).await;
     let counted = (moved(rig), copied(rig));
-    assert_eq!(
-        report
-            .remotes
-            .iter()
-            .map(|remote| remote.copied_bytes)
-            .sum::<u64>(),
-        counted.1
-    );
+    assert_eq!(report.remotes.iter().map(|remote| remote.copied_bytes).sum::<u64>(), counted.1);
     counted
 }
 
@@ -291,9 +284,7 @@ async fn answers_to_copies_that_are_lost_cost_no_byte_on_s3() {
     let (server, mut rig) = over_s3(StrictS3Options::default()).await;
     pushed(&rig, 100, &first()).await;
     for path in ["backbone.bin?", "tokenizer.json"] {
-        server
-            .faults()
-            .inject("PUT", path, 1, FaultAction::ApplyThenReset);
+        server.faults().inject("PUT", path, 1, FaultAction::ApplyThenReset);
     }
     assert_eq!(pushed(&rig, 200, &second()).await, (CHANGED, UNCHANGED));
     assert_restores(&mut rig, 200, &second()).await;
@@ -313,9 +304,7 @@ async fn answers_to_copies_that_are_lost_cost_no_byte_on_gcs() {
 async fn a_200_with_an_error_inside_is_no_copy() {
     let (server, mut rig) = over_s3(StrictS3Options::default()).await;
     pushed(&rig, 100, &first()).await;
-    let error = FaultAction::OkWithError {
-        code: "InternalError".to_owned(),
-    };
+    let error = FaultAction::OkWithError { code: "InternalError".to_owned() };
     server.faults().inject("PUT", "tokenizer.json", 2, error.clone());
     server.faults().inject("PUT", "backbone.bin?", 2, error);
     assert_eq!(pushed(&rig, 200, &second()).await, (CHANGED, UNCHANGED));
@@ -324,11 +313,7 @@ async fn a_200_with_an_error_inside_is_no_copy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_copies_is_sent_everything() {
-    let (server, mut rig) = over_s3(StrictS3Options {
-        no_copies: true,
-        ..StrictS3Options::default()
-    })
-    .await;
+    let (server, mut rig) = over_s3(StrictS3Options { no_copies: true, ..StrictS3Options::default() }).await;
     pushed(&rig, 100, &first()).await;
     assert_eq!(pushed(&rig, 200, &second()).await, (UNCHANGED + CHANGED, 0));
     server.faults().clear_requests();
@@ -347,9 +332,7 @@ async fn where_parts_cannot_be_copied_whole_files_still_are() {
     let (server, mut rig) = over_s3(StrictS3Options::default()).await;
     pushed(&rig, 100, &first()).await;
     let refusal = FaultAction::refuse(411, "MissingContentLength");
-    server
-        .faults()
-        .inject("PUT", "x-id=UploadPartCopy", u64::MAX, refusal);
+    server.faults().inject("PUT", "x-id=UploadPartCopy", u64::MAX, refusal);
     assert_eq!(pushed(&rig, 200, &second()).await.1, 3_000);
     let before = asked(server.faults(), "PUT", "x-id=UploadPartCopy");
     assert!(before >= 1);
@@ -386,9 +369,7 @@ async fn rights_that_do_not_suffice_for_a_copy_are_no_failure() {
 async fn copies_that_never_answer_hold_a_step_up_and_do_not_fail_it() {
     let (server, mut rig) = over_gcs().await;
     pushed(&rig, 100, &first()).await;
-    server
-        .faults()
-        .inject("POST", "rewriteTo", u64::MAX, FaultAction::Hang);
+    server.faults().inject("POST", "rewriteTo", u64::MAX, FaultAction::Hang);
     let (sent, from_there) = pushed(&rig, 200, &second()).await;
     assert_eq!((sent, from_there), (UNCHANGED + CHANGED, 0));
     assert_restores(&mut rig, 200, &second()).await;
@@ -396,11 +377,8 @@ async fn copies_that_never_answer_hold_a_step_up_and_do_not_fail_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_does_not_say_what_it_copied_is_read_back() {
-    let (server, mut rig) = over_s3(StrictS3Options {
-        no_checksum_answers: true,
-        ..StrictS3Options::default()
-    })
-    .await;
+    let (server, mut rig) =
+        over_s3(StrictS3Options { no_checksum_answers: true, ..StrictS3Options::default() }).await;
     pushed(&rig, 100, &first()).await;
     server.faults().clear_requests();
     assert_eq!(pushed(&rig, 200, &second()).await, (CHANGED, UNCHANGED));
@@ -408,12 +386,7 @@ async fn a_store_that_does_not_say_what_it_copied_is_read_back() {
     assert!(asked(server.faults(), "GET", copied) > 0, "it was believed");
     // Damage of what it copies from is found in the copy, which is then sent instead.
     let source = "000000000200.a1/step_200/backbone.bin";
-    let key = server
-        .objects()
-        .keys()
-        .into_iter()
-        .find(|key| key.ends_with(source))
-        .unwrap();
+    let key = server.objects().keys().into_iter().find(|key| key.ends_with(source)).unwrap();
     assert!(server.objects().flip_bit(&key, PART + 3));
     let (sent, _) = pushed(&rig, 300, &second()).await;
     assert!(sent >= LARGE as u64, "{sent} bytes were sent");
@@ -422,18 +395,14 @@ async fn a_store_that_does_not_say_what_it_copied_is_read_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_believes_every_checksum_is_read_back_after_a_copy() {
-    let (server, mut rig) = over_s3(StrictS3Options {
-        accept_wrong_checksums: true,
-        ..StrictS3Options::default()
-    })
-    .await;
+    let (server, mut rig) =
+        over_s3(StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() }).await;
     pushed(&rig, 100, &first()).await;
     server.faults().clear_requests();
     assert_eq!(pushed(&rig, 200, &second()).await, (CHANGED, UNCHANGED));
-    for path in [
-        "000000000200.a1/step_200/backbone.bin",
-        "000000000200.a1/step_200/global_step200/tokenizer.json",
-    ] {
+    for path in
+        ["000000000200.a1/step_200/backbone.bin", "000000000200.a1/step_200/global_step200/tokenizer.json"]
+    {
         assert!(asked(server.faults(), "GET", path) > 0, "{path} was believed");
     }
     assert_restores(&mut rig, 200, &second()).await;
@@ -443,33 +412,21 @@ async fn a_store_that_believes_every_checksum_is_read_back_after_a_copy() {
 async fn a_push_that_was_cut_off_among_copies_goes_on_with_them() {
     let server = StrictS3::start();
     let mut rig = Rig::with_patient_s3(&server, 30).await;
-    let files = [
-        ("backbone.bin", bytes(1, 6 * PART)),
-        ("tokenizer.json", bytes(2, 3_000)),
-    ];
+    let files = [("backbone.bin", bytes(1, 6 * PART)), ("tokenizer.json", bytes(2, 3_000))];
     pushed(&rig, 100, &files).await;
     // All parts but one are copied, and the file is never completed.
-    server
-        .faults()
-        .inject("PUT", "partNumber=4", u64::MAX, FaultAction::Hang);
+    server.faults().inject("PUT", "partNumber=4", u64::MAX, FaultAction::Hang);
     server.faults().clear_requests();
     let source = save(&rig, 200, &files);
     let copied_parts = || {
         let pending = server.pending_uploads();
-        pending
-            .iter()
-            .map(|upload| upload.part_numbers.len())
-            .sum::<usize>()
+        pending.iter().map(|upload| upload.part_numbers.len()).sum::<usize>()
     };
     cut_when(server.faults(), rig.push(&source), || copied_parts() == 5).await;
     server.faults().clear();
     server.faults().clear_requests();
     let (sent, from_there) = pushed(&rig, 200, &files).await;
-    assert_eq!(
-        (sent, from_there),
-        (0, PART as u64),
-        "what was done is in the journal"
-    );
+    assert_eq!((sent, from_there), (0, PART as u64), "what was done is in the journal");
     assert_eq!(received(server.faults(), "step_200"), 0);
     assert!(server.pending_uploads().is_empty());
     assert_restores(&mut rig, 200, &files).await;
@@ -494,18 +451,11 @@ async fn a_push_that_was_cut_off_in_a_copy_makes_it_anew() {
     .await;
     pushed(&rig, 100, &first()).await;
     // They are carried out, and nobody learns of it.
-    server.faults().inject(
-        "POST",
-        "rewriteTo",
-        2,
-        FaultAction::ApplyThenDelay(Duration::from_hours(1)),
-    );
+    server.faults().inject("POST", "rewriteTo", 2, FaultAction::ApplyThenDelay(Duration::from_hours(1)));
     let source = save(&rig, 200, &second());
     let made = || {
         let keys = server.objects().keys();
-        keys.iter()
-            .filter(|key| key.contains("000000000200.a1/step_200/backbone"))
-            .count()
+        keys.iter().filter(|key| key.contains("000000000200.a1/step_200/backbone")).count()
     };
     cut_when(server.faults(), rig.push(&source), || made() == 1).await;
     server.faults().clear();

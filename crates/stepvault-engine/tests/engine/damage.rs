@@ -28,10 +28,7 @@ const DAMAGES: [Damage; 3] = [Damage::Delete, Damage::Truncate, Damage::Flip];
 const FILES: &[(&str, usize)] = &[("model.safetensors", 9 << 20), ("trainer_state.json", 400)];
 
 /// Steps 100 and 200 on a directory remote, the node lost; the objects of step 200 are the victims.
-async fn rig() -> (
-    Rig,
-    std::collections::BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>,
-) {
+async fn rig() -> (Rig, std::collections::BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>) {
     let mut rig = Rig::with_directory().await;
     let older = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&older);
@@ -56,12 +53,7 @@ fn hurt(path: &Path, damage: Damage) {
         Damage::Delete => std::fs::remove_file(path).unwrap(),
         Damage::Truncate => {
             let size = std::fs::metadata(path).unwrap().len();
-            std::fs::File::options()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_len(size - 1)
-                .unwrap();
+            std::fs::File::options().write(true).open(path).unwrap().set_len(size - 1).unwrap();
         }
         Damage::Flip => {
             let mut bytes = std::fs::read(path).unwrap();
@@ -78,19 +70,13 @@ async fn restore_falls_back_past_every_kind_of_damage_and_says_why() {
         for damage in DAMAGES {
             let (rig, written) = rig().await;
             hurt(&path_of(&rig, object), damage);
-            let restored = rig
-                .restore()
-                .await
-                .unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
+            let restored =
+                rig.restore().await.unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
             assert_eq!(restored.plan.id, id(1, 100), "{object:?} {damage:?}");
             assert_eq!(snapshot(&restored.plan.path), written);
             // A deleted commit is a step that was never there: nothing to say of it.
             let silent = object == Object::Commit && damage == Damage::Delete;
-            assert_eq!(
-                restored.plan.skipped.len(),
-                usize::from(!silent),
-                "{object:?} {damage:?}"
-            );
+            assert_eq!(restored.plan.skipped.len(), usize::from(!silent), "{object:?} {damage:?}");
             assert!(!rig.directory.path().join("restored/step_200").exists());
         }
     }
@@ -111,13 +97,10 @@ async fn verify_finds_every_kind_of_damage() {
         for damage in DAMAGES {
             let (rig, _) = rig().await;
             hurt(&path_of(&rig, object), damage);
-            let hurt_step = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
-                .await
-                .unwrap();
+            let hurt_step =
+                check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer).await.unwrap();
             assert!(!hurt_step.is_sound(), "{object:?} {damage:?}");
-            let whole = check_remote(&rig.remotes[0], id(1, 100), Depth::Deep, &rig.observer)
-                .await
-                .unwrap();
+            let whole = check_remote(&rig.remotes[0], id(1, 100), Depth::Deep, &rig.observer).await.unwrap();
             assert!(whole.is_sound(), "{object:?} {damage:?}: {whole:?}");
         }
     }
@@ -132,9 +115,7 @@ async fn a_commit_that_says_another_time_than_its_manifests_is_named() {
     let other = text.replacen("\"seconds\":2", "\"seconds\":3", 1);
     assert_ne!(text, other);
     std::fs::write(&path, other).unwrap();
-    let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
-        .await
-        .unwrap();
+    let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer).await.unwrap();
     assert_eq!(health.faults, ["the commit does not match its part manifests"]);
     // Its bytes are right all the same.
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200));
@@ -147,9 +128,7 @@ async fn a_rotating_sample_reads_every_file_once_in_as_many_turns() {
     let mut found = 0;
     for turn in 0..3 {
         let depth = Depth::Sample { one_in: 3, turn };
-        let health = check_remote(&rig.remotes[0], id(1, 200), depth, &rig.observer)
-            .await
-            .unwrap();
+        let health = check_remote(&rig.remotes[0], id(1, 200), depth, &rig.observer).await.unwrap();
         found += usize::from(!health.is_sound());
     }
     assert_eq!(found, 1);
@@ -166,15 +145,10 @@ async fn prune_keeps_the_newest_valid_step_whatever_is_damaged() {
             if let Ok(report) = &outcome {
                 let older = report.plan.decision(id(1, 100)).map(|decision| decision.verdict);
                 let may_go = object == Object::Marker;
-                assert!(
-                    may_go || older != Some(Verdict::Drop),
-                    "{object:?} {damage:?}: {report:?}"
-                );
+                assert!(may_go || older != Some(Verdict::Drop), "{object:?} {damage:?}: {report:?}");
             }
-            let restored = rig
-                .restore()
-                .await
-                .unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
+            let restored =
+                rig.restore().await.unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
             assert!(restored.plan.id == id(1, 200) || snapshot(&restored.plan.path) == written);
         }
     }
@@ -246,16 +220,11 @@ async fn push_goes_nowhere_where_the_marker_is_lost_or_broken() {
 async fn nothing_valid_left_is_told_apart_from_nothing_there() {
     let (rig, _) = rig().await;
     hurt(&path_of(&rig, Object::Commit), Damage::Flip);
-    let first = rig
-        .remote_root()
-        .join("grpo/checkpoints/000000000100.a1/step_100/model.safetensors");
+    let first = rig.remote_root().join("grpo/checkpoints/000000000100.a1/step_100/model.safetensors");
     hurt(&first, Damage::Truncate);
     let (error, message) = text(rig.restore().await);
     assert_eq!(error.kind(), ErrorKind::NoneValid);
-    assert!(
-        message.contains("step 200") && message.contains("step 100"),
-        "{message}"
-    );
+    assert!(message.contains("step 200") && message.contains("step 100"), "{message}");
     let empty = Rig::with_directory().await;
     let (error, _) = text(empty.restore().await);
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -266,36 +235,21 @@ async fn nothing_valid_left_is_told_apart_from_nothing_there() {
 async fn bytes_that_another_upload_wrote_are_never_deleted() {
     let rig = Rig::with_directory().await;
     let source = rig.write_step(100, &[("a", 100), ("b", 100)], 1, 1_000);
-    let theirs = rig
-        .remote_root()
-        .join("grpo/checkpoints/000000000100.a1/step_100/a");
+    let theirs = rig.remote_root().join("grpo/checkpoints/000000000100.a1/step_100/a");
     std::fs::create_dir_all(theirs.parent().unwrap()).unwrap();
     std::fs::write(&theirs, "proved and not committed yet").unwrap();
-    let given = stepvault_engine::push::CheckpointToSeal {
-        attempt: Some(id(1, 0).attempt),
-        ..rig.request(&source)
-    };
+    let given =
+        stepvault_engine::push::CheckpointToSeal { attempt: Some(id(1, 0).attempt), ..rig.request(&source) };
     let report = rig.push_as(given).await.unwrap();
     let error = report.remotes[0].result.as_ref().expect_err("it is taken");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    assert!(
-        error
-            .to_string()
-            .starts_with("cannot upload a file: its key is taken: "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("cannot upload a file: its key is taken: "), "{error}");
     assert_eq!(error.hint_text(), Some("push it as a new attempt with --attempt"));
     assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
     // Where nobody gave the attempt, the step gets another identity.
     std::fs::remove_dir_all(rig.vault.root().join("runs")).unwrap();
-    std::fs::remove_file(
-        rig.remote_root()
-            .join("grpo/checkpoints/.stepvault/attempts/000000000100.a1.json"),
-    )
-    .unwrap();
-    assert_eq!(
-        rig.push_durably(&source).await.id,
-        id(1, 100).next_revision().unwrap()
-    );
+    std::fs::remove_file(rig.remote_root().join("grpo/checkpoints/.stepvault/attempts/000000000100.a1.json"))
+        .unwrap();
+    assert_eq!(rig.push_durably(&source).await.id, id(1, 100).next_revision().unwrap());
     assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
 }

@@ -29,16 +29,10 @@ fn settings(url: &str, endpoint: &str) -> RemoteSettings {
 
 async fn examine(settings: &RemoteSettings, access_key: &str, secret_key: &str) -> RemoteReport {
     let options = OpenOptions {
-        s3_keys: Some(StaticKeys {
-            access_key: access_key.to_owned(),
-            secret_key: secret_key.to_owned(),
-        }),
+        s3_keys: Some(StaticKeys { access_key: access_key.to_owned(), secret_key: secret_key.to_owned() }),
     };
     let keys = RunKeys::new(run_name());
-    let run = GcCommand {
-        keys: Some(keys.clone()),
-        command: GC_COMMAND.to_owned(),
-    };
+    let run = GcCommand { keys: Some(keys.clone()), command: GC_COMMAND.to_owned() };
     let check = RemoteToCheck {
         settings,
         keys: &keys,
@@ -117,11 +111,7 @@ const NO_RULE: (&str, Outcome) = ("abandoned uploads", Outcome::Warn);
 async fn an_honest_store_passes_every_check_and_nothing_is_left() {
     let server = strict(StrictS3Options::default());
     let report = examine_s3(&server).await;
-    let checks: Vec<&str> = report
-        .findings
-        .iter()
-        .map(|finding| finding.check.as_str())
-        .collect();
+    let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check.as_str()).collect();
     assert_eq!(checks[..19], EVERY_CHECK);
     assert_eq!(checks[19..], ["download rate"]);
     // How fast this machine is at the moment is not what is tested.
@@ -140,10 +130,7 @@ async fn an_honest_store_passes_every_check_and_nothing_is_left() {
     // What was written stood under the probe's own keys, and nowhere else.
     for request in server.faults().requests() {
         let writes = request.method == "PUT" || request.method == "POST" && request.path.contains("?uploads");
-        assert!(
-            !writes || request.path.contains("/.stepvault/probes/"),
-            "{request:?}"
-        );
+        assert!(!writes || request.path.contains("/.stepvault/probes/"), "{request:?}");
     }
 }
 
@@ -166,12 +153,7 @@ async fn wrong_keys_are_said_once_and_not_repeated() {
     assert_eq!(server.faults().requests().len(), 1);
     let report = examine(&settings, "AKIAUNKNOWN", server.secret_key()).await;
     let finding = find(&report, "credentials");
-    assert!(
-        finding
-            .measured
-            .contains("the store does not know this access key"),
-        "{finding:?}"
-    );
+    assert!(finding.measured.contains("the store does not know this access key"), "{finding:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,28 +162,15 @@ async fn a_missing_bucket_a_missing_right_and_another_region_are_told_apart() {
     let elsewhere = settings("s3://elsewhere/prefix", &server.endpoint());
     let report = examine(&elsewhere, server.access_key(), server.secret_key()).await;
     let finding = find(&report, "bucket");
-    assert!(
-        finding
-            .measured
-            .contains("the bucket does not exist (NoSuchBucket"),
-        "{finding:?}"
-    );
-    assert_eq!(
-        finding.remedy.as_deref(),
-        Some("create it, or correct the remote's URL")
-    );
+    assert!(finding.measured.contains("the bucket does not exist (NoSuchBucket"), "{finding:?}");
+    assert_eq!(finding.remedy.as_deref(), Some("create it, or correct the remote's URL"));
     assert_eq!(troubles(&report), [("bucket", Outcome::Fail)]);
 
-    server
-        .faults()
-        .inject("GET", "list-type", u64::MAX, refuse("AccessDenied"));
+    server.faults().inject("GET", "list-type", u64::MAX, refuse("AccessDenied"));
     let report = examine_s3(&server).await;
     assert_eq!(troubles(&report), [("rights", Outcome::Fail)]);
     let remedy = find(&report, "rights").remedy.as_deref().unwrap();
-    assert!(
-        remedy.starts_with("allow s3:ListBucket on arn:aws:s3:::bucket"),
-        "{remedy}"
-    );
+    assert!(remedy.starts_with("allow s3:ListBucket on arn:aws:s3:::bucket"), "{remedy}");
 
     let server = strict(StrictS3Options {
         only_region: Some("eu-central-1".to_owned()),
@@ -226,12 +195,7 @@ async fn settings_that_cannot_be_used_are_named() {
     assert_eq!(report.findings.len(), 1, "{report:#?}");
     let finding = find(&report, "settings");
     assert_eq!(finding.outcome, Outcome::Fail);
-    assert!(
-        finding
-            .measured
-            .contains("plain HTTP would send the data unencrypted"),
-        "{finding:?}"
-    );
+    assert!(finding.measured.contains("plain HTTP would send the data unencrypted"), "{finding:?}");
     assert!(finding.remedy.as_ref().unwrap().contains("https://"));
 }
 
@@ -250,10 +214,7 @@ async fn an_address_that_never_answers_is_given_up_within_its_time() {
         assert_eq!(troubles(&report), [("network", Outcome::Fail)], "{url}");
         let finding = find(&report, "network");
         assert!(finding.measured.contains(" seconds (tried for "), "{finding:?}");
-        assert!(
-            finding.remedy.as_ref().unwrap().contains("network"),
-            "{finding:?}"
-        );
+        assert!(finding.remedy.as_ref().unwrap().contains("network"), "{finding:?}");
     }
     // The deadline is the promise: 2 seconds of silence each, with room for a machine under load.
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
@@ -271,10 +232,7 @@ async fn an_address_where_nobody_listens_is_a_fault_of_the_network() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_off_by_an_hour_fails_with_the_gap_and_one_off_by_minutes_warns() {
-    let server = strict(StrictS3Options {
-        clock_ahead_seconds: 3_600,
-        ..StrictS3Options::default()
-    });
+    let server = strict(StrictS3Options { clock_ahead_seconds: 3_600, ..StrictS3Options::default() });
     let report = examine_s3(&server).await;
     let finding = find(&report, "clock");
     assert_eq!(finding.outcome, Outcome::Fail);
@@ -288,60 +246,35 @@ async fn a_clock_off_by_an_hour_fails_with_the_gap_and_one_off_by_minutes_warns(
         ),
         "{finding:?}"
     );
-    assert_eq!(
-        finding.remedy.as_deref(),
-        Some("set this machine's clock, by NTP if possible")
-    );
+    assert_eq!(finding.remedy.as_deref(), Some("set this machine's clock, by NTP if possible"));
     for check in ["bucket", "put", "multipart upload", "delete"] {
-        assert_eq!(
-            find(&report, check).outcome,
-            Outcome::Pass,
-            "{check}: all the rest is tried"
-        );
+        assert_eq!(find(&report, check).outcome, Outcome::Pass, "{check}: all the rest is tried");
     }
     assert_nothing_left(&server);
 
     // A store that refuses the other signature too: one line, and no third request.
-    server
-        .faults()
-        .inject("GET", "list-type", u64::MAX, refuse("RequestTimeTooSkewed"));
+    server.faults().inject("GET", "list-type", u64::MAX, refuse("RequestTimeTooSkewed"));
     server.faults().clear_requests();
     let report = examine_s3(&server).await;
     assert_eq!(troubles(&report), [("clock", Outcome::Fail)]);
     let finding = find(&report, "clock");
     let (gap, refusal) = finding.measured.split_once("; cannot list objects").unwrap();
-    assert!(
-        gap.contains("ahead of this machine's: the store refuses requests"),
-        "{gap}"
-    );
+    assert!(gap.contains("ahead of this machine's: the store refuses requests"), "{gap}");
     assert!(refusal.contains("(RequestTimeTooSkewed: "), "{refusal}");
-    assert_eq!(
-        finding.remedy.as_deref(),
-        Some("set the clock, by NTP if possible")
-    );
+    assert_eq!(finding.remedy.as_deref(), Some("set the clock, by NTP if possible"));
     assert_eq!(server.faults().requests().len(), 2);
 
-    let server = strict(StrictS3Options {
-        clock_ahead_seconds: -300,
-        ..StrictS3Options::default()
-    });
+    let server = strict(StrictS3Options { clock_ahead_seconds: -300, ..StrictS3Options::default() });
     let report = examine_s3(&server).await;
     let finding = find(&report, "clock");
     assert_eq!(finding.outcome, Outcome::Warn);
     assert!(finding.measured.contains("behind this machine's"), "{finding:?}");
-    assert_eq!(
-        find(&report, "delete").outcome,
-        Outcome::Pass,
-        "all the rest is tried"
-    );
+    assert_eq!(find(&report, "delete").outcome, Outcome::Pass, "all the rest is tried");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stores_that_do_not_keep_their_word_are_warned_of() {
-    let server = strict(StrictS3Options {
-        accept_wrong_checksums: true,
-        ..StrictS3Options::default()
-    });
+    let server = strict(StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() });
     let report = examine_s3(&server).await;
     let finding = find(&report, "checksum rejection");
     assert_eq!(finding.outcome, Outcome::Warn);
@@ -353,17 +286,10 @@ async fn stores_that_do_not_keep_their_word_are_warned_of() {
     );
     assert_nothing_left(&server);
 
-    let server = strict(StrictS3Options {
-        ignore_create_only: true,
-        ..StrictS3Options::default()
-    });
+    let server = strict(StrictS3Options { ignore_create_only: true, ..StrictS3Options::default() });
     let report = examine_s3(&server).await;
     assert_eq!(find(&report, "conditional create").outcome, Outcome::Warn);
-    assert_eq!(
-        find(&report, "get").outcome,
-        Outcome::Pass,
-        "either of the two bodies is right"
-    );
+    assert_eq!(find(&report, "get").outcome, Outcome::Pass, "either of the two bodies is right");
     assert_nothing_left(&server);
 }
 
@@ -372,10 +298,7 @@ async fn a_store_that_renames_objects_is_found_out() {
     let server = strict(StrictS3Options::default());
     assert_eq!(find(&examine_s3(&server).await, "names").outcome, Outcome::Pass);
     assert_nothing_left(&server);
-    let server = strict(StrictS3Options {
-        backslashes_are_slashes: true,
-        ..StrictS3Options::default()
-    });
+    let server = strict(StrictS3Options { backslashes_are_slashes: true, ..StrictS3Options::default() });
     let report = examine_s3(&server).await;
     let finding = find(&report, "names");
     assert_eq!(finding.outcome, Outcome::Warn, "{finding:?}");
@@ -385,9 +308,7 @@ async fn a_store_that_renames_objects_is_found_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_is_named_and_what_stays_behind_is_said() {
     let server = strict(StrictS3Options::default());
-    server
-        .faults()
-        .inject("DELETE", "uploadId", u64::MAX, refuse("AccessDenied"));
+    server.faults().inject("DELETE", "uploadId", u64::MAX, refuse("AccessDenied"));
     let report = examine_s3(&server).await;
     let finding = find(&report, "multipart abort");
     assert_eq!(finding.outcome, Outcome::Warn);
@@ -398,31 +319,15 @@ async fn a_missing_right_is_named_and_what_stays_behind_is_said() {
     assert_eq!(find(&report, "clean-up").outcome, Outcome::Warn);
     let pending = server.pending_uploads();
     assert!(!pending.is_empty());
-    assert!(
-        pending
-            .iter()
-            .all(|upload| upload.key.contains("/.stepvault/probes/")),
-        "{pending:?}"
-    );
+    assert!(pending.iter().all(|upload| upload.key.contains("/.stepvault/probes/")), "{pending:?}");
 
     let server = strict(StrictS3Options::default());
-    server
-        .faults()
-        .inject("DELETE", "/probes/", u64::MAX, refuse("AccessDenied"));
-    server
-        .faults()
-        .inject("POST", "?delete", u64::MAX, refuse("AccessDenied"));
+    server.faults().inject("DELETE", "/probes/", u64::MAX, refuse("AccessDenied"));
+    server.faults().inject("POST", "?delete", u64::MAX, refuse("AccessDenied"));
     let report = examine_s3(&server).await;
     let finding = find(&report, "delete");
     assert_eq!(finding.outcome, Outcome::Warn);
-    assert!(
-        finding
-            .remedy
-            .as_ref()
-            .unwrap()
-            .starts_with("allow s3:DeleteObject"),
-        "{finding:?}"
-    );
+    assert!(finding.remedy.as_ref().unwrap().starts_with("allow s3:DeleteObject"), "{finding:?}");
     let left = find(&report, "clean-up");
     assert!(left.measured.contains("/.stepvault/probes/"), "{left:?}");
     let keys = RunKeys::new(run_name());
@@ -438,16 +343,11 @@ async fn a_missing_right_is_named_and_what_stays_behind_is_said() {
     }
 
     let server = strict(StrictS3Options::default());
-    server
-        .faults()
-        .inject("PUT", "", u64::MAX, refuse("AccessDenied"));
+    server.faults().inject("PUT", "", u64::MAX, refuse("AccessDenied"));
     let report = examine_s3(&server).await;
     let finding = find(&report, "put");
     assert_eq!(finding.outcome, Outcome::Fail);
-    assert!(
-        finding.remedy.as_ref().unwrap().starts_with("allow s3:PutObject"),
-        "{finding:?}"
-    );
+    assert!(finding.remedy.as_ref().unwrap().starts_with("allow s3:PutObject"), "{finding:?}");
     assert!(
         !report.findings.iter().any(|finding| finding.check == "delete"),
         "nothing was there to delete: {report:#?}"
@@ -458,29 +358,20 @@ async fn a_missing_right_is_named_and_what_stays_behind_is_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_that_may_not_be_read_are_said_to_be_unread() {
     let server = strict(StrictS3Options::default());
-    server
-        .faults()
-        .inject("GET", "lifecycle", u64::MAX, refuse("AccessDenied"));
+    server.faults().inject("GET", "lifecycle", u64::MAX, refuse("AccessDenied"));
     server.claim_versioning("bucket");
     let report = examine_s3(&server).await;
     let finding = find(&report, "abandoned uploads");
     assert_eq!(finding.outcome, Outcome::Warn);
     assert!(finding.measured.starts_with("cannot read it: "), "{finding:?}");
     let finding = find(&report, "versioning");
-    assert!(
-        finding
-            .measured
-            .starts_with("on, and no rule deletes old versions"),
-        "{finding:?}"
-    );
+    assert!(finding.measured.starts_with("on, and no rule deletes old versions"), "{finding:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_that_cannot_be_measured_ends_nothing_else() {
     let server = strict(StrictS3Options::default());
-    server
-        .faults()
-        .inject("PUT", "-rate", u64::MAX, FaultAction::Hang);
+    server.faults().inject("PUT", "-rate", u64::MAX, FaultAction::Hang);
     let report = examine_s3(&server).await;
     let finding = find(&report, "upload rate");
     assert_eq!(finding.outcome, Outcome::Warn);
@@ -502,43 +393,16 @@ async fn a_bucket_of_google_is_tried_the_same_way() {
     let policy = serde_json::json!({"retentionDurationSeconds": "604800"});
     server.describe_bucket("bucket", "softDeletePolicy", policy);
     let report = examine(&settings("gs://bucket/prefix", &server.endpoint()), "", "").await;
-    assert_eq!(
-        find(&report, "credentials").measured,
-        "none needed: the store is on this machine"
-    );
-    for check in [
-        "bucket",
-        "put",
-        "conditional create",
-        "get",
-        "list",
-        "checksum rejection",
-        "multipart upload",
-    ] {
-        assert_eq!(
-            find(&report, check).outcome,
-            Outcome::Pass,
-            "{check}: {report:#?}"
-        );
+    assert_eq!(find(&report, "credentials").measured, "none needed: the store is on this machine");
+    for check in
+        ["bucket", "put", "conditional create", "get", "list", "checksum rejection", "multipart upload"]
+    {
+        assert_eq!(find(&report, check).outcome, Outcome::Pass, "{check}: {report:#?}");
     }
-    for check in [
-        "multipart abort",
-        "delete",
-        "clock",
-        "abandoned uploads",
-        "leftovers",
-    ] {
-        assert_eq!(
-            find(&report, check).outcome,
-            Outcome::Pass,
-            "{check}: {report:#?}"
-        );
+    for check in ["multipart abort", "delete", "clock", "abandoned uploads", "leftovers"] {
+        assert_eq!(find(&report, check).outcome, Outcome::Pass, "{check}: {report:#?}");
     }
-    assert!(
-        find(&report, "abandoned uploads")
-            .measured
-            .contains("after 3 days")
-    );
+    assert!(find(&report, "abandoned uploads").measured.contains("after 3 days"));
     assert!(find(&report, "soft delete").measured.contains("for 7 more days"));
     assert_eq!(find(&report, "versioning").outcome, Outcome::Warn);
     assert!(report.rates.up_bytes_per_second.is_some() && report.rates.down_bytes_per_second.is_some());
@@ -547,10 +411,8 @@ async fn a_bucket_of_google_is_tried_the_same_way() {
 
     let missing = examine(&settings("gs://elsewhere/prefix", &server.endpoint()), "", "").await;
     assert_eq!(troubles(&missing), [("bucket", Outcome::Fail)]);
-    let signed_in = StrictGcs::start_with(StrictGcsOptions {
-        anonymous: false,
-        ..StrictGcsOptions::default()
-    });
+    let signed_in =
+        StrictGcs::start_with(StrictGcsOptions { anonymous: false, ..StrictGcsOptions::default() });
     signed_in.create_bucket("bucket");
     let denied = examine(&settings("gs://bucket/prefix", &signed_in.endpoint()), "", "").await;
     assert_eq!(troubles(&denied), [("credentials", Outcome::Fail)]);
@@ -568,9 +430,7 @@ async fn a_directory_is_tried_the_same_way_and_left_as_it_was() {
         .collect();
     assert_eq!(troubles, [], "{report:#?}");
     assert!(
-        find(&report, "checksum rejection")
-            .measured
-            .starts_with("this kind of store accepts no checksum"),
+        find(&report, "checksum rejection").measured.starts_with("this kind of store accepts no checksum"),
         "{report:#?}"
     );
     assert!(report.rates.up_bytes_per_second.is_some());
@@ -617,32 +477,13 @@ async fn another_servers_half_kept_checksums_are_found() {
 async fn moto_is_found_to_take_any_checksum() {
     let server = Moto::start();
     server.create_bucket("bucket");
-    let report = examine(
-        &settings("s3://bucket/prefix", &server.endpoint()),
-        "any-key",
-        "any-secret",
-    )
-    .await;
+    let report = examine(&settings("s3://bucket/prefix", &server.endpoint()), "any-key", "any-secret").await;
     let finding = find(&report, "checksum rejection");
     assert_eq!(finding.outcome, Outcome::Warn);
-    assert!(
-        finding.remedy.as_ref().unwrap().contains("reads back and hashes"),
-        "{finding:?}"
-    );
-    for check in [
-        "put",
-        "conditional create",
-        "get",
-        "list",
-        "multipart upload",
-        "multipart abort",
-        "delete",
-    ] {
-        assert_eq!(
-            find(&report, check).outcome,
-            Outcome::Pass,
-            "{check}: {report:#?}"
-        );
+    assert!(finding.remedy.as_ref().unwrap().contains("reads back and hashes"), "{finding:?}");
+    for check in ["put", "conditional create", "get", "list", "multipart upload", "multipart abort", "delete"]
+    {
+        assert_eq!(find(&report, check).outcome, Outcome::Pass, "{check}: {report:#?}");
     }
     // Its document about versions is none that the SDK can read.
     let finding = find(&report, "versioning");
@@ -652,10 +493,7 @@ async fn moto_is_found_to_take_any_checksum() {
         "{finding:?}"
     );
     assert_eq!(find(&report, "abandoned uploads").outcome, Outcome::Warn);
-    assert!(
-        !report.findings.iter().any(|finding| finding.check == "clean-up"),
-        "{report:#?}"
-    );
+    assert!(!report.findings.iter().any(|finding| finding.check == "clean-up"), "{report:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -666,24 +504,13 @@ async fn fake_gcs_server_is_found_to_know_no_uploads_in_parts() {
     let report = examine(&settings("gs://bucket/prefix", &server.endpoint()), "", "").await;
     let finding = find(&report, "multipart upload");
     assert_eq!(finding.outcome, Outcome::Fail);
-    assert!(
-        finding
-            .remedy
-            .as_ref()
-            .unwrap()
-            .contains("supports multipart uploads"),
-        "{finding:?}"
-    );
+    assert!(finding.remedy.as_ref().unwrap().contains("supports multipart uploads"), "{finding:?}");
     assert!(
         !report.findings.iter().any(|finding| finding.check == "clean-up"),
         "there was no upload to give up: {report:#?}"
     );
     for check in ["put", "conditional create", "get", "list", "delete"] {
-        assert_eq!(
-            find(&report, check).outcome,
-            Outcome::Pass,
-            "{check}: {report:#?}"
-        );
+        assert_eq!(find(&report, check).outcome, Outcome::Pass, "{check}: {report:#?}");
     }
     assert!(find(&report, "versioning").measured.starts_with("off"));
 }

@@ -16,12 +16,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// One committed step, and one whose push was cut off on a node that is gone.
 async fn with_orphans(server: &StrictS3) -> Rig {
     let mut rig = Rig::with_s3(server).await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
     let source = rig.write_step(200, &[("a", 100), ("big", 30 << 20)], 2, 2_000);
-    server
-        .faults()
-        .inject("PUT", "partNumber=3", u64::MAX, FaultAction::Hang);
+    server.faults().inject("PUT", "partNumber=3", u64::MAX, FaultAction::Hang);
     let uploaded = || {
         let keys = server.objects().keys();
         keys.iter().any(|key| key.ends_with("000000000200.a1/step_200/a"))
@@ -39,10 +36,7 @@ async fn orphans_go_after_the_grace_period_and_two_gc_runs_and_nothing_else_does
     let rig = with_orphans(&server).await;
     server.objects().with(|table| {
         let foreign = table.values().next().unwrap().clone();
-        table.insert(
-            "bucket/pre fix/grpo/checkpoints/notes.txt".to_owned(),
-            foreign.clone(),
-        );
+        table.insert("bucket/pre fix/grpo/checkpoints/notes.txt".to_owned(), foreign.clone());
         // A probe whose clean-up was cut off.
         let probe =
             "bucket/pre fix/grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-whole";
@@ -52,38 +46,14 @@ async fn orphans_go_after_the_grace_period_and_two_gc_runs_and_nothing_else_does
         table.insert(drain.to_owned(), foreign);
     });
     let young = rig.gc(DAY).await.unwrap();
-    assert_eq!(
-        (young.marked.len(), young.removed.len(), young.aborted_uploads),
-        (0, 0, 0)
-    );
+    assert_eq!((young.marked.len(), young.removed.len(), young.aborted_uploads), (0, 0, 0));
     let first = rig.gc_now().await;
-    assert_eq!(
-        (first.removed.len(), first.aborted_uploads, first.foreign),
-        (0, 1, 1)
-    );
+    assert_eq!((first.removed.len(), first.aborted_uploads, first.foreign), (0, 1, 1));
     let second = rig.gc_now().await;
-    assert!(
-        second
-            .removed
-            .iter()
-            .any(|key| key.ends_with("000000000200.a1/step_200/a")),
-        "{second:?}"
-    );
-    assert!(
-        server
-            .objects()
-            .keys()
-            .iter()
-            .any(|key| key.ends_with("notes.txt"))
-    );
+    assert!(second.removed.iter().any(|key| key.ends_with("000000000200.a1/step_200/a")), "{second:?}");
+    assert!(server.objects().keys().iter().any(|key| key.ends_with("notes.txt")));
     assert!(!server.objects().keys().iter().any(|key| key.contains("/probes/")));
-    assert!(
-        server
-            .objects()
-            .keys()
-            .iter()
-            .any(|key| key.ends_with("/drains/node-9.json"))
-    );
+    assert!(server.objects().keys().iter().any(|key| key.ends_with("/drains/node-9.json")));
     assert!(server.pending_uploads().is_empty());
     let third = rig.gc_now().await;
     assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");
@@ -95,8 +65,7 @@ async fn orphans_go_after_the_grace_period_and_two_gc_runs_and_nothing_else_does
 async fn nothing_goes_of_a_step_whose_files_are_not_all_listed() {
     let server = StrictS3::start();
     let rig = Rig::with_s3(&server).await;
-    rig.push_durably(&rig.write_step(100, &[("a\\b.bin", 100), ("c", 100)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a\\b.bin", 100), ("c", 100)], 1, 1_000)).await;
     // As if it had been renamed after the commit.
     server.objects().with(|table| {
         let keys = table.keys().filter(|key| key.contains("a\\b.bin"));
@@ -120,8 +89,7 @@ async fn nothing_goes_of_a_step_whose_files_are_not_all_listed() {
 async fn a_step_that_was_committed_after_gc_had_begun_to_delete_it_is_deleted_to_its_end() {
     let mut rig = Rig::with_directory().await;
     for step in [100, 200] {
-        rig.push_durably(&rig.write_step(step, &[("a", 100)], step, 1_000))
-            .await;
+        rig.push_durably(&rig.write_step(step, &[("a", 100)], step, 1_000)).await;
     }
     let tombstone = Tombstone {
         format: FORMAT,
@@ -133,22 +101,13 @@ async fn a_step_that_was_committed_after_gc_had_begun_to_delete_it_is_deleted_to
     let records = "grpo/checkpoints/.stepvault";
     let key = format!("{records}/tombstones/000000000200.a1.json");
     rig.write_object(&key, &encode(&tombstone).unwrap());
-    let file = std::fs::File::options()
-        .append(true)
-        .open(rig.remote_root().join(key))
-        .unwrap();
+    let file = std::fs::File::options().append(true).open(rig.remote_root().join(key)).unwrap();
     file.set_modified(std::time::SystemTime::now() - DAY).unwrap();
     let part = format!("{records}/parts/000000000200.a1/node-0.json");
     std::fs::remove_file(rig.remote_root().join(part)).unwrap();
     rig.gc_now().await;
     let second = rig.gc_now().await;
-    assert!(
-        second
-            .removed
-            .iter()
-            .any(|key| key.ends_with("commits/000000000200.a1.json")),
-        "{second:?}"
-    );
+    assert!(second.removed.iter().any(|key| key.ends_with("commits/000000000200.a1.json")), "{second:?}");
     assert!(!rig.data_of(200).exists());
     rig.lose_node();
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
@@ -168,46 +127,29 @@ async fn a_dry_run_marks_nothing_and_removes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_goes_while_a_record_cannot_be_read() {
     let rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
-        .await;
-    let commit = rig
-        .remote_root()
-        .join("grpo/checkpoints/.stepvault/commits/000000000100.a1.json");
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
+    let commit = rig.remote_root().join("grpo/checkpoints/.stepvault/commits/000000000100.a1.json");
     std::fs::write(&commit, "{").unwrap();
     let before = snapshot(&rig.remote_root().join("grpo/checkpoints/000000000100.a1"));
     for _ in 0..2 {
         let (error, _) = text(rig.gc(NOW).await);
         assert_eq!(error.kind(), ErrorKind::Refused);
     }
-    assert_eq!(
-        snapshot(&rig.remote_root().join("grpo/checkpoints/000000000100.a1")),
-        before
-    );
+    assert_eq!(snapshot(&rig.remote_root().join("grpo/checkpoints/000000000100.a1")), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
     let server = StrictS3::start();
     let mut rig = Rig::with_patient_s3(&server, 30).await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
     let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
     // The writer stands still right before its part manifest while two gc runs pass over it.
-    server.faults().inject(
-        "PUT",
-        "parts/000000000200",
-        1,
-        FaultAction::Delay(Duration::from_secs(6)),
-    );
+    server.faults().inject("PUT", "parts/000000000200", 1, FaultAction::Delay(Duration::from_secs(6)));
     let slow = rig.push(&source);
     let gc_runs = async {
-        let stands_still = || {
-            server
-                .faults()
-                .requests()
-                .iter()
-                .any(|request| request.path.contains("parts/000000000200"))
-        };
+        let stands_still =
+            || server.faults().requests().iter().any(|request| request.path.contains("parts/000000000200"));
         while !stands_still() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -230,13 +172,10 @@ async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
 async fn of_a_step_that_was_removed_before_its_upload_a_claim_is_left_at_most_and_gc_removes_it() {
     let server = StrictS3::start();
     let rig = Rig::with_s3(&server).await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
     let session = rig.upload_session().await;
     let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
-    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
-        .await
-        .unwrap();
+    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
     let sealed = rig.vault.step(&run_name(), id(1, 200)).unwrap().unwrap();
     rig.tombstone(200).await;
     let (error, message) = text(session.upload(&sealed).await);

@@ -114,12 +114,9 @@ impl Rig {
         settings.retry_deadline_seconds = 5;
         settings.stall_timeout_seconds = 2;
         adjust(&mut settings);
-        let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys })
-            .await
-            .unwrap();
+        let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys }).await.unwrap();
         self.stores.push(Arc::clone(&store));
-        self.remotes
-            .push(RunRemote::new(store, Arc::new(settings), run_name()));
+        self.remotes.push(RunRemote::new(store, Arc::new(settings), run_name()));
     }
 
     pub async fn add_s3(&mut self, name: &str, server: &StrictS3) {
@@ -144,10 +141,7 @@ impl Rig {
 
     /// A remote that answers nobody.
     pub async fn add_one_that_is_away(&mut self, name: &str) {
-        let keys = StaticKeys {
-            access_key: "key".to_owned(),
-            secret_key: "secret".to_owned(),
-        };
+        let keys = StaticKeys { access_key: "key".to_owned(), secret_key: "secret".to_owned() };
         let adjust = |settings: &mut RemoteSettings| {
             // Nobody listens there.
             settings.endpoint = Some("http://127.0.0.1:1".to_owned());
@@ -186,12 +180,7 @@ impl Rig {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, bytes(seed ^ *size as u64, *size)).unwrap();
             let time = std::time::UNIX_EPOCH + Duration::from_millis(written_seconds as u64 * 1000 + 123);
-            std::fs::File::options()
-                .write(true)
-                .open(&path)
-                .unwrap()
-                .set_modified(time)
-                .unwrap();
+            std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
         }
         root
     }
@@ -232,25 +221,14 @@ impl Rig {
     }
 
     pub async fn push_as(&self, request: CheckpointToSeal) -> Result<PushReport> {
-        push(
-            &self.vault,
-            &self.remotes,
-            request,
-            &self.budget,
-            Duration::ZERO,
-            &self.observer,
-        )
-        .await
+        push(&self.vault, &self.remotes, request, &self.budget, Duration::ZERO, &self.observer).await
     }
 
     /// Pushes and fails unless it became durable everywhere.
     pub async fn push_durably(&self, source: &Path) -> PushReport {
         let report = self.push(source).await.unwrap();
         for outcome in &report.remotes {
-            outcome
-                .result
-                .as_ref()
-                .unwrap_or_else(|error| panic!("{}: {error}", outcome.remote));
+            outcome.result.as_ref().unwrap_or_else(|error| panic!("{}: {error}", outcome.remote));
         }
         report
     }
@@ -285,10 +263,7 @@ impl Rig {
     pub fn remote_prune(&self, last: u32) -> RemotePrune {
         RemotePrune {
             remote: self.remotes[0].clone(),
-            rules: KeepRules {
-                last: Some(last),
-                ..KeepRules::default()
-            },
+            rules: KeepRules { last: Some(last), ..KeepRules::default() },
             maximum_deletions: None,
             pinned_elsewhere: BTreeSet::new(),
             observer: self.observer.clone(),
@@ -390,15 +365,7 @@ pub fn snapshot(root: &Path) -> Snapshot {
             let metadata = std::fs::symlink_metadata(&path).unwrap();
             let body = metadata.is_file().then(|| std::fs::read(&path).unwrap());
             let relative = path.strip_prefix(root).unwrap().to_owned();
-            out.insert(
-                relative,
-                (
-                    body,
-                    metadata.mode() & 0o777,
-                    metadata.mtime(),
-                    metadata.mtime_nsec(),
-                ),
-            );
+            out.insert(relative, (body, metadata.mode() & 0o777, metadata.mtime(), metadata.mtime_nsec()));
             if metadata.is_dir() {
                 walk(root, &path, out);
             }
@@ -419,9 +386,7 @@ pub fn text<T: std::fmt::Debug>(result: Result<T>) -> (Error, String) {
 /// How often the server was asked to `method` a path that contains `path`.
 pub fn asked(faults: &Faults, method: &str, path: &str) -> usize {
     let requests = faults.requests();
-    let matching = requests
-        .iter()
-        .filter(|request| request.method == method && request.path.contains(path));
+    let matching = requests.iter().filter(|request| request.method == method && request.path.contains(path));
     matching.count()
 }
 

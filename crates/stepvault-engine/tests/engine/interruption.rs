@@ -33,23 +33,15 @@ async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    let acknowledged = || {
-        server
-            .pending_uploads()
-            .iter()
-            .map(|upload| upload.part_numbers.len())
-            .sum::<usize>()
-    };
+    let acknowledged =
+        || server.pending_uploads().iter().map(|upload| upload.part_numbers.len()).sum::<usize>();
     cut_when(server.faults(), rig.push(&source), || acknowledged() >= 5).await;
     let there = acknowledged() as u64;
     server.faults().clear();
     server.faults().clear_requests();
     rig.push_durably(&source).await;
     let sent = part_bytes(&server);
-    assert!(
-        sent <= (10 - there) * (8 << 20) + 1024,
-        "{sent} bytes were sent again with {there} parts there"
-    );
+    assert!(sent <= (10 - there) * (8 << 20) + 1024, "{sent} bytes were sent again with {there} parts there");
     rig.lose_node();
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 100));
 }
@@ -66,10 +58,7 @@ async fn an_upload_that_the_store_has_forgotten_is_begun_again() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    cut_when(server.faults(), rig.push(&source), || {
-        asked(server.faults(), "PUT", "partNumber") > 3
-    })
-    .await;
+    cut_when(server.faults(), rig.push(&source), || asked(server.faults(), "PUT", "partNumber") > 3).await;
     server.faults().clear();
     let store = &rig.remotes[0].store;
     for upload in store.pending_uploads("").await.unwrap() {
@@ -82,19 +71,10 @@ async fn an_upload_that_the_store_has_forgotten_is_begun_again() {
 async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
     let server = StrictS3::start();
     let rig = Rig::with_s3(&server).await;
-    server
-        .faults()
-        .inject("PUT", "commits/", 1, FaultAction::ApplyThenReset);
-    server
-        .faults()
-        .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    server.faults().inject("PUT", "commits/", 1, FaultAction::ApplyThenReset);
+    server.faults().inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
     rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
-    let commits = server
-        .objects()
-        .keys()
-        .into_iter()
-        .filter(|key| key.contains("/commits/"))
-        .count();
+    let commits = server.objects().keys().into_iter().filter(|key| key.contains("/commits/")).count();
     assert_eq!(commits, 1);
 }
 
@@ -102,11 +82,8 @@ async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
 async fn a_storm_of_503_passes() {
     let server = StrictS3::start();
     let rig = Rig::with_patient_s3(&server, 30).await;
-    let storm = FaultAction::Refuse {
-        status: 503,
-        retry_after_seconds: Some(1),
-        code: "SlowDown".to_owned(),
-    };
+    let storm =
+        FaultAction::Refuse { status: 503, retry_after_seconds: Some(1), code: "SlowDown".to_owned() };
     server.faults().inject("PUT", "big.bin", 5, storm);
     rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
 }
@@ -117,10 +94,8 @@ async fn an_unreachable_remote_ends_in_time_and_leaves_the_step_staged() {
     let mut rig = Rig::new();
     rig.add_one_that_is_away("aws").await;
     let source = rig.write_step(100, FILES, 1, 1_000);
-    let report = tokio::time::timeout(Duration::from_secs(60), rig.push(&source))
-        .await
-        .expect("in time")
-        .unwrap();
+    let report =
+        tokio::time::timeout(Duration::from_secs(60), rig.push(&source)).await.expect("in time").unwrap();
     assert!(report.newly_sealed);
     let error = report.remotes[0].result.as_ref().expect_err("unreachable");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -135,16 +110,10 @@ async fn a_cut_body_is_taken_up_where_it_broke() {
     let written = snapshot(&source);
     rig.push_durably(&source).await;
     rig.lose_node();
-    server
-        .faults()
-        .inject("GET", "big.bin", 6, FaultAction::CutBody { bytes: 3 << 20 });
+    server.faults().inject("GET", "big.bin", 6, FaultAction::CutBody { bytes: 3 << 20 });
     let restored = rig.restore().await.unwrap();
     assert_eq!(snapshot(&restored.plan.path), written);
-    assert_eq!(
-        *rig.recorder.moved.lock().unwrap() / (80 << 20),
-        2,
-        "up once, down once: nothing came twice"
-    );
+    assert_eq!(*rig.recorder.moved.lock().unwrap() / (80 << 20), 2, "up once, down once: nothing came twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,30 +131,17 @@ async fn an_interrupted_restore_goes_on_where_it_was() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    cut_when(server.faults(), Box::pin(rig.restore()), || {
-        asked(server.faults(), "GET", "big.bin") > 5
-    })
-    .await;
-    assert!(
-        !rig.directory.path().join("restored/step_100").exists(),
-        "whole or not at all"
-    );
+    cut_when(server.faults(), Box::pin(rig.restore()), || asked(server.faults(), "GET", "big.bin") > 5).await;
+    assert!(!rig.directory.path().join("restored/step_100").exists(), "whole or not at all");
     server.faults().clear();
     let restored = rig.restore().await.unwrap();
-    assert!(
-        restored.fetched.kept_bytes >= 3 * (8 << 20),
-        "{:?}",
-        restored.fetched
-    );
+    assert!(restored.fetched.kept_bytes >= 3 * (8 << 20), "{:?}", restored.fetched);
     assert_eq!(snapshot(&restored.plan.path), written);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_takes_anything_is_read_back_and_found_out() {
-    let options = StrictS3Options {
-        accept_wrong_checksums: true,
-        ..StrictS3Options::default()
-    };
+    let options = StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() };
     let server = StrictS3::start_with(options);
     let rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
@@ -227,9 +183,7 @@ async fn goes_on_by_parts(transport: Transport, method: &str, path: &str) {
         let uploads = server.pending_uploads();
         let in_uploads: u64 = uploads.iter().map(|upload| upload.stored_bytes).sum();
         let in_objects: u64 = server.objects().with(|objects| {
-            let temporary = objects
-                .iter()
-                .filter(|(key, _)| key.contains(".stepvault-uploads"));
+            let temporary = objects.iter().filter(|(key, _)| key.contains(".stepvault-uploads"));
             temporary.map(|(_, object)| object.body.len() as u64).sum()
         });
         (in_uploads + in_objects) / (8 << 20)
@@ -240,9 +194,7 @@ async fn goes_on_by_parts(transport: Transport, method: &str, path: &str) {
     server.faults().clear_requests();
     rig.push_durably(&source).await;
     let requests = server.faults().requests();
-    let parts = requests
-        .iter()
-        .filter(|request| request.method == method && request.path.contains(path));
+    let parts = requests.iter().filter(|request| request.method == method && request.path.contains(path));
     let again: u64 = parts.map(|request| request.body_bytes).sum();
     assert!(
         again <= (10 - there) * (8 << 20) + 16 * 1024,
@@ -256,9 +208,8 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     let mut rig = Rig::with_directory().await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let request = rig.request(&source);
-    let placed = stepvault_engine::push::seal_checkpoint(&rig.vault, &[], request, &rig.observer)
-        .await
-        .unwrap();
+    let placed =
+        stepvault_engine::push::seal_checkpoint(&rig.vault, &[], request, &rig.observer).await.unwrap();
     drop(placed);
     // Through the hard link, or not at all where the file system made a true copy.
     std::fs::write(source.join("big.bin"), crate::harness::bytes(99, 80 << 20)).unwrap();
@@ -277,19 +228,13 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_vault_at_the_same_place_is_refused() {
     let rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000)).await;
     std::fs::remove_dir_all(rig.remote_root()).unwrap();
     let mut other = Rig::new();
     let url = format!("file://{}", rig.remote_root().display());
     other.add("disk", &url, |_| {}, None).await;
-    other
-        .push_durably(&other.write_step(100, &[("a", 10)], 2, 1_000))
-        .await;
-    let report = rig
-        .push(&rig.write_step(200, &[("a", 10)], 3, 2_000))
-        .await
-        .unwrap();
+    other.push_durably(&other.write_step(100, &[("a", 10)], 2, 1_000)).await;
+    let report = rig.push(&rig.write_step(200, &[("a", 10)], 3, 2_000)).await.unwrap();
     let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(message.contains("a different archive"), "{message}");
@@ -303,9 +248,7 @@ async fn a_record_whose_body_breaks_off_is_read_again() {
     let files = &[("model.bin", 300_000)];
     rig.push_durably(&rig.write_step(100, files, 1, 1_000)).await;
     let cut = |path: &str, bytes: usize| {
-        server
-            .faults()
-            .inject("GET", path, 2, FaultAction::CutBody { bytes });
+        server.faults().inject("GET", path, 2, FaultAction::CutBody { bytes });
     };
     for record in ["vault.json", "parts/", "commits/"] {
         cut(record, 20);
@@ -319,9 +262,7 @@ async fn a_record_whose_body_breaks_off_is_read_again() {
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200));
     server.faults().clear();
     cut("model.bin", 100_000);
-    let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
-        .await
-        .unwrap();
+    let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer).await.unwrap();
     assert!(health.is_sound(), "{health:?}");
 }
 
@@ -357,9 +298,7 @@ async fn what_a_lifecycle_rule_took_from_a_cut_off_upload_is_sent_again() {
     let (rig, source) = cut_after_the_small_file(&server).await;
     assert!(server.objects().remove(&key_of(&server, "small.json")));
     rig.push_durably(&source).await;
-    let health = check_remote(&rig.remotes[0], id(1, 100), Depth::Checksums, &rig.observer)
-        .await
-        .unwrap();
+    let health = check_remote(&rig.remotes[0], id(1, 100), Depth::Checksums, &rig.observer).await.unwrap();
     assert!(health.is_sound(), "{health:?}");
     assert_eq!(asked(server.faults(), "PUT", "small.json"), 1);
 }
@@ -398,9 +337,5 @@ async fn an_upload_whose_files_vanish_again_and_again_ends_without_a_commit() {
     assert_eq!(error.kind(), ErrorKind::Failed);
     assert!(message.contains("each time they are listed"), "{message}");
     assert_eq!(asked(server.faults(), "PUT", "commits/"), 0);
-    assert_eq!(
-        asked(server.faults(), "PUT", "small.json"),
-        2,
-        "it is sent a bounded number of times"
-    );
+    assert_eq!(asked(server.faults(), "PUT", "small.json"), 2, "it is sent a bounded number of times");
 }

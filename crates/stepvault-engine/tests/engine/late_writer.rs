@@ -22,34 +22,22 @@ async fn a_late_writer_leaves_a_durable_step_alone(options: StrictS3Options) {
     early.add_s3("ceph", &server).await;
     let of_first = |rig: &Rig, seed: u64| {
         let source = rig.write_step(100, &FILES, seed, 1_000);
-        CheckpointToSeal {
-            attempt: Some(Attempt::FIRST),
-            ..rig.request(&source)
-        }
+        CheckpointToSeal { attempt: Some(Attempt::FIRST), ..rig.request(&source) }
     };
     let stopped = FaultAction::Delay(Duration::from_secs(10));
     server.faults().inject("PUT", "partNumber=2", 1, stopped);
     let others = async {
         // The other file of the first one has arrived by then: it must not arrive after everything was removed.
-        let has_small = || {
-            server
-                .objects()
-                .with(|table| table.keys().any(|key| key.ends_with("/small")))
-        };
+        let has_small = || server.objects().with(|table| table.keys().any(|key| key.ends_with("/small")));
         while asked(server.faults(), "PUT", "partNumber=2") == 0 || !has_small() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // The second one does not see what the first has begun.
-        server
-            .objects()
-            .with(|table| table.retain(|key, _| !key.contains("000000000100.a1")));
+        server.objects().with(|table| table.retain(|key, _| !key.contains("000000000100.a1")));
         early.push_as(of_first(&early, 2)).await.unwrap()
     };
     let (refused, report) = tokio::join!(late.push_as(of_first(&late, 1)), others);
-    assert!(
-        report.remotes[0].result.as_ref().unwrap().is_durable(),
-        "{report:?}"
-    );
+    assert!(report.remotes[0].result.as_ref().unwrap().is_durable(), "{report:?}");
     let error = refused.unwrap().remotes.remove(0).result.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let saved = snapshot(&early.outputs().join("step_100"));

@@ -69,18 +69,16 @@ impl Present {
 fn watch_order(server: &StrictS3) -> Arc<Mutex<BTreeSet<StepId>>> {
     let wrong = Arc::<Mutex<BTreeSet<StepId>>>::default();
     let (found, complete) = (Arc::clone(&wrong), Present::on(server));
-    server
-        .objects()
-        .watch(move |objects: &BTreeMap<String, StoredObject>| {
-            let now = Present::of(objects.keys());
-            for (id, files) in &complete.data {
-                let is_committed = now.commits.contains(id);
-                let is_whole = now.data.get(id) == Some(files) && now.parts.contains(id);
-                if (!is_committed && !now.tombstones.contains(id)) || (is_committed && !is_whole) {
-                    found.lock().unwrap().insert(*id);
-                }
+    server.objects().watch(move |objects: &BTreeMap<String, StoredObject>| {
+        let now = Present::of(objects.keys());
+        for (id, files) in &complete.data {
+            let is_committed = now.commits.contains(id);
+            let is_whole = now.data.get(id) == Some(files) && now.parts.contains(id);
+            if (!is_committed && !now.tombstones.contains(id)) || (is_committed && !is_whole) {
+                found.lock().unwrap().insert(*id);
             }
-        });
+        }
+    });
     wrong
 }
 
@@ -209,11 +207,7 @@ fn kinds(faults: &Faults) -> Vec<String> {
     let requests = faults.requests().into_iter();
     let kind = |path: &str| {
         if path.contains("list-type=2") {
-            return if path.contains("retired") {
-                "retired"
-            } else {
-                "files"
-            };
+            return if path.contains("retired") { "retired" } else { "files" };
         }
         let key = path.split('?').next().unwrap();
         match layout.classify(&key[key.find(run_name().as_str()).unwrap()..]) {
@@ -227,9 +221,7 @@ fn kinds(faults: &Faults) -> Vec<String> {
             _ => "other",
         }
     };
-    requests
-        .map(|request| format!("{} {}", request.method, kind(&request.path)))
-        .collect()
+    requests.map(|request| format!("{} {}", request.method, kind(&request.path))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -244,9 +236,7 @@ async fn a_small_step_takes_nine_requests_after_another_one_also_when_steps_were
     let mut asked = Vec::new();
     for step in [4, 5] {
         let source = rig.write_step(step, &[("x", 10)], step, step as i64 * 1_000);
-        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
-            .await
-            .unwrap();
+        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
         let sealed = rig.vault.step(&run_name(), id(1, step)).unwrap().unwrap();
         server.faults().clear_requests();
         assert!(session.upload(&sealed).await.unwrap().is_durable());
@@ -293,10 +283,7 @@ async fn the_second_listing_reads_no_commit_and_one_that_was_replaced_is_read_ag
         assert_eq!(found.commit.as_ref().unwrap(), &read);
     }
     // Somebody replaces a commit, by one of the same length.
-    let replaced = Commit {
-        name: "step_9".to_owned(),
-        ..read_commit(remote, id(1, 2)).await.unwrap()
-    };
+    let replaced = Commit { name: "step_9".to_owned(), ..read_commit(remote, id(1, 2)).await.unwrap() };
     let key = remote.keys.commit(id(1, 2));
     remote.replace_record(&key, &replaced).await.unwrap();
     server.faults().clear_requests();
@@ -306,16 +293,9 @@ async fn the_second_listing_reads_no_commit_and_one_that_was_replaced_is_read_ag
     // What is no longer listed is dropped.
     remote.store.delete(&[key]).await.unwrap();
     assert_eq!(visible_commits(remote).await.unwrap().len(), 2);
-    let note = rig
-        .vault
-        .read_note(&run_name(), "commits-aws-0")
-        .unwrap()
-        .unwrap();
+    let note = rig.vault.read_note(&run_name(), "commits-aws-0").unwrap().unwrap();
     let note = String::from_utf8(note).unwrap();
-    assert!(
-        note.contains("000000000003.a1") && !note.contains("000000000002.a1"),
-        "{note}"
-    );
+    assert!(note.contains("000000000003.a1") && !note.contains("000000000002.a1"), "{note}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,34 +304,17 @@ async fn a_cache_of_commits_that_is_damaged_or_of_another_url_is_none() {
     let rig = with_small_steps(&server, 3).await;
     let remote = &rig.remotes[0];
     visible_commits(remote).await.unwrap();
-    let note = rig
-        .vault
-        .read_note(&run_name(), "commits-aws-0")
-        .unwrap()
-        .unwrap();
+    let note = rig.vault.read_note(&run_name(), "commits-aws-0").unwrap().unwrap();
     let note = String::from_utf8(note).unwrap();
     let elsewhere = note.replace(remote.store.url(), "s3://elsewhere");
     assert_ne!(note, elsewhere);
-    for damaged in [
-        "",
-        "{",
-        &note[..note.len() / 2],
-        &note.replace("\\\"run\\\"", "\\\"nur\\\""),
-        &elsewhere,
-    ] {
-        rig.vault
-            .write_note(&run_name(), "commits-aws-0", damaged.as_bytes())
-            .unwrap();
+    for damaged in ["", "{", &note[..note.len() / 2], &note.replace("\\\"run\\\"", "\\\"nur\\\""), &elsewhere]
+    {
+        rig.vault.write_note(&run_name(), "commits-aws-0", damaged.as_bytes()).unwrap();
         let found = visible_commits(remote).await.unwrap();
         assert!(found.values().all(|found| found.commit.is_ok()), "{damaged}");
-        let names = found
-            .values()
-            .map(|found| found.commit.as_ref().unwrap().name.as_str());
-        assert_eq!(
-            names.collect::<Vec<_>>(),
-            ["step_1", "step_2", "step_3"],
-            "{damaged}"
-        );
+        let names = found.values().map(|found| found.commit.as_ref().unwrap().name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["step_1", "step_2", "step_3"], "{damaged}");
         server.faults().clear_requests();
         visible_commits(remote).await.unwrap();
         assert_eq!(reads(server.faults()), Vec::<String>::new(), "it is kept again");

@@ -31,10 +31,7 @@ fn back(rig: &mut Rig, there: RunRemote) {
 }
 
 async fn pushed_as(rig: &Rig, source: &Path, attempt: u32) -> StepId {
-    let request = CheckpointToSeal {
-        attempt: Some(id(attempt, 0).attempt),
-        ..rig.request(source)
-    };
+    let request = CheckpointToSeal { attempt: Some(id(attempt, 0).attempt), ..rig.request(source) };
     let report = rig.push_as(request).await.unwrap();
     report.remotes[0].result.as_ref().unwrap();
     report.id
@@ -56,16 +53,12 @@ async fn go_on_from(rig: &Rig, step: Option<u64>) -> StepId {
 
 fn is_unreachable(report: &PushReport) -> bool {
     let result = &report.remotes[0].result;
-    result
-        .as_ref()
-        .is_err_and(|error| error.kind() == ErrorKind::Unreachable)
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable)
 }
 
 fn sealed(vault: &Vault) -> Vec<(StepId, bool)> {
     let steps = vault.steps(&run_name()).unwrap().steps;
-    let told = steps
-        .iter()
-        .map(|step| (step.id(), step.record().is_provisional()));
+    let told = steps.iter().map(|step| (step.id(), step.record().is_provisional()));
     told.collect()
 }
 
@@ -152,10 +145,7 @@ async fn a_restore_after_the_outage_finds_the_step_that_was_sealed_in_it() {
     assert_eq!(sealed(&rig.vault), [(id(1, 400), true)]);
     back(&mut rig, there);
     // A plan changes nothing, and says that the restore may choose another step.
-    assert_eq!(
-        plan(&rig.context(), &rig.restore_request()).await.unwrap().id,
-        id(2, 300)
-    );
+    assert_eq!(plan(&rig.context(), &rig.restore_request()).await.unwrap().id, id(2, 300));
     assert_eq!(sealed(&rig.vault), [(id(1, 400), true)]);
     let warnings = rig.recorder.warnings.lock().unwrap().join("\n");
     assert!(
@@ -214,10 +204,7 @@ async fn an_attempt_that_was_given_is_kept_and_its_conflict_stands() {
     rig.lose_node();
     let there = away(&mut rig).await;
     let source = rig.write_step(300, &FILES, 33, 6_000);
-    let given = || CheckpointToSeal {
-        attempt: Some(id(1, 0).attempt),
-        ..rig.request(&source)
-    };
+    let given = || CheckpointToSeal { attempt: Some(id(1, 0).attempt), ..rig.request(&source) };
     let request = given();
     rig.push_as(request).await.unwrap();
     assert_eq!(sealed(&rig.vault), [(id(1, 300), false)]);
@@ -247,9 +234,7 @@ async fn a_conflict_that_an_upload_finds_gives_the_step_another_revision() {
     assert_eq!(staged.await.unwrap().summary().id, id(1, 200));
     let mut other = Rig::new();
     other.remotes.clone_from(&rig.remotes);
-    other
-        .push_durably(&other.write_step(200, &FILES, 22, 2_000))
-        .await;
+    other.push_durably(&other.write_step(200, &FILES, 22, 2_000)).await;
     let beside = id(1, 200).next_revision().unwrap();
     assert_eq!(rig.push_durably(&source).await.id, beside);
     assert_eq!(newest(&rig).await, (beside, weights(2)));
@@ -270,17 +255,11 @@ async fn provisional_steps_make_way_for_each_other() {
         assert!(is_unreachable(&rig.push(&source).await.unwrap()));
     }
     let second = |id: StepId| id.next_revision().unwrap();
-    assert_eq!(
-        sealed(&rig.vault),
-        [(id(1, 100), true), (second(id(1, 100)), true)]
-    );
+    assert_eq!(sealed(&rig.vault), [(id(1, 100), true), (second(id(1, 100)), true)]);
     back(&mut rig, there);
     let source = rig.write_step(100, &FILES, 8, 3_000);
     assert_eq!(rig.push_durably(&source).await.id, second(id(2, 100)));
-    assert_eq!(
-        sealed(&rig.vault),
-        [(id(2, 100), false), (second(id(2, 100)), false)]
-    );
+    assert_eq!(sealed(&rig.vault), [(id(2, 100), false), (second(id(2, 100)), false)]);
     rig.lose_node();
     assert_eq!(newest(&rig).await, (second(id(2, 100)), weights(8)));
 }

@@ -11,9 +11,7 @@ use crate::harness::{Rig, id, run_name, text};
 /// Pushes a checkpoint that an agent saw appear, `after` another one at or below the highest number.
 async fn push_live(rig: &Rig, source: &Path, after: Option<u64>) -> PushReport {
     let mut request = rig.request(source);
-    request.live = Some(LiveSave {
-        after: after.map(|step| id(1, step).step),
-    });
+    request.live = Some(LiveSave { after: after.map(|step| id(1, step).step) });
     rig.push_as(request).await.unwrap()
 }
 
@@ -25,16 +23,12 @@ fn second(id: StepId) -> StepId {
 async fn a_lower_number_that_was_written_later_moves_nothing_until_two_saves_were_seen() {
     let mut rig = Rig::with_directory().await;
     for step in [100, 200, 300] {
-        rig.push_durably(&rig.write_step(step, &[("a", 10)], step, 1_000 + step as i64))
-            .await;
+        rig.push_durably(&rig.write_step(step, &[("a", 10)], step, 1_000 + step as i64)).await;
     }
     let late = rig.write_step(150, &[("a", 10)], 3, 3_000);
     assert_eq!(rig.push_durably(&late).await.id, id(1, 150));
     let warned = rig.recorder.warnings.lock().unwrap().join("\n");
-    assert!(
-        warned.contains("step 150 was written after step 300 (attempt 1)"),
-        "{warned}"
-    );
+    assert!(warned.contains("step 150 was written after step 300 (attempt 1)"), "{warned}");
     let first = push_live(&rig, &rig.write_step(100, &[("a", 11)], 4, 4_000), None).await;
     assert_eq!(first.id, second(id(1, 100)));
     let again = push_live(&rig, &rig.write_step(200, &[("a", 11)], 5, 5_000), Some(100)).await;
@@ -47,8 +41,7 @@ async fn a_lower_number_that_was_written_later_moves_nothing_until_two_saves_wer
 async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
     let mut rig = Rig::with_directory().await;
     for step in [100, 200] {
-        rig.push_durably(&rig.write_step(step, &[("a.pt", 10), ("b.pt", 20)], step, 1_000))
-            .await;
+        rig.push_durably(&rig.write_step(step, &[("a.pt", 10), ("b.pt", 20)], step, 1_000)).await;
     }
     let old = rig.outputs().join("step_100");
     std::fs::write(old.join("README.md"), "# model card").unwrap();
@@ -59,19 +52,12 @@ async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
     // Files that are gone locally stay stored.
     std::fs::remove_file(old.join("b.pt")).unwrap();
     let unchanged = rig.push_durably(&old).await;
-    assert_eq!(
-        (unchanged.id, unchanged.newly_sealed),
-        (second(id(1, 100)), false)
-    );
+    assert_eq!((unchanged.id, unchanged.newly_sealed), (second(id(1, 100)), false));
     std::fs::write(old.join("eval.json"), "{}").unwrap();
     let completed = rig.push_durably(&old).await;
     assert_eq!(completed.id, second(second(id(1, 100))));
     let record = rig.vault.steps(&run_name()).unwrap().steps;
-    let record = record
-        .iter()
-        .find(|step| step.id() == completed.id)
-        .unwrap()
-        .record();
+    let record = record.iter().find(|step| step.id() == completed.id).unwrap().record();
     let names: Vec<&str> = record.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(names, ["README.md", "a.pt", "b.pt", "eval.json"]);
     // Without the files that are gone nothing more is stored.
@@ -80,10 +66,7 @@ async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
     std::fs::write(old.join("more.json"), "{}").unwrap();
     let (error, message) = text(rig.push(&old).await);
     assert_eq!(error.kind(), ErrorKind::Usage);
-    assert!(
-        message.contains("others of step 100 (attempt 1, revision 3) are gone"),
-        "{message}"
-    );
+    assert!(message.contains("others of step 100 (attempt 1, revision 3) are gone"), "{message}");
     rig.lose_node();
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 200));
 }
@@ -92,19 +75,13 @@ async fn what_is_added_to_an_old_step_becomes_its_revision_and_moves_nothing() {
 async fn a_copy_without_its_times_is_the_same_step() {
     let mut rig = Rig::with_directory().await;
     for (step, written) in [(300, 1_000), (200, 1_002), (100, 1_004)] {
-        let found = rig
-            .push_durably(&rig.write_step(step, &[("a", 10)], step, written))
-            .await;
+        let found = rig.push_durably(&rig.write_step(step, &[("a", 10)], step, written)).await;
         assert_eq!(found.id, id(1, step));
     }
-    let copied = rig
-        .push_durably(&rig.write_step(100, &[("a", 10)], 100, 9_000))
-        .await;
+    let copied = rig.push_durably(&rig.write_step(100, &[("a", 10)], 100, 9_000)).await;
     assert_eq!((copied.id, copied.newly_sealed), (id(1, 100), false));
     rig.lose_node();
-    let copied = rig
-        .push_durably(&rig.write_step(200, &[("a", 10)], 200, 9_001))
-        .await;
+    let copied = rig.push_durably(&rig.write_step(200, &[("a", 10)], 200, 9_001)).await;
     assert_eq!(copied.id, id(1, 200));
     assert_eq!(rig.restore().await.unwrap().plan.id, id(1, 300));
 }
@@ -112,19 +89,15 @@ async fn a_copy_without_its_times_is_the_same_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_find_joins_its_attempt() {
     let rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(200, &[("a", 10)], 2, 2_000))
-        .await;
-    let report = rig
-        .push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(200, &[("a", 10)], 2, 2_000)).await;
+    let report = rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000)).await;
     assert_eq!(report.id, id(1, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_step_is_recognised_after_the_node_was_lost() {
     let mut rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000)).await;
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     let report = rig.push_durably(&restored.plan.path).await;
@@ -134,21 +107,12 @@ async fn a_restored_step_is_recognised_after_the_node_was_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn other_bytes_under_the_same_step_stay_beside_it_and_in_a_given_attempt_are_a_conflict() {
     let rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
-        .await;
+    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000)).await;
     let again = rig.write_step(100, &[("a", 10)], 5, 1_500);
     let mut request = rig.request(&again);
     request.attempt = Some(Attempt::FIRST);
     let (error, _) = text(
-        push(
-            &rig.vault,
-            &rig.remotes,
-            request,
-            &rig.budget,
-            std::time::Duration::ZERO,
-            &rig.observer,
-        )
-        .await,
+        push(&rig.vault, &rig.remotes, request, &rig.budget, std::time::Duration::ZERO, &rig.observer).await,
     );
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert_eq!(rig.push_durably(&again).await.id, second(id(1, 100)));
@@ -164,10 +128,7 @@ async fn what_cannot_be_pushed_is_named() {
     std::fs::create_dir_all(&nameless).unwrap();
     let (error, message) = text(rig.push(&nameless).await);
     assert_eq!(error.kind(), ErrorKind::Usage);
-    assert!(
-        error.hint_text().is_some_and(|hint| hint.contains("--step")),
-        "{message}"
-    );
+    assert!(error.hint_text().is_some_and(|hint| hint.contains("--step")), "{message}");
     let empty = rig.outputs().join("step_2");
     std::fs::create_dir_all(&empty).unwrap();
     let (_, message) = text(rig.push(&empty).await);
@@ -193,17 +154,12 @@ async fn a_second_name_of_a_step_begins_no_attempt() {
     let best = rig.push_as(best).await.unwrap();
     assert_eq!((best.id, best.newly_sealed), (id(1, 3), false));
     rig.push_as(save(6, "epoch=1-step=6", 3, 1_010)).await.unwrap();
-    let later = rig
-        .push_as(save(3, "best-epoch=0-step=3", 2, 1_002))
-        .await
-        .unwrap();
+    let later = rig.push_as(save(3, "best-epoch=0-step=3", 2, 1_002)).await.unwrap();
     assert_eq!(later.id, id(1, 3), "it was found late");
 
     // The run went back.
     let mut again = save(3, "best-epoch=0-step=3", 4, 1_020);
-    again.live = Some(LiveSave {
-        after: Some(id(1, 2).step),
-    });
+    again.live = Some(LiveSave { after: Some(id(1, 2).step) });
     let again = rig.push_as(again).await.unwrap();
     assert_eq!((again.id, again.newly_sealed), (id(2, 3), true));
     // Two files of an unknown trainer may be halves of one step.

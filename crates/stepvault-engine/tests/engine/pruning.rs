@@ -22,12 +22,8 @@ use crate::harness::{Rig, asked, id, run_name, snapshot, text};
 
 /// Somebody's lease, last renewed so long ago.
 fn leave_lease(rig: &Rig, key: &str, time_to_live_seconds: u64, ago: Duration) {
-    let lease = Lease {
-        format: 1,
-        holder: "somebody".to_owned(),
-        purpose: "prune".to_owned(),
-        time_to_live_seconds,
-    };
+    let lease =
+        Lease { format: 1, holder: "somebody".to_owned(), purpose: "prune".to_owned(), time_to_live_seconds };
     let path = rig.remote_root().join(key);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, encode(&lease).unwrap()).unwrap();
@@ -40,17 +36,11 @@ async fn of_two_pruners_the_one_with_the_lower_key_goes_on() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let rig = Rig::with_steps(2).await;
     let keys = &rig.remotes[0].keys;
-    let (lower, higher) = (
-        keys.prune_lease(&"0".repeat(32)),
-        keys.prune_lease(&"f".repeat(32)),
-    );
+    let (lower, higher) = (keys.prune_lease(&"0".repeat(32)), keys.prune_lease(&"f".repeat(32)));
     leave_lease(&rig, &lower, 120, Duration::ZERO);
     let (error, message) = text(rig.prune(1).await);
     assert_eq!(error.kind(), ErrorKind::Held);
-    assert!(
-        message.ends_with(&format!("holder {}", "0".repeat(32))),
-        "{message}"
-    );
+    assert!(message.ends_with(&format!("holder {}", "0".repeat(32))), "{message}");
     assert_eq!(rig.committed().await.len(), 2);
 
     // A killed one's runs out.
@@ -69,25 +59,14 @@ async fn a_tombstoned_step_that_is_being_restored_goes_at_the_next_prune() {
     rig.tombstone(1).await;
     rig.tombstone(2).await;
     // Somebody stopped reading step 1 long ago, and somebody reads step 3.
-    leave_lease(
-        &rig,
-        &keys.lease(id(1, 1), "gone"),
-        900,
-        Duration::from_secs(1_000),
-    );
+    leave_lease(&rig, &keys.lease(id(1, 1), "gone"), 900, Duration::from_secs(1_000));
     let readers = [
         HeldLease::on_step(&rig.remotes[0], id(1, 2)).await.unwrap(),
         HeldLease::on_step(&rig.remotes[0], id(1, 3)).await.unwrap(),
     ];
     let report = rig.prune(4).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
-    assert_eq!(
-        report.spared,
-        [(
-            id(1, 2),
-            "it is being restored; the next prune deletes it".to_owned()
-        )]
-    );
+    assert_eq!(report.spared, [(id(1, 2), "it is being restored; the next prune deletes it".to_owned())]);
     assert!(rig.data_of(2).join("step_2/x").exists());
     for reader in readers {
         reader.release().await.unwrap();
@@ -149,10 +128,7 @@ async fn a_local_copy_stays_where_the_commit_is_not_the_acknowledged_one() {
     assert_eq!(report.removed, [id(1, 2)]);
     assert_eq!(
         report.spared,
-        [(
-            id(1, 1),
-            "its commit on disk is not the one that was acknowledged".to_owned()
-        )]
+        [(id(1, 1), "its commit on disk is not the one that was acknowledged".to_owned())]
     );
 }
 
@@ -192,10 +168,8 @@ async fn what_was_durable_at_another_place_is_not_durable_here() {
 async fn with_a_second_remote(server: &StrictS3, required: bool, status: u16, code: &str) -> Rig {
     let mut rig = Rig::with_directory().await;
     server.create_bucket("bucket");
-    let keys = StaticKeys {
-        access_key: server.access_key().to_owned(),
-        secret_key: server.secret_key().to_owned(),
-    };
+    let keys =
+        StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() };
     let endpoint = server.endpoint();
     let adjust = |settings: &mut RemoteSettings| {
         settings.endpoint = Some(endpoint);
@@ -262,11 +236,7 @@ async fn an_eviction_lists_and_compares_checksums_and_reads_no_data_back() {
     assert_eq!((report.removed, report.spared), (vec![id(1, 1)], vec![]));
     let of_data =
         |method: &str, name: &str| asked(server.faults(), method, &format!("000000000001.a1/step_1/{name}"));
-    assert_eq!(
-        [of_data("GET", "x"), of_data("GET", "y")],
-        [0, 0],
-        "nothing is read back"
-    );
+    assert_eq!([of_data("GET", "x"), of_data("GET", "y")], [0, 0], "nothing is read back");
     assert_eq!([of_data("HEAD", "x"), of_data("HEAD", "y")], [1, 1]);
     let listings = asked(server.faults(), "GET", "checkpoints%2F000000000001.a1%2F");
     assert_eq!(listings, 1, "the data is listed once");
@@ -279,25 +249,15 @@ async fn a_store_whose_checksum_is_another_holds_the_local_copy() {
     rig.push_steps(3).await;
     // Somebody put other bytes of the same length there, with their own checksum.
     server.objects().with(|objects| {
-        let other = objects
-            .iter()
-            .find(|(key, _)| key.ends_with("000000000002.a1/step_2/x"))
-            .unwrap()
-            .1
-            .clone();
-        let key = objects
-            .keys()
-            .find(|key| key.ends_with("000000000001.a1/step_1/x"))
-            .unwrap()
-            .clone();
+        let other =
+            objects.iter().find(|(key, _)| key.ends_with("000000000002.a1/step_2/x")).unwrap().1.clone();
+        let key = objects.keys().find(|key| key.ends_with("000000000001.a1/step_1/x")).unwrap().clone();
         objects.insert(key, other);
     });
     let report = rig.evict(1).await;
     assert_eq!(report.removed, [id(1, 2)]);
     assert!(
-        report.spared[0]
-            .1
-            .ends_with("x: the store's checksum differs from the recorded one"),
+        report.spared[0].1.ends_with("x: the store's checksum differs from the recorded one"),
         "{:?}",
         report.spared
     );
@@ -310,25 +270,16 @@ async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
     std::fs::remove_file(commit).unwrap();
     let prune = LocalPrune {
         rules: KeepRules::default(),
-        limits: LocalLimits {
-            maximum_bytes: Some(3 * 107),
-            ..LocalLimits::default()
-        },
+        limits: LocalLimits { maximum_bytes: Some(3 * 107), ..LocalLimits::default() },
         ..rig.local_prune(1)
     };
     let report = prune_local(&prune).await.unwrap();
     assert_eq!(report.removed, [id(1, 2), id(1, 3)]);
-    assert_eq!(
-        report.spared,
-        [(id(1, 1), "its commit is missing on disk".to_owned())]
-    );
+    assert_eq!(report.spared, [(id(1, 1), "its commit is missing on disk".to_owned())]);
     // The plan tells what came of it in the end.
     let verdicts = report.plan.decisions.iter();
     let kept = verdicts.filter(|decision| decision.verdict == Verdict::Keep);
-    assert_eq!(
-        kept.map(|decision| decision.id).collect::<Vec<_>>(),
-        [id(1, 1), id(1, 4), id(1, 5)]
-    );
+    assert_eq!(kept.map(|decision| decision.id).collect::<Vec<_>>(), [id(1, 1), id(1, 4), id(1, 5)]);
     assert_eq!(report.plan.freed_bytes, 2 * 107);
 }
 
@@ -336,10 +287,7 @@ async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
 async fn spared_steps_do_not_count_towards_the_most_that_may_be_deleted() {
     let rig = Rig::with_steps(4).await;
     std::fs::remove_file(rig.data_of(1).join("step_1/x")).unwrap();
-    let prune = LocalPrune {
-        maximum_deletions: Some(1),
-        ..rig.local_prune(1)
-    };
+    let prune = LocalPrune { maximum_deletions: Some(1), ..rig.local_prune(1) };
     let report = prune_local(&prune).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);
 }
@@ -364,10 +312,7 @@ async fn prune_removes_commit_data_and_records_and_spends_the_name() {
         .filter(|(path, (body, ..))| body.is_some() && path.to_string_lossy().contains("000000000001.a1"))
         .map(|(path, _)| path.display().to_string())
         .collect();
-    assert_eq!(
-        left,
-        ["grpo/checkpoints/.stepvault/tombstones/000000000001.a1.json"]
-    );
+    assert_eq!(left, ["grpo/checkpoints/.stepvault/tombstones/000000000001.a1.json"]);
     assert!(!rig.data_of(1).exists());
     // The trainer's old directory is still there: it is not taken over again, and never becomes the newest.
     let (error, message) = text(push_fresh(&rig, 1).await);
@@ -432,11 +377,8 @@ async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_copies_go_only_while_the_remote_confirms_them() {
     let rig = Rig::with_steps(5).await;
-    std::fs::remove_file(
-        rig.remote_root()
-            .join("grpo/checkpoints/.stepvault/commits/000000000002.a1.json"),
-    )
-    .unwrap();
+    std::fs::remove_file(rig.remote_root().join("grpo/checkpoints/.stepvault/commits/000000000002.a1.json"))
+        .unwrap();
     let report = rig.evict(2).await;
     assert_eq!(report.removed, [id(1, 1), id(1, 3)]);
     assert_eq!(report.spared.len(), 1);
@@ -449,12 +391,8 @@ async fn a_step_that_is_only_staged_is_never_evicted() {
     let mut rig = Rig::with_s3(&server).await;
     rig.push_durably(&rig.write_step(1, &[("a", 10)], 1, 1_000)).await;
     let remotes = std::mem::take(&mut rig.remotes);
-    rig.push(&rig.write_step(2, &[("a", 10)], 2, 2_000))
-        .await
-        .unwrap();
-    rig.push(&rig.write_step(3, &[("a", 10)], 3, 3_000))
-        .await
-        .unwrap();
+    rig.push(&rig.write_step(2, &[("a", 10)], 2, 2_000)).await.unwrap();
+    rig.push(&rig.write_step(3, &[("a", 10)], 3, 3_000)).await.unwrap();
     rig.remotes = remotes;
     let report = rig.evict(1).await;
     assert_eq!(report.removed, [id(1, 1)]);

@@ -17,10 +17,7 @@ async fn round_trip(mut rig: Rig) {
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     let report = rig.push_durably(&source).await;
-    assert_eq!(
-        (report.id, report.file_count, report.newly_sealed),
-        (id(1, 100), 4, true)
-    );
+    assert_eq!((report.id, report.file_count, report.newly_sealed), (id(1, 100), 4, true));
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     assert_eq!(restored.plan.id, id(1, 100));
@@ -58,9 +55,7 @@ async fn over_gcs_by_the_json_api() {
     rig.add_gcs_over(Transport::Json, "google", &server).await;
     round_trip(rig).await;
     let requests = server.faults().requests();
-    let others = requests
-        .iter()
-        .filter(|request| !request.path.contains("/storage/v1/"));
+    let others = requests.iter().filter(|request| !request.path.contains("/storage/v1/"));
     assert_eq!(others.count(), 0, "nothing goes through the XML API");
 }
 
@@ -97,12 +92,7 @@ async fn a_bad_part_on_one_remote_comes_from_the_other() {
     let written = snapshot(&source);
     rig.push_durably(&source).await;
     rig.lose_node();
-    let key = s3
-        .objects()
-        .keys()
-        .into_iter()
-        .find(|key| key.ends_with("distcp"))
-        .unwrap();
+    let key = s3.objects().keys().into_iter().find(|key| key.ends_with("distcp")).unwrap();
     assert!(s3.objects().flip_bit(&key, 9 << 20));
     let restored = rig.restore().await.unwrap();
     assert_eq!(snapshot(&restored.plan.path), written);
@@ -141,10 +131,7 @@ async fn pushing_again_sends_nothing() {
     server.faults().clear_requests();
     let report = rig.push_durably(&source).await;
     assert!(!report.newly_sealed);
-    assert_eq!(
-        *report.remotes[0].result.as_ref().unwrap(),
-        Uploaded::AlreadyDurable
-    );
+    assert_eq!(*report.remotes[0].result.as_ref().unwrap(), Uploaded::AlreadyDurable);
     let data = server
         .faults()
         .requests()
@@ -156,17 +143,12 @@ async fn pushing_again_sends_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_single_file_is_a_checkpoint_too() {
     let mut rig = Rig::with_directory().await;
-    let file = rig
-        .write_step(5, &[("epoch=1-step=5.ckpt", 100_000)], 3, 1_000)
-        .join("epoch=1-step=5.ckpt");
+    let file = rig.write_step(5, &[("epoch=1-step=5.ckpt", 100_000)], 3, 1_000).join("epoch=1-step=5.ckpt");
     rig.push_durably(&file).await;
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     assert!(restored.plan.path.ends_with("restored/epoch=1-step=5.ckpt"));
-    assert_eq!(
-        std::fs::read(&restored.plan.path).unwrap(),
-        crate::harness::bytes(3 ^ 100_000, 100_000)
-    );
+    assert_eq!(std::fs::read(&restored.plan.path).unwrap(), crate::harness::bytes(3 ^ 100_000, 100_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,13 +162,9 @@ async fn include_takes_some_files_and_names_what_there_is_when_none_match() {
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(message.contains("trainer/.metadata"), "{message}");
     request.include = vec!["trainer/*".to_owned()];
-    let restored = stepvault_engine::restore::restore(&rig.context(), &request)
-        .await
-        .unwrap();
-    let files: Vec<_> = snapshot(&restored.plan.path)
-        .into_keys()
-        .map(|path| path.display().to_string())
-        .collect();
+    let restored = stepvault_engine::restore::restore(&rig.context(), &request).await.unwrap();
+    let files: Vec<_> =
+        snapshot(&restored.plan.path).into_keys().map(|path| path.display().to_string()).collect();
     assert_eq!(files, ["trainer", "trainer/.metadata", "trainer/__0_0.distcp"]);
 }
 
@@ -202,16 +180,11 @@ async fn an_existing_target_is_refused_until_it_may_be_replaced() {
     std::fs::write(target.join("mine.txt"), "mine").unwrap();
     let (error, message) = text(rig.restore().await);
     assert_eq!(error.kind(), ErrorKind::Conflict);
-    assert!(
-        message.contains("the target exists and differs from the step"),
-        "{message}"
-    );
+    assert!(message.contains("the target exists and differs from the step"), "{message}");
     assert_eq!(std::fs::read(target.join("mine.txt")).unwrap(), b"mine");
     let mut request = rig.restore_request();
     request.existing = stepvault_local::staging::Existing::Replace;
-    stepvault_engine::restore::restore(&rig.context(), &request)
-        .await
-        .unwrap();
+    stepvault_engine::restore::restore(&rig.context(), &request).await.unwrap();
     assert_eq!(snapshot(&target), written);
 }
 
@@ -224,9 +197,7 @@ async fn a_part_of_the_step_in_its_place_is_completed() {
     rig.lose_node();
     let mut request = rig.restore_request();
     request.include = vec!["trainer/*".to_owned()];
-    stepvault_engine::restore::restore(&rig.context(), &request)
-        .await
-        .unwrap();
+    stepvault_engine::restore::restore(&rig.context(), &request).await.unwrap();
     let target = rig.directory.path().join("restored/step_100");
     let some = target.join("trainer/.metadata");
     let right = std::fs::read(&some).unwrap();
@@ -249,10 +220,7 @@ async fn what_cannot_be_remembered_of_a_store_stops_no_upload() {
     let keys = rig.vault.note_keys(&run_name()).unwrap();
     let key = keys.iter().find(|key| key.starts_with("guarantees-")).unwrap();
     let tree = stepvault_local::tree::scan(rig.vault.root()).unwrap();
-    let note = tree
-        .files
-        .iter()
-        .find(|file| file.path.as_str().ends_with(key.as_str()));
+    let note = tree.files.iter().find(|file| file.path.as_str().ends_with(key.as_str()));
     let note = rig.vault.root().join(note.unwrap().path.as_str());
     std::fs::remove_file(&note).unwrap();
     std::fs::create_dir(&note).unwrap();

@@ -43,11 +43,7 @@ impl Cluster {
             rig.stores.clone_from(&rigs[0].stores);
             rigs.push(rig);
         }
-        Self {
-            rigs,
-            launch: "first".to_owned(),
-            shared: false,
-        }
+        Self { rigs, launch: "first".to_owned(), shared: false }
     }
 
     fn writer(&self, rank: usize) -> Writer {
@@ -60,10 +56,7 @@ impl Cluster {
     }
 
     fn request(&self, rank: usize, source: &Path) -> CheckpointToSeal {
-        CheckpointToSeal {
-            writer: self.writer(rank),
-            ..self.rigs[rank].request(source)
-        }
+        CheckpointToSeal { writer: self.writer(rank), ..self.rigs[rank].request(source) }
     }
 
     /// Writes and pushes a node's own files of a step that its agent saw appear.
@@ -78,9 +71,7 @@ impl Cluster {
         let files = [(own.as_str(), 3000), ("common.json", 200)];
         let source = self.rigs[rank].write_step(step, &files, step + 7, written_seconds);
         let mut request = self.request(rank, &source);
-        request.live = Some(LiveSave {
-            after: after.map(|step| id(1, step).step),
-        });
+        request.live = Some(LiveSave { after: after.map(|step| id(1, step).step) });
         self.rigs[rank].push_as(request).await.unwrap()
     }
 
@@ -114,10 +105,7 @@ impl Cluster {
 
     /// Restores beside the trainer, which does not resume from it.
     async fn restore_beside(&self, rank: usize) -> stepvault_core::Result<RestoreReport> {
-        let request = RestoreRequest {
-            resumes: false,
-            ..self.restore_request(rank)
-        };
+        let request = RestoreRequest { resumes: false, ..self.restore_request(rank) };
         restore(&self.rigs[rank].context(), &request).await
     }
 
@@ -128,9 +116,7 @@ impl Cluster {
     }
 
     async fn plan(&self, rank: usize) -> RestorePlan {
-        plan(&self.rigs[rank].context(), &self.restore_request(rank))
-            .await
-            .unwrap()
+        plan(&self.rigs[rank].context(), &self.restore_request(rank)).await.unwrap()
     }
 
     fn remote(&self) -> &stepvault_engine::tier::run_remote::RunRemote {
@@ -172,10 +158,7 @@ async fn a_step_is_committed_by_the_node_that_brings_the_last_part_and_never_bef
     assert_eq!(commit.written_at.seconds, 1500);
     // The others find it committed.
     let again = cluster.save(0, 100, 1000).await;
-    assert_eq!(
-        *again.remotes[0].result.as_ref().unwrap(),
-        Uploaded::AlreadyDurable
-    );
+    assert_eq!(*again.remotes[0].result.as_ref().unwrap(), Uploaded::AlreadyDurable);
 
     let elsewhere = Rig::new();
     let mut context = elsewhere.context();
@@ -191,10 +174,7 @@ async fn a_step_is_committed_by_the_node_that_brings_the_last_part_and_never_bef
         ..elsewhere.restore_request()
     };
     restore(&context, &request).await.unwrap();
-    assert_eq!(
-        names(&elsewhere.directory.path().join("own")),
-        ["common.json", "rank_1.distcp"]
-    );
+    assert_eq!(names(&elsewhere.directory.path().join("own")), ["common.json", "rank_1.distcp"]);
     let request = RestoreRequest {
         target: Target::As(elsewhere.directory.path().join("nobody")),
         parts: Parts::Of(ranked(7).unwrap()),
@@ -233,14 +213,7 @@ async fn nodes_that_commit_at_the_same_moment_write_one_commit() {
             durable += usize::from(outcome.is_durable());
             let rig = &cluster.rigs[rank];
             let sealed = rig.vault.step(&run_name(), report.id).unwrap().unwrap();
-            assert!(
-                rig.upload_session()
-                    .await
-                    .commit_if_complete(&sealed)
-                    .await
-                    .unwrap()
-                    .is_durable()
-            );
+            assert!(rig.upload_session().await.commit_if_complete(&sealed).await.unwrap().is_durable());
         }
         assert!(durable >= 1, "the node that comes last commits");
         read_commit(cluster.remote(), id(1, 100)).await.unwrap();
@@ -263,9 +236,7 @@ async fn files_that_nodes_have_in_common_are_sent_once() {
     }
     assert_eq!(*cluster.rigs[0].recorder.moved.lock().unwrap(), 501_000);
     assert_eq!(*cluster.rigs[1].recorder.moved.lock().unwrap(), 1000);
-    let commit = read_commit(&cluster.rigs[0].remotes[0], id(1, 100))
-        .await
-        .unwrap();
+    let commit = read_commit(&cluster.rigs[0].remotes[0], id(1, 100)).await.unwrap();
     assert_eq!(commit.file_count(), 4, "each part lists what its node had");
 }
 
@@ -284,10 +255,7 @@ async fn a_file_that_differs_between_nodes_fails_the_step_by_name_and_nothing_is
         ),
         "{error}"
     );
-    let key = cluster
-        .remote()
-        .keys
-        .data("step_100", id(1, 100), &RelativePath::new("state.json").unwrap());
+    let key = cluster.remote().keys.data("step_100", id(1, 100), &RelativePath::new("state.json").unwrap());
     let there = cluster.remote().read_small(&key.unwrap()).await.unwrap().unwrap();
     assert_eq!(there, std::fs::read(one.join("state.json")).unwrap());
 }
@@ -305,10 +273,7 @@ async fn nodes_that_declare_different_things_are_told_so() {
     let error = cluster.rigs[1].push_as(alone).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     "second".clone_into(&mut cluster.launch);
-    let other_launch = CheckpointToSeal {
-        attempt: Some(Attempt::FIRST),
-        ..cluster.request(1, &source)
-    };
+    let other_launch = CheckpointToSeal { attempt: Some(Attempt::FIRST), ..cluster.request(1, &source) };
     let report = cluster.rigs[1].push_as(other_launch).await.unwrap();
     let error = report.remotes[0].result.as_ref().unwrap_err();
     assert!(
@@ -401,25 +366,15 @@ async fn a_tombstoned_step_is_acknowledged_by_nobody() {
     cluster.save(0, 100, 1000).await;
     cluster.save(1, 100, 1000).await;
     let id = id(1, 100);
-    let tombstone = Tombstone {
-        format: 1,
-        run: run_name(),
-        id,
-        name: "step_100".to_owned(),
-        by_gc: false,
-    };
+    let tombstone = Tombstone { format: 1, run: run_name(), id, name: "step_100".to_owned(), by_gc: false };
     let remote = cluster.remote();
-    remote
-        .create_record(&remote.keys.tombstone(id), &tombstone)
-        .await
-        .unwrap();
+    remote.create_record(&remote.keys.tombstone(id), &tombstone).await.unwrap();
     let rig = &cluster.rigs[0];
     let sealed = rig.vault.step(&run_name(), id).unwrap().unwrap();
     let session = rig.upload_session().await;
-    for error in [
-        session.commit_if_complete(&sealed).await.unwrap_err(),
-        session.upload(&sealed).await.unwrap_err(),
-    ] {
+    for error in
+        [session.commit_if_complete(&sealed).await.unwrap_err(), session.upload(&sealed).await.unwrap_err()]
+    {
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     }
 }
@@ -432,17 +387,9 @@ async fn a_node_does_not_wait_for_the_parts_of_a_removed_step() {
     let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
     let session = rig.upload_session().await;
     assert!(!session.commit_if_complete(&sealed).await.unwrap().is_durable());
-    let tombstone = Tombstone {
-        format: 1,
-        run: run_name(),
-        id: id(1, 100),
-        name: "step_100".to_owned(),
-        by_gc: true,
-    };
-    remote
-        .create_record(&remote.keys.tombstone(id(1, 100)), &tombstone)
-        .await
-        .unwrap();
+    let tombstone =
+        Tombstone { format: 1, run: run_name(), id: id(1, 100), name: "step_100".to_owned(), by_gc: true };
+    remote.create_record(&remote.keys.tombstone(id(1, 100)), &tombstone).await.unwrap();
     let error = session.commit_if_complete(&sealed).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
@@ -476,11 +423,7 @@ async fn a_commit_follows_from_its_parts_alone() {
     cluster.save(0, 100, 1000).await;
     let remote = cluster.remote();
     let commit = read_commit(remote, id(1, 100)).await.unwrap();
-    let bytes = remote
-        .read_small(&remote.keys.commit(id(1, 100)))
-        .await
-        .unwrap()
-        .unwrap();
+    let bytes = remote.read_small(&remote.keys.commit(id(1, 100))).await.unwrap().unwrap();
     assert_eq!(encode::<Commit>(&commit).unwrap(), bytes);
     let nodes: Vec<&str> = commit.parts.iter().map(|part| part.node.as_str()).collect();
     assert_eq!(nodes, ["node-0", "node-1"]);
@@ -490,25 +433,14 @@ async fn a_commit_follows_from_its_parts_alone() {
 async fn a_directory_that_all_nodes_see_is_shared_out_among_them() {
     let mut cluster = Cluster::new(3).await;
     cluster.shared = true;
-    let files: &[(&str, usize)] = &[
-        ("a", 900),
-        ("b", 800),
-        ("c", 700),
-        ("d", 10),
-        ("e", 10),
-        ("sub/f", 5),
-    ];
+    let files: &[(&str, usize)] = &[("a", 900), ("b", 800), ("c", 700), ("d", 10), ("e", 10), ("sub/f", 5)];
     let mut last = None;
     for rank in 0..3 {
         let source = cluster.rigs[rank].write_step(100, files, 1, 1000);
         last = Some(cluster.push(rank, &source).await);
     }
     assert!(last.unwrap().remotes[0].result.as_ref().unwrap().is_durable());
-    let sent: Vec<u64> = cluster
-        .rigs
-        .iter()
-        .map(|rig| *rig.recorder.moved.lock().unwrap())
-        .collect();
+    let sent: Vec<u64> = cluster.rigs.iter().map(|rig| *rig.recorder.moved.lock().unwrap()).collect();
     assert_eq!(sent.iter().sum::<u64>(), 2425);
     assert!(sent.iter().all(|bytes| (700..=900).contains(bytes)), "{sent:?}");
     let restored = cluster.restore_beside(2).await.unwrap();
@@ -541,10 +473,7 @@ async fn with_a_newer_sealed_step() -> Cluster {
     let rig = &mut cluster.rigs[1];
     let remotes = rig.remotes.clone();
     let source = rig.write_step(200, &[("rank_1.distcp", 3000), ("common.json", 200)], 200, 2000);
-    let request = CheckpointToSeal {
-        attempt: Some(Attempt::FIRST),
-        ..cluster.request(1, &source)
-    };
+    let request = CheckpointToSeal { attempt: Some(Attempt::FIRST), ..cluster.request(1, &source) };
     cluster.rigs[1].remotes.clear();
     cluster.rigs[1].push_as(request).await.unwrap();
     cluster.rigs[1].remotes = remotes;
@@ -558,10 +487,7 @@ async fn nodes_that_hold_all_parts_of_a_step_upload_it_and_each_restores_all_of_
     let cluster = with_a_newer_sealed_step().await;
     for report in cluster.restore_both().await {
         assert_eq!(report.plan.id, id(1, 200));
-        assert_eq!(
-            names(&report.plan.path),
-            ["common.json", "rank_0.distcp", "rank_1.distcp"]
-        );
+        assert_eq!(names(&report.plan.path), ["common.json", "rank_0.distcp", "rank_1.distcp"]);
     }
     let commit = read_commit(cluster.remote(), id(1, 200)).await.unwrap();
     assert_eq!(commit.parts.len(), 2);
@@ -571,10 +497,8 @@ async fn nodes_that_hold_all_parts_of_a_step_upload_it_and_each_restores_all_of_
 async fn nodes_restore_their_own_parts_of_such_a_step_where_that_was_requested() {
     let cluster = with_a_newer_sealed_step().await;
     let restore_own = async |rank: usize| {
-        let request = RestoreRequest {
-            parts: Parts::Of(ranked(rank).unwrap()),
-            ..cluster.restore_request(rank)
-        };
+        let request =
+            RestoreRequest { parts: Parts::Of(ranked(rank).unwrap()), ..cluster.restore_request(rank) };
         restore(&cluster.rigs[rank].context(), &request).await.unwrap()
     };
     let (left, right) = tokio::join!(restore_own(0), restore_own(1));
@@ -589,10 +513,7 @@ async fn nodes_that_were_renumbered_complete_the_step_that_they_hold() {
     cluster.rigs.reverse();
     for report in cluster.restore_both().await {
         assert_eq!(report.plan.id, id(1, 200));
-        assert_eq!(
-            names(&report.plan.path),
-            ["common.json", "rank_0.distcp", "rank_1.distcp"]
-        );
+        assert_eq!(names(&report.plan.path), ["common.json", "rank_0.distcp", "rank_1.distcp"]);
     }
 }
 
@@ -648,10 +569,7 @@ async fn a_plan_of_one_node_decides_nothing_for_the_others() {
     let cluster = with_a_newer_sealed_step().await;
     assert_eq!(cluster.plan(0).await.id, id(1, 100));
     let warnings = cluster.rigs[0].recorder.warnings.lock().unwrap().join("\n");
-    assert!(
-        warnings.contains("step 200 (attempt 1) is sealed on this node and not durable"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("step 200 (attempt 1) is sealed on this node and not durable"), "{warnings}");
     for report in cluster.restore_both().await {
         assert_eq!(report.plan.id, id(1, 200));
     }
@@ -704,10 +622,7 @@ async fn a_node_without_its_part_makes_all_go_on_from_what_is_durable() {
     let (left, right) = tokio::join!(cluster.restore(0), cluster.restore(1));
     for report in [left.unwrap(), right.unwrap()] {
         assert_eq!(report.plan.id, id(1, 100));
-        assert_eq!(
-            names(&report.plan.path),
-            ["common.json", "rank_0.distcp", "rank_1.distcp"]
-        );
+        assert_eq!(names(&report.plan.path), ["common.json", "rank_0.distcp", "rank_1.distcp"]);
     }
 }
 
@@ -720,14 +635,7 @@ async fn what_is_committed_after_the_first_node_decided_changes_nothing_for_the_
     // The late node brings its part: 200 is whole now, and the launch has decided.
     let rig = &cluster.rigs[1];
     let sealed = rig.vault.step(&run_name(), id(1, 200)).unwrap().unwrap();
-    assert!(
-        rig.upload_session()
-            .await
-            .upload(&sealed)
-            .await
-            .unwrap()
-            .is_durable()
-    );
+    assert!(rig.upload_session().await.upload(&sealed).await.unwrap().is_durable());
     assert_eq!(cluster.restore(1).await.unwrap().plan.id, id(1, 100));
     // The next launch decides anew.
     "third".clone_into(&mut cluster.launch);
@@ -769,27 +677,14 @@ async fn a_step_that_one_node_finds_damaged_is_skipped_by_all_at_the_next_start(
     "second".clone_into(&mut cluster.launch);
     let remote = cluster.remote();
     let damaged = cluster.rigs[0].remote_root().join(
-        remote
-            .keys
-            .data(
-                "step_200",
-                id(1, 200),
-                &RelativePath::new("rank_1.distcp").unwrap(),
-            )
-            .unwrap(),
+        remote.keys.data("step_200", id(1, 200), &RelativePath::new("rank_1.distcp").unwrap()).unwrap(),
     );
     let mut bytes = std::fs::read(&damaged).unwrap();
     bytes[7] ^= 1;
     std::fs::write(&damaged, bytes).unwrap();
     let error = cluster.restore(0).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoneValid);
-    assert!(
-        error
-            .hint_text()
-            .unwrap()
-            .starts_with("restart the job on all nodes"),
-        "{error:?}"
-    );
+    assert!(error.hint_text().unwrap().starts_with("restart the job on all nodes"), "{error:?}");
     for rank in [1, 0] {
         assert_eq!(cluster.restore(rank).await.unwrap().plan.id, id(1, 100));
     }
@@ -838,22 +733,13 @@ async fn without_the_store_every_node_seals_and_none_makes_up_an_attempt() {
     }
     drop(server);
     let source = cluster.rigs[0].write_step(100, &[("model.pt", 10)], 1, 1000);
-    let alone = Writer {
-        place: NodePlace::alone(ranked(0).unwrap()),
-        ..cluster.writer(0)
-    };
-    let request = CheckpointToSeal {
-        writer: alone,
-        ..cluster.request(0, &source)
-    };
+    let alone = Writer { place: NodePlace::alone(ranked(0).unwrap()), ..cluster.writer(0) };
+    let request = CheckpointToSeal { writer: alone, ..cluster.request(0, &source) };
     let report = cluster.rigs[0].push_as(request).await.unwrap();
     assert!(report.newly_sealed);
     assert_eq!(report.id, id(1, 100));
     let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
-    let waits = cluster.rigs[1]
-        .push_as(cluster.request(1, &source))
-        .await
-        .unwrap();
+    let waits = cluster.rigs[1].push_as(cluster.request(1, &source)).await.unwrap();
     assert!(waits.newly_sealed && waits.provisional);
     let error = waits.remotes[0].result.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -895,22 +781,13 @@ async fn what_is_older_than_a_launch_goes_to_the_one_before() {
     let since = Timestamp::from_seconds(5000);
     let own = "rank_0.distcp";
     let left = cluster.rigs[0].write_step(200, &[(own, 3000)], 7, 2000);
-    let request = CheckpointToSeal {
-        launch_since: since,
-        ..cluster.request(0, &left)
-    };
-    assert_eq!(
-        cluster.rigs[0].push_as(request.clone()).await.unwrap().id,
-        id(1, 200)
-    );
+    let request = CheckpointToSeal { launch_since: since, ..cluster.request(0, &left) };
+    assert_eq!(cluster.rigs[0].push_as(request.clone()).await.unwrap().id, id(1, 200));
     // A disk that knows of no launch but this one has been written since.
     cluster.rigs[0].lose_node();
     let left = cluster.rigs[0].write_step(300, &[(own, 3000)], 8, 3000);
     let report = cluster.rigs[0]
-        .push_as(CheckpointToSeal {
-            checkpoint: cluster.request(0, &left).checkpoint,
-            ..request
-        })
+        .push_as(CheckpointToSeal { checkpoint: cluster.request(0, &left).checkpoint, ..request })
         .await
         .unwrap();
     assert_eq!(report.id, id(2, 300));
@@ -936,10 +813,7 @@ async fn a_save_that_retention_removed_is_never_sealed_again_by_a_later_launch()
     let cluster = after_retention().await;
     // The directory is still there, and the agent of this launch takes all that it finds for its own.
     let left = cluster.rigs[1].outputs().join("step_100");
-    let request = |cluster: &Cluster| CheckpointToSeal {
-        in_launch: true,
-        ..cluster.request(1, &left)
-    };
+    let request = |cluster: &Cluster| CheckpointToSeal { in_launch: true, ..cluster.request(1, &left) };
     let error = cluster.rigs[1].push_as(request(&cluster)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("was removed by retention"), "{error}");
@@ -958,12 +832,7 @@ async fn a_save_whose_record_was_lost_is_recorded_when_it_is_found_again() {
     for rank in [0, 1] {
         cluster.save(rank, 100, 1000).await;
     }
-    assert!(
-        cluster.rigs[1]
-            .vault
-            .remove_note(&run_name(), "seen-checkpoints")
-            .unwrap()
-    );
+    assert!(cluster.rigs[1].vault.remove_note(&run_name(), "seen-checkpoints").unwrap());
     for (step, written) in [(100, 1000), (200, 2000)] {
         for rank in [0, 1] {
             cluster.save(rank, step, written).await;
@@ -973,10 +842,7 @@ async fn a_save_whose_record_was_lost_is_recorded_when_it_is_found_again() {
     cluster.rigs[0].prune(1).await.unwrap();
     "second".clone_into(&mut cluster.launch);
     let left = cluster.rigs[1].outputs().join("step_100");
-    let request = CheckpointToSeal {
-        in_launch: true,
-        ..cluster.request(1, &left)
-    };
+    let request = CheckpointToSeal { in_launch: true, ..cluster.request(1, &left) };
     let error = cluster.rigs[1].push_as(request).await.unwrap_err();
     assert!(error.to_string().contains("was removed by retention"), "{error}");
 }
@@ -995,10 +861,7 @@ async fn a_removed_save_that_was_sealed_during_an_outage_is_discarded_when_the_r
     cluster.rigs[1].remotes = there;
     cluster.save(1, 300, 3000).await;
     let steps = cluster.rigs[1].vault.steps(&run_name()).unwrap().steps;
-    assert!(
-        !steps.iter().any(|step| step.id().step == id(1, 100).step),
-        "{steps:?}"
-    );
+    assert!(!steps.iter().any(|step| step.id().step == id(1, 100).step), "{steps:?}");
 }
 
 #[tokio::test]
@@ -1006,20 +869,14 @@ async fn an_agent_that_starts_during_a_save_does_not_refuse_it() {
     let cluster = Cluster::new(2).await;
     let launch = LaunchName::new(cluster.launch.as_str()).unwrap();
     let vault = &cluster.rigs[0].vault;
-    record_beginning(vault, &run_name(), &launch, SystemClock.now())
-        .await
-        .unwrap();
+    record_beginning(vault, &run_name(), &launch, SystemClock.now()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(30)).await;
     let source = cluster.rigs[0].write_step(100, &[("rank_0.distcp", 3000)], 1, 1000);
     tokio::time::sleep(Duration::from_millis(30)).await;
     let launch_since = SystemClock.now();
     tokio::time::sleep(Duration::from_millis(30)).await;
     std::fs::write(source.join("rank_1.distcp"), "of the same start").unwrap();
-    let request = CheckpointToSeal {
-        launch_since,
-        in_launch: true,
-        ..cluster.request(0, &source)
-    };
+    let request = CheckpointToSeal { launch_since, in_launch: true, ..cluster.request(0, &source) };
     cluster.rigs[0].push_as(request).await.unwrap();
 }
 
@@ -1028,12 +885,8 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
     let cluster = Cluster::new(2).await;
     // Times that a copy keeps say nothing.
     let written = 1000;
-    let linked = cluster.rigs[0].write_step(
-        50,
-        &[("rank_0.distcp", 3000), ("rank_1.distcp", 3000)],
-        1,
-        written,
-    );
+    let linked =
+        cluster.rigs[0].write_step(50, &[("rank_0.distcp", 3000), ("rank_1.distcp", 3000)], 1, written);
     let torn = cluster.rigs[0].write_step(100, &[("rank_0.distcp", 3000)], 1, written);
     tokio::time::sleep(Duration::from_millis(30)).await;
     let since = SystemClock.now();
@@ -1045,43 +898,22 @@ async fn a_directory_with_files_of_two_starts_is_not_sealed() {
         ..cluster.request(0, source)
     };
     std::fs::write(torn.join("rank_4.distcp"), "of the second start").unwrap();
-    let error = cluster.rigs[0]
-        .push_as(of_second_start(&torn, None))
-        .await
-        .unwrap_err();
+    let error = cluster.rigs[0].push_as(of_second_start(&torn, None)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("rank_0.distcp was written before this start"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("rank_0.distcp was written before this start"), "{error}");
     // Another node, or a seal that was interrupted, has linked one of the files of an older step.
-    std::fs::hard_link(
-        linked.join("rank_1.distcp"),
-        cluster.rigs[0].outputs().join("link"),
-    )
-    .unwrap();
-    cluster.rigs[0]
-        .push_as(of_second_start(&linked, None))
-        .await
-        .unwrap();
+    std::fs::hard_link(linked.join("rank_1.distcp"), cluster.rigs[0].outputs().join("link")).unwrap();
+    cluster.rigs[0].push_as(of_second_start(&linked, None)).await.unwrap();
     // All of it is written again.
     std::fs::write(torn.join("rank_0.distcp"), "of the second start").unwrap();
-    cluster.rigs[0]
-        .push_as(of_second_start(&torn, None))
-        .await
-        .unwrap();
+    cluster.rigs[0].push_as(of_second_start(&torn, None)).await.unwrap();
     // A directory that is rewritten in part for each step.
     let last = cluster.rigs[0].outputs().join("last");
     std::fs::create_dir(&last).unwrap();
     for file in ["tokenizer.json", "rank_0.distcp"] {
         std::fs::copy(torn.join("rank_0.distcp"), last.join(file)).unwrap();
     }
-    let later = CheckpointToSeal {
-        launch_since: SystemClock.now(),
-        ..of_second_start(&last, Some(200))
-    };
+    let later = CheckpointToSeal { launch_since: SystemClock.now(), ..of_second_start(&last, Some(200)) };
     tokio::time::sleep(Duration::from_millis(30)).await;
     std::fs::write(last.join("rank_0.distcp"), "of the third start").unwrap();
     cluster.rigs[0].push_as(later).await.unwrap();
@@ -1122,11 +954,7 @@ async fn what_one_node_has_of_an_earlier_start_is_moved_aside_where_nothing_is_w
     let mut cluster = Cluster::new(2).await;
     let request = |cluster: &Cluster, rank: usize| RestoreRequest {
         target: Target::Into(cluster.rigs[rank].outputs()),
-        handoff: Some(HandoffOptions {
-            profiles: Arc::default(),
-            profile: None,
-            write: true,
-        }),
+        handoff: Some(HandoffOptions { profiles: Arc::default(), profile: None, write: true }),
         ..cluster.restore_request(rank)
     };
     for launch in ["first", "second"] {
@@ -1135,10 +963,8 @@ async fn what_one_node_has_of_an_earlier_start_is_moved_aside_where_nothing_is_w
         cluster.rigs[0].write_step(10, &[("weights.dat", 300)], 1, 100);
         let requests = [request(&cluster, 0), request(&cluster, 1)];
         let contexts = [cluster.rigs[0].context(), cluster.rigs[1].context()];
-        let (left, right) = tokio::join!(
-            restore(&contexts[0], &requests[0]),
-            restore(&contexts[1], &requests[1])
-        );
+        let (left, right) =
+            tokio::join!(restore(&contexts[0], &requests[0]), restore(&contexts[1], &requests[1]));
         for error in [left.unwrap_err(), right.unwrap_err()] {
             assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         }

@@ -20,31 +20,21 @@ const PART_BYTES: usize = 8 << 20;
 /// Adds a server under another URL than the first.
 async fn add_second(rig: &mut Rig, server: &StrictS3) {
     server.create_bucket("bucket");
-    let keys = StaticKeys {
-        access_key: server.access_key().to_owned(),
-        secret_key: server.secret_key().to_owned(),
-    };
+    let keys =
+        StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() };
     let adjust = |settings: &mut RemoteSettings| settings.endpoint = Some(server.endpoint());
     rig.add("second", "s3://bucket/second", adjust, Some(keys)).await;
 }
 
 async fn session(rig: &Rig, remote: usize, digests: &SharedDigests) -> UploadSession {
     let (remote, observer) = (rig.remotes[remote].clone(), rig.observer.clone());
-    let session = UploadSession::open(
-        remote,
-        rig.vault.clone(),
-        rig.budget.clone(),
-        observer,
-        rig.digest,
-    );
+    let session = UploadSession::open(remote, rig.vault.clone(), rig.budget.clone(), observer, rig.digest);
     session.await.unwrap().with_digests(digests)
 }
 
 async fn sealed(rig: &Rig, step: u64, size: usize) -> SealedStep {
     let source = rig.write_step(step, &[("big.bin", size), ("small", 10)], step, 1_000);
-    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
-        .await
-        .unwrap();
+    seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
     let id: StepId = id(1, step);
     rig.vault.step(&run_name(), id).unwrap().unwrap()
 }
@@ -53,11 +43,7 @@ async fn sealed(rig: &Rig, step: u64, size: usize) -> SealedStep {
 fn rot(sealed: &SealedStep, offset: u64) {
     let path = sealed.file_path(&RelativePath::new("big.bin").unwrap());
     let before = std::fs::metadata(&path).unwrap();
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
     file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
@@ -75,11 +61,7 @@ async fn bytes_that_changed_after_they_were_hashed_reach_no_second_remote() {
         let uploaded = session(&rig, 0, &digests).await.upload(&sealed).await.unwrap();
         assert_eq!(uploaded, Uploaded::Durable);
         rot(&sealed, part * PART_BYTES as u64 + 5);
-        let error = session(&rig, 1, &digests)
-            .await
-            .upload(&sealed)
-            .await
-            .unwrap_err();
+        let error = session(&rig, 1, &digests).await.upload(&sealed).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
         let keys = second.objects().keys();
         assert!(!keys.iter().any(|key| key.contains("/commits/")), "{keys:?}");

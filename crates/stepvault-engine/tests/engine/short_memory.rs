@@ -9,11 +9,7 @@ use stepvault_testkit::s3::StrictS3;
 use crate::harness::{Rig, snapshot};
 
 /// Of three parts, and of one.
-const FILES: [(&str, usize); 3] = [
-    ("large.bin", (17 << 20) + 5),
-    ("whole.bin", 3 << 20),
-    ("small", 7),
-];
+const FILES: [(&str, usize); 3] = [("large.bin", (17 << 20) + 5), ("whole.bin", 3 << 20), ("small", 7)];
 
 /// Pushes a step over requests that fail at first, and restores it on another node.
 async fn is_sent_whole(mut rig: Rig, faults: &Faults) {

@@ -24,10 +24,7 @@ async fn rig() -> Rig {
 }
 
 fn skipped(skipped: &[stepvault_engine::restore::SkippedStep]) -> Vec<(u64, &str)> {
-    skipped
-        .iter()
-        .map(|step| (step.id.step.number(), step.reasons[0].as_str()))
-        .collect()
+    skipped.iter().map(|step| (step.id.step.number(), step.reasons[0].as_str())).collect()
 }
 
 #[tokio::test]
@@ -56,19 +53,12 @@ async fn when_every_step_is_demoted_the_newest_valid_one_is_taken() {
     assert_eq!(planned.id, id(1, 300));
     assert_eq!(skipped(&planned.skipped), [(200, WHY), (100, WHY)]);
     // And the next one when that is damaged.
-    std::fs::write(
-        rig.remote_root()
-            .join("grpo/checkpoints/000000000300.a1/step_300/model.bin"),
-        "other",
-    )
-    .unwrap();
+    std::fs::write(rig.remote_root().join("grpo/checkpoints/000000000300.a1/step_300/model.bin"), "other")
+        .unwrap();
     let planned = restore(&rig.context(), &request).await.unwrap().plan;
     assert_eq!(planned.id, id(1, 200));
     assert_eq!(planned.skipped.len(), 2);
-    assert_eq!(
-        (planned.skipped[0].id, planned.skipped[1].id),
-        (id(1, 100), id(1, 300))
-    );
+    assert_eq!((planned.skipped[0].id, planned.skipped[1].id), (id(1, 100), id(1, 300)));
 }
 
 fn start(name: &str, node: &NodeName) -> Start {
@@ -91,16 +81,12 @@ async fn histories_are_kept_for_each_node_and_deleted_by_nobody() {
     let nodes = ["node-0", "node-1"].map(|name| NodeName::new(name).unwrap());
     let early = [start("early", &nodes[0])];
     assert!(write_starts(&rig.remotes, &nodes[0], &early).await.is_empty());
-    assert!(
-        read_starts(&rig.remotes).await.0.is_empty(),
-        "no step is there yet"
-    );
+    assert!(read_starts(&rig.remotes).await.0.is_empty(), "no step is there yet");
     rig.push_durably(&rig.write_step(100, FILES, 1, 100)).await;
     for (number, node) in nodes.iter().enumerate() {
         for length in 1..=2 {
-            let starts: Vec<Start> = (0..length)
-                .map(|index| start(&format!("{number} {index}"), node))
-                .collect();
+            let starts: Vec<Start> =
+                (0..length).map(|index| start(&format!("{number} {index}"), node)).collect();
             assert!(write_starts(&rig.remotes, node, &starts).await.is_empty());
         }
     }
@@ -111,14 +97,9 @@ async fn histories_are_kept_for_each_node_and_deleted_by_nobody() {
     let (starts, faults) = read_starts(&rig.remotes).await;
     assert!(faults.is_empty(), "{faults:?}");
     assert_eq!(starts.len(), 4);
-    let record = rig
-        .remote_root()
-        .join("grpo/checkpoints/.stepvault/starts/node-1.json");
+    let record = rig.remote_root().join("grpo/checkpoints/.stepvault/starts/node-1.json");
     std::fs::write(&record, "{\"format\":1}").unwrap();
     let (starts, faults) = read_starts(&rig.remotes).await;
     assert_eq!(starts.len(), 2);
-    assert!(
-        faults[0].starts_with("cannot read the start history: "),
-        "{faults:?}"
-    );
+    assert!(faults[0].starts_with("cannot read the start history: "), "{faults:?}");
 }

@@ -19,11 +19,9 @@ async fn both_are_remotes_of_one_vault_one_after_the_other_and_at_once() {
     rig.push_steps(2).await;
     // The vault knows the archive on the first server, and the second is empty.
     rig.add_s3("second", &second).await;
-    rig.push_durably(&rig.write_step(3, &[("x", 100)], 3, 3_000))
-        .await;
+    rig.push_durably(&rig.write_step(3, &[("x", 100)], 3, 3_000)).await;
     assert_eq!((commits(&first), commits(&second)), (3, 1));
-    rig.push_durably(&rig.write_step(4, &[("x", 100)], 4, 4_000))
-        .await;
+    rig.push_durably(&rig.write_step(4, &[("x", 100)], 4, 4_000)).await;
     assert_eq!((commits(&first), commits(&second)), (4, 2));
 }
 

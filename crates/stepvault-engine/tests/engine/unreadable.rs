@@ -29,19 +29,12 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
     let stored = || {
         let keys = server.objects().keys();
         // The pruner's own comes and goes.
-        keys.into_iter()
-            .filter(|key| !key.contains("/leases/"))
-            .collect::<Vec<_>>()
+        keys.into_iter().filter(|key| !key.contains("/leases/")).collect::<Vec<_>>()
     };
     let before = stored();
     let node = NodeName::new("node-0").unwrap();
     let (commit, lease) = (remote.keys.commit(id(1, 2)), reader.key().to_owned());
-    let of_gc = [
-        commit.clone(),
-        lease.clone(),
-        remote.keys.part(id(1, 2), &node),
-        remote.keys.gc_record(),
-    ];
+    let of_gc = [commit.clone(), lease.clone(), remote.keys.part(id(1, 2), &node), remote.keys.gc_record()];
     let refuse = |key: &str| {
         let action = FaultAction::refuse(403, "AccessDenied");
         server.faults().clear();
@@ -125,10 +118,7 @@ async fn gc_says_what_it_removed_and_what_was_too_young() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     // Left beside the files of a step that is committed.
-    let stray = remote
-        .keys
-        .data("step_2", id(1, 2), &RelativePath::new("stray").unwrap())
-        .unwrap();
+    let stray = remote.keys.data("step_2", id(1, 2), &RelativePath::new("stray").unwrap()).unwrap();
     rig.write_object(&stray, b"stray");
     let hour = Duration::from_secs(3_600);
     let report = rig.gc(hour).await.unwrap();
@@ -168,10 +158,7 @@ async fn a_step_that_a_store_refuses_to_show_is_not_skipped_for_an_older_one() {
             let (error, message) = text(rig.restore().await);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{key}: {message}");
             assert!(message.contains("step 3 (attempt 1) of run"), "{message}");
-            let older = RestoreRequest {
-                allow_older: true,
-                ..rig.restore_request()
-            };
+            let older = RestoreRequest { allow_older: true, ..rig.restore_request() };
             let planned = plan(&rig.context(), &older).await.unwrap();
             assert_eq!(planned.id, id(1, 2), "{key}");
             assert!(planned.skipped[0].unread, "{:?}", planned.skipped);
@@ -190,14 +177,10 @@ async fn damage_on_one_remote_proves_nothing_of_another_that_cannot_be_read() {
     rig.push_steps(3).await;
     rig.lose_node();
     let keys = rig.remotes[1].keys.clone();
-    let data = keys
-        .data("step_3", id(1, 3), &RelativePath::new("x").unwrap())
-        .unwrap();
+    let data = keys.data("step_3", id(1, 3), &RelativePath::new("x").unwrap()).unwrap();
     rig.write_object(&data, &[0; 100]);
     for key in [keys.commit(id(1, 3)), data] {
-        server
-            .faults()
-            .inject("GET", &key, u64::MAX, FaultAction::refuse(503, "SlowDown"));
+        server.faults().inject("GET", &key, u64::MAX, FaultAction::refuse(503, "SlowDown"));
         let (error, message) = text(rig.restore().await);
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{key}: {message}");
         server.faults().clear();
@@ -222,9 +205,7 @@ async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
     let warnings = rig.recorder.warnings.lock().unwrap();
     let said = "step 3 (attempt 1) is not restored from a tier that cannot be read: ";
     assert!(
-        warnings
-            .iter()
-            .any(|warning| warning.starts_with(said) && warning.contains("s3://bucket")),
+        warnings.iter().any(|warning| warning.starts_with(said) && warning.contains("s3://bucket")),
         "{warnings:?}"
     );
 }
@@ -243,9 +224,7 @@ async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
         table.insert(at(keys.tombstone(id(1, 2))), other);
     });
     let action = FaultAction::refuse(403, "AccessDenied");
-    server
-        .faults()
-        .inject("GET", &keys.tombstone(id(1, 2)), u64::MAX, action);
+    server.faults().inject("GET", &keys.tombstone(id(1, 2)), u64::MAX, action);
     let (error, message) = text(rig.prune(1).await);
     assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
 }
@@ -256,11 +235,7 @@ async fn a_listing_that_fails_ends_the_prune_and_deletes_nothing() {
     let server = StrictS3::start();
     let rig = Rig::with_s3(&server).await;
     rig.push_steps(3).await;
-    let objects = || {
-        server
-            .objects()
-            .with(|table| table.keys().cloned().collect::<Vec<_>>())
-    };
+    let objects = || server.objects().with(|table| table.keys().cloned().collect::<Vec<_>>());
     let before = objects();
     let action = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("GET", "list-type=2", u64::MAX, action);
@@ -283,33 +258,21 @@ async fn no_gc_goes_on_where_a_manifest_cannot_be_read() {
     let result = rig.gc(Duration::ZERO).await;
     let (error, message) = text(result);
     assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
-    assert!(
-        message.starts_with("refusing gc: a record cannot be read"),
-        "{message}"
-    );
+    assert!(message.starts_with("refusing gc: a record cannot be read"), "{message}");
 }
 
 #[tokio::test]
 async fn only_a_gc_that_is_no_dry_run_takes_away_what_one_before_left() {
     let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
-    let left = Tombstone {
-        format: 1,
-        run: run_name(),
-        id: id(1, 2),
-        name: "step_2".to_owned(),
-        by_gc: true,
-    };
+    let left = Tombstone { format: 1, run: run_name(), id: id(1, 2), name: "step_2".to_owned(), by_gc: true };
     let grave = remote.keys.tombstone(id(1, 2));
     remote.create_record(&grave, &left).await.unwrap();
     let commit = rig.remote_root().join(remote.keys.commit(id(1, 2)));
     let file = std::fs::File::options().write(true).open(commit).unwrap();
-    file.set_modified(SystemTime::now() - Duration::from_secs(3_600))
-        .unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3_600)).unwrap();
     for (is_dry, stays) in [(true, true), (false, false)] {
-        run_gc(remote, Duration::ZERO, is_dry, &rig.observer)
-            .await
-            .unwrap();
+        run_gc(remote, Duration::ZERO, is_dry, &rig.observer).await.unwrap();
         assert_eq!(rig.remote_root().join(&grave).exists(), stays);
     }
 }
@@ -327,9 +290,7 @@ async fn a_writer_that_may_only_read_is_told_whether_the_step_is_durable() {
         (1, rig.write_step(1, &[("x", 100), ("y", 7)], 1, 1_000)),
         (2, rig.write_step(2, &[("x", 100)], 2, 2_000)),
     ] {
-        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer)
-            .await
-            .unwrap();
+        seal_checkpoint(&rig.vault, &[], rig.request(&source), &rig.observer).await.unwrap();
         sealed.push(rig.vault.step(&run_name(), id(1, step)).unwrap().unwrap());
     }
     let action = FaultAction::refuse(403, "AccessDenied");

@@ -16,8 +16,7 @@ const FILES: &[(&str, usize)] = &[("x", 100)];
 fn data(rig: &Rig, id: StepId) -> PathBuf {
     let path = RelativePath::new("x").unwrap();
     let name = format!("step_{}", id.step);
-    rig.remote_root()
-        .join(rig.remotes[0].keys.data(&name, id, &path).unwrap())
+    rig.remote_root().join(rig.remotes[0].keys.data(&name, id, &path).unwrap())
 }
 
 fn request(rig: &Rig, step: Option<u64>, attempt: Option<u32>) -> RestoreRequest {
@@ -29,10 +28,7 @@ fn request(rig: &Rig, step: Option<u64>, attempt: Option<u32>) -> RestoreRequest
 }
 
 async fn planned(rig: &Rig, step: Option<u64>, attempt: Option<u32>) -> StepId {
-    plan(&rig.context(), &request(rig, step, attempt))
-        .await
-        .unwrap()
-        .id
+    plan(&rig.context(), &request(rig, step, attempt)).await.unwrap().id
 }
 
 #[tokio::test]
@@ -41,10 +37,7 @@ async fn a_requested_step_is_restored_from_its_newest_valid_attempt_and_no_other
     for (attempt, step) in [(1, 5), (2, 5), (3, 9)] {
         let source = rig.write_step(step, FILES, u64::from(attempt), i64::from(attempt) * 1_000);
         let attempt = Some(Attempt::new(attempt).unwrap());
-        let request = CheckpointToSeal {
-            attempt,
-            ..rig.request(&source)
-        };
+        let request = CheckpointToSeal { attempt, ..rig.request(&source) };
         rig.push_as(request).await.unwrap();
     }
     rig.lose_node();
@@ -94,10 +87,7 @@ async fn two_that_disagree() -> (Rig, Rig, [PathBuf; 2]) {
 
 async fn restored_as(rig: &Rig, name: &str) -> (RestorePlan, PathBuf) {
     let target = rig.directory.path().join(name);
-    let request = RestoreRequest {
-        target: Target::As(target.clone()),
-        ..rig.restore_request()
-    };
+    let request = RestoreRequest { target: Target::As(target.clone()), ..rig.restore_request() };
     (restore(&rig.context(), &request).await.unwrap().plan, target)
 }
 
@@ -114,15 +104,7 @@ async fn remotes_that_disagree_are_tried_one_after_the_other_and_never_mixed() {
     std::fs::write(data(&one, id(1, 100)), [0; 100]).unwrap();
     let (second, target) = restored_as(&rig, "second").await;
     assert_eq!((second.id, second.skipped.len()), (id(1, 100), 0));
-    assert_eq!(
-        second.sources,
-        [stepvault_core::observe::Tier::Local, rig.remotes[1].tier.clone()]
-    );
+    assert_eq!(second.sources, [stepvault_core::observe::Tier::Local, rig.remotes[1].tier.clone()]);
     assert_eq!(weights(&target), weights(&sources[1]));
-    assert!(
-        rig.vault
-            .step(&crate::harness::run_name(), id(1, 100))
-            .unwrap()
-            .is_some()
-    );
+    assert!(rig.vault.step(&crate::harness::run_name(), id(1, 100)).unwrap().is_some());
 }

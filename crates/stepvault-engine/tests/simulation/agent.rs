@@ -137,9 +137,7 @@ impl Agent {
                 IDLE
             } else {
                 state.failures += 1;
-                FIRST_PAUSE
-                    .saturating_mul(1 << state.failures.min(6))
-                    .min(LONGEST_PAUSE)
+                FIRST_PAUSE.saturating_mul(1 << state.failures.min(6)).min(LONGEST_PAUSE)
             };
             // The parts of other nodes are looked up again and again; nobody is prevented from finishing by them.
             let pause = if state.waiting.is_empty() {
@@ -170,8 +168,7 @@ impl Agent {
             if let Ok(lost) = forget_lost_steps(vault, remote).await {
                 state.compared.insert(store);
                 for id in lost {
-                    self.trace
-                        .note(&self.who, format_args!("store {store} lost {id}"));
+                    self.trace.note(&self.who, format_args!("store {store} lost {id}"));
                 }
             }
         }
@@ -188,11 +185,7 @@ impl Agent {
         CheckpointToSeal {
             run: self.remotes[0].keys.run().clone(),
             checkpoint: Checkpoint {
-                links: if announced.is_some() {
-                    LinkPolicy::ReflinkOrCopy
-                } else {
-                    LinkPolicy::Auto
-                },
+                links: if announced.is_some() { LinkPolicy::ReflinkOrCopy } else { LinkPolicy::Auto },
                 ..checkpoint_at(source).unwrap()
             },
             tree: None,
@@ -238,9 +231,7 @@ impl Agent {
             let run = self.remotes[0].keys.run();
             let is_live = !self.is_epilog && (!there_at_first || state.known.contains_key(&source));
             let in_launch = is_live || self.is_epilog && !knows_launches(vault, run).await;
-            let live = is_live.then_some(LiveSave {
-                after: state.live_below_highest,
-            });
+            let live = is_live.then_some(LiveSave { after: state.live_below_highest });
             let mut request = self.request(&source, in_launch, live, announced);
             let is_changed = found.keys().any(|path| content::NOTES.contains(&path.as_str()));
             if is_changed && self.bug == Some(Bug::ChangesBeginAttempts) {
@@ -248,29 +239,19 @@ impl Agent {
             }
             let placed = seal_checkpoint(vault, &self.remotes, request, &self.observer).await;
             match placed {
-                Ok(Placed::Sealed {
-                    step,
-                    new,
-                    is_live_below_highest,
-                }) => {
+                Ok(Placed::Sealed { step, new, is_live_below_highest }) => {
                     if new {
                         state.live_below_highest = is_live_below_highest.then(|| step.id().step);
                     }
-                    self.trace
-                        .note(&self.who, format_args!("staged {} ({new})", step.id()));
+                    self.trace.note(&self.who, format_args!("staged {} ({new})", step.id()));
                     if new {
                         let sealed = content::of_directory(&step.data_root());
                         let mut judge = self.judge.lock().unwrap();
-                        judge
-                            .sealed
-                            .entry((self.run, step.id()))
-                            .or_default()
-                            .push(sealed);
+                        judge.sealed.entry((self.run, step.id())).or_default().push(sealed);
                     }
                 }
                 Ok(Placed::DurableEverywhere(step)) => {
-                    self.trace
-                        .note(&self.who, format_args!("{} is durable everywhere", step.id));
+                    self.trace.note(&self.who, format_args!("{} is durable everywhere", step.id));
                 }
                 // An attempt that is given may be taken; only a planted bug gives one.
                 Err(error)
@@ -278,12 +259,10 @@ impl Agent {
                         || self.bug == Some(Bug::ChangesBeginAttempts)
                             && error.kind() == ErrorKind::Conflict =>
                 {
-                    self.trace
-                        .note(&self.who, format_args!("left alone: {:?}", error.kind()));
+                    self.trace.note(&self.who, format_args!("left alone: {:?}", error.kind()));
                 }
                 Err(error) => {
-                    self.trace
-                        .note(&self.who, format_args!("not staged: {:?}", error.kind()));
+                    self.trace.note(&self.who, format_args!("not staged: {:?}", error.kind()));
                     all_well = false;
                     continue;
                 }
@@ -300,43 +279,32 @@ impl Agent {
     /// Determines the attempts of steps that were sealed while the stores were unreachable; returns false when none
     /// answers.
     async fn determine(&self, vault: &Vault) -> bool {
-        let placer = Placer {
-            writer: self.writer.clone(),
-            launch_since: self.launch_since,
-        };
+        let placer = Placer { writer: self.writer.clone(), launch_since: self.launch_since };
         let run = self.remotes[0].keys.run();
         let determined = determine_attempts(vault, &self.remotes, run, &placer, &self.observer).await;
         let determined = match determined {
             Ok(determined) => determined,
             Err(error) => {
-                self.trace.note(
-                    &self.who,
-                    format_args!("attempts are provisional: {:?}", error.kind()),
-                );
+                self.trace.note(&self.who, format_args!("attempts are provisional: {:?}", error.kind()));
                 return false;
             }
         };
         for one in determined {
             match one.outcome {
                 Outcome::Placed(step) => {
-                    self.trace
-                        .note(&self.who, format_args!("{} is {}", one.before, step.id()));
+                    self.trace.note(&self.who, format_args!("{} is {}", one.before, step.id()));
                     let sealed = content::of_directory(&step.data_root());
                     let mut judge = self.judge.lock().unwrap();
-                    judge
-                        .sealed
-                        .entry((self.run, step.id()))
-                        .or_default()
-                        .push(sealed);
+                    judge.sealed.entry((self.run, step.id())).or_default().push(sealed);
                     drop(judge);
                     self.tally.lock().unwrap().determined += 1;
                 }
-                Outcome::Duplicate(id) => self
-                    .trace
-                    .note(&self.who, format_args!("{} is the same as {id}", one.before)),
-                Outcome::NoPlace(error) => self
-                    .trace
-                    .note(&self.who, format_args!("{} has no place: {error}", one.before)),
+                Outcome::Duplicate(id) => {
+                    self.trace.note(&self.who, format_args!("{} is the same as {id}", one.before));
+                }
+                Outcome::NoPlace(error) => {
+                    self.trace.note(&self.who, format_args!("{} has no place: {error}", one.before));
+                }
             }
         }
         true
@@ -361,8 +329,7 @@ impl Agent {
                 if let Err(error) = &uploaded
                     && make_provisional_again(vault, step, error).await.unwrap()
                 {
-                    self.trace
-                        .note(&self.who, format_args!("{} gets another attempt", step.id()));
+                    self.trace.note(&self.who, format_args!("{} gets another attempt", step.id()));
                     state.sessions.remove(&store);
                     state.waiting.remove(&(store, step.id()));
                     self.tally.lock().unwrap().reopened += 1;
@@ -411,18 +378,13 @@ impl Agent {
                 let who = stepvault_core::nodes::listed(&missing);
                 if state.waiting.insert(name) {
                     state.looks = 0;
-                    self.trace.note(
-                        &self.who,
-                        format_args!("{} waits for {who} on store {store}", step.id()),
-                    );
+                    self.trace
+                        .note(&self.who, format_args!("{} waits for {who} on store {store}", step.id()));
                 }
                 return Ok(());
             }
         };
-        self.trace.note(
-            &self.who,
-            format_args!("{} is {text} on store {store}", step.id()),
-        );
+        self.trace.note(&self.who, format_args!("{} is {text} on store {store}", step.id()));
         self.acknowledge(store, step);
         self.tally.lock().unwrap().acknowledged += 1;
         Ok(())
@@ -443,10 +405,7 @@ impl Agent {
 
     /// Records a failed upload; returns true when it failed for good.
     fn failed(&self, state: &mut State, store: usize, step: &SealedStep, error: &Error) -> bool {
-        self.trace.note(
-            &self.who,
-            format_args!("{} failed on store {store}: {:?}", step.id(), error.kind()),
-        );
+        self.trace.note(&self.who, format_args!("{} failed on store {store}: {:?}", step.id(), error.kind()));
         state.sessions.remove(&store);
         state.waiting.remove(&(store, step.id()));
         match self.bug {
@@ -478,25 +437,17 @@ impl Agent {
 
     async fn evict(&self, vault: &Vault) -> bool {
         let run = self.remotes[0].keys.run().clone();
-        let required: Vec<usize> = (0..self.remotes.len())
-            .filter(|store| self.remotes[*store].settings.required)
-            .collect();
+        let required: Vec<usize> =
+            (0..self.remotes.len()).filter(|store| self.remotes[*store].settings.required).collect();
         let removed: Vec<StepId> = if self.bug == Some(Bug::EvictsUnasked) {
             let steps = vault.steps(&run).unwrap().steps;
-            steps
-                .iter()
-                .map(SealedStep::id)
-                .filter(|id| vault.evict(&run, *id).unwrap())
-                .collect()
+            steps.iter().map(SealedStep::id).filter(|id| vault.evict(&run, *id).unwrap()).collect()
         } else {
             let prune = LocalPrune {
                 vault: vault.clone(),
                 run,
                 remotes: self.remotes.clone(),
-                rules: KeepRules {
-                    last: Some(self.keep_local),
-                    ..KeepRules::default()
-                },
+                rules: KeepRules { last: Some(self.keep_local), ..KeepRules::default() },
                 limits: LocalLimits::default(),
                 maximum_deletions: None,
                 uploading: BTreeSet::new(),

@@ -15,22 +15,14 @@ use crate::who::Who;
 
 #[test]
 fn the_store_of_the_simulation_keeps_the_contract_of_every_store() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let judge = Judge::new(Vec::new(), 1, 1, Duration::ZERO);
         let weather = Weather::new(fastrand::Rng::with_seed(1));
         weather.clear_up();
         let link = Link {
-            cloud: Arc::new(Cloud::new(
-                0,
-                true,
-                Arc::new(Mutex::new(judge)),
-                Arc::new(Trace::new()),
-            )),
+            cloud: Arc::new(Cloud::new(0, true, Arc::new(Mutex::new(judge)), Arc::new(Trace::new()))),
             weather: Arc::new(weather),
             machine: Machine::new("machine", 0),
             who: Who::somebody(),

@@ -35,10 +35,7 @@ use crate::world::{Later, UnderWay, World, put_by_somebody};
 
 /// Copies a directory with all times. The copies of files that were one under several names are, too.
 fn copy_disk(from: &Path, to: &Path) {
-    let copied = std::process::Command::new("cp")
-        .arg("-a")
-        .args([from, to])
-        .status();
+    let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status();
     assert!(copied.unwrap().success());
 }
 
@@ -76,9 +73,7 @@ impl World {
     }
 
     fn any_site(&mut self, wanted: impl Fn(&crate::world::Site) -> bool) -> Option<usize> {
-        let sites: Vec<usize> = (0..self.sites.len())
-            .filter(|index| wanted(&self.sites[*index]))
-            .collect();
+        let sites: Vec<usize> = (0..self.sites.len()).filter(|index| wanted(&self.sites[*index])).collect();
         self.numbers.choice(sites)
     }
 
@@ -141,10 +136,7 @@ impl World {
             }
             self.sites[index].trainer.go_back();
             let step = self.sites[index].trainer.step;
-            self.trace.note(
-                &self.sites[index].machine,
-                format_args!("goes back to step {step}"),
-            );
+            self.trace.note(&self.sites[index].machine, format_args!("goes back to step {step}"));
             self.save_at(index, false);
         }
     }
@@ -253,10 +245,7 @@ impl World {
 
     async fn cut_power(&mut self) {
         let machine = self.any_machine();
-        let site = self
-            .sites
-            .iter()
-            .position(|site| site.runs && Arc::ptr_eq(&site.machine, &machine));
+        let site = self.sites.iter().position(|site| site.runs && Arc::ptr_eq(&site.machine, &machine));
         self.trace.note(&machine, "loses power");
         machine.cut_power().await;
         machine.thaw();
@@ -266,10 +255,7 @@ impl World {
             // Runs after every request under way has arrived or was lost.
             let deed = match self.sites[site].team {
                 // A job does not survive the loss of a node's disk.
-                Some((team, _)) if lost => Later::TeamRestart {
-                    team,
-                    lost: Some(site),
-                },
+                Some((team, _)) if lost => Later::TeamRestart { team, lost: Some(site) },
                 _ => Later::Restart { site, lost },
             };
             self.after(10_000..120_000, deed);
@@ -337,8 +323,7 @@ impl World {
         match restore(&context, &request).await {
             Ok(report) => {
                 let id = report.plan.id;
-                self.trace
-                    .note(&self.sites[index].machine, format_args!("goes on from {id}"));
+                self.trace.note(&self.sites[index].machine, format_args!("goes on from {id}"));
                 std::fs::remove_dir_all(&directory).unwrap();
                 Ok(Some(id))
             }
@@ -357,8 +342,7 @@ impl World {
         }
         let jump = self.numbers.i64(-200_000..200_000);
         *machine.clock_off_seconds.lock().unwrap() += jump;
-        self.trace
-            .note(&machine, format_args!("has its clock jump by {jump} seconds"));
+        self.trace.note(&machine, format_args!("has its clock jump by {jump} seconds"));
     }
 
     pub fn after(&mut self, milliseconds: std::ops::Range<u64>, deed: Later) {
@@ -372,10 +356,7 @@ impl World {
     }
 
     fn becomes_unreadable(&mut self) {
-        let (store, run) = (
-            self.numbers.usize(0..self.clouds.len()),
-            self.numbers.usize(0..self.runs.len()),
-        );
+        let (store, run) = (self.numbers.usize(0..self.clouds.len()), self.numbers.usize(0..self.runs.len()));
         if !self.clouds[store].is_mounted() {
             return;
         }
@@ -443,22 +424,12 @@ impl World {
         let Some(index) = self.any_site(|site| site.runs && site.team.is_none()) else {
             return;
         };
-        let copy = self
-            .root
-            .path()
-            .join(format!("copy-{index}-{}", self.numbers.u64(..)));
+        let copy = self.root.path().join(format!("copy-{index}-{}", self.numbers.u64(..)));
         let site = &self.sites[index];
         copy_disk(&site.directory, &copy);
         self.trace.note(&site.machine, "has its disk copied");
         let step = site.trainer.step;
-        self.after(
-            10_000..3_600_000,
-            Later::GoBack {
-                site: index,
-                copy,
-                step,
-            },
-        );
+        self.after(10_000..3_600_000, Later::GoBack { site: index, copy, step });
     }
 
     /// The vault and the trainer have forgotten what they did since.
@@ -473,12 +444,8 @@ impl World {
         std::fs::remove_dir_all(&site.directory).unwrap();
         copy_disk(copy, &site.directory);
         site.trainer.step = step;
-        self.trace
-            .note(&machine, format_args!("goes back in time to step {step}"));
-        self.judge
-            .lock()
-            .unwrap()
-            .times_tell_nothing(self.sites[index].run);
+        self.trace.note(&machine, format_args!("goes back in time to step {step}"));
+        self.judge.lock().unwrap().times_tell_nothing(self.sites[index].run);
         self.tally.lock().unwrap().gone_back += 1;
         self.next_launch(index);
         self.start_agent(index);
@@ -490,10 +457,7 @@ impl World {
         let facts = self.judge.lock().unwrap().facts(store);
         let objects = self.clouds[store].objects();
         // Where a run began only later, a person has to say that the store is the one that it was.
-        let has_all = self
-            .runs
-            .iter()
-            .all(|run| objects.contains_key(&RunKeys::new(run.clone()).marker()));
+        let has_all = self.runs.iter().all(|run| objects.contains_key(&RunKeys::new(run.clone()).marker()));
         let Some(facts) = facts.filter(|_| has_all && self.clouds[store].is_mounted()) else {
             return;
         };
@@ -511,8 +475,7 @@ impl World {
             machine.cut_power().await;
             machine.thaw();
         }
-        self.trace
-            .note("world", format_args!("store {store} goes back in time"));
+        self.trace.note("world", format_args!("store {store} goes back in time"));
         self.clouds[store].go_back(stand);
         self.judge.lock().unwrap().goes_back(store, facts);
         self.tally.lock().unwrap().stores_gone_back += 1;
@@ -542,10 +505,7 @@ impl World {
         self.judge.lock().unwrap().times_tell_nothing(run);
         self.trace.note(&self.sites[index].machine, "is cloned");
         let newest = self.sites.len();
-        copy_disk(
-            &self.sites[index].directory,
-            &self.root.path().join(format!("site-{newest}")),
-        );
+        copy_disk(&self.sites[index].directory, &self.root.path().join(format!("site-{newest}")));
         let step = self.sites[index].trainer.step;
         self.add_site(run, &node, None);
         self.sites[newest].trainer.step = step;
@@ -569,8 +529,7 @@ impl World {
         if !self.are_filesystems || !self.clouds[store].is_mounted() || !self.sites.iter().all(remembers) {
             return;
         }
-        self.trace
-            .note("world", format_args!("store {store} is unmounted"));
+        self.trace.note("world", format_args!("store {store} is unmounted"));
         self.clouds[store].unmount();
         self.tally.lock().unwrap().unmounted += 1;
         self.after(2_000..1_800_000, Later::Mount(store));
@@ -592,9 +551,8 @@ impl World {
         let keys = RunKeys::new(self.runs[self.sites[index].run].clone());
         let launch = self.writer(index).launch;
         let objects = self.clouds[0].objects();
-        let mut records = objects
-            .iter()
-            .filter(|(key, _)| matches!(keys.classify(key), Some(KeyKind::Launch(_))));
+        let mut records =
+            objects.iter().filter(|(key, _)| matches!(keys.classify(key), Some(KeyKind::Launch(_))));
         launch.is_some_and(|launch| {
             records.any(|(key, object)| {
                 decode::<LaunchRecord>(&object.bytes, key).is_ok_and(|record| record.launch == launch)
@@ -624,10 +582,7 @@ impl World {
     ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
         let who = self.process(machine, role);
         let rules = if role == Role::KeepsNothing {
-            KeepRules {
-                last: Some(0),
-                ..KeepRules::default()
-            }
+            KeepRules { last: Some(0), ..KeepRules::default() }
         } else {
             self.keep()
         };
@@ -669,11 +624,7 @@ impl World {
     ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
         let who = self.process(machine, Role::Gc);
         let remote = self.remotes(machine, &who, run).swap_remove(store);
-        let grace = if self.bug == Some(Bug::GcAtOnce) {
-            Duration::ZERO
-        } else {
-            self.grace
-        };
+        let grace = if self.bug == Some(Bug::GcAtOnce) { Duration::ZERO } else { self.grace };
         let dry_run = self.bug == Some(Bug::NeverGc);
         let (trace, tally) = (Arc::clone(&self.trace), Arc::clone(&self.tally));
         let observer = Arc::clone(&self.observer);
@@ -698,13 +649,7 @@ impl World {
 
     fn pin_on(&mut self, run: usize, store: usize) {
         let machine = self.any_machine();
-        let visible: Vec<StepId> = self
-            .judge
-            .lock()
-            .unwrap()
-            .visible(store, run)
-            .into_keys()
-            .collect();
+        let visible: Vec<StepId> = self.judge.lock().unwrap().visible(store, run).into_keys().collect();
         let Some(id) = self.numbers.choice(visible) else {
             return;
         };
@@ -724,13 +669,7 @@ impl World {
 
     fn unpin_something(&mut self) {
         let (machine, (run, store)) = (self.any_machine(), self.any_run());
-        let pinned: Vec<StepId> = self
-            .judge
-            .lock()
-            .unwrap()
-            .pinned(store, run)
-            .into_iter()
-            .collect();
+        let pinned: Vec<StepId> = self.judge.lock().unwrap().pinned(store, run).into_iter().collect();
         let Some(id) = self.numbers.choice(pinned) else {
             return;
         };
@@ -795,11 +734,8 @@ impl World {
             }
             let seen = |id: Option<StepId>| {
                 let judge = judge.lock().unwrap();
-                let ids = stores
-                    .iter()
-                    .flat_map(|store| judge.visible(*store, run).into_keys());
-                ids.filter(|one| id.is_none_or(|id| *one == id))
-                    .collect::<BTreeSet<StepId>>()
+                let ids = stores.iter().flat_map(|store| judge.visible(*store, run).into_keys());
+                ids.filter(|one| id.is_none_or(|id| *one == id)).collect::<BTreeSet<StepId>>()
             };
             let before = seen(wanted);
             let context = RestoreContext {
@@ -822,11 +758,8 @@ impl World {
                     trace.note(&who, format_args!("restored {id}"));
                     tally.lock().unwrap().restored += 1;
                     let got = content::of_directory(&directory);
-                    let from: &[usize] = if report.plan.sources.contains(&Tier::Local) {
-                        &[]
-                    } else {
-                        &stores
-                    };
+                    let from: &[usize] =
+                        if report.plan.sources.contains(&Tier::Local) { &[] } else { &stores };
                     let mut judge = judge.lock().unwrap();
                     judge.renamed_in(context.vault.as_ref(), run);
                     judge.restored((run, id), &got, from);

@@ -75,19 +75,10 @@ pub struct Hold {
 
 impl Weather {
     pub fn new(mut numbers: fastrand::Rng) -> Self {
-        let rates = Rates {
-            wrong: [0, 10, 60, 200][numbers.usize(0..4)],
-            slow: [0, 20, 100][numbers.usize(0..3)],
-        };
+        let rates =
+            Rates { wrong: [0, 10, 60, 200][numbers.usize(0..4)], slow: [0, 20, 100][numbers.usize(0..3)] };
         let page = [3, 20, 1000][numbers.usize(0..3)];
-        Self {
-            state: Mutex::new(State {
-                numbers,
-                rates,
-                holds: Vec::new(),
-            }),
-            page,
-        }
+        Self { state: Mutex::new(State { numbers, rates, holds: Vec::new() }), page }
     }
 
     /// Returns a network in which every request arrives soon.
@@ -109,11 +100,7 @@ impl Weather {
     /// Returns the fate of a request; `key` is that of the object that it creates, if any.
     pub fn fate(&self, role: Role, key: &str) -> Fate {
         let mut state = self.state.lock().unwrap();
-        let State {
-            numbers,
-            rates,
-            holds,
-        } = &mut *state;
+        let State { numbers, rates, holds } = &mut *state;
         let way = |numbers: &mut fastrand::Rng| {
             if numbers.u32(0..1000) < rates.slow {
                 Duration::from_millis(numbers.u64(500..LONGEST_WAY_SECONDS * 500))
@@ -122,9 +109,7 @@ impl Weather {
             }
         };
         let (mut before, after) = (way(numbers), way(numbers));
-        let held = holds
-            .iter()
-            .position(|hold| hold.role == role && key.contains(hold.key));
+        let held = holds.iter().position(|hold| hold.role == role && key.contains(hold.key));
         if let Some(held) = held {
             before += holds.remove(held).time;
         }

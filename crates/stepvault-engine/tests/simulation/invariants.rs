@@ -109,12 +109,7 @@ pub struct Judge {
 
 impl Judge {
     pub fn new(runs: Vec<RunKeys>, stores: usize, keep_last: usize, grace: Duration) -> Self {
-        let mut judge = Self {
-            grace,
-            keep_last,
-            runs,
-            ..Self::default()
-        };
+        let mut judge = Self { grace, keep_last, runs, ..Self::default() };
         judge.stores.resize_with(stores, StoreFacts::default);
         judge
     }
@@ -125,10 +120,7 @@ impl Judge {
 
     pub fn broken(&mut self, promise: &'static str, text: impl Into<String>) {
         if self.violation.is_none() {
-            self.violation = Some(Violation {
-                promise,
-                text: text.into(),
-            });
+            self.violation = Some(Violation { promise, text: text.into() });
         }
     }
 
@@ -155,8 +147,7 @@ impl Judge {
 
     /// A store went back to the time of these facts: what was acknowledged since is not owed any more.
     pub fn goes_back(&mut self, store: usize, facts: StoreFacts) {
-        self.acknowledged
-            .retain(|(at, name), _| *at != store || facts.ever.contains_key(name));
+        self.acknowledged.retain(|(at, name), _| *at != store || facts.ever.contains_key(name));
         self.stores[store] = facts;
     }
 
@@ -168,10 +159,7 @@ impl Judge {
             || facts.retired.contains(&name);
         if !is_there {
             let text = describe(store, name);
-            self.broken(
-                "S1",
-                format!("a vault takes {text} for durable, and it is not there"),
-            );
+            self.broken("S1", format!("a vault takes {text} for durable, and it is not there"));
         }
     }
 
@@ -189,10 +177,7 @@ impl Judge {
                 self.committed(store, (run, id), object, objects, who);
             }
             KeyKind::Tombstone(id) => {
-                let record = Tombstoned {
-                    version: object.version,
-                    by: who.role,
-                };
+                let record = Tombstoned { version: object.version, by: who.role };
                 let tombstones = &mut self.stores[store].tombstones;
                 tombstones.entry((run, id)).or_insert(record);
             }
@@ -214,12 +199,7 @@ impl Judge {
             .map_or(object.version, |before| before.version);
         leases.insert(
             key.to_owned(),
-            LeaseFacts {
-                name,
-                version: since,
-                renewed: object.modified,
-                time_to_live,
-            },
+            LeaseFacts { name, version: since, renewed: object.modified, time_to_live },
         );
     }
 
@@ -229,10 +209,7 @@ impl Judge {
         if let Some((before, ..)) = self.stores[store].ever.get(&name)
             && *before != digest
         {
-            self.broken(
-                "S9",
-                format!("{text} was committed before, as something else ({who})"),
-            );
+            self.broken("S9", format!("{text} was committed before, as something else ({who})"));
         }
         let (references, content) = match self.whole(name, &object.bytes, objects) {
             Ok(found) => found,
@@ -251,16 +228,10 @@ impl Judge {
             .get(&(name.0, name.1.step))
             .is_some_and(|saves| saves.contains(&content::without_notes(&content)));
         if !is_one_save {
-            self.broken(
-                "S3",
-                format!("{text} is committed and no trainer ever wrote it so"),
-            );
+            self.broken("S3", format!("{text} is committed and no trainer ever wrote it so"));
         }
         let facts = &mut self.stores[store];
-        facts
-            .ever
-            .entry(name)
-            .or_insert((digest, content, object.version));
+        facts.ever.entry(name).or_insert((digest, content, object.version));
         facts.commits.insert(name, VisibleCommit { references });
     }
 
@@ -285,9 +256,7 @@ impl Judge {
             manifests.push(decode::<PartManifest>(&object.bytes, "part").map_err(|error| error.to_string())?);
         }
         for file in manifests.iter().flat_map(|manifest| &manifest.files) {
-            let key = keys
-                .data(&commit.name, commit.id, &file.path)
-                .map_err(|error| error.to_string())?;
+            let key = keys.data(&commit.name, commit.id, &file.path).map_err(|error| error.to_string())?;
             let object = objects.get(&key).ok_or(format!("{key} is missing"))?;
             let found = content::digest(file.content.algorithm(), &object.bytes);
             if found != file.digest() {
@@ -346,10 +315,7 @@ impl Judge {
                 (_, false) => "S2",
             };
             let text = describe(store, *name);
-            return self.broken(
-                promise,
-                format!("{who} deleted {key} while the commit of {text} stood"),
-            );
+            return self.broken(promise, format!("{who} deleted {key} while the commit of {text} stood"));
         }
         if is_own {
             return;
@@ -409,10 +375,7 @@ impl Judge {
             Ok((references, content)) => {
                 let (digest, facts) = (Sha256Digest::of(&commit.bytes), &mut self.stores[store]);
                 // A commit that came after the tombstone did not count until now.
-                facts
-                    .ever
-                    .entry(name)
-                    .or_insert((digest, content, commit.version));
+                facts.ever.entry(name).or_insert((digest, content, commit.version));
                 facts.commits.insert(name, VisibleCommit { references });
             }
             Err(why) => self.broken("S2", format!("{who} took the tombstone of {text} away: {why}")),
@@ -429,14 +392,9 @@ impl Judge {
             return self.broken("S7", text);
         }
         let gc_runs = &self.stores[cloud.index].gc_runs;
-        let seen = gc_runs
-            .iter()
-            .filter(|((of, _), until)| *of == run && **until >= object.version);
+        let seen = gc_runs.iter().filter(|((of, _), until)| *of == run && **until >= object.version);
         if seen.count() < 2 {
-            self.broken(
-                "S7",
-                format!("{who} deleted {key}, which one gc run alone had seen"),
-            );
+            self.broken("S7", format!("{who} deleted {key}, which one gc run alone had seen"));
         }
     }
 
@@ -472,10 +430,7 @@ impl Judge {
         };
         let is_acknowledged = self.acknowledged.contains_key(&(store, name));
         if tombstoned.by == Role::Gc && is_acknowledged {
-            return self.broken(
-                "S1",
-                format!("{text} had been acknowledged, and gc tombstoned it"),
-            );
+            return self.broken("S1", format!("{text} had been acknowledged, and gc tombstoned it"));
         }
         if facts.pinned.contains(&name) {
             return self.broken("S4", format!("{who} removed {text}, which is pinned"));
@@ -493,25 +448,16 @@ impl Judge {
         facts.retired.insert(name);
         let by_gc = tombstoned.by == Role::Gc;
         let visible = self.visible(store, name.0);
-        let later: BTreeSet<StepId> = visible
-            .range(name.1..)
-            .map(|(id, _)| id.first_revision())
-            .collect();
+        let later: BTreeSet<StepId> = visible.range(name.1..).map(|(id, _)| id.first_revision()).collect();
         let newer = later.len();
-        let left: Vec<StepId> = visible
-            .range(name.1..)
-            .map(|(id, _)| *id)
-            .take_while(|id| id.is_revision_of(name.1))
-            .collect();
+        let left: Vec<StepId> =
+            visible.range(name.1..).map(|(id, _)| *id).take_while(|id| id.is_revision_of(name.1)).collect();
         if !left.is_empty() && !by_gc {
             let facts = &self.stores[store];
             let files = |id: StepId| facts.ever.get(&(name.0, id)).map(|(_, content, _)| content);
             let Some(removed) = files(name.1) else { return };
-            let kept: BTreeSet<&String> = left
-                .iter()
-                .filter_map(|id| files(*id))
-                .flat_map(BTreeMap::keys)
-                .collect();
+            let kept: BTreeSet<&String> =
+                left.iter().filter_map(|id| files(*id)).flat_map(BTreeMap::keys).collect();
             let lost = removed.keys().find(|path| !kept.contains(path)).cloned();
             if let Some(path) = lost.filter(|_| newer <= self.keep_last.max(1)) {
                 let text = format!("{who} removed {text}, and {path} is in no revision that is left");
@@ -542,10 +488,7 @@ impl Judge {
         if let Some(tombstoned) = facts.tombstones.get(&name)
             && tombstoned.version < *version
         {
-            return self.broken(
-                "S9",
-                format!("{text} was acknowledged under a name that was used before"),
-            );
+            return self.broken("S9", format!("{text} was acknowledged under a name that was used before"));
         }
         self.acknowledged.insert((store, name), content);
     }
@@ -553,11 +496,7 @@ impl Judge {
     /// A step was acknowledged that never had a valid commit: no commit at all, or one under a used name whose files
     /// are gone.
     fn never_committed(&mut self, store: usize, name: Name) {
-        let promise = if self.stores[store].tombstones.contains_key(&name) {
-            "S9"
-        } else {
-            "S1"
-        };
+        let promise = if self.stores[store].tombstones.contains_key(&name) { "S9" } else { "S1" };
         let text = describe(store, name);
         self.broken(promise, format!("{text} was acknowledged and never committed"));
     }
@@ -574,10 +513,7 @@ impl Judge {
     fn renamed(&mut self, run: usize, step: &SealedStep) {
         let content = content::of_directory(&step.data_root());
         let origin = &step.record().attempt;
-        let former = origin
-            .former
-            .iter()
-            .map(|attempt| StepId::new(*attempt, step.id().step));
+        let former = origin.former.iter().map(|attempt| StepId::new(*attempt, step.id().step));
         let was_sealed = |id: StepId| {
             let known = self.sealed.get(&(run, id));
             known.is_some_and(|known| known.contains(&content))
@@ -614,9 +550,8 @@ impl Judge {
     pub fn newest_is(&mut self, store: usize, run: usize, id: StepId, got: &Content) -> bool {
         let of = |(at, name): &&(usize, Name)| *at == store && name.0 == run;
         let acknowledged = self.acknowledged.iter().filter(|(key, _)| of(key));
-        let newest = acknowledged
-            .filter_map(|((_, name), content)| Some((self.order(run, content)?, name.1)))
-            .max();
+        let newest =
+            acknowledged.filter_map(|((_, name), content)| Some((self.order(run, content)?, name.1))).max();
         let (Some((newest, newest_id)), Some(found)) = (newest, self.order(run, got)) else {
             return false;
         };
@@ -645,11 +580,7 @@ impl Judge {
         let parts = self.parts.entry((run, step, save)).or_default();
         parts.insert(rank, content);
         if parts.len() == size {
-            let whole = parts
-                .values()
-                .flatten()
-                .map(|(path, file)| (path.clone(), *file))
-                .collect();
+            let whole = parts.values().flatten().map(|(path, file)| (path.clone(), *file)).collect();
             self.saved_as(run, step, save, whole);
         }
     }
@@ -669,15 +600,10 @@ impl Judge {
 
     /// A node of a launch resumes from a step.
     pub fn resumed(&mut self, run: usize, launch: u64, who: &Who, id: Option<StepId>) {
-        let first = self
-            .resumed
-            .entry((run, launch))
-            .or_insert_with(|| (who.to_string(), id));
+        let first = self.resumed.entry((run, launch)).or_insert_with(|| (who.to_string(), id));
         if first.1 != id {
-            let text = format!(
-                "in launch {launch} {} goes on from {:?} and {who} from {id:?}",
-                first.0, first.1
-            );
+            let text =
+                format!("in launch {launch} {} goes on from {:?} and {who} from {id:?}", first.0, first.1);
             self.broken("S3", text);
         }
     }
@@ -727,11 +653,8 @@ impl Judge {
             .filter_map(|facts| facts.ever.get(&name).map(|(_, content, _)| content))
             .collect();
         let sealed = self.sealed.get(&name).into_iter().flatten();
-        let known: Vec<&Content> = if from.is_empty() {
-            sealed.chain(committed).collect()
-        } else {
-            committed
-        };
+        let known: Vec<&Content> =
+            if from.is_empty() { sealed.chain(committed).collect() } else { committed };
         if known.contains(&got) {
             return;
         }
@@ -739,10 +662,7 @@ impl Judge {
         if known.is_empty() {
             self.broken("S3", format!("{text} was restored and never committed"));
         } else if was_acknowledged {
-            self.broken(
-                "S1",
-                format!("{text} was restored with other bytes than acknowledged"),
-            );
+            self.broken("S1", format!("{text} was restored with other bytes than acknowledged"));
         } else {
             self.broken("S3", format!("{text} was restored as a mixture"));
         }
@@ -753,9 +673,7 @@ impl Judge {
         let acknowledged = self.acknowledged.iter().filter(|((at, name), _)| {
             *at == store && name.0 == run && !self.stores[store].retired.contains(name)
         });
-        acknowledged
-            .map(|((_, name), content)| (name.1, content.clone()))
-            .collect()
+        acknowledged.map(|((_, name), content)| (name.1, content.clone())).collect()
     }
 }
 

@@ -84,15 +84,9 @@ impl Link {
     /// Returns one page of a listing, the last key on it, and whether it is the last page.
     async fn page(&self, prefix: String, after: Option<String>) -> Result<Page> {
         let (most, bug, under) = (self.weather.page, self.bug, prefix.clone());
-        let mut objects = self
-            .ask("", move |cloud, who| {
-                Ok(cloud.page(who, &prefix, after.as_deref(), most))
-            })
-            .await?;
-        let (last, is_last) = (
-            objects.last().map(|object| object.key.clone()),
-            objects.len() < most,
-        );
+        let mut objects =
+            self.ask("", move |cloud, who| Ok(cloud.page(who, &prefix, after.as_deref(), most))).await?;
+        let (last, is_last) = (objects.last().map(|object| object.key.clone()), objects.len() < most);
         if let Some(bug) = bug {
             objects.retain(|object| !bug.hides(self.who.role, &object.key));
         }
@@ -108,18 +102,12 @@ impl Link {
 type Page = (Vec<ObjectInfo>, Option<String>, bool);
 
 fn unreachable(url: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, "the store does not serve the request")
-        .on(url)
-        .because(why)
+    Error::new(ErrorKind::Unreachable, "the store does not serve the request").on(url).because(why)
 }
 
 /// Copies the body, so that the store does not keep the sender's memory alive.
 fn copied(body: &Payload) -> Bytes {
-    body.blocks()
-        .map(|block| block.unwrap())
-        .collect::<Vec<_>>()
-        .concat()
-        .into()
+    body.blocks().map(|block| block.unwrap()).collect::<Vec<_>>().concat().into()
 }
 
 #[async_trait]
@@ -148,20 +136,17 @@ impl RemoteStore for Link {
             self.forgotten.lock().unwrap().insert(key, head.clone());
             return Ok(Created::Written(head));
         }
-        self.ask(name, move |cloud, who| cloud.create(who, &key, &body, &digest))
-            .await
+        self.ask(name, move |cloud, who| cloud.create(who, &key, &body, &digest)).await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
         let (key, digest) = (key.to_owned(), *digest);
-        self.ask("", move |cloud, who| cloud.replace(who, &key, &body, &digest))
-            .await
+        self.ask("", move |cloud, who| cloud.replace(who, &key, &body, &digest)).await
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         let key = key.to_owned();
-        self.ask("", move |cloud, who| Ok(cloud.start_upload(who, &key)))
-            .await
+        self.ask("", move |cloud, who| Ok(cloud.start_upload(who, &key))).await
     }
 
     async fn upload_part(
@@ -173,10 +158,7 @@ impl RemoteStore for Link {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let (key, upload, body, digest) = (key.to_owned(), upload.to_owned(), copied(&body), *digest);
-        self.ask("", move |cloud, who| {
-            cloud.upload_part(who, &key, &upload, index, &body, &digest)
-        })
-        .await
+        self.ask("", move |cloud, who| cloud.upload_part(who, &key, &upload, index, &body, &digest)).await
     }
 
     async fn complete_upload(
@@ -188,10 +170,7 @@ impl RemoteStore for Link {
     ) -> Result<Created> {
         let (key, upload, parts) = (key.to_owned(), upload.to_owned(), parts.to_vec());
         let digest = digest.clone();
-        self.ask("", move |cloud, who| {
-            cloud.complete_upload(who, &key, &upload, &parts, &digest)
-        })
-        .await
+        self.ask("", move |cloud, who| cloud.complete_upload(who, &key, &upload, &parts, &digest)).await
     }
 
     async fn abort_upload(&self, _key: &str, upload: &str) -> Result<()> {
@@ -205,8 +184,7 @@ impl RemoteStore for Link {
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
         let prefix = prefix.to_owned();
-        self.ask("", move |cloud, who| Ok(cloud.pending_uploads(who, &prefix)))
-            .await
+        self.ask("", move |cloud, who| Ok(cloud.pending_uploads(who, &prefix))).await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
@@ -233,13 +211,9 @@ impl RemoteStore for Link {
         }
         let fate = self.weather.fate(self.who.role, "");
         let breaks_off = fate.breaks_off;
-        let mut bytes = self
-            .ask("", move |cloud, who| {
-                if fate.denies {
-                    cloud.deny(who, &key)
-                } else {
-                    cloud.read(who, &key, range.clone())
-                }
+        let mut bytes =
+            self.ask("", move |cloud, who| {
+                if fate.denies { cloud.deny(who, &key) } else { cloud.read(who, &key, range.clone()) }
             })
             .await?;
         let mut pieces = Vec::new();
@@ -262,12 +236,8 @@ impl RemoteStore for Link {
             page: VecDeque<ObjectInfo>,
             is_last: bool,
         }
-        let listing = Listing {
-            prefix: prefix.to_owned(),
-            after: None,
-            page: VecDeque::new(),
-            is_last: false,
-        };
+        let listing =
+            Listing { prefix: prefix.to_owned(), after: None, page: VecDeque::new(), is_last: false };
         unfold(Some(listing), move |listing| async move {
             let mut listing = listing?;
             while listing.page.is_empty() && !listing.is_last {

@@ -42,10 +42,7 @@ impl Machine {
 
     /// Starts a process.
     pub fn run(self: &Arc<Self>, work: impl Future<Output = ()> + 'static) {
-        let process = Process {
-            machine: Arc::clone(self),
-            work: Box::pin(work),
-        };
+        let process = Process { machine: Arc::clone(self), work: Box::pin(work) };
         let mut state = self.state.lock().unwrap();
         state.running.retain(|running| !running.is_finished());
         state.running.push(tokio::task::spawn_local(process));
@@ -117,9 +114,8 @@ impl Machine {
     pub async fn raise_panics(&self) {
         let ended: Vec<JoinHandle<()>> = {
             let mut state = self.state.lock().unwrap();
-            let (ended, running) = std::mem::take(&mut state.running)
-                .into_iter()
-                .partition(JoinHandle::is_finished);
+            let (ended, running) =
+                std::mem::take(&mut state.running).into_iter().partition(JoinHandle::is_finished);
             state.running = running;
             ended
         };

@@ -42,16 +42,8 @@ fn a_step_that_is_committed_while_gc_tombstones_it_stays() {
     let outcome = on_this_thread(0, async || {
         let mut world = calm_world(1).await;
         let (grace, other) = (world.grace, Arc::clone(&world.others[0]));
-        world.weather.hold(Hold {
-            role: Role::Agent,
-            key: "/parts/000000000020",
-            time: grace + 12 * MINUTE,
-        });
-        world.weather.hold(Hold {
-            role: Role::Gc,
-            key: "/tombstones/000000000020",
-            time: 4 * MINUTE,
-        });
+        world.weather.hold(Hold { role: Role::Agent, key: "/parts/000000000020", time: grace + 12 * MINUTE });
+        world.weather.hold(Hold { role: Role::Gc, key: "/tombstones/000000000020", time: 4 * MINUTE });
         world.save_at(0, false);
         sleep(grace + 5 * MINUTE).await;
         world.run_gc(&other, 0, 0).await.unwrap();
@@ -68,11 +60,7 @@ fn a_pin_that_comes_right_before_the_tombstone_holds() {
     let outcome = on_this_thread(0, async || {
         let mut world = calm_world(5).await;
         let (here, there) = (Arc::clone(&world.others[0]), Arc::clone(&world.others[1]));
-        world.weather.hold(Hold {
-            role: Role::Pruner,
-            key: "/tombstones/000000000010",
-            time: 2 * MINUTE,
-        });
+        world.weather.hold(Hold { role: Role::Pruner, key: "/tombstones/000000000010", time: 2 * MINUTE });
         let pruning = world.prune(&here, 0, 0, Role::Pruner);
         let who = world.process(&there, Role::Pinner);
         let remote = world.remotes(&there, &who, 0).swap_remove(0);

@@ -34,11 +34,8 @@ struct Outcome {
 pub fn on_this_thread<T>(seed: u64, work: impl AsyncFnOnce() -> T) -> T {
     let _in_place = InPlace::on_this_thread();
     let _repeated = Repeated::on_this_thread(seed);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, work())
 }
 
@@ -49,22 +46,13 @@ fn simulate(seed: u64, bug: Option<Bug>) -> Outcome {
         let violation = world.run(EVENTS).await;
         world.trace.note("world", format_args!("{:?}", world.keys()));
         let tally = *world.tally.lock().unwrap();
-        Outcome {
-            seed,
-            violation,
-            digest: world.trace.digest(),
-            lines: world.trace.lines(),
-            tally,
-        }
+        Outcome { seed, violation, digest: world.trace.digest(), lines: world.trace.lines(), tally }
     })
 }
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
 /// Formats instructions for a seed that broke a promise.
@@ -72,10 +60,8 @@ fn report(outcome: &Outcome) -> String {
     let path = std::env::temp_dir().join(format!("stepvault-simulation-{}.trace", outcome.seed));
     let kept = std::fs::write(&path, outcome.lines.join("\n"));
     let last = outcome.lines.len().saturating_sub(40);
-    let violation = outcome
-        .violation
-        .as_ref()
-        .map_or_else(|| "nothing is broken".to_owned(), ToString::to_string);
+    let violation =
+        outcome.violation.as_ref().map_or_else(|| "nothing is broken".to_owned(), ToString::to_string);
     format!(
         "seed {}: {violation}\n{}\nall of its trace: {} ({kept:?})\nonce more: STEPVAULT_SIMULATION_SEED={} cargo test -p \
          stepvault-engine --test simulation every_promise",
@@ -153,16 +139,9 @@ fn every_promise_holds_under_every_seed() {
 fn a_seed_is_replayed_exactly() {
     for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
         let (first, second) = (simulate(seed, None), simulate(seed, None));
-        let differs = first
-            .lines
-            .iter()
-            .zip(&second.lines)
-            .position(|(one, other)| one != other);
+        let differs = first.lines.iter().zip(&second.lines).position(|(one, other)| one != other);
         if let Some(line) = differs {
-            panic!(
-                "seed {seed}, line {line}:\n{}\n{}",
-                first.lines[line], second.lines[line]
-            );
+            panic!("seed {seed}, line {line}:\n{}\n{}", first.lines[line], second.lines[line]);
         }
         assert_eq!(first.digest, second.digest);
         assert!(first.lines.len() > 100, "{}", first.lines.len());
@@ -182,9 +161,7 @@ fn each_planted_bug_is_found_by_the_check_of_its_promise() {
             Some((seed, violation)) => {
                 eprintln!("{bug:?}: seed {seed}: {violation}");
                 if violation.promise != promise {
-                    wrong.push(format!(
-                        "{bug:?} was to break {promise}; seed {seed}: {violation}"
-                    ));
+                    wrong.push(format!("{bug:?} was to break {promise}; seed {seed}: {violation}"));
                 }
             }
             None => wrong.push(format!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds")),

@@ -74,11 +74,7 @@ impl World {
             for machine in self.machines() {
                 machine.raise_panics().await;
             }
-            let busy = self
-                .sites
-                .iter()
-                .filter(|site| !site.shared.idle.load(Ordering::Relaxed))
-                .count();
+            let busy = self.sites.iter().filter(|site| !site.shared.idle.load(Ordering::Relaxed)).count();
             let operations = self.under_way.load(Ordering::Relaxed);
             if self.violation().is_some() {
                 return;
@@ -149,13 +145,8 @@ impl World {
                         return self.broken("L1", format!("a prune failed in calm weather: {error}"));
                     }
                 }
-                let ids: BTreeSet<StepId> = self
-                    .judge
-                    .lock()
-                    .unwrap()
-                    .visible(store, run)
-                    .into_keys()
-                    .collect();
+                let ids: BTreeSet<StepId> =
+                    self.judge.lock().unwrap().visible(store, run).into_keys().collect();
                 let allowed = self.kept(store, run, &ids);
                 if let Some(id) = ids.difference(&allowed).next() {
                     let text = format!("no rule keeps {id} of run {run} and it stands on store {store}");
@@ -172,11 +163,8 @@ impl World {
             let begin = begins.entry(id.attempt).or_insert(id.step);
             *begin = (*begin).min(id.step);
         }
-        let is_left_behind = |id: &StepId| {
-            begins
-                .iter()
-                .any(|(attempt, begin)| *attempt > id.attempt && *begin <= id.step)
-        };
+        let is_left_behind =
+            |id: &StepId| begins.iter().any(|(attempt, begin)| *attempt > id.attempt && *begin <= id.step);
         let mut kept = BTreeSet::new();
         let mut places = self.keep_last;
         let steps: BTreeSet<StepId> = ids.iter().map(|id| id.first_revision()).collect();
@@ -236,10 +224,7 @@ impl World {
         // An object that a running process has just written must not be deleted yet.
         let now = self.clouds[store].now();
         let is_old = |object: &Object| now.duration_since(object.modified).unwrap_or_default() >= self.grace;
-        let mut keys = objects
-            .into_iter()
-            .filter(|(_, object)| is_old(object))
-            .map(|(key, _)| key);
+        let mut keys = objects.into_iter().filter(|(_, object)| is_old(object)).map(|(key, _)| key);
         keys.find(|key| match judge.runs[run].classify(key) {
             None
             | Some(
@@ -279,10 +264,7 @@ impl World {
                 }
                 if got.as_ref().map(|(id, _)| *id) != visible.keys().next_back().copied() {
                     let found = got.map(|(id, _)| id.label());
-                    self.broken(
-                        "L4",
-                        format!("the newest of run {run} was not restored, but {found:?}"),
-                    );
+                    self.broken("L4", format!("the newest of run {run} was not restored, but {found:?}"));
                 }
                 for (id, content) in owed {
                     let text = format!("{id} of run {run} was acknowledged on store {store}");

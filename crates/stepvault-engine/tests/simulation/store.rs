@@ -103,10 +103,7 @@ impl Cloud {
         let (mut state, mut unmounted) = (self.state.lock().unwrap(), self.unmounted.lock().unwrap());
         if unmounted.is_none() {
             let state = &mut *state;
-            *unmounted = Some((
-                std::mem::take(&mut state.objects),
-                std::mem::take(&mut state.uploads),
-            ));
+            *unmounted = Some((std::mem::take(&mut state.objects), std::mem::take(&mut state.uploads)));
             self.mounts.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -135,11 +132,7 @@ impl Cloud {
     /// Returns the time of the store's clock.
     pub fn now(&self) -> SystemTime {
         let elapsed = self.trace.elapsed();
-        let elapsed = if self.whole_seconds {
-            Duration::from_secs(elapsed.as_secs())
-        } else {
-            elapsed
-        };
+        let elapsed = if self.whole_seconds { Duration::from_secs(elapsed.as_secs()) } else { elapsed };
         SystemTime::UNIX_EPOCH + Duration::from_secs(BEGINNING_SECONDS) + elapsed
     }
 
@@ -166,13 +159,8 @@ impl Cloud {
 
     fn put(&self, state: &mut State, who: &Who, key: &str, bytes: Bytes, checksum: StoredChecksum) -> Object {
         state.sequence += 1;
-        let object = Object {
-            bytes,
-            checksum,
-            modified: self.now(),
-            version: state.sequence,
-            writer: who.clone(),
-        };
+        let object =
+            Object { bytes, checksum, modified: self.now(), version: state.sequence, writer: who.clone() };
         state.objects.insert(key.to_owned(), object.clone());
         if self.is_mounted() {
             let mut judge = self.judge.lock().unwrap();
@@ -212,11 +200,7 @@ impl Cloud {
         let mut state = self.state.lock().unwrap();
         state.sequence += 1;
         let id = format!("upload-{}", state.sequence);
-        let upload = Upload {
-            key: key.to_owned(),
-            initiated: self.now(),
-            parts: BTreeMap::new(),
-        };
+        let upload = Upload { key: key.to_owned(), initiated: self.now(), parts: BTreeMap::new() };
         state.uploads.insert(id.clone(), upload);
         self.note(who, &format!("start {id} of {key}"));
         id
@@ -240,11 +224,7 @@ impl Cloud {
         }
         pending.parts.insert(index, (body.clone(), *digest, tag.clone()));
         self.note(who, &format!("part {index} of {upload}: {}", short(digest)));
-        Ok(PartReceipt {
-            index,
-            tag,
-            digest: *digest,
-        })
+        Ok(PartReceipt { index, tag, digest: *digest })
     }
 
     pub fn complete_upload(
@@ -294,10 +274,7 @@ impl Cloud {
     pub fn pending_uploads(&self, who: &Who, prefix: &str) -> Vec<PendingUpload> {
         self.note(who, &format!("pending {prefix}"));
         let state = self.state.lock().unwrap();
-        let under = state
-            .uploads
-            .iter()
-            .filter(|(_, upload)| upload.key.starts_with(prefix));
+        let under = state.uploads.iter().filter(|(_, upload)| upload.key.starts_with(prefix));
         under
             .map(|(id, upload)| PendingUpload {
                 key: upload.key.clone(),
@@ -403,10 +380,7 @@ fn info(key: &str, object: &Object) -> ObjectInfo {
 }
 
 fn head(key: &str, object: &Object) -> ObjectHead {
-    ObjectHead {
-        info: info(key, object),
-        checksum: object.checksum.clone(),
-    }
+    ObjectHead { info: info(key, object), checksum: object.checksum.clone() }
 }
 
 fn short(digest: &PartDigest) -> String {

@@ -23,21 +23,13 @@ impl World {
         if self.teams[team].asking.load(Ordering::Relaxed) > 0 {
             return;
         }
-        let common: Vec<u8> = (0..self.numbers.usize(0..80))
-            .map(|_| self.numbers.u8(..))
-            .collect();
+        let common: Vec<u8> = (0..self.numbers.usize(0..80)).map(|_| self.numbers.u8(..)).collect();
         let here = &mut self.teams[team];
         here.step += 10;
         here.saves += 1;
         let (launch, step, save) = (here.launch, here.step, here.saves);
         for site in self.sites_of(team) {
-            let part = PartOfSave {
-                site,
-                launch,
-                step,
-                save,
-                common: common.clone(),
-            };
+            let part = PartOfSave { site, launch, step, save, common: common.clone() };
             match self.numbers.u32(0..12) {
                 0 => {}
                 1..4 => self.after(500..90_000, Later::SavePart(part)),
@@ -57,11 +49,8 @@ impl World {
         let (elapsed, count) = (self.trace.elapsed(), self.teams[team].size);
         let here = &mut self.sites[part.site];
         let off = *here.machine.clock_off_seconds.lock().unwrap();
-        let (step, content) = here
-            .trainer
-            .save_part(elapsed, off, part.step, rank, &part.common);
-        self.trace
-            .note(&here.machine, format_args!("saves its part of step {step}"));
+        let (step, content) = here.trainer.save_part(elapsed, off, part.step, rank, &part.common);
+        self.trace.note(&here.machine, format_args!("saves its part of step {step}"));
         let mut judge = self.judge.lock().unwrap();
         judge.part_written(here.run, step, part.save, rank, count, content);
         here.shared.idle.store(false, Ordering::Relaxed);
@@ -73,10 +62,7 @@ impl World {
         self.teams[team].launch += 1;
         let launch = self.teams[team].launch;
         let sites = self.sites_of(team);
-        self.trace.note(
-            "job",
-            format_args!("launch {launch} of team {team}, lost: {lost:?}"),
-        );
+        self.trace.note("job", format_args!("launch {launch} of team {team}, lost: {lost:?}"));
         self.end_processes(team).await;
         if self.numbers.u32(0..3) > 0 {
             self.start_team(team, lost).await;
@@ -136,21 +122,13 @@ impl World {
         let remotes = self.remotes(&machine, &who, run);
         let directory = self.root.path().join(format!("restored-{}", who.process));
         let vault = self.sites[site].directory.join("vault");
-        let together = Together {
-            writer: self.writer(site),
-            since: self.clock(&machine),
-            patience: PATIENCE,
-        };
-        let (judge, trace, tally) = (
-            Arc::clone(&self.judge),
-            Arc::clone(&self.trace),
-            Arc::clone(&self.tally),
-        );
+        let together =
+            Together { writer: self.writer(site), since: self.clock(&machine), patience: PATIENCE };
+        let (judge, trace, tally) =
+            (Arc::clone(&self.judge), Arc::clone(&self.trace), Arc::clone(&self.tally));
         let observer = Arc::clone(&self.observer);
         let bug = self.bug;
-        let asking = self.sites[site]
-            .team
-            .map(|(team, _)| UnderWay::new(&self.teams[team].asking));
+        let asking = self.sites[site].team.map(|(team, _)| UnderWay::new(&self.teams[team].asking));
         let work = async move {
             let _asking = asking;
             let context = RestoreContext {
@@ -173,15 +151,12 @@ impl World {
                     trace.note(&who, format_args!("goes on from {id} in launch {launch}"));
                     tally.lock().unwrap().agreed += 1;
                     let got = content::of_directory(&directory);
-                    let from: Vec<usize> = if report
-                        .plan
-                        .sources
-                        .contains(&stepvault_core::observe::Tier::Local)
-                    {
-                        Vec::new()
-                    } else {
-                        (0..context.remotes.len()).collect()
-                    };
+                    let from: Vec<usize> =
+                        if report.plan.sources.contains(&stepvault_core::observe::Tier::Local) {
+                            Vec::new()
+                        } else {
+                            (0..context.remotes.len()).collect()
+                        };
                     let mut judge = judge.lock().unwrap();
                     judge.renamed_in(context.vault.as_ref(), run);
                     judge.restored((run, id), &got, &from);

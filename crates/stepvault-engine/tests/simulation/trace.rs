@@ -17,10 +17,7 @@ pub struct Trace {
 impl Trace {
     /// Returns a trace that starts at virtual time zero.
     pub fn new() -> Self {
-        Self {
-            began: Instant::now(),
-            lines: Mutex::default(),
-        }
+        Self { began: Instant::now(), lines: Mutex::default() }
     }
 
     /// Returns the virtual time since the start.

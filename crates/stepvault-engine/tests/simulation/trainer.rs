@@ -31,13 +31,7 @@ const LARGE_BYTES: usize = (8 << 20) + 17;
 
 impl Trainer {
     pub fn new(outputs: &Path, numbers: fastrand::Rng, large_once: bool, overwrites: bool) -> Self {
-        Self {
-            outputs: outputs.to_owned(),
-            step: 0,
-            numbers,
-            large_once,
-            overwrites,
-        }
+        Self { outputs: outputs.to_owned(), step: 0, numbers, large_once, overwrites }
     }
 
     /// Goes back to an earlier step, as a restart does.
@@ -128,10 +122,9 @@ impl Trainer {
         std::fs::create_dir_all(&unfinished).unwrap();
         let mut own = vec![0; self.numbers.usize(1..600)];
         self.numbers.fill(&mut own);
-        for (name, bytes) in [
-            (format!("rank_{rank}.bin"), own.as_slice()),
-            ("common.json".to_owned(), common),
-        ] {
+        for (name, bytes) in
+            [(format!("rank_{rank}.bin"), own.as_slice()), ("common.json".to_owned(), common)]
+        {
             let path = unfinished.join(name);
             std::fs::write(&path, bytes).unwrap();
             set(&path, 0o644, time);

@@ -33,12 +33,7 @@ pub struct Who {
 
 impl Who {
     pub fn somebody() -> Self {
-        Self {
-            machine: "somewhere".to_owned(),
-            role: Role::Somebody,
-            process: 0,
-            began: Duration::ZERO,
-        }
+        Self { machine: "somewhere".to_owned(), role: Role::Somebody, process: 0, began: Duration::ZERO }
     }
 }
 

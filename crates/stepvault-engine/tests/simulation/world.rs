@@ -236,9 +236,8 @@ impl World {
         let mut numbers = fastrand::Rng::with_seed(seed);
         let trace = Arc::new(Trace::new());
         let run_count = numbers.usize(1..=2);
-        let runs: Vec<RunName> = (0..run_count)
-            .map(|run| RunName::new(format!("run-{run}/checkpoints")).unwrap())
-            .collect();
+        let runs: Vec<RunName> =
+            (0..run_count).map(|run| RunName::new(format!("run-{run}/checkpoints")).unwrap()).collect();
         let store_count = if numbers.u32(0..10) < 3 { 2 } else { 1 };
         let keep_last = numbers.u32(1..=3);
         let grace = Duration::from_secs([1_800, 3_600][numbers.usize(0..2)]);
@@ -252,17 +251,13 @@ impl World {
             })
             .collect();
         let weather = Arc::new(Weather::new(numbers.fork()));
-        let others = (0..2)
-            .map(|index| Machine::new(&format!("other-{index}"), 0))
-            .collect();
+        let others = (0..2).map(|index| Machine::new(&format!("other-{index}"), 0)).collect();
         let mut world = Self {
             root: scratch(),
             trace,
             judge,
             clouds,
-            required: (0..store_count)
-                .map(|store| store == 0 || numbers.bool())
-                .collect(),
+            required: (0..store_count).map(|store| store == 0 || numbers.bool()).collect(),
             are_filesystems: numbers.bool(),
             weather,
             sites: Vec::new(),
@@ -317,9 +312,7 @@ impl World {
             ]);
         }
         for cloud in &self.clouds {
-            judge
-                .foreign
-                .extend(keys.iter().map(|key| (cloud.index, key.clone())));
+            judge.foreign.extend(keys.iter().map(|key| (cloud.index, key.clone())));
         }
         drop(judge);
         for cloud in &self.clouds {
@@ -351,13 +344,8 @@ impl World {
     pub fn writer(&self, index: usize) -> Writer {
         let site = &self.sites[index];
         let Some((team, _)) = site.team else {
-            let launch = site
-                .launch
-                .map(|launch| LaunchName::new(format!("job-{launch}")).unwrap());
-            return Writer {
-                launch,
-                ..Writer::alone(site.node.clone())
-            };
+            let launch = site.launch.map(|launch| LaunchName::new(format!("job-{launch}")).unwrap());
+            return Writer { launch, ..Writer::alone(site.node.clone()) };
         };
         let team = &self.teams[team];
         let place = if self.bug == Some(Bug::CommitsAlone) {
@@ -460,12 +448,7 @@ impl World {
     /// A new process on a machine.
     pub fn process(&mut self, machine: &Machine, role: Role) -> Who {
         self.processes += 1;
-        Who {
-            machine: machine.name.clone(),
-            role,
-            process: self.processes,
-            began: self.trace.elapsed(),
-        }
+        Who { machine: machine.name.clone(), role, process: self.processes, began: self.trace.elapsed() }
     }
 
     /// Returns the run on every store, as a process reaches it.
@@ -511,10 +494,7 @@ impl World {
     }
 
     pub fn keep(&self) -> KeepRules {
-        KeepRules {
-            last: Some(self.keep_last),
-            ..KeepRules::default()
-        }
+        KeepRules { last: Some(self.keep_last), ..KeepRules::default() }
     }
 
     pub fn violation(&self) -> Option<Violation> {
@@ -549,14 +529,9 @@ impl World {
     async fn wait(&mut self, time: Duration) {
         let until = self.trace.elapsed() + time;
         loop {
-            let next = self
-                .later
-                .iter()
-                .enumerate()
-                .min_by_key(|(index, (due, _))| (*due, *index));
-            let Some((index, due)) = next
-                .map(|(index, (due, _))| (index, *due))
-                .filter(|(_, due)| *due <= until)
+            let next = self.later.iter().enumerate().min_by_key(|(index, (due, _))| (*due, *index));
+            let Some((index, due)) =
+                next.map(|(index, (due, _))| (index, *due)).filter(|(_, due)| *due <= until)
             else {
                 break;
             };
@@ -586,8 +561,7 @@ impl World {
                 self.after(30_000..120_000, deed);
             }
             Later::Restart { site, lost } => {
-                self.trace
-                    .note(&self.sites[site].machine, format_args!("starts, lost: {lost}"));
+                self.trace.note(&self.sites[site].machine, format_args!("starts, lost: {lost}"));
                 if lost {
                     let directory = &self.sites[site].directory;
                     std::fs::remove_dir_all(directory).unwrap();
@@ -635,9 +609,7 @@ impl World {
     /// Returns the keys on every store, for a digest of the end.
     pub fn keys(&self) -> BTreeMap<usize, Vec<String>> {
         let stores = self.clouds.iter();
-        stores
-            .map(|cloud| (cloud.index, cloud.objects().into_keys().collect()))
-            .collect()
+        stores.map(|cloud| (cloud.index, cloud.objects().into_keys().collect())).collect()
     }
 }
 
@@ -653,7 +625,5 @@ fn scratch() -> tempfile::TempDir {
 
 pub fn put_by_somebody(cloud: &Cloud, key: &str, body: &'static [u8]) {
     let digest = stepvault_core::digest::PartDigest::of(body);
-    cloud
-        .create(&Who::somebody(), key, &bytes::Bytes::from_static(body), &digest)
-        .unwrap();
+    cloud.create(&Who::somebody(), key, &bytes::Bytes::from_static(body), &digest).unwrap();
 }

@@ -85,10 +85,7 @@ fn checkpoint(files: BTreeMap<String, Vec<u8>>) -> (Tree, Files) {
             let kind = EntryKind::Directory;
             entries.insert(path[..end].to_owned(), Entry { kind, mtime });
         }
-        let kind = EntryKind::File {
-            size_bytes: bytes.len() as u64,
-            allocated_bytes: None,
-        };
+        let kind = EntryKind::File { size_bytes: bytes.len() as u64, allocated_bytes: None };
         entries.insert(path.clone(), Entry { kind, mtime });
     }
     (Tree::new(entries), Files(files))
@@ -119,8 +116,7 @@ pub fn watched(description: &str) {
 
 /// Returns whether a survey could have found a file under this path.
 fn is_path(path: &str) -> bool {
-    path.split('/')
-        .all(|name| !name.is_empty() && name != "." && name != "..")
+    path.split('/').all(|name| !name.is_empty() && name != "." && name != "..")
 }
 
 /// Returns a zip archive of files with these names, stored, with correct offsets and checksums: nothing in it would
@@ -172,9 +168,7 @@ fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
             break;
         }
         let stated = u64::from_le_bytes(bytes[start + 4..start + 12].try_into().unwrap_or_default());
-        let length = usize::try_from(stated)
-            .unwrap_or(usize::MAX)
-            .clamp(18, whole - start);
+        let length = usize::try_from(stated).unwrap_or(usize::MAX).clamp(18, whole - start);
         let end = start + length;
         bytes[start + 4..start + 12].copy_from_slice(&(length as u64).to_le_bytes());
         let checksum = Crc32c::of(&bytes[start..end - 4]).0;
@@ -195,10 +189,7 @@ pub fn table(bytes: &[u8]) -> Vec<u8> {
         let start = table.len();
         table.extend_from_slice(block);
         table.push(0);
-        let masked = Crc32c::of(&table[start..])
-            .0
-            .rotate_right(15)
-            .wrapping_add(0xa282_ead8);
+        let masked = Crc32c::of(&table[start..]).0.rotate_right(15).wrapping_add(0xa282_ead8);
         table.extend_from_slice(&masked.to_le_bytes());
         if start >= data.len() + 5 {
             footer.extend(varint(start as u64));

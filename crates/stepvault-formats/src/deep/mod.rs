@@ -123,9 +123,7 @@ mod tests {
     }
 
     fn with(entries: &[(&str, &[u8])]) -> Files {
-        let entries = entries
-            .iter()
-            .map(|(path, bytes)| ((*path).to_owned(), bytes.to_vec()));
+        let entries = entries.iter().map(|(path, bytes)| ((*path).to_owned(), bytes.to_vec()));
         Files(entries.collect())
     }
 
@@ -139,17 +137,9 @@ mod tests {
         let mut changed = chunk.clone();
         changed[2] ^= 1;
         let other_bytes = array.len() as u64 + 4 + 4;
-        let files = with(&[
-            ("step/w/zarr.json", array),
-            ("step/w/c/0", &chunk),
-            ("step/w/c/1", &chunk),
-        ]);
+        let files = with(&[("step/w/zarr.json", array), ("step/w/c/0", &chunk), ("step/w/c/1", &chunk)]);
         assert_eq!(deep(&files), (Vec::new(), 8, other_bytes));
-        let files = with(&[
-            ("step/w/zarr.json", array),
-            ("step/w/c/0", &chunk),
-            ("step/w/c/1", &changed),
-        ]);
+        let files = with(&[("step/w/zarr.json", array), ("step/w/c/0", &chunk), ("step/w/c/1", &changed)]);
         assert_eq!(deep(&files), (vec!["step/w/c/1".to_owned()], 4, other_bytes));
     }
 

@@ -140,11 +140,7 @@ impl Checksums {
 fn by_kind(path: &str, source: &dyn ReadAt) -> io::Result<(&'static str, Vec<Span>)> {
     let kind = kind_of(path, &read_head(source, HEAD_BYTES)?);
     let is_archive = matches!(kind, FileKind::TorchZip | FileKind::Npz | FileKind::Zip);
-    let ranges: &[_] = if is_archive {
-        &[(0, source.size_bytes())]
-    } else {
-        &[]
-    };
+    let ranges: &[_] = if is_archive { &[(0, source.size_bytes())] } else { &[] };
     Ok((kind.noun(), archives(source, ranges)?))
 }
 
@@ -161,9 +157,7 @@ fn archives(source: &dyn ReadAt, ranges: &[(u64, u64)]) -> io::Result<Vec<Span>>
             Err(_) => continue,
         };
         // torch writes 0 for all members when checksums are turned off.
-        let stored = records
-            .iter()
-            .filter(|record| record.is_stored() && record.crc32 != 0);
+        let stored = records.iter().filter(|record| record.is_stored() && record.crc32 != 0);
         spans.extend(stored.map(|record| {
             let start = start.saturating_add(record.data_offset);
             Span {

@@ -86,9 +86,7 @@ impl Reader<'_> {
     /// Passes the next bytes to a callback.
     fn pass(&mut self, mut length: u64, take: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         while length > 0 {
-            let wanted = usize::try_from(length)
-                .unwrap_or(usize::MAX)
-                .min(self.buffer.len());
+            let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(self.buffer.len());
             let piece = self.buffer.get_mut(..wanted).unwrap_or_default();
             let read = self.forward.read(piece)?;
             if read == 0 {
@@ -134,19 +132,11 @@ mod tests {
     #[test]
     fn every_byte_is_read_once_and_belongs_to_one_piece_or_to_none() {
         let bytes: Vec<u8> = (0..700_000_u32).map(|index| index.to_le_bytes()[1]).collect();
-        let span = |start: u64, end: u64, checksum| Span {
-            start,
-            end,
-            checksum,
-            what: format!("piece {start}"),
-        };
+        let span =
+            |start: u64, end: u64, checksum| Span { start, end, checksum, what: format!("piece {start}") };
         let of = |start: usize, end: usize| &bytes[start..end];
         let spans = vec![
-            span(
-                600_000,
-                700_000,
-                Checksum::Sha256(Sha256Digest::of(of(600_000, 700_000))),
-            ),
+            span(600_000, 700_000, Checksum::Sha256(Sha256Digest::of(of(600_000, 700_000)))),
             span(10, 500_000, Checksum::Crc32c(Crc32c::of(of(10, 500_000)).0)),
             // These two overlap with it, or leave the file.
             span(20, 30, Checksum::Crc32c(0)),

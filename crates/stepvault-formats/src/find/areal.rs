@@ -57,10 +57,7 @@ pub(super) fn complete_unit(unit: &mut Unit<'_>, tree: &Tree, files: &dyn OpenFi
         .collect();
     if let Some(entry) = tree.get(&info) {
         unit.files.extend(prefixed(tree, &info, entry));
-        unit.members.push(Member {
-            path: info.clone(),
-            parts: PathParts::default(),
-        });
+        unit.members.push(Member { path: info.clone(), parts: PathParts::default() });
     }
     let read: io::Result<StepInfo> = read_json(tree, files, &format!("{info}/step_info.json"));
     unit.step = read.ok().map(|info| info.global_step);
@@ -111,9 +108,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
             newest.inside, oldest.inside
         ));
     }
-    let last = infos
-        .iter()
-        .find(|file| file.inside.ends_with("/dataloader_info.pkl"));
+    let last = infos.iter().find(|file| file.inside.ends_with("/dataloader_info.pkl"));
     let newest_info = infos.iter().max_by_key(|file| file.mtime);
     if let (Some(last), Some(newest)) = (last, newest_info)
         && newest.mtime > last.mtime
@@ -126,9 +121,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
     for model in &unit.members {
         let below = |file: &&&UnitFile| is_inside(&file.inside, &model.path);
         let mut shards = weights.iter().filter(below);
-        let marker = weights
-            .iter()
-            .any(|file| file.inside == format!("{}/.metadata", model.path));
+        let marker = weights.iter().any(|file| file.inside == format!("{}/.metadata", model.path));
         if shards.any(|file| file.inside.ends_with(".distcp")) && !marker {
             reasons.push(format!("{}/.metadata does not exist yet", model.path));
         }

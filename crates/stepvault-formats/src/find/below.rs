@@ -81,10 +81,7 @@ fn run_in(
         };
         found.steps.retain(is_named_so);
     }
-    let complete = found
-        .steps
-        .iter()
-        .filter(|step| step.is_complete() && step.resumable);
+    let complete = found.steps.iter().filter(|step| step.is_complete() && step.resumable);
     let newest = complete.max_by_key(|step| (step.step, step.written_at)).cloned();
     (!found.steps.is_empty()).then(|| RunBelow {
         directory: directory.to_owned(),

@@ -33,10 +33,7 @@ pub(super) fn saved_with<'a>(alias: &FoundStep, steps: &[&'a FoundStep]) -> Opti
     };
     let is_of_its_save = alias.written_at <= newest.written_at
         && seconds <= LONGEST_SAVE_SECONDS
-        && beside.next().map_or_else(
-            || step_name::says_newest(&alias.path),
-            |earlier| is_nearer(earlier),
-        );
+        && beside.next().map_or_else(|| step_name::says_newest(&alias.path), |earlier| is_nearer(earlier));
     is_of_its_save.then_some(newest)
 }
 
@@ -77,9 +74,8 @@ pub(super) fn add_texts(steps: &mut [FoundStep], tree: &Tree, files: &dyn OpenFi
     if !steps.iter().any(numbered) {
         return;
     }
-    let texts = tree
-        .entries()
-        .filter(|(path, _)| step_name::says_newest(path) && is_text_alone(path, tree, files));
+    let texts =
+        tree.entries().filter(|(path, _)| step_name::says_newest(path) && is_text_alone(path, tree, files));
     for (path, entry) in texts {
         let Ok(text) = read_text(tree, files, path) else {
             continue;

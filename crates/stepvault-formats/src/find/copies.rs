@@ -89,9 +89,7 @@ pub(super) fn leave_out_copies(
         own = joined(own, tree);
         for step in &mut own {
             let place = parent_prefix(&step.path).to_owned();
-            let beside = numbered
-                .iter()
-                .filter(|other| parent_prefix(&other.path) == place);
+            let beside = numbered.iter().filter(|other| parent_prefix(&other.path) == place);
             if let Some(newest) = beside.filter(is_whole).max_by_key(|other| other.step) {
                 add(step, newest.clone());
             }
@@ -106,10 +104,7 @@ pub(super) fn leave_out_copies(
 fn joined(aliases: Vec<FoundStep>, tree: &Tree) -> Vec<FoundStep> {
     let mut places: BTreeMap<(String, bool), Vec<FoundStep>> = BTreeMap::new();
     for alias in aliases {
-        let key = (
-            parent_prefix(&alias.path).to_owned(),
-            tree.is_directory(&alias.path),
-        );
+        let key = (parent_prefix(&alias.path).to_owned(), tree.is_directory(&alias.path));
         places.entry(key).or_default().push(alias);
     }
     places.into_values().filter_map(join).collect()
@@ -136,8 +131,7 @@ fn holds_copy(step: &FoundStep, alias: &FoundStep, tree: &Tree, files: &dyn Open
     let mut members = step.members.iter().filter(|member| tree.is_directory(member));
     members.any(|member| {
         let mut inside = alias.members.iter().flat_map(|path| {
-            tree.inside(path)
-                .filter_map(move |(below, _)| Some((below, below.strip_prefix(path.as_str())?)))
+            tree.inside(path).filter_map(move |(below, _)| Some((below, below.strip_prefix(path.as_str())?)))
         });
         inside.all(|(path, rest)| {
             let other = format!("{member}{rest}");
@@ -156,11 +150,8 @@ pub(super) fn is_same_content(one: &str, other: &str, files: &dyn OpenFile) -> i
     if size_bytes != other.size_bytes() || size_bytes == 0 {
         return Ok(size_bytes > 0 && has_same_records(&*one, &*other));
     }
-    let (length_bytes, places) = if size_bytes <= COMPARED_WHOLE_BYTES {
-        (size_bytes, 1)
-    } else {
-        (SAMPLE_BYTES, SAMPLES)
-    };
+    let (length_bytes, places) =
+        if size_bytes <= COMPARED_WHOLE_BYTES { (size_bytes, 1) } else { (SAMPLE_BYTES, SAMPLES) };
     for place in 0..places {
         let offset = (size_bytes - length_bytes) / (places - 1).max(1) * place;
         if read(&*one, offset, length_bytes)? != read(&*other, offset, length_bytes)? {
@@ -185,9 +176,7 @@ fn has_same_records(one: &dyn ReadAt, other: &dyn ReadAt) -> bool {
                 .then(|| (name.to_owned(), record.crc32, record.size_bytes))
         };
         // It depends on the name of the file.
-        let compared = records
-            .iter()
-            .filter(|record| !record.name.ends_with("serialization_id"));
+        let compared = records.iter().filter(|record| !record.name.ends_with("serialization_id"));
         compared.map(of).collect()
     };
     let is_likely = one.size_bytes().abs_diff(other.size_bytes()) <= one.size_bytes() / 4 + SAMPLE_BYTES;

@@ -35,12 +35,7 @@ pub struct FindOptions {
 
 impl Default for FindOptions {
     fn default() -> Self {
-        Self {
-            quiet_seconds: 30,
-            expected_world: None,
-            previous_ranks: None,
-            extent: Extent::Whole,
-        }
+        Self { quiet_seconds: 30, expected_world: None, previous_ranks: None, extent: Extent::Whole }
     }
 }
 
@@ -136,9 +131,8 @@ impl FoundStep {
     /// Returns whether files of it may be written to again: it, or one of its paths, is overwritten in place, and its
     /// contents are not renamed to its path.
     pub fn is_overwritten(&self, profile: &Profile) -> bool {
-        let is_renamed = self
-            .series_in(profile)
-            .is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
+        let is_renamed =
+            self.series_in(profile).is_some_and(|series| matches!(series.complete.proof, Proof::Rename));
         profile.overwrites_finished_files() || self.rewritten && !is_renamed || self.has_shared_path(profile)
     }
 
@@ -163,10 +157,7 @@ impl FoundStep {
         let is_own = |path: &&String| !self.rewritten || step_name::parse(last_component(path)).is_none();
         let others = self.members.iter().filter(|path| **path != self.path);
         let others = others.filter(is_own);
-        std::iter::once(&self.path)
-            .chain(others)
-            .map(String::as_str)
-            .collect()
+        std::iter::once(&self.path).chain(others).map(String::as_str).collect()
     }
 
     /// Returns its name: that of the path that is created last, if the step is named after it; otherwise one made of the
@@ -233,11 +224,7 @@ impl Found {
             let is_beside = parent_prefix(&link.path) == parent_prefix(&step.path);
             is_beside && (link.step == step.path || is_moved && number_of(&link.step) < step.step)
         };
-        self.links
-            .iter()
-            .filter(is_its)
-            .map(|link| link.path.as_str())
-            .collect()
+        self.links.iter().filter(is_its).map(|link| link.path.as_str()).collect()
     }
 
     /// Returns the steps that a step of these calls the best so far, which may be itself: those that its content states,
@@ -262,17 +249,12 @@ impl Found {
                 return found.step;
             }
             let path = format!("{}{name}", parent_prefix(&step.path));
-            let parts = profile
-                .series
-                .iter()
-                .find_map(|series| series.path.parts(&path))?;
+            let parts = profile.series.iter().find_map(|series| series.path.parts(&path))?;
             parts.step.or_else(|| step_name::parse(name))
         };
         let names = names.into_iter().filter(|name| check_step_name(name).is_ok());
-        let best = names.map(|name| BestName {
-            step: number(&name).and_then(|number| Step::new(number).ok()),
-            name,
-        });
+        let best = names
+            .map(|name| BestName { step: number(&name).and_then(|number| Step::new(number).ok()), name });
         best.take(MAX_BEST).collect()
     }
 
@@ -336,18 +318,13 @@ pub(super) fn links(steps: &[FoundStep], is_pointer: impl Fn(&str) -> bool, tree
         EntryKind::Symlink { target } => Some((path, target)),
         _ => None,
     });
-    let found = all
-        .filter(|(path, _)| !is_pointer(path))
-        .filter_map(|(path, target)| {
-            let place = parent_prefix(path);
-            let own = format!("{place}{}", last_component(target.trim_end_matches('/')));
-            let step = steps.iter().find(|step| step.members.contains(&own))?;
-            // A link inside a step is stored with it.
-            let is_in_step = step.members.iter().any(|member| is_inside(place, member));
-            (!is_in_step).then(|| LinkFound {
-                path: path.to_owned(),
-                step: step.path.clone(),
-            })
-        });
+    let found = all.filter(|(path, _)| !is_pointer(path)).filter_map(|(path, target)| {
+        let place = parent_prefix(path);
+        let own = format!("{place}{}", last_component(target.trim_end_matches('/')));
+        let step = steps.iter().find(|step| step.members.contains(&own))?;
+        // A link inside a step is stored with it.
+        let is_in_step = step.members.iter().any(|member| is_inside(place, member));
+        (!is_in_step).then(|| LinkFound { path: path.to_owned(), step: step.path.clone() })
+    });
     found.collect()
 }

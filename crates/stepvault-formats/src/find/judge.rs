@@ -80,19 +80,13 @@ fn own_evidence(unit: &Unit<'_>, is_unknown: bool, reasons: &mut Vec<String>) {
             reasons.push(if name == file.inside {
                 format!("{name} has the name of an unfinished file")
             } else {
-                format!(
-                    "{} contains {name}, the name of an unfinished file or directory",
-                    file.inside
-                )
+                format!("{} contains {name}, the name of an unfinished file or directory", file.inside)
             });
             break;
         }
     }
     for file in unit.files.iter().filter(|file| any(&complete.refused, file)) {
-        reasons.push(format!(
-            "{} exists, which marks the step as incomplete",
-            file.inside
-        ));
+        reasons.push(format!("{} exists, which marks the step as incomplete", file.inside));
     }
     let is_directory = unit.members.iter().all(|member| !unit.is_file(member));
     if is_unknown && is_directory && !unit.files.iter().any(holds_state) {
@@ -177,11 +171,7 @@ fn any(globs: &[PathGlob], file: &UnitFile) -> bool {
 fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
     // A run may continue with fewer ranks. Its next step then has as few ranks; a save that was cut off is not
     // repeated.
-    if around
-        .later
-        .iter()
-        .any(|later| ranks_of(later, around.options.extent).count == Some(count))
-    {
+    if around.later.iter().any(|later| ranks_of(later, around.options.extent).count == Some(count)) {
         return None;
     }
     let few = words::count(u64::from(count), "rank");
@@ -196,15 +186,12 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
 fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     let proof = own_proof(unit, around);
     let by_rank_zero = around.profile.names.is_none()
-        && !matches!(
-            unit.series.complete.proof,
-            Proof::Rename | Proof::MarkerRemoved(_) | Proof::Quiet
-        );
+        && !matches!(unit.series.complete.proof, Proof::Rename | Proof::MarkerRemoved(_) | Proof::Quiet);
     match (proof, around.options.extent) {
         (Err(_), Extent::OtherPart) if by_rank_zero => by_quiet(unit, around),
-        (Err(reason), Extent::LeadingPart) if by_rank_zero => Err(format!(
-            "{reason} (rank 0 writes it; the node of rank 0 must be the first by name)"
-        )),
+        (Err(reason), Extent::LeadingPart) if by_rank_zero => {
+            Err(format!("{reason} (rank 0 writes it; the node of rank 0 must be the first by name)"))
+        }
         (proof, _) => proof,
     }
 }
@@ -214,18 +201,13 @@ fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Strin
         Proof::Rename => Ok("it has its final name, which it gets when it is complete".to_owned()),
         Proof::Marker(files) => {
             let marker = present(unit, files)?;
-            Ok(format!(
-                "its marker {}, which is written last, exists",
-                marker.inside
-            ))
+            Ok(format!("its marker {}, which is written last, exists", marker.inside))
         }
         Proof::MarkerRemoved(suffix) => {
             let marker = format!("{}{suffix}", unit.path());
             match around.tree.get(&marker) {
                 Some(_) => Err(format!("{marker}, which marks it as unfinished, still exists")),
-                None => Ok(format!(
-                    "{marker}, which marks it as unfinished, no longer exists"
-                )),
+                None => Ok(format!("{marker}, which marks it as unfinished, no longer exists")),
             }
         }
         Proof::Pointer => by_pointer(unit, around),
@@ -244,11 +226,7 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
         Proof::Rename if around.profile.names.is_some() && unit.beside.is_empty() => return QuietRule::Never,
         // Each save of the path is renamed to it; those of its other files are not known to be.
         Proof::Rename if unit.rewritten => {
-            return if unit.series.with.is_empty() {
-                QuietRule::Never
-            } else {
-                QuietRule::Briefly
-            };
+            return if unit.series.with.is_empty() { QuietRule::Never } else { QuietRule::Briefly };
         }
         Proof::Rename | Proof::MarkerRemoved(_) => true,
         // Nothing is newer than the marker.
@@ -258,17 +236,9 @@ pub(super) fn quiet_rule(unit: &Unit<'_>, around: &Surroundings<'_>) -> QuietRul
         }
         // Every pointer was written after the step.
         Proof::Pointer | Proof::PointerOrQuiet => {
-            let is_newer = |path: &str| {
-                around
-                    .tree
-                    .get(path)
-                    .is_some_and(|entry| Some(entry.mtime) >= written)
-            };
-            let mut pointers = around
-                .pointers
-                .iter()
-                .filter(|pointer| pointer.is_for_resuming())
-                .peekable();
+            let is_newer =
+                |path: &str| around.tree.get(path).is_some_and(|entry| Some(entry.mtime) >= written);
+            let mut pointers = around.pointers.iter().filter(|pointer| pointer.is_for_resuming()).peekable();
             pointers.peek().is_some() && pointers.all(|pointer| is_newer(&pointer.path))
         }
         Proof::Quiet => false,
@@ -299,15 +269,8 @@ fn is_judged_by_files(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
 }
 
 fn is_like_before(unit: &Unit<'_>, around: &Surroundings<'_>) -> bool {
-    let names = |unit: &Unit<'_>| {
-        unit.files
-            .iter()
-            .map(|file| unit.name_of(file))
-            .collect::<BTreeSet<_>>()
-    };
-    around
-        .before
-        .is_some_and(|before| names(before).is_subset(&names(unit)))
+    let names = |unit: &Unit<'_>| unit.files.iter().map(|file| unit.name_of(file)).collect::<BTreeSet<_>>();
+    around.before.is_some_and(|before| names(before).is_subset(&names(unit)))
 }
 
 /// Checks that the pointer of each member names the step or a newer one.
@@ -315,12 +278,8 @@ fn by_pointer(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Stri
     let mut proof = None;
     for member in &unit.members {
         let values = Values::from_parts(&member.parts, None, &member.path);
-        let wanted: Vec<_> = around
-            .profile
-            .pointer
-            .iter()
-            .filter_map(|pointer| pointer.path.render(&values))
-            .collect();
+        let wanted: Vec<_> =
+            around.profile.pointer.iter().filter_map(|pointer| pointer.path.render(&values)).collect();
         let pointer = around
             .pointers
             .iter()
@@ -340,10 +299,7 @@ fn by_pointer(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Stri
 fn by_quiet(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     let newest = unit.newest().unwrap_or_default();
     // A path that is overwritten at each save has no newer step beside it.
-    if let Some(later) = around
-        .follower
-        .filter(|_| unit.series.unit != Some(UnitRule::ArealRecover))
-    {
+    if let Some(later) = around.follower.filter(|_| unit.series.unit != Some(UnitRule::ArealRecover)) {
         return Ok(format!("{QUIET}, and {} was started after it", later.path()));
     }
     if newest > around.now {

@@ -44,11 +44,7 @@ pub fn leftovers(
         .chain(&found.temporary)
         .chain(&found.ignored)
         .chain(&found.copies);
-    let search = Search {
-        known: known.map(String::as_str).collect(),
-        tree,
-        files,
-    };
+    let search = Search { known: known.map(String::as_str).collect(), tree, files };
     let mut leftovers = Vec::new();
     search.collect("", &mut leftovers);
     leftovers

@@ -42,10 +42,7 @@ impl Beside {
         let is_file = |file: &UnitFile| file.inside == last_component(path);
         self.files.iter().find_map(|file| {
             if file.inside.split('/').any(&is_unfinished) {
-                return Some(format!(
-                    "{path} contains {}, the name of an unfinished file",
-                    file.inside
-                ));
+                return Some(format!("{path} contains {}, the name of an unfinished file", file.inside));
             }
             (is_file(file) && file.size_bytes == 0).then(|| format!("{path} is empty (0 bytes)"))
         })
@@ -104,10 +101,7 @@ fn join(mut units: Vec<Unit<'_>>) -> Option<Unit<'_>> {
             let name = last_component(&member.path);
             let is_file = unit.is_file(member);
             let files = unit.files.iter().filter(|file| !is_file || file.inside == name);
-            Beside {
-                path: member.path.clone(),
-                files: files.cloned().collect(),
-            }
+            Beside { path: member.path.clone(), files: files.cloned().collect() }
         }));
         leading.clutter.extend(unit.clutter);
     }
@@ -157,9 +151,8 @@ fn precedence(unit: &Unit<'_>) -> (bool, bool, usize, bool, u32, Reverse<usize>,
 fn state_kinds(unit: &Unit<'_>) -> usize {
     const KINDS: [&str; 6] = ["optim", "sched", "rng", "random_states", "trainer", "scaler"];
     let names = unit.files.iter().map(|file| file.inside.to_ascii_lowercase());
-    let state: Vec<String> = names
-        .filter(|name| may_hold_state(name) && !holds_weights_alone(last_component(name)))
-        .collect();
+    let state: Vec<String> =
+        names.filter(|name| may_hold_state(name) && !holds_weights_alone(last_component(name))).collect();
     let has = |kind: &&&str| state.iter().any(|name| name.contains(**kind));
     // A file's own name says what the file is, not what it holds besides.
     let more = KINDS.iter().filter(|_| !unit.is_files()).filter(has).count();

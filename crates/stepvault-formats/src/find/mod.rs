@@ -48,19 +48,13 @@ pub fn find_steps(
     now: Timestamp,
     options: &FindOptions,
 ) -> Found {
-    let Collected {
-        mut units,
-        temporary,
-        ignored,
-    } = collect(profile, tree, files);
+    let Collected { mut units, temporary, ignored } = collect(profile, tree, files);
     let pointers = read_pointers(profile, tree, files, &units);
     units.retain(|unit| !(unit.series.alias && is_known_copy(unit, &pointers)));
     let mut steps = Vec::new();
     let mut missing = BTreeMap::new();
     for series in units.chunk_by(|one, other| one.series.name == other.series.name) {
-        let as_before = series
-            .first()
-            .map_or(&[][..], |unit| &unit.series.complete.as_before);
+        let as_before = series.first().map_or(&[][..], |unit| &unit.series.complete.as_before);
         // A directory may hold thousands of steps, so no step is compared with all others.
         let mut had: Vec<Option<&str>> = vec![None; as_before.len()];
         let mut earlier_ranks = None;
@@ -158,10 +152,7 @@ fn followers<'a>(series: &'a [Unit<'a>]) -> Vec<Option<&'a Unit<'a>>> {
 
 /// Whether a profile finds an entry that is, or is about to be, a step; whether or not it is still being written.
 pub(crate) fn finds_steps(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> bool {
-    let options = FindOptions {
-        quiet_seconds: 0,
-        ..FindOptions::default()
-    };
+    let options = FindOptions { quiet_seconds: 0, ..FindOptions::default() };
     let found = find_steps(profile, tree, files, END_OF_TIME, &options);
     let counts = |step: &FoundStep| profile.name != GENERIC || step.is_complete();
     found.steps.iter().any(counts)
@@ -180,11 +171,10 @@ fn is_compared(unit: &Unit<'_>, rule: QuietRule, extent: Extent) -> bool {
 /// Returns whether every file of an alias is only another name for a step's bytes.
 fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
     let is_own = |member: &&Member| unit.series.path.is_match(&member.path);
-    unit.members.iter().filter(is_own).all(|member| {
-        pointers
-            .iter()
-            .any(|pointer| pointer.path == member.path && pointer.target.is_some())
-    })
+    unit.members
+        .iter()
+        .filter(is_own)
+        .all(|member| pointers.iter().any(|pointer| pointer.path == member.path && pointer.target.is_some()))
 }
 
 fn found_step(
@@ -223,10 +213,7 @@ fn content_of(unit: &Unit<'_>) -> u64 {
 }
 
 fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
-    let files = tree
-        .get(path)
-        .map(|entry| unit::files_of(tree, path, entry).0)
-        .unwrap_or_default();
+    let files = tree.get(path).map(|entry| unit::files_of(tree, path, entry).0).unwrap_or_default();
     FoundStep {
         path: path.to_owned(),
         members: vec![path.to_owned()],

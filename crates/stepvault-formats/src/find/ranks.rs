@@ -23,15 +23,9 @@ pub(super) fn ranks_of(unit: &Unit<'_>, extent: Extent) -> Ranks {
         set_ranks(set, unit, extent, &mut ranks);
     }
     if unit.series.path.has_group("rank") {
-        let present: BTreeSet<_> = unit
-            .members
-            .iter()
-            .filter_map(|member| member.parts.rank)
-            .collect();
+        let present: BTreeSet<_> = unit.members.iter().filter_map(|member| member.parts.rank).collect();
         if let Some(missing) = first_gap(&present).filter(|_| !extent.is_part()) {
-            ranks
-                .faults
-                .push(format!("the path of rank {missing} does not exist yet"));
+            ranks.faults.push(format!("the path of rank {missing} does not exist yet"));
         }
         ranks.count = ranks.count.or((!present.is_empty()).then(|| length(&present)));
     }
@@ -56,18 +50,12 @@ fn set_ranks(set: &RankSet, unit: &Unit<'_>, extent: Extent, ranks: &mut Ranks) 
             ranks.faults.push(format!("{} is empty (0 bytes)", file.inside));
         }
         let seen = sets.entry(parts.without_rank).or_default();
-        seen.groups
-            .entry(parts.group.unwrap_or_default())
-            .or_default()
-            .insert(rank);
+        seen.groups.entry(parts.group.unwrap_or_default()).or_default().insert(rank);
         seen.worlds.extend(parts.world);
     }
     for (name, seen) in sets {
         if seen.worlds.len() > 1 {
-            ranks.faults.push(format!(
-                "the names of {} give different numbers of ranks",
-                set.what
-            ));
+            ranks.faults.push(format!("the names of {} give different numbers of ranks", set.what));
         }
         let highest = seen.groups.values().filter_map(BTreeSet::last).max();
         let wanted = highest
@@ -97,8 +85,5 @@ fn length(ranks: &BTreeSet<u32>) -> u32 {
 
 /// Returns the lowest missing rank below the highest that exists.
 fn first_gap(present: &BTreeSet<u32>) -> Option<u32> {
-    (0..)
-        .zip(present)
-        .find(|(wanted, rank)| wanted != *rank)
-        .map(|(wanted, _)| wanted)
+    (0..).zip(present).find(|(wanted, rank)| wanted != *rank).map(|(wanted, _)| wanted)
 }

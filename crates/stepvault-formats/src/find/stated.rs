@@ -99,9 +99,7 @@ fn path_of(file: Option<&PathGlob>, members: &[&str], tree: &Tree) -> Option<Str
     };
     members.iter().find_map(|member| {
         if tree.is_file(member) {
-            return glob
-                .is_match(last_component(member))
-                .then(|| (*member).to_owned());
+            return glob.is_match(last_component(member)).then(|| (*member).to_owned());
         }
         let inside = tree.inside(member).map(|(path, _)| path);
         let mut files = inside.filter(|path| tree.is_file(path));
@@ -156,10 +154,7 @@ impl<'a> Document<'a> {
                 if end > JSON_LIMIT_BYTES {
                     return None;
                 }
-                let seed = At {
-                    keys: &keys,
-                    leaves: &mut leaves,
-                };
+                let seed = At { keys: &keys, leaves: &mut leaves };
                 json_stream::parse(&*file, 0, end, path, seed).ok()?;
             }
             Self::Torch(pickle) => collect(pickle, pickle.root(), &keys, &mut leaves),
@@ -259,10 +254,7 @@ impl<'de> Visitor<'de> for At<'_> {
         match self.keys.first().copied() {
             Some(key @ (ANY | LAST)) => loop {
                 let mut of_element = Vec::new();
-                let seed = At {
-                    keys: rest,
-                    leaves: &mut of_element,
-                };
+                let seed = At { keys: rest, leaves: &mut of_element };
                 if elements.next_element_seed(seed)?.is_none() {
                     return Ok(());
                 }
@@ -283,10 +275,7 @@ impl<'de> Visitor<'de> for At<'_> {
         let (wanted, rest) = (self.keys.first().copied(), self.keys.get(1..).unwrap_or_default());
         while let Some(key) = entries.next_key::<String>()? {
             if wanted.is_some_and(|wanted| wanted == ANY || wanted == key) {
-                entries.next_value_seed(At {
-                    keys: rest,
-                    leaves: self.leaves,
-                })?;
+                entries.next_value_seed(At { keys: rest, leaves: self.leaves })?;
             } else {
                 entries.next_value::<IgnoredAny>()?;
             }
@@ -308,9 +297,7 @@ mod tests {
             }
         }
         let file = One(json.as_bytes().to_vec());
-        Document::Json(&file, "state.json".to_owned())
-            .leaves(keys)
-            .unwrap()
+        Document::Json(&file, "state.json".to_owned()).leaves(keys).unwrap()
     }
 
     #[test]

@@ -36,10 +36,7 @@ pub(super) fn add_recipe_state(units: &mut [Unit<'_>], tree: &Tree, files: &dyn 
         let until_its_end = unit.step.and_then(|epoch| epoch.checked_add(1));
         if finished.is_some() && finished == until_its_end {
             unit.files.extend(files_of(tree, &path, entry).0);
-            unit.members.push(Member {
-                path: path.clone(),
-                parts: PathParts::default(),
-            });
+            unit.members.push(Member { path: path.clone(), parts: PathParts::default() });
         } else if finished > until_its_end {
             unit.resumable = false;
         } else if of_run != until_its_end {

@@ -120,11 +120,7 @@ pub(crate) fn is_below(path: &str, taken: &BTreeSet<String>) -> bool {
 /// Returns the files of an entry, by their paths inside it, and apart from them what tools left among them.
 pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> (Vec<UnitFile>, Vec<UnitFile>) {
     if let EntryKind::File { size_bytes, .. } = entry.kind {
-        let file = UnitFile {
-            inside: last_component(path).to_owned(),
-            size_bytes,
-            mtime: entry.mtime,
-        };
+        let file = UnitFile { inside: last_component(path).to_owned(), size_bytes, mtime: entry.mtime };
         return (vec![file], Vec::new());
     }
     let files = tree.inside(path).filter_map(|(below, file)| match file.kind {

@@ -79,10 +79,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         if entry.kind == EntryKind::Directory {
             taken.insert(path.to_owned());
         }
-        let key = (
-            choice.index,
-            areal_key(choice.series, path).unwrap_or(choice.parts.without_rank.clone()),
-        );
+        let key = (choice.index, areal_key(choice.series, path).unwrap_or(choice.parts.without_rank.clone()));
         let unit = units.entry(key).or_insert_with(|| Unit {
             series: choice.series,
             members: Vec::new(),
@@ -98,15 +95,11 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         unit.fits |= choice.fits;
         unit.files.extend(choice.files);
         unit.clutter.extend(choice.clutter);
-        unit.members.push(Member {
-            path: path.to_owned(),
-            parts: choice.parts,
-        });
+        unit.members.push(Member { path: path.to_owned(), parts: choice.parts });
     }
     let mut units: Vec<_> = units.into_values().collect();
     units.retain_mut(|unit| {
-        unit.members
-            .sort_by(|one, other| (one.parts.rank, &one.path).cmp(&(other.parts.rank, &other.path)));
+        unit.members.sort_by(|one, other| (one.parts.rank, &one.path).cmp(&(other.parts.rank, &other.path)));
         match unit.series.unit {
             Some(UnitRule::ArealRecover) => areal::complete_unit(unit, tree, files),
             Some(UnitRule::TorchtuneEpoch) | None => true,
@@ -125,11 +118,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
             other.path(),
         ))
     });
-    Collected {
-        units,
-        temporary: unfinished,
-        ignored,
-    }
+    Collected { units, temporary: unfinished, ignored }
 }
 
 /// Adds the other files of the steps without a number in their names, and reads the numbers that they state.
@@ -151,10 +140,7 @@ fn add_companions(unit: &mut Unit<'_>, tree: &Tree) {
                 let mut known = unit.members.iter().chain(&companions);
                 tree.is_file(path) && known.all(|other| other.path != *path)
             };
-            companions.extend(path.filter(is_new).map(|path| Member {
-                path,
-                parts: member.parts.clone(),
-            }));
+            companions.extend(path.filter(is_new).map(|path| Member { path, parts: member.parts.clone() }));
         }
     }
     for companion in companions {
@@ -166,11 +152,7 @@ fn add_companions(unit: &mut Unit<'_>, tree: &Tree) {
 }
 
 fn index_of(profile: &Profile, series: &Series) -> usize {
-    profile
-        .series
-        .iter()
-        .position(|other| other.name == series.name)
-        .unwrap_or(usize::MAX)
+    profile.series.iter().position(|other| other.name == series.name).unwrap_or(usize::MAX)
 }
 
 fn areal_key(series: &Series, path: &str) -> Option<String> {
@@ -195,14 +177,10 @@ fn temporary(profile: &Profile, path: &str) -> Option<Temporary> {
     // A directory of another kind may have such a name and hold steps. So only a name that also contains a step
     // number, in a place where steps are, counts.
     let name = last_component(path);
-    let says_step = is_unfinished_file(name)
-        .then(|| step_name::parse(unfinished_stem(name)))
-        .flatten()?;
+    let says_step = is_unfinished_file(name).then(|| step_name::parse(unfinished_stem(name))).flatten()?;
     let sibling = format!("{}{}", parent_prefix(path), unfinished_stem(name));
     let of_series = profile.series.iter().any(|series| series.path.is_match(&sibling));
-    of_series.then_some(Temporary {
-        step: Some(says_step),
-    })
+    of_series.then_some(Temporary { step: Some(says_step) })
 }
 
 /// Returns a name without the ending that marks it as unfinished.
@@ -231,11 +209,7 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
         EntryKind::Symlink { .. } | EntryKind::Other => return None,
     };
     let name = last_component(path);
-    let is_excluded = if is_directory {
-        is_tracker
-    } else {
-        is_no_checkpoint
-    };
+    let is_excluded = if is_directory { is_tracker } else { is_no_checkpoint };
     let has_number = step_name::parse(name).is_some();
     let mut files = None;
     let mut fallback = None;
@@ -271,14 +245,7 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
     }
     let (index, series, parts, fits) = fallback?;
     let (files, clutter) = files.unwrap_or_default();
-    Some(Choice {
-        index,
-        series,
-        parts,
-        files,
-        clutter,
-        fits,
-    })
+    Some(Choice { index, series, parts, files, clutter, fits })
 }
 
 /// Whether a file without an extension is a short text, as one that names the last checkpoint.
@@ -302,10 +269,7 @@ fn is_step_directory(tree: &Tree, path: &str, step: Option<u64>) -> bool {
     let says_step = step_name::looks_like_a_step(last_component(path));
     let holds_steps = || step.is_some() && !says_step && names.take(1).next().is_some();
     let holds_state = || {
-        let (files, _) = tree
-            .get(path)
-            .map(|entry| files_of(tree, path, entry))
-            .unwrap_or_default();
+        let (files, _) = tree.get(path).map(|entry| files_of(tree, path, entry)).unwrap_or_default();
         files.iter().any(holds_state)
     };
     (says_step || holds_state()) && !holds_steps()

@@ -28,10 +28,9 @@ struct FileName {
 impl StepNames {
     /// Returns the names of a step's files from their paths inside the step. Names that no two steps share are left out.
     pub fn new<'a>(step: Option<u64>, paths: impl IntoIterator<Item = &'a str>) -> Self {
-        let names = paths.into_iter().map(|path| FileName {
-            own: path.to_owned(),
-            general: without_step(path, step),
-        });
+        let names = paths
+            .into_iter()
+            .map(|path| FileName { own: path.to_owned(), general: without_step(path, step) });
         let files: Vec<FileName> = names.filter(|name| !is_unique(&name.general)).collect();
         let forms = files.iter().flat_map(|name| [&name.own, &name.general]);
         let forms = forms.cloned().collect();
@@ -56,11 +55,7 @@ impl StepNames {
             };
             // Those of several ranks differ in their numbers alone.
             let same = counts.entry(name.clone()).or_insert(0_u32);
-            names.push(if *same == 0 {
-                name
-            } else {
-                format!("{name} ({same})")
-            });
+            names.push(if *same == 0 { name } else { format!("{name} ({same})") });
             *same += 1;
         }
         Self::new(step, names.iter().map(String::as_str))
@@ -171,14 +166,8 @@ mod tests {
     #[test]
     fn the_number_of_the_step_is_no_part_of_a_name() {
         let earlier: [(u64, &[&str]); 1] = [(1, &["model_1.bin", "rank_0", "rank_1"])];
-        assert_eq!(
-            lacking(&earlier, (2, &["model_2.bin", "rank_0", "rank_1"])),
-            Some(Vec::new())
-        );
-        assert_eq!(
-            lacking(&earlier, (2, &["rank_0", "rank_1"])),
-            Some(vec!["model_*.bin".to_owned()])
-        );
+        assert_eq!(lacking(&earlier, (2, &["model_2.bin", "rank_0", "rank_1"])), Some(Vec::new()));
+        assert_eq!(lacking(&earlier, (2, &["rank_0", "rank_1"])), Some(vec!["model_*.bin".to_owned()]));
         let padded: [(u64, &[&str]); 1] = [(100, &["iter_00000100.bin"])];
         assert_eq!(lacking(&padded, (200, &["iter_00000200.bin"])), Some(Vec::new()));
     }

@@ -26,9 +26,7 @@ impl<'a> Cursor<'a> {
                 source.size_bytes()
             ));
         }
-        Ok(Self {
-            forward: Forward::new(source, range.start, range.end).in_pieces_of(PIECE_BYTES),
-        })
+        Ok(Self { forward: Forward::new(source, range.start, range.end).in_pieces_of(PIECE_BYTES) })
     }
 
     /// Returns the offset in the file of the next byte.

@@ -200,10 +200,7 @@ impl<'a> Machine<'a> {
             }
             opcode::OBJ => self.object_of_mark(),
             opcode::BUILD => self.build(),
-            other => Err(broken_at!(
-                self.opcode_offset,
-                "byte 0x{other:02x} is not a pickle instruction"
-            )),
+            other => Err(broken_at!(self.opcode_offset, "byte 0x{other:02x} is not a pickle instruction")),
         }
     }
 
@@ -317,11 +314,7 @@ impl<'a> Machine<'a> {
     fn container_of_mark(&mut self, empty: Object) -> Result<(), Fault> {
         let parts = self.pop_to_mark()?;
         self.push_object(empty)?;
-        if self.opcode == opcode::DICT {
-            self.add_entries(&parts)
-        } else {
-            self.add_items(&parts)
-        }
+        if self.opcode == opcode::DICT { self.add_entries(&parts) } else { self.add_items(&parts) }
     }
 
     fn add_items(&mut self, new: &[Value]) -> Result<(), Fault> {

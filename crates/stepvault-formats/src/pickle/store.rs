@@ -167,11 +167,7 @@ impl Pickle {
     /// Returns the value of a text key in a dictionary; of several, the last.
     pub fn entry(&self, value: Value, key: &str) -> Option<Value> {
         let found = |(other, _): &&(Value, Value)| self.text(*other) == Some(key);
-        self.entries(value)?
-            .iter()
-            .rev()
-            .find(found)
-            .map(|(_, value)| *value)
+        self.entries(value)?.iter().rev().find(found).map(|(_, value)| *value)
     }
 
     /// Returns the elements of a tuple or a list.

@@ -56,19 +56,10 @@ fn every_protocol_says_the_same() {
         let elements = pickle.elements(list).unwrap();
         assert_eq!(
             elements[..5],
-            [
-                Value::Integer(1),
-                Value::Integer(-2),
-                Value::Scalar,
-                Value::Bool(true),
-                Value::None,
-            ]
+            [Value::Integer(1), Value::Integer(-2), Value::Scalar, Value::Bool(true), Value::None,]
         );
         assert_eq!(pickle.text(elements[5]), Some("k"));
-        assert_eq!(
-            pickle.elements(elements[6]).unwrap(),
-            [Value::Integer(1), Value::Integer(2)]
-        );
+        assert_eq!(pickle.elements(elements[6]).unwrap(), [Value::Integer(1), Value::Integer(2)]);
         assert_eq!(pickle.elements(elements[7]).unwrap(), []);
         let integers: Vec<_> = elements[8..].iter().map(|value| pickle.integer(*value)).collect();
         let expected = [300, 70_000, 1 << 40, 1 << 70, -(1 << 70), -1].map(Some);
@@ -93,14 +84,8 @@ fn every_sample_cut_anywhere_is_cut_off() {
           \x00\x00\x00\x00\x00y\x94\x8c\x03xxx\x94e.";
     let pickle = read_bytes(bytes).unwrap();
     let elements = pickle.elements(pickle.root()).unwrap();
-    assert_eq!(
-        pickle.object(elements[0]),
-        Some(&Object::Set(vec![Value::Integer(3)]))
-    );
-    assert_eq!(
-        pickle.object(elements[1]),
-        Some(&Object::Set(vec![Value::Integer(4)]))
-    );
+    assert_eq!(pickle.object(elements[0]), Some(&Object::Set(vec![Value::Integer(3)])));
+    assert_eq!(pickle.object(elements[1]), Some(&Object::Set(vec![Value::Integer(4)])));
     assert_eq!(elements[2], Value::Scalar);
     assert_eq!(pickle.text(elements[3]), Some("xxx"));
     for length in 0..bytes.len() {
@@ -136,10 +121,7 @@ fn calls_in_every_spelling_are_written_down() {
         let pickle = read_bytes(bytes).unwrap();
         let call = pickle.call(pickle.root()).unwrap();
         let (module, name) = pickle.global(call.callable).unwrap();
-        (
-            format!("{module}.{name}"),
-            pickle.elements(call.arguments).unwrap().to_vec(),
-        )
+        (format!("{module}.{name}"), pickle.elements(call.arguments).unwrap().to_vec())
     };
     let expected = ("m.C".to_owned(), vec![Value::Integer(7)]);
     for bytes in [
@@ -160,14 +142,9 @@ fn calls_in_every_spelling_are_written_down() {
 fn persistent_ids_and_what_only_their_process_knows() {
     let pickle = read_bytes(b"(Pone\nK\x02Q\x82\x01\x83\x01\x00\x84\x01\x00\x00\x00\x97\x98t.").unwrap();
     let elements = pickle.elements(pickle.root()).unwrap();
-    let Some(Object::Persistent(id)) = pickle.object(elements[0]) else {
-        panic!()
-    };
+    let Some(Object::Persistent(id)) = pickle.object(elements[0]) else { panic!() };
     assert_eq!(pickle.text(*id), Some("one"));
-    assert_eq!(
-        pickle.object(elements[1]),
-        Some(&Object::Persistent(Value::Integer(2)))
-    );
+    assert_eq!(pickle.object(elements[1]), Some(&Object::Persistent(Value::Integer(2))));
     assert_eq!(elements[2..], [Value::Unknown; 4]);
 }
 
@@ -182,118 +159,46 @@ fn what_ends_too_soon_or_takes_what_is_not_there() {
     assert_refused(&[
         (b"", 0, "the pickle is cut off: it ends before its STOP"),
         (b"\x80\x02}", 3, "the pickle is cut off: it ends before its STOP"),
-        (
-            b"\x80\x06N.",
-            0,
-            "the pickle's PROTO declares pickle protocol 6, and the newest is 5",
-        ),
+        (b"\x80\x06N.", 0, "the pickle's PROTO declares pickle protocol 6, and the newest is 5"),
         (b"N\xff.", 1, "byte 0xff is not a pickle instruction"),
         (b".", 0, "the pickle's STOP takes a value from an empty stack"),
-        (
-            b"NN.",
-            2,
-            "the pickle's STOP ends the pickle with 1 values left over",
-        ),
+        (b"NN.", 2, "the pickle's STOP ends the pickle with 1 values left over"),
         (b"N(.", 2, "the pickle's STOP takes a value from an empty stack"),
-        (
-            b"t.",
-            0,
-            "the pickle's TUPLE closes a group that was never opened",
-        ),
-        (
-            b"N\x86.",
-            1,
-            "the pickle's TUPLE2 takes a value from an empty stack",
-        ),
-        (
-            b"h\x07.",
-            0,
-            "the pickle's BINGET reads memo slot 7, which was never written",
-        ),
-        (
-            b"gx\n.",
-            0,
-            "the pickle's GET names a memo slot by something other than a number",
-        ),
+        (b"t.", 0, "the pickle's TUPLE closes a group that was never opened"),
+        (b"N\x86.", 1, "the pickle's TUPLE2 takes a value from an empty stack"),
+        (b"h\x07.", 0, "the pickle's BINGET reads memo slot 7, which was never written"),
+        (b"gx\n.", 0, "the pickle's GET names a memo slot by something other than a number"),
     ]);
 }
 
 #[test]
 fn lengths_numbers_and_texts_that_cannot_be() {
     assert_refused(&[
-        (
-            b"X\x05\x00\x00\x00ab.",
-            5,
-            "the pickle is cut off: 5 bytes should follow, and 3 do",
-        ),
-        (
-            b"T\xff\xff\xff\xff.",
-            0,
-            "the pickle's BINSTRING has a length of -1 bytes",
-        ),
-        (
-            b"\x8c\x02\xc3\x28.",
-            0,
-            "the pickle's SHORT_BINUNICODE holds text that is not UTF-8",
-        ),
-        (
-            b"I12x\n.",
-            0,
-            "the pickle's INT holds \"12x\", which is not an integer",
-        ),
-        (
-            b"Fx\n.",
-            0,
-            "the pickle's FLOAT holds \"x\", which is not a number",
-        ),
+        (b"X\x05\x00\x00\x00ab.", 5, "the pickle is cut off: 5 bytes should follow, and 3 do"),
+        (b"T\xff\xff\xff\xff.", 0, "the pickle's BINSTRING has a length of -1 bytes"),
+        (b"\x8c\x02\xc3\x28.", 0, "the pickle's SHORT_BINUNICODE holds text that is not UTF-8"),
+        (b"I12x\n.", 0, "the pickle's INT holds \"12x\", which is not an integer"),
+        (b"Fx\n.", 0, "the pickle's FLOAT holds \"x\", which is not a number"),
         (b"Sabc\n.", 0, "the pickle's STRING holds a string without quotes"),
-        (
-            b"cm\n\n.",
-            0,
-            "the pickle's GLOBAL names a class by an empty name",
-        ),
-        (
-            b"NN\x93.",
-            2,
-            "the pickle's STACK_GLOBAL names a class by values that are not two strings",
-        ),
+        (b"cm\n\n.", 0, "the pickle's GLOBAL names a class by an empty name"),
+        (b"NN\x93.", 2, "the pickle's STACK_GLOBAL names a class by values that are not two strings"),
     ]);
 }
 
 #[test]
 fn calls_and_containers_that_do_not_fit() {
     assert_refused(&[
-        (
-            b"K\x01)R.",
-            3,
-            "the pickle's REDUCE calls a value that is not a class or function",
-        ),
-        (
-            b"cm\nC\nK\x01R.",
-            7,
-            "the pickle's REDUCE calls with arguments that are not a tuple",
-        ),
+        (b"K\x01)R.", 3, "the pickle's REDUCE calls a value that is not a class or function"),
+        (b"cm\nC\nK\x01R.", 7, "the pickle's REDUCE calls with arguments that are not a tuple"),
         (
             b"cm\nC\n)N\x92.",
             7,
             "the pickle's NEWOBJ_EX creates an object with keyword arguments that are not a dictionary",
         ),
         (b"(o.", 1, "the pickle's OBJ creates an object without a class"),
-        (
-            b"]}b.",
-            2,
-            "the pickle's BUILD sets the state of a value that has none",
-        ),
-        (
-            b"}Na.",
-            2,
-            "the pickle's APPEND adds items to a value that is not a list or set",
-        ),
-        (
-            b"]NNs.",
-            3,
-            "the pickle's SETITEM adds entries to a value that is not a dictionary",
-        ),
+        (b"]}b.", 2, "the pickle's BUILD sets the state of a value that has none"),
+        (b"}Na.", 2, "the pickle's APPEND adds items to a value that is not a list or set"),
+        (b"]NNs.", 3, "the pickle's SETITEM adds entries to a value that is not a dictionary"),
         (b"}(Nu.", 3, "the pickle's SETITEMS has a key without a value"),
     ]);
 }
@@ -393,10 +298,7 @@ fn sharing_costs_nothing() {
     }
     bytes.extend(b"2\x93");
     let (_, why) = refusal(&bytes);
-    assert_eq!(
-        why,
-        "the pickle's STACK_GLOBAL names a class by values that are not two strings"
-    );
+    assert_eq!(why, "the pickle's STACK_GLOBAL names a class by values that are not two strings");
     bytes.truncate(bytes.len() - 2);
     // The lists below the last one are still on the stack.
     bytes.splice(2..2, *b"(");
@@ -413,10 +315,7 @@ fn what_is_kept_stays_in_proportion() {
         // Cut off, so that what was kept is what the machine had when it stopped.
         let mut machine = machine::Machine::new(&bytes, 0..bytes.len() as u64, Keep::Values).unwrap();
         let kept_bytes = machine.kept_bytes_when_cut_off();
-        assert!(
-            kept_bytes <= KEPT_BYTES_PER_INPUT_BYTE * bytes.len() as u64,
-            "{unit:?}: {kept_bytes}"
-        );
+        assert!(kept_bytes <= KEPT_BYTES_PER_INPUT_BYTE * bytes.len() as u64, "{unit:?}: {kept_bytes}");
         assert!(kept_bytes > 0);
     }
 }

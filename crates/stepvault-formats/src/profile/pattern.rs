@@ -105,10 +105,8 @@ fn number<T: std::str::FromStr>(captures: &Captures<'_>, name: &str) -> Option<T
 }
 
 fn blanked(captures: &Captures<'_>, path: &str) -> String {
-    let mut spans: Vec<_> = ["rank", "group"]
-        .iter()
-        .filter_map(|name| captures.name(name).map(|group| group.range()))
-        .collect();
+    let mut spans: Vec<_> =
+        ["rank", "group"].iter().filter_map(|name| captures.name(name).map(|group| group.range())).collect();
     spans.sort_by_key(|span| span.start);
     let mut result = String::new();
     let mut end = 0;
@@ -168,9 +166,6 @@ mod tests {
         let error = PathGlob::try_from("step_[".to_owned()).unwrap_err();
         assert!(error.starts_with("\"step_[\" is not a glob: "), "{error}");
         let error = PathPattern::try_from("step_(".to_owned()).unwrap_err();
-        assert!(
-            error.starts_with("\"step_(\" is not a regular expression: "),
-            "{error}"
-        );
+        assert!(error.starts_with("\"step_(\" is not a regular expression: "), "{error}");
     }
 }

@@ -49,11 +49,7 @@ static GENERIC_PROFILE: LazyLock<Option<Profile>> =
 static BUILTIN: LazyLock<Vec<Profile>> = LazyLock::new(|| {
     let framework = FILES.iter().filter_map(|file| toml::from_str(file).ok());
     let all = framework.chain(GENERIC_PROFILE.clone());
-    all.map(|profile: Profile| Profile {
-        version: Some(env!("CARGO_PKG_VERSION")),
-        ..profile
-    })
-    .collect()
+    all.map(|profile: Profile| Profile { version: Some(env!("CARGO_PKG_VERSION")), ..profile }).collect()
 });
 
 /// Returns the built-in profiles; [`GENERIC`] is the last.
@@ -77,9 +73,7 @@ impl Profile {
             Completion::Marker(file) => Proof::Marker(vec![globset::escape(file.as_str()).try_into()?]),
             Completion::Quiet(_) => Proof::Quiet,
         };
-        let mut profile = CONFIGURED
-            .clone()
-            .ok_or("the profile of configured rules cannot be read")?;
+        let mut profile = CONFIGURED.clone().ok_or("the profile of configured rules cannot be read")?;
         let by_default = || RunSettings::DEFAULT_PATTERN.to_owned().try_into();
         let names = names.map_or_else(by_default, Ok)?;
         let has_wildcard = names.text().contains(['*', '?', '[', '{']);
@@ -215,10 +209,8 @@ complete = { proof = { marker = ["DONE"] } }
 
     #[test]
     fn every_built_in_profile_can_be_read_and_is_valid() {
-        let others = [
-            include_str!("../../profiles/generic.toml"),
-            include_str!("../../profiles/configured.toml"),
-        ];
+        let others =
+            [include_str!("../../profiles/generic.toml"), include_str!("../../profiles/configured.toml")];
         for file in FILES.iter().copied().chain(others) {
             let profile: Profile = toml::from_str(file).unwrap_or_else(|error| panic!("{error}\n{file}"));
             assert_eq!(profile.validate(), Ok(()));
@@ -226,10 +218,7 @@ complete = { proof = { marker = ["DONE"] } }
         assert_eq!(builtin().len(), FILES.len() + 1);
         let names: BTreeSet<_> = builtin().iter().map(|profile| &profile.name).collect();
         assert_eq!(names.len(), builtin().len());
-        assert_eq!(
-            builtin().last().map(|profile| profile.name.as_str()),
-            Some(GENERIC)
-        );
+        assert_eq!(builtin().last().map(|profile| profile.name.as_str()), Some(GENERIC));
     }
 
     #[test]
@@ -262,10 +251,7 @@ complete = { proof = { marker = ["DONE"] } }
     fn own_profiles_stand_beside_the_built_in_ones() {
         let set = ProfileSet::with_own(MINE).unwrap();
         assert!(set.get("mine").is_some() && set.get("hf-trainer").is_some());
-        assert_eq!(
-            ProfileSet::with_own("[run.r]").unwrap().iter().count(),
-            set.iter().count() - 1
-        );
+        assert_eq!(ProfileSet::with_own("[run.r]").unwrap().iter().count(), set.iter().count() - 1);
     }
 
     #[test]
@@ -280,10 +266,7 @@ complete = { proof = { marker = ["DONE"] } }
 
         let second = MINE.split_once("[[profile]]").unwrap().1;
         let twice = faults(&format!("{MINE}[[profile]]{second}"));
-        assert_eq!(
-            twice,
-            [(Some(15), "the profile \"mine\" is defined twice".to_owned())]
-        );
+        assert_eq!(twice, [(Some(15), "the profile \"mine\" is defined twice".to_owned())]);
         let broken = MINE.replace("[\"DONE\"]", "[]");
         assert_eq!(
             faults(&broken),

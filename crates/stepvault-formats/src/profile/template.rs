@@ -90,10 +90,7 @@ impl TryFrom<String> for Template {
                 .split_once('}')
                 .ok_or_else(|| format!("{text:?} opens a brace that it does not close"))?;
             let name = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
-                format!(
-                    "{text:?} uses {{{name}}}, which is not one of {{{}}}",
-                    NAMES.join("}, {")
-                )
+                format!("{text:?} uses {{{name}}}, which is not one of {{{}}}", NAMES.join("}, {"))
             })?;
             if !before.is_empty() {
                 pieces.push(Piece::Text(before.to_owned()));
@@ -162,9 +159,7 @@ pub fn last_component(path: &str) -> &str {
 
 /// Returns a path up to and including its last `/`; empty when it has none.
 pub(crate) fn parent_prefix(path: &str) -> &str {
-    path.rfind('/')
-        .and_then(|slash| path.get(..=slash))
-        .unwrap_or_default()
+    path.rfind('/').and_then(|slash| path.get(..=slash)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -188,25 +183,16 @@ mod tests {
     #[test]
     fn names_are_filled_in() {
         let filled = template("load {path} ({step}) under {root}").render(&values());
-        assert_eq!(
-            filled.as_deref(),
-            Some("load /run/checkpoints/run7_checkpoint_12 (12) under /run")
-        );
+        assert_eq!(filled.as_deref(), Some("load /run/checkpoints/run7_checkpoint_12 (12) under /run"));
         let link = template("{parent}{stem}.latest_checkpoint");
-        assert_eq!(
-            link.render(&values()).as_deref(),
-            Some("checkpoints/run7.latest_checkpoint")
-        );
+        assert_eq!(link.render(&values()).as_deref(), Some("checkpoints/run7.latest_checkpoint"));
         assert_eq!(link.as_glob(), "{**/,}*.latest_checkpoint");
         assert_eq!(template("a[1]-{rank}").as_glob(), "a[[]1[]]-*");
     }
 
     #[test]
     fn a_name_without_a_value_makes_no_text() {
-        let unnumbered = Values {
-            step: None,
-            ..values()
-        };
+        let unnumbered = Values { step: None, ..values() };
         assert_eq!(template("{step}").render(&unnumbered), None);
     }
 

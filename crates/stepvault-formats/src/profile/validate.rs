@@ -24,10 +24,7 @@ impl Profile {
     /// # Errors
     /// The first rule that does not hold.
     pub fn validate(&self) -> Result<(), ProfileFault> {
-        self.checked().map_err(|why| ProfileFault {
-            profile: self.name.clone(),
-            why,
-        })
+        self.checked().map_err(|why| ProfileFault { profile: self.name.clone(), why })
     }
 
     fn checked(&self) -> Result<(), String> {
@@ -47,9 +44,7 @@ impl Profile {
             ("hazard", self.hazard.len()),
         ];
         if let Some((list, length)) = lengths.iter().find(|(_, length)| *length > LIST_LIMIT) {
-            return Err(format!(
-                "has {length} entries in {list}; the maximum is {LIST_LIMIT}"
-            ));
+            return Err(format!("has {length} entries in {list}; the maximum is {LIST_LIMIT}"));
         }
         if self.series.is_empty() {
             return Err("has no series, so it recognizes no steps".to_owned());
@@ -59,8 +54,7 @@ impl Profile {
             if !names.insert(series.name.as_str()) {
                 return Err(format!("has two series named {:?}", series.name));
             }
-            self.series_checked(series)
-                .map_err(|why| format!("{why}, in its series {:?}", series.name))?;
+            self.series_checked(series).map_err(|why| format!("{why}, in its series {:?}", series.name))?;
         }
         self.detect.iter().try_for_each(detect_checked)?;
         if self.resume.by == ResumeBy::Pointer && self.pointer.is_empty() {
@@ -93,10 +87,7 @@ impl Profile {
             _ => Ok(()),
         }?;
         if let Some(required) = complete.required.iter().find(|required| required.any.is_empty()) {
-            let when = required
-                .when
-                .as_ref()
-                .map(|glob| format!(" when {} exists", glob.text()));
+            let when = required.when.as_ref().map(|glob| format!(" when {} exists", glob.text()));
             return Err(format!(
                 "has an entry in `required` that lists no files{}",
                 when.unwrap_or_default()
@@ -104,7 +95,7 @@ impl Profile {
         }
         if series.rewritten && series.numbered {
             return Err(
-                "has paths that hold one step after another, but requires a number in their names".to_owned(),
+                "has paths that hold one step after another, but requires a number in their names".to_owned()
             );
         }
         let no_rank = |pattern: &&PathPattern| !pattern.has_group("rank");
@@ -209,9 +200,7 @@ mod tests {
     #[test]
     fn mistakes_are_found_while_reading() {
         let read = |from: &str, to: &str| {
-            toml::from_str::<Profile>(&WHOLE.replace(from, to))
-                .unwrap_err()
-                .to_string()
+            toml::from_str::<Profile>(&WHOLE.replace(from, to)).unwrap_err().to_string()
         };
         assert!(read("links", "lnks").contains("unknown field `lnks`"));
         assert!(read("snap-*/DONE", "snap-[/DONE").contains("\"snap-[/DONE\" is not a glob"));

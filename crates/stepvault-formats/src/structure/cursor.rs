@@ -24,9 +24,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn take(&mut self, length_bytes: u64, field: &str) -> Result<&'a [u8], Fault> {
-        let split = usize::try_from(length_bytes)
-            .ok()
-            .and_then(|length| self.rest.split_at_checked(length));
+        let split = usize::try_from(length_bytes).ok().and_then(|length| self.rest.split_at_checked(length));
         let (piece, rest) = split.ok_or_else(|| self.ended(field))?;
         self.rest = rest;
         Ok(piece)
@@ -89,9 +87,7 @@ impl<'a> Cursor<'a> {
         let room = self.rest.len() / least_bytes.max(1);
         let count = usize::try_from(stated).ok().filter(|count| *count <= room);
         count.ok_or_else(|| {
-            self.damaged(format_args!(
-                "its {field} is {stated}, but there is room for {room} only"
-            ))
+            self.damaged(format_args!("its {field} is {stated}, but there is room for {room} only"))
         })
     }
 
@@ -107,19 +103,14 @@ impl<'a> Cursor<'a> {
 
 /// Returns the length of a prefix that a key or path shares with the previous one; `None` if that one is shorter.
 pub(super) fn shared_bytes(stated: u64, previous_bytes: usize) -> Option<usize> {
-    usize::try_from(stated)
-        .ok()
-        .filter(|shared| *shared <= previous_bytes)
+    usize::try_from(stated).ok().filter(|shared| *shared <= previous_bytes)
 }
 
 /// Returns an unsigned little-endian number of at most `length` bytes in a header; bytes beyond its end count as 0.
 pub(super) fn number(bytes: &[u8], start: usize, length: usize) -> u64 {
     let rest = bytes.get(start..).unwrap_or_default();
     let field = rest.get(..length.min(rest.len())).unwrap_or_default();
-    field
-        .iter()
-        .rev()
-        .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -138,10 +129,7 @@ mod tests {
         assert_eq!(text(&[0x80]), "the node is damaged: it ends before its height");
         largest[9] = 2;
         assert_eq!(text(&largest), "the node is damaged: its height is not a number");
-        assert_eq!(
-            text(&[0xff; 12]),
-            "the node is damaged: its height is not a number"
-        );
+        assert_eq!(text(&[0xff; 12]), "the node is damaged: its height is not a number");
     }
 
     #[test]

@@ -55,20 +55,15 @@ pub fn read_partition_count(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
         .and_then(|state| pickle.entry(state, "partition_count"));
     Ok(counts.and_then(|counts| match pickle.elements(counts) {
         None => pickle.unsigned(counts),
-        Some(counts) => counts
-            .iter()
-            .take(MAX_PARTITION_COUNTS)
-            .filter_map(|count| pickle.unsigned(*count))
-            .max(),
+        Some(counts) => {
+            counts.iter().take(MAX_PARTITION_COUNTS).filter_map(|count| pickle.unsigned(*count)).max()
+        }
     }))
 }
 
 fn world_size_of(pickle: &Pickle) -> Option<WorldSize> {
     let number = |key| pickle.unsigned(pickle.entry(pickle.root(), key)?);
-    Some(WorldSize {
-        data_parallel: number("dp_world_size")?,
-        model_parallel: number("mp_world_size")?,
-    })
+    Some(WorldSize { data_parallel: number("dp_world_size")?, model_parallel: number("mp_world_size")? })
 }
 
 /// Checks that the files of every rank are in a step's directory, `""` for the tree's own. Returns one finding for
@@ -116,10 +111,7 @@ impl WorldSize {
     /// Returns every rank of a world whose size is within the limit.
     fn ranks(self, of_data: bool) -> Vec<Rank> {
         let data_ranks = if of_data { self.data_parallel } else { 1 };
-        let rank = move |model, data: u64| Rank {
-            model,
-            data: of_data.then_some(data),
-        };
+        let rank = move |model, data: u64| Rank { model, data: of_data.then_some(data) };
         let each = |model| (0..data_ranks).map(move |data| rank(model, data));
         (0..self.model_parallel).flat_map(each).collect()
     }
@@ -127,11 +119,7 @@ impl WorldSize {
 
 impl fmt::Display for WorldSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "dp_world_size {} and mp_world_size {}",
-            self.data_parallel, self.model_parallel
-        )
+        write!(formatter, "dp_world_size {} and mp_world_size {}", self.data_parallel, self.model_parallel)
     }
 }
 
@@ -160,28 +148,18 @@ impl<'a> RankFiles<'a> {
             Some(Rank { model, data })
         };
         let names = tree.file_names(directory);
-        Self {
-            directory,
-            ending,
-            names: names.filter_map(|name| Some((parsed(name)?, name))).collect(),
-        }
+        Self { directory, ending, names: names.filter_map(|name| Some((parsed(name)?, name))).collect() }
     }
 
     /// Returns the path of the first rank's file.
     fn first(&self) -> Option<String> {
-        self.names
-            .values()
-            .next()
-            .map(|name| joined(self.directory, name))
+        self.names.values().next().map(|name| joined(self.directory, name))
     }
 
     /// Returns the findings for ranks without a file. `cause` tells why there must be one.
     fn missing(&self, wanted: &[Rank], cause: &str) -> Vec<Finding> {
         let there = wanted.iter().filter(|rank| self.names.contains_key(rank)).count();
-        let why = format!(
-            "it is missing: {cause}, and {there} of {} such files exist",
-            wanted.len()
-        );
+        let why = format!("it is missing: {cause}, and {there} of {} such files exist", wanted.len());
         let is_bf16 = self.names.values().any(|name| name.starts_with("bf16_"));
         let prefix = if is_bf16 { "bf16_" } else { "" };
         let name_of = |Rank { model, data }: &Rank| match data {

@@ -58,10 +58,7 @@ pub(super) fn json<T: DeserializeOwned>(
     if bytes.is_empty() {
         return Err(broken!("{path} is empty: it was never written"));
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-        broken!(
-            "{path} of {} bytes is not the expected JSON ({error})",
-            bytes.len()
-        )
-    })
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| broken!("{path} of {} bytes is not the expected JSON ({error})", bytes.len()))
 }

@@ -23,22 +23,12 @@ impl<'a> Forward<'a> {
     /// Returns a reader of the bytes from `start` to `end`, as far as the file has them.
     pub(crate) fn new(source: &'a dyn ReadAt, start: u64, end: u64) -> Self {
         let end = end.min(source.size_bytes());
-        Self {
-            source,
-            piece_bytes: PIECE_BYTES,
-            next: start.min(end),
-            end,
-            piece: Vec::new(),
-            taken: 0,
-        }
+        Self { source, piece_bytes: PIECE_BYTES, next: start.min(end), end, piece: Vec::new(), taken: 0 }
     }
 
     /// Returns the same reader with smaller pieces, for a range that may end long before its bound.
     pub(crate) fn in_pieces_of(self, piece_bytes: u64) -> Self {
-        Self {
-            piece_bytes: piece_bytes.min(PIECE_BYTES),
-            ..self
-        }
+        Self { piece_bytes: piece_bytes.min(PIECE_BYTES), ..self }
     }
 
     /// Returns the same reader with larger pieces, for a range that is read to its end.

@@ -45,10 +45,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
             address_bytes = fields.byte("size of addresses")?;
             fields.byte("size of lengths")?;
             if fields.byte("flags")? & OPEN_FOR_WRITING != 0 {
-                return Err(broken_at!(
-                    start,
-                    "the file was not closed: its writer has it open, or died"
-                ));
+                return Err(broken_at!(start, "the file was not closed: its writer has it open, or died"));
             }
         }
         other => {
@@ -83,8 +80,5 @@ fn superblock(source: &dyn ReadAt) -> Result<(u64, Vec<u8>), Fault> {
         }
         start = if start == 0 { 512 } else { start * 2 };
     }
-    Err(broken_at!(
-        0,
-        "the file has no superblock: this is not HDF5, or it is damaged"
-    ))
+    Err(broken_at!(0, "the file has no superblock: this is not HDF5, or it is damaged"))
 }

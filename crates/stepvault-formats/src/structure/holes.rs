@@ -26,9 +26,7 @@ const SAMPLE_BYTES: usize = 4096;
 /// When the file cannot be read.
 pub fn unwritten_end(source: &dyn ReadAt) -> io::Result<Option<String>> {
     let size_bytes = source.size_bytes();
-    let missing_bytes = source
-        .allocated_bytes()
-        .map_or(0, |allocated| size_bytes.saturating_sub(allocated));
+    let missing_bytes = source.allocated_bytes().map_or(0, |allocated| size_bytes.saturating_sub(allocated));
     if missing_bytes < SMALLEST_HOLE_BYTES {
         return Ok(None);
     }
@@ -39,11 +37,7 @@ pub fn unwritten_end(source: &dyn ReadAt) -> io::Result<Option<String>> {
     let last = size_bytes - sample.len() as u64;
     let stride = (last - first) / steps;
     for step in (0..=steps).rev() {
-        let offset = if step == steps {
-            last
-        } else {
-            first + step * stride
-        };
+        let offset = if step == steps { last } else { first + step * stride };
         source.read_exact_at(offset, &mut sample)?;
         if sample.iter().any(|byte| *byte != 0) {
             return Ok(None);
@@ -80,11 +74,7 @@ mod tests {
     }
 
     fn doubt(bytes: &[u8], allocated_bytes: impl Into<Option<u64>>) -> Option<String> {
-        unwritten_end(&Sparse {
-            bytes: bytes.to_vec(),
-            allocated_bytes: allocated_bytes.into(),
-        })
-        .unwrap()
+        unwritten_end(&Sparse { bytes: bytes.to_vec(), allocated_bytes: allocated_bytes.into() }).unwrap()
     }
 
     #[test]

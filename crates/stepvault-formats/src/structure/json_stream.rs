@@ -29,9 +29,7 @@ pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
 ) -> Result<S::Value, Fault> {
     let mut guard = Guard::new(Forward::new(source, start, end));
     let mut deserializer = serde_json::Deserializer::from_reader(&mut guard);
-    let parsed = seed
-        .deserialize(&mut deserializer)
-        .and_then(|value| deserializer.end().map(|()| value));
+    let parsed = seed.deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value));
     parsed.map_err(|error| match guard.refusal.take() {
         Some(refusal) => unknown!("{what} {refusal}"),
         None => fault_of(error, guard.inner.position(), what),
@@ -59,10 +57,9 @@ fn fault_of(error: serde_json::Error, position: u64, what: &str) -> Fault {
     let reason = reason.unwrap_or(&message);
     match error.classify() {
         serde_json::error::Category::Io => Fault::Read(error.into()),
-        serde_json::error::Category::Eof => broken_at!(
-            position,
-            "{what} ends in the middle of its JSON: the write was cut off"
-        ),
+        serde_json::error::Category::Eof => {
+            broken_at!(position, "{what} ends in the middle of its JSON: the write was cut off")
+        }
         serde_json::error::Category::Syntax | serde_json::error::Category::Data => {
             // The parser has already consumed the byte that it rejects.
             let at = position.saturating_sub(1);
@@ -92,13 +89,7 @@ enum Place {
 
 impl<'a> Guard<'a> {
     fn new(inner: Forward<'a>) -> Self {
-        Self {
-            inner,
-            refusal: None,
-            place: Place::Between,
-            depth: 0,
-            token_bytes: 0,
-        }
+        Self { inner, refusal: None, place: Place::Between, depth: 0, token_bytes: 0 }
     }
 
     /// Records a byte, and returns the byte that the parser sees in its place.
@@ -301,15 +292,7 @@ mod tests {
         ] {
             assert_eq!(say(text.as_bytes()), Soundness::Sound, "{text}");
         }
-        for text in [
-            "[Nan]",
-            "[NaN1]",
-            "[Inf]",
-            "[Infinit]",
-            "[InfinityInfinity]",
-            "nan",
-            "[NaNaN]",
-        ] {
+        for text in ["[Nan]", "[NaN1]", "[Inf]", "[Infinit]", "[InfinityInfinity]", "nan", "[NaNaN]"] {
             assert!(matches!(say(text.as_bytes()), Soundness::Broken { .. }), "{text}");
         }
     }
@@ -318,23 +301,14 @@ mod tests {
     fn says_where_it_went_wrong() {
         assert_eq!(
             broken(br#"{"step": 10, "los"#),
-            (
-                Some(17),
-                "x.json ends in the middle of its JSON: the write was cut off".to_owned()
-            )
+            (Some(17), "x.json ends in the middle of its JSON: the write was cut off".to_owned())
         );
         assert_eq!(
             broken(b"{\"step\": 10,,}"),
-            (
-                Some(12),
-                "x.json is damaged at byte 12: key must be a string".to_owned()
-            )
+            (Some(12), "x.json is damaged at byte 12: key must be a string".to_owned())
         );
         assert_eq!(broken(b"{} {}").0, Some(3));
-        assert_eq!(
-            broken(b"{\"a\": \"\xff\"}").1,
-            "x.json is damaged at byte 9: invalid unicode code point"
-        );
+        assert_eq!(broken(b"{\"a\": \"\xff\"}").1, "x.json is damaged at byte 9: invalid unicode code point");
     }
 
     #[test]
@@ -342,9 +316,7 @@ mod tests {
         let deep = "[".repeat(1_000_000);
         assert_eq!(
             say(deep.as_bytes()),
-            Soundness::Unknown {
-                why: "x.json is nested deeper than the limit of 100 levels".to_owned()
-            }
+            Soundness::Unknown { why: "x.json is nested deeper than the limit of 100 levels".to_owned() }
         );
         for long in ["\"a", "1"] {
             let long = format!("{long}{}", "1".repeat(17 << 20));

@@ -161,10 +161,9 @@ fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
         FileKind::TorchZip => torch_zip::check(source),
         FileKind::TorchLegacy => torch_legacy::check(source),
         FileKind::Pickle => pickle_file::check(source),
-        FileKind::OcdbtManifest | FileKind::TfBundleIndex => Err(unknown!(
-            "{} files are only checked together with the files beside them",
-            kind.noun()
-        )),
+        FileKind::OcdbtManifest | FileKind::TfBundleIndex => {
+            Err(unknown!("{} files are only checked together with the files beside them", kind.noun()))
+        }
         FileKind::Opaque => Err(unknown!("the structure of this file is unknown")),
     }
 }
@@ -219,9 +218,7 @@ fn is_torch_bin(stem: &str) -> bool {
     ];
     // `optimizer_1`, `pytorch_model-00001-of-00002`.
     let is_numbering = |rest: &str| rest.is_empty() || rest.starts_with(['_', '-']);
-    STEMS
-        .iter()
-        .any(|known| stem.strip_prefix(known).is_some_and(is_numbering))
+    STEMS.iter().any(|known| stem.strip_prefix(known).is_some_and(is_numbering))
 }
 
 fn said_by_head(head: &[u8]) -> Option<FileKind> {
@@ -249,9 +246,7 @@ fn begins_as_safetensors(head: &[u8]) -> bool {
 /// The first member of a torch archive is one of these, in a folder of any name.
 fn has_torch_member(head: &[u8]) -> bool {
     let names: [&[u8]; 4] = [b"/data.pkl", b"/constants.pkl", b"/.format_version", b"/version"];
-    names
-        .iter()
-        .any(|name| head.windows(name.len()).any(|window| window == *name))
+    names.iter().any(|name| head.windows(name.len()).any(|window| window == *name))
 }
 
 /// `torch.save` wrote tar archives before 0.1.10, and `.pth.tar` says so to this day.
@@ -303,13 +298,9 @@ mod tests {
 
     #[test]
     fn what_torch_writes_is_told_by_its_head() {
-        for path in [
-            "a.pt",
-            "rng_state_0.pth",
-            "last.pth.tar",
-            "pytorch_model-00001-of-00002.bin",
-            "optimizer_1.bin",
-        ] {
+        for path in
+            ["a.pt", "rng_state_0.pth", "last.pth.tar", "pytorch_model-00001-of-00002.bin", "optimizer_1.bin"]
+        {
             assert_eq!(kind_of(path, ZIP), FileKind::TorchZip, "{path}");
             assert_eq!(kind_of(path, OTHER_ZIP), FileKind::TorchZip, "{path}");
             assert_eq!(kind_of(path, LEGACY), FileKind::TorchLegacy, "{path}");
@@ -333,15 +324,9 @@ mod tests {
 
     #[test]
     fn other_names_are_left_alone_unless_the_head_is_plain() {
-        for path in [
-            "STABLE",
-            "latest",
-            "notes.txt",
-            "tokens.bin",
-            "__0_0.distcp",
-            "d/0a1b",
-            "optimizerx.bin",
-        ] {
+        for path in
+            ["STABLE", "latest", "notes.txt", "tokens.bin", "__0_0.distcp", "d/0a1b", "optimizerx.bin"]
+        {
             assert_eq!(kind_of(path, b""), FileKind::Empty, "{path}");
             for head in [ZEROS, GARBAGE, PICKLE, OTHER_ZIP] {
                 assert_eq!(kind_of(path, head), FileKind::Opaque, "{path} {head:?}");
@@ -350,10 +335,6 @@ mod tests {
         assert_eq!(kind_of("weights", ZIP), FileKind::TorchZip);
         assert_eq!(kind_of("weights", SAFETENSORS), FileKind::Safetensors);
         assert_eq!(kind_of("tokens.bin", LEGACY), FileKind::TorchLegacy);
-        assert_eq!(
-            kind_of("__0_0.distcp", ZIP),
-            FileKind::Opaque,
-            "its pieces are files, not the whole"
-        );
+        assert_eq!(kind_of("__0_0.distcp", ZIP), FileKind::Opaque, "its pieces are files, not the whole");
     }
 }

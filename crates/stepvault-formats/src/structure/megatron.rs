@@ -61,9 +61,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
         ));
     }
     let shards = joined(directory, SHARDS_NAME);
-    written(tree, &shards, || {
-        broken!("{shards} is missing, and tensors cannot be found without it")
-    })?;
+    written(tree, &shards, || broken!("{shards} is missing, and tensors cannot be found without it"))?;
     let common = joined(directory, COMMON_NAME);
     if tree.file_size_bytes(&common) == Some(0) {
         return Err(empty(&common));
@@ -96,10 +94,8 @@ pub fn listed_digests(
         return Err(unknown!("{path} lists digests of the unknown kind {algorithm}"));
     }
     let digest = |(name, digest): (String, String)| {
-        let is_inside = !name.is_empty()
-            && name
-                .split('/')
-                .all(|part| !part.is_empty() && part != "." && part != "..");
+        let is_inside =
+            !name.is_empty() && name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
         match Sha256Digest::from_hex(&digest) {
             Ok(digest) if is_inside => Ok((name, digest)),
             Ok(_) => Err(broken!("{path} lists {name:?}, which is not a file of the step")),

@@ -21,10 +21,7 @@ const MAX_DEPTH: usize = 256;
 /// nested deeper than the limit; [`Fault::Read`] when it cannot be read.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
-    let mut reader = Reader {
-        forward: Forward::new(source, 0, size_bytes),
-        size_bytes,
-    };
+    let mut reader = Reader { forward: Forward::new(source, 0, size_bytes), size_bytes };
     // The number of values that remain on each level.
     let mut open = vec![1_u64];
     while let Some(left) = open.last_mut() {
@@ -43,10 +40,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
     let rest_bytes = reader.forward.remaining();
     if rest_bytes > 0 {
-        return Err(broken_at!(
-            reader.forward.position(),
-            "{rest_bytes} bytes follow the end of the value"
-        ));
+        return Err(broken_at!(reader.forward.position(), "{rest_bytes} bytes follow the end of the value"));
     }
     Ok(())
 }
@@ -155,15 +149,9 @@ mod tests {
 
     #[test]
     fn what_is_no_messagepack_is_refused() {
-        assert_eq!(
-            why(&[]),
-            "it needs at least 1 bytes, and ends at byte 0: it was cut off"
-        );
+        assert_eq!(why(&[]), "it needs at least 1 bytes, and ends at byte 0: it was cut off");
         assert_eq!(why(&[0, 0]), "1 bytes follow the end of the value");
-        assert_eq!(
-            why(&[0xc1]),
-            "a value is of an unknown kind: this is not MessagePack, or it is damaged"
-        );
+        assert_eq!(why(&[0xc1]), "a value is of an unknown kind: this is not MessagePack, or it is damaged");
     }
 
     #[test]
@@ -182,8 +170,7 @@ mod tests {
                 self.0.len() as u64
             }
             fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
-                self.1
-                    .fetch_add(buffer.len(), std::sync::atomic::Ordering::Relaxed);
+                self.1.fetch_add(buffer.len(), std::sync::atomic::Ordering::Relaxed);
                 self.0.read_exact_at(offset, buffer)
             }
         }

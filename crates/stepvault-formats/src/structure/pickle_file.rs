@@ -21,10 +21,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
     let head = read_head(source, ZEROS_BYTES)?;
     if head.iter().all(|byte| *byte == 0) {
-        return Err(broken_at!(
-            0,
-            "the file begins with zeros: its space was reserved and never written"
-        ));
+        return Err(broken_at!(0, "the file begins with zeros: its space was reserved and never written"));
     }
     pickle::read_whole(source, 0..size_bytes, Keep::Shape).map(drop)
 }

@@ -60,9 +60,7 @@ impl RankPattern {
             rest = after;
         }
         pieces.push(Piece::Text(rest.to_owned()));
-        pieces
-            .contains(&Piece::Rank)
-            .then_some(Self { pieces, first_rank })
+        pieces.contains(&Piece::Rank).then_some(Self { pieces, first_rank })
     }
 
     /// Returns the files of the set that are missing among the names of a directory; `None` means that no name belongs
@@ -118,11 +116,7 @@ impl RankPattern {
             .take(NAMED)
             .map(|rank| self.name(rank, world, digits))
             .collect();
-        Ok(Some(Gap {
-            missing,
-            missing_count,
-            world,
-        }))
+        Ok(Some(Gap { missing, missing_count, world }))
     }
 
     fn numbers(&self, name: &str) -> Option<Numbers> {
@@ -137,11 +131,7 @@ impl RankPattern {
             let (number, after) = rest.split_at_checked(digits)?;
             let number = (number.parse::<u64>().ok()?, digits);
             rest = after;
-            *(if *piece == Piece::Rank {
-                &mut rank
-            } else {
-                &mut world
-            }) = Some(number);
+            *(if *piece == Piece::Rank { &mut rank } else { &mut world }) = Some(number);
         }
         let (rank, rank_digits) = rank.filter(|_| rest.is_empty())?;
         Some(Numbers {
@@ -202,16 +192,7 @@ mod tests {
 
     #[test]
     fn patterns_have_one_rank() {
-        for text in [
-            "",
-            "rank",
-            "{world}",
-            "{rank}{world}",
-            "{rank}_{rank}",
-            "{rank",
-            "{n}_{rank}",
-            "{}",
-        ] {
+        for text in ["", "rank", "{world}", "{rank}{world}", "{rank}_{rank}", "{rank", "{n}_{rank}", "{}"] {
             assert_eq!(RankPattern::new(text, 0), None, "{text}");
         }
         for text in ["{rank}", "rank_{rank}", "{rank}-of-{world}", "w{world}r{rank}.pt"] {
@@ -235,18 +216,9 @@ mod tests {
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert_eq!(world("rank_{rank}.pt", 0, &many, None), Ok(Some(12)));
         let verl = ["model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"];
-        assert_eq!(
-            world("model_world_size_{world}_rank_{rank}.pt", 0, &verl, None),
-            Ok(Some(2))
-        );
-        let shards = [
-            "model-00002-of-00002.safetensors",
-            "model-00001-of-00002.safetensors",
-        ];
-        assert_eq!(
-            world("model-{rank}-of-{world}.safetensors", 1, &shards, None),
-            Ok(Some(2))
-        );
+        assert_eq!(world("model_world_size_{world}_rank_{rank}.pt", 0, &verl, None), Ok(Some(2)));
+        let shards = ["model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors"];
+        assert_eq!(world("model-{rank}-of-{world}.safetensors", 1, &shards, None), Ok(Some(2)));
     }
 
     #[test]
@@ -260,31 +232,16 @@ mod tests {
             Err("rank_0.pt, rank_2.pt are missing".to_owned())
         );
         assert_eq!(
-            world(
-                "process_{rank}-of-{world}.json",
-                0,
-                &["process_3-of-8.json"],
-                None
-            ),
-            Err(
-                "process_0-of-8.json, process_1-of-8.json, process_2-of-8.json and 4 more are missing"
-                    .to_owned()
-            )
+            world("process_{rank}-of-{world}.json", 0, &["process_3-of-8.json"], None),
+            Err("process_0-of-8.json, process_1-of-8.json, process_2-of-8.json and 4 more are missing"
+                .to_owned())
         );
         assert_eq!(
-            world(
-                "m-{rank}-of-{world}.safetensors",
-                1,
-                &["m-00002-of-00002.safetensors"],
-                None
-            ),
+            world("m-{rank}-of-{world}.safetensors", 1, &["m-00002-of-00002.safetensors"], None),
             Err("m-00001-of-00002.safetensors is missing".to_owned())
         );
         // Without a size in the names, only the highest rank implies it.
-        assert_eq!(
-            world("rng_state_{rank}.pth", 0, &["rng_state_0.pth"], None),
-            Ok(Some(1))
-        );
+        assert_eq!(world("rng_state_{rank}.pth", 0, &["rng_state_0.pth"], None), Ok(Some(1)));
     }
 
     #[test]
@@ -312,10 +269,7 @@ mod tests {
     fn huge_numbers_cost_nothing() {
         let why = world("rank_{rank}.pt", 0, &["rank_18446744073709551614.pt"], None).unwrap_err();
         assert!(why.starts_with("rank_00000000000000000000.pt, "), "{why}");
-        assert_eq!(
-            world("rank_{rank}.pt", 0, &["rank_18446744073709551616.pt"], None),
-            Ok(None)
-        );
+        assert_eq!(world("rank_{rank}.pt", 0, &["rank_18446744073709551616.pt"], None), Ok(None));
         let zeros = format!("rank_{}1.pt", "0".repeat(100_000));
         let why = world("rank_{rank}.pt", 0, &[&zeros], None).unwrap_err();
         assert!(why.len() < 300, "{why}");

@@ -30,8 +30,5 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     if is_whole {
         return Ok(());
     }
-    Err(broken_at!(
-        size_bytes,
-        "the archive does not end with two empty blocks: the save was cut off"
-    ))
+    Err(broken_at!(size_bytes, "the archive does not end with two empty blocks: the save was cut off"))
 }

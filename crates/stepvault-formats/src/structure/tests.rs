@@ -15,10 +15,7 @@ pub(crate) struct Files(pub(crate) BTreeMap<String, Vec<u8>>);
 impl Files {
     /// Returns the files and their parent directories.
     pub(crate) fn tree(&self) -> Tree {
-        let entry = |kind| Entry {
-            kind,
-            mtime: Timestamp::from_seconds(0),
-        };
+        let entry = |kind| Entry { kind, mtime: Timestamp::from_seconds(0) };
         let mut entries = BTreeMap::new();
         for (path, bytes) in &self.0 {
             for (end, _) in path.match_indices('/') {
@@ -26,13 +23,7 @@ impl Files {
             }
             let size_bytes = bytes.len() as u64;
             let allocated_bytes = None;
-            entries.insert(
-                path.clone(),
-                entry(EntryKind::File {
-                    size_bytes,
-                    allocated_bytes,
-                }),
-            );
+            entries.insert(path.clone(), entry(EntryKind::File { size_bytes, allocated_bytes }));
         }
         Tree::new(entries)
     }

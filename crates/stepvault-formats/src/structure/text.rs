@@ -8,11 +8,7 @@ const SHOWN_CHARACTERS: usize = 120;
 /// Formats a name from a file on one line, shortened and with everything escaped that is not printable, so that a
 /// hostile file cannot write on the reader's terminal.
 pub(crate) fn shown(name: &str) -> String {
-    let mut shown: String = name
-        .chars()
-        .take(SHOWN_CHARACTERS)
-        .flat_map(char::escape_debug)
-        .collect();
+    let mut shown: String = name.chars().take(SHOWN_CHARACTERS).flat_map(char::escape_debug).collect();
     if name.chars().nth(SHOWN_CHARACTERS).is_some() {
         shown.push('…');
     }

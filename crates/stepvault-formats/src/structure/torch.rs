@@ -63,10 +63,7 @@ fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
         Format::Zip
     } else if torch_legacy::is_legacy(source)? {
         Format::Legacy
-    } else if head
-        .get(tar_offset..)
-        .is_some_and(|rest| rest.starts_with(tar_mark))
-    {
+    } else if head.get(tar_offset..).is_some_and(|rest| rest.starts_with(tar_mark)) {
         Format::Tar
     } else {
         Format::Pickle

@@ -54,10 +54,7 @@ impl Head {
         }
         let system = read(version.end(), "the facts about the system")?;
         if system.entries(system.root()).is_none() {
-            return Err(broken_at!(
-                version.end(),
-                "the facts about the system are not a dictionary"
-            ));
+            return Err(broken_at!(version.end(), "the facts about the system are not a dictionary"));
         }
         let object = read(system.end(), "the object")?;
         let keys = read(object.end(), "the list of storages")?;
@@ -90,10 +87,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let mut seen = HashSet::new();
     for key in storage_keys(&head.keys)? {
         let Some(reference) = named.get(key) else {
-            return Err(broken!(
-                "the list of storages has {}, which the object does not name",
-                shown(key)
-            ));
+            return Err(broken!("the list of storages has {}, which the object does not name", shown(key)));
         };
         if !seen.insert(key) {
             return Err(broken!("the list of storages has {} twice", shown(key)));
@@ -101,17 +95,11 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         offset = check_storage(source, offset, reference)?;
     }
     if let Some(key) = named.keys().find(|key| !seen.contains(*key)) {
-        return Err(broken!(
-            "the object names storage {}, which is not in the list of storages",
-            shown(key)
-        ));
+        return Err(broken!("the object names storage {}, which is not in the list of storages", shown(key)));
     }
     let left_bytes = source.size_bytes().saturating_sub(offset);
     if left_bytes > 0 {
-        return Err(broken_at!(
-            offset,
-            "{left_bytes} unexpected bytes follow the last storage"
-        ));
+        return Err(broken_at!(offset, "{left_bytes} unexpected bytes follow the last storage"));
     }
     Ok(())
 }
@@ -151,9 +139,7 @@ fn storage_keys(keys: &Pickle) -> Result<Vec<&str>, Fault> {
 fn check_storage(source: &dyn ReadAt, offset: u64, reference: &StorageReference<'_>) -> Result<u64, Fault> {
     let key = shown(reference.key);
     let Some(size_bytes) = reference.size_bytes("the object")? else {
-        return Err(unknown!(
-            "storage {key} is of a class whose element size is unknown"
-        ));
+        return Err(unknown!("storage {key} is of a class whose element size is unknown"));
     };
     let left_bytes = source.size_bytes().saturating_sub(offset);
     let needed_bytes = size_bytes.saturating_add(COUNT_BYTES);

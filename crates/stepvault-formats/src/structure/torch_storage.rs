@@ -49,9 +49,7 @@ pub(super) fn references<'a>(
             return None;
         };
         let parts = pickle.elements(*id)?;
-        let is_storage = parts
-            .first()
-            .is_some_and(|head| pickle.text(*head) == Some("storage"));
+        let is_storage = parts.first().is_some_and(|head| pickle.text(*head) == Some("storage"));
         is_storage.then(|| {
             reference(pickle, parts)
                 .ok_or_else(|| broken!("{pickle_name} names a storage without its type, key or size"))
@@ -146,17 +144,12 @@ mod tests {
             sizes(b"(Vstorage\nctorch\nFloatStorage\nV0\nVcpu\nI-1\ntQ."),
             [Err(too_little.to_owned())]
         );
-        let long = format!(
-            "(Vstorage\nctorch\nFloatStorage\nV{}\nVcpu\nI1\ntQ.",
-            "0".repeat(65)
-        );
+        let long = format!("(Vstorage\nctorch\nFloatStorage\nV{}\nVcpu\nI1\ntQ.", "0".repeat(65));
         assert_eq!(sizes(long.as_bytes()), [Err(too_little.to_owned())]);
         assert_eq!(
             sizes(b"(Vstorage\nctorch\nDoubleStorage\nV0\nVcpu\nI9223372036854775807\ntQ."),
-            [Err(
-                "data.pkl names storage 0 of 9223372036854775807 elements, more than any file can hold"
-                    .to_owned()
-            )]
+            [Err("data.pkl names storage 0 of 9223372036854775807 elements, more than any file can hold"
+                .to_owned())]
         );
     }
 }

@@ -96,9 +96,7 @@ impl<'a> Archive<'a> {
         if !records.contains_key(PICKLES[0].0) {
             // An archive of torch.package holds Python modules, and pickles under names of their own.
             return if records.contains_key(".data/extern_modules") {
-                Err(unknown!(
-                    "the archive was written by torch.package, whose pickles are not checked"
-                ))
+                Err(unknown!("the archive was written by torch.package, whose pickles are not checked"))
             } else {
                 Err(no_pickle())
             };
@@ -134,21 +132,11 @@ impl<'a> Archive<'a> {
         let mut offset = record.data_offset;
         while offset < end {
             let length = (end - offset).min(CHECKSUM_PIECE_BYTES);
-            checksum.update(&read_piece(
-                self.source,
-                offset,
-                length,
-                CHECKSUM_PIECE_BYTES,
-                name,
-            )?);
+            checksum.update(&read_piece(self.source, offset, length, CHECKSUM_PIECE_BYTES, name)?);
             offset += length;
         }
         if checksum.checksum() != record.crc32 {
-            return Err(broken_at!(
-                record.data_offset,
-                "{} does not match its checksum",
-                shown(name)
-            ));
+            return Err(broken_at!(record.data_offset, "{} does not match its checksum", shown(name)));
         }
         Ok(())
     }
@@ -166,10 +154,7 @@ impl<'a> Archive<'a> {
         };
         let digits = text.trim_ascii();
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(broken_at!(
-                record.data_offset,
-                "the archive's version record is not a number"
-            ));
+            return Err(broken_at!(record.data_offset, "the archive's version record is not a number"));
         }
         Ok(())
     }
@@ -217,9 +202,7 @@ impl<'a> Archive<'a> {
                 None => format!("{pickle_name} names storage {key}"),
             };
             let Some(record) = self.find(&format!("{storages}{}", reference.key)) else {
-                return Err(broken!(
-                    "{named}, and the archive has no {storages}{key}: the save was cut off"
-                ));
+                return Err(broken!("{named}, and the archive has no {storages}{key}: the save was cut off"));
             };
             if size_bytes.is_some_and(|size_bytes| size_bytes != record.size_bytes) {
                 return Err(broken_at!(

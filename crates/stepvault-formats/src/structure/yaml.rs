@@ -31,10 +31,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         Ok(_) => Ok(()),
         Err(error) => {
             let at = error.valid_up_to();
-            Err(broken_at!(
-                at as u64,
-                "the YAML file is damaged at byte {at}: it is not UTF-8 text"
-            ))
+            Err(broken_at!(at as u64, "the YAML file is damaged at byte {at}: it is not UTF-8 text"))
         }
     }
 }
@@ -51,10 +48,7 @@ mod tests {
             Soundness::Broken { why, .. } | Soundness::Unknown { why } => Some(why),
         };
         assert_eq!(why("lr: 1.0e-3 # größe\n".as_bytes()), None);
-        assert_eq!(
-            why(b"\n").as_deref(),
-            Some("the YAML file is empty: the write was cut off")
-        );
+        assert_eq!(why(b"\n").as_deref(), Some("the YAML file is empty: the write was cut off"));
         assert_eq!(
             why(b"lr: 1\n\0\0\0").as_deref(),
             Some("the YAML file has a zero byte at 6: its contents were lost, as after a power failure")

@@ -62,10 +62,7 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
     }
     if offset < size_bytes {
         let more = size_bytes - offset;
-        return Err(broken_at!(
-            offset,
-            "{more} bytes follow the end of the compressed data"
-        ));
+        return Err(broken_at!(offset, "{more} bytes follow the end of the compressed data"));
     }
     match header.content_bytes {
         Some(bytes) if bytes < content.0 || bytes > content.1 => Err(broken!(
@@ -85,17 +82,11 @@ struct Header {
 impl Header {
     fn read(source: &dyn ReadAt) -> Result<Self, Fault> {
         if piece::<4>(source, 0)? != MAGIC {
-            return Err(broken_at!(
-                0,
-                "the data is not zstd-compressed, although its description says so"
-            ));
+            return Err(broken_at!(0, "the data is not zstd-compressed, although its description says so"));
         }
         let [descriptor] = piece::<1>(source, 4)?;
         if descriptor & 0x08 != 0 {
-            return Err(broken_at!(
-                4,
-                "the compressed data is damaged: its header has a reserved bit set"
-            ));
+            return Err(broken_at!(4, "the compressed data is damaged: its header has a reserved bit set"));
         }
         let single_segment = descriptor & 0x20 != 0;
         let window_bytes = u64::from(!single_segment);
@@ -118,11 +109,7 @@ impl Header {
         };
         let length_bytes = start + size_field_bytes as u64;
         debug_assert!(length_bytes <= MAX_HEADER_BYTES);
-        Ok(Self {
-            length_bytes,
-            has_checksum: descriptor & 0x04 != 0,
-            content_bytes,
-        })
+        Ok(Self { length_bytes, has_checksum: descriptor & 0x04 != 0, content_bytes })
     }
 }
 
@@ -171,10 +158,7 @@ mod tests {
         }
         let mut longer = frame();
         longer.push(0);
-        assert_eq!(
-            check(&longer).unwrap_err().to_string(),
-            "1 bytes follow the end of the compressed data"
-        );
+        assert_eq!(check(&longer).unwrap_err().to_string(), "1 bytes follow the end of the compressed data");
         let cut = check(&frame()[..10].to_vec()).unwrap_err().to_string();
         assert_eq!(
             cut,
@@ -198,14 +182,8 @@ mod tests {
                 )
             );
         }
-        assert_eq!(
-            why(4, 0x2c),
-            "the compressed data is damaged: its header has a reserved bit set"
-        );
-        assert_eq!(
-            why(6, 3 << 3 | 3 << 1),
-            "the compressed data is damaged: a block is of an unknown kind"
-        );
+        assert_eq!(why(4, 0x2c), "the compressed data is damaged: its header has a reserved bit set");
+        assert_eq!(why(6, 3 << 3 | 3 << 1), "the compressed data is damaged: a block is of an unknown kind");
     }
 
     #[test]

@@ -84,10 +84,7 @@ impl Checkpoint {
             (path.clone(), Entry { kind, mtime })
         });
         let files = self.files.iter().map(|(path, bytes)| {
-            let kind = EntryKind::File {
-                size_bytes: bytes.len() as u64,
-                allocated_bytes: None,
-            };
+            let kind = EntryKind::File { size_bytes: bytes.len() as u64, allocated_bytes: None };
             (path.clone(), Entry { kind, mtime })
         });
         Tree::new(directories.chain(files).collect())
@@ -116,10 +113,7 @@ impl Checkpoint {
 impl OpenFile for Checkpoint {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
         let bytes = self.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Box::new(Counted {
-            bytes: Arc::clone(bytes),
-            read_bytes: Arc::clone(&self.read_bytes),
-        }))
+        Ok(Box::new(Counted { bytes: Arc::clone(bytes), read_bytes: Arc::clone(&self.read_bytes) }))
     }
 }
 

@@ -42,8 +42,7 @@ impl Writer {
     }
 
     fn alignment(self, alignment: u32) -> Self {
-        self.key("general.alignment", UINT32)
-            .put("alignment", &alignment.to_le_bytes())
+        self.key("general.alignment", UINT32).put("alignment", &alignment.to_le_bytes())
     }
 
     fn tensor(self, name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Self {
@@ -55,9 +54,7 @@ impl Writer {
         for dimension in dimensions {
             writer = writer.put("dimension", &dimension.to_le_bytes());
         }
-        writer
-            .put("kind of a tensor", &kind.to_le_bytes())
-            .put("offset of a tensor", &offset.to_le_bytes())
+        writer.put("kind of a tensor", &kind.to_le_bytes()).put("offset of a tensor", &offset.to_le_bytes())
     }
 
     fn data(mut self, alignment: usize, data_bytes: usize) -> Self {
@@ -110,22 +107,9 @@ fn what_gguf_writes_is_sound() {
         assert_eq!(judge(&sample(name), check), Sound, "{name}");
     }
     assert_eq!(typical().judge(), Sound);
-    assert_eq!(
-        Writer::new(2, 0, 0).judge(),
-        Sound,
-        "a vocabulary alone has no tensors"
-    );
-    assert_eq!(
-        Writer::new(3, 1, 0).tensor("a", &[], 0, 0).data(32, 4).judge(),
-        Sound
-    );
-    assert_eq!(
-        Writer::new(3, 1, 0)
-            .tensor("a", &[0, 7], 0, 0)
-            .data(32, 0)
-            .judge(),
-        Sound
-    );
+    assert_eq!(Writer::new(2, 0, 0).judge(), Sound, "a vocabulary alone has no tensors");
+    assert_eq!(Writer::new(3, 1, 0).tensor("a", &[], 0, 0).data(32, 4).judge(), Sound);
+    assert_eq!(Writer::new(3, 1, 0).tensor("a", &[0, 7], 0, 0).data(32, 0).judge(), Sound);
 }
 
 #[test]
@@ -135,9 +119,7 @@ fn says_what_is_wrong() {
         "the tensors take 168 bytes, and the file ends 41 bytes too early: the save was cut off"
     );
     let one = |kind, dimensions: &[u64], offset| {
-        Writer::new(3, 1, 0)
-            .tensor("w", dimensions, kind, offset)
-            .data(32, 64)
+        Writer::new(3, 1, 0).tensor("w", dimensions, kind, offset).data(32, 64)
     };
     assert_eq!(
         one(8, &[33], 0).why_broken(),
@@ -152,10 +134,7 @@ fn says_what_is_wrong() {
         "tensor w begins at byte 32 of the data instead of 0, which follows the previous one aligned to 32: the \
          header is damaged"
     );
-    assert_eq!(
-        one(99, &[16], 0).why_unknown(),
-        "tensor w is of kind 99, which gguf 0.19.0 does not know"
-    );
+    assert_eq!(one(99, &[16], 0).why_unknown(), "tensor w is of kind 99, which gguf 0.19.0 does not know");
     assert_eq!(
         one(0, &[4], 0).why_unknown(),
         "the file continues for 32 bytes after the last tensor, which readers accept"
@@ -174,10 +153,7 @@ fn says_what_is_wrong() {
         "general.alignment is 33, which is not a power of two: the header is damaged"
     );
     assert_eq!(
-        Writer::new(3, 0, 1)
-            .key("general.alignment", 10)
-            .data(1, 8)
-            .why_broken(),
+        Writer::new(3, 0, 1).key("general.alignment", 10).data(1, 8).why_broken(),
         "general.alignment is not a 32-bit number: the header is damaged"
     );
     assert_eq!(
@@ -189,17 +165,10 @@ fn says_what_is_wrong() {
         "key k is 7, neither true nor false"
     );
     assert_eq!(
-        Writer::new(3, 2, 0)
-            .tensor("w", &[8], 0, 0)
-            .tensor("w", &[8], 0, 32)
-            .data(32, 64)
-            .why_broken(),
+        Writer::new(3, 2, 0).tensor("w", &[8], 0, 0).tensor("w", &[8], 0, 32).data(32, 64).why_broken(),
         "the header names tensor w twice"
     );
-    assert_eq!(
-        Writer::new(1, 0, 0).why_unknown(),
-        "the GGUF version is 1; only 2 and 3 are known"
-    );
+    assert_eq!(Writer::new(1, 0, 0).why_unknown(), "the GGUF version is 1; only 2 and 3 are known");
     assert_eq!(
         Writer::new(0, 0, 0).why_broken(),
         "the GGUF version is 0, which does not exist: the file was reserved and never written"
@@ -216,10 +185,7 @@ fn says_what_is_wrong() {
     for _ in 0..1000 {
         nested = nested.put("", &ARRAY.to_le_bytes()).put("", &1_u64.to_le_bytes());
     }
-    assert_eq!(
-        nested.data(1, 64).why_unknown(),
-        "key k has lists that are nested too deep"
-    );
+    assert_eq!(nested.data(1, 64).why_unknown(), "key k has lists that are nested too deep");
 }
 
 impl Writer {

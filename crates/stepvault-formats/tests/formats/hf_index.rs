@@ -36,11 +36,7 @@ fn every_real_index_is_sound() {
         let files = Files::of(&Fixture::unpack(name));
         let tree = files.tree();
         for (index, _) in tree.files().filter(|(path, _)| is_index(path)) {
-            assert_eq!(
-                judged(check(&tree, index, &files)).unwrap(),
-                Sound,
-                "{name}/{index}"
-            );
+            assert_eq!(judged(check(&tree, index, &files)).unwrap(), Sound, "{name}/{index}");
             seen += 1;
         }
     }
@@ -54,10 +50,7 @@ fn every_missing_or_damaged_shard_is_noticed() {
         let mut without = whole.clone();
         without.0.remove(path);
         let why = why_broken(judge(&without));
-        assert!(
-            why.starts_with(&format!("{path} is missing, and the index places ")),
-            "{why}"
-        );
+        assert!(why.starts_with(&format!("{path} is missing, and the index places ")), "{why}");
         let mut cut = whole.clone();
         cut.0.get_mut(path).unwrap().pop();
         let why = why_broken(judge(&cut));
@@ -66,9 +59,7 @@ fn every_missing_or_damaged_shard_is_noticed() {
     }
     let mut swapped = whole.clone();
     let first = swapped.0["model-00001-of-00003.safetensors"].clone();
-    swapped
-        .0
-        .insert("model-00002-of-00003.safetensors".to_owned(), first);
+    swapped.0.insert("model-00002-of-00003.safetensors".to_owned(), first);
     assert!(
         why_broken(judge(&swapped))
             .ends_with("which does not have it: index and file are from different saves")
@@ -78,49 +69,29 @@ fn every_missing_or_damaged_shard_is_noticed() {
 #[test]
 fn says_what_is_wrong_with_an_index() {
     assert_eq!(
-        why_broken(judge(&indexed(
-            r#"{"a": "m-00001-of-00003.bin", "b": "m-00003-of-00003.bin"}"#
-        ))),
+        why_broken(judge(&indexed(r#"{"a": "m-00001-of-00003.bin", "b": "m-00003-of-00003.bin"}"#))),
         "m-00002-of-00003.bin is missing from the index, which names others of the 3"
     );
     assert_eq!(
-        why_broken(judge(&indexed(
-            r#"{"a": "m-00001-of-00002.bin", "b": "m-00002-of-00003.bin"}"#
-        ))),
+        why_broken(judge(&indexed(r#"{"a": "m-00001-of-00002.bin", "b": "m-00002-of-00003.bin"}"#))),
         "the directory has sets of 2 and of 3 files: two saves are mixed"
     );
     assert_eq!(
         why_broken(judge(&indexed(r#"{"a": "m.bin", "b": "m.bin"}"#))),
         "m.bin is missing, and the index places 2 tensors in it"
     );
-    for outside in [
-        "/etc/passwd",
-        "../model.bin",
-        "a/../../b.bin",
-        "",
-        "a//b",
-        "C:\\\\m.bin",
-        "a\\\\..\\\\b",
-        "./m",
-    ] {
+    for outside in
+        ["/etc/passwd", "../model.bin", "a/../../b.bin", "", "a//b", "C:\\\\m.bin", "a\\\\..\\\\b", "./m"]
+    {
         let why = why_broken(judge(&indexed(&format!("{{\"a\": \"{outside}\"}}"))));
-        assert!(
-            why.ends_with("which is not a file name in its directory"),
-            "{outside}: {why}"
-        );
+        assert!(why.ends_with("which is not a file name in its directory"), "{outside}: {why}");
     }
-    assert_eq!(
-        why_broken(judge(&indexed("{}"))),
-        "the index has no weight_map that names a tensor"
-    );
+    assert_eq!(why_broken(judge(&indexed("{}"))), "the index has no weight_map that names a tensor");
     assert!(why_broken(judge(&indexed("[]"))).contains("expected an object that places tensors in files"));
     assert!(why_broken(judge(&indexed(r#"{"a": 1}"#))).contains("expected a string"));
     let mut empty = indexed("{}");
     empty.0.insert(INDEX.to_owned(), Vec::new());
-    assert_eq!(
-        why_broken(judge(&empty)),
-        "the JSON file is empty: the write was cut off"
-    );
+    assert_eq!(why_broken(judge(&empty)), "the JSON file is empty: the write was cut off");
     // Of torch files only their existence is checked.
     let mut torch = indexed(r#"{"a": "pytorch_model.bin"}"#);
     torch.0.insert("pytorch_model.bin".to_owned(), b"PK".to_vec());
@@ -155,12 +126,7 @@ fn shards_of_ranks_are_counted_by_their_elements() {
     let whole = Files::of(&Fixture::unpack("dcp-hf-storage")).below("step-10");
     assert!(holds_shards(&whole.tree(), "sharded") && !holds_shards(&whole.tree(), ""));
     assert_eq!(judge_sharded(&whole, "sharded"), Sound);
-    let shards: Vec<_> = whole
-        .0
-        .keys()
-        .filter(|path| path.starts_with("sharded/"))
-        .cloned()
-        .collect();
+    let shards: Vec<_> = whole.0.keys().filter(|path| path.starts_with("sharded/")).cloned().collect();
     assert_eq!(shards.len(), 4);
     for path in &shards {
         let mut without = whole.clone();
@@ -172,9 +138,7 @@ fn shards_of_ranks_are_counted_by_their_elements() {
         assert!(why_broken(judge_sharded(&cut, "sharded")).starts_with(path));
     }
     let mut without = whole.clone();
-    without
-        .0
-        .remove("sharded/shard-00002-model-00001-of-00002.safetensors");
+    without.0.remove("sharded/shard-00002-model-00001-of-00002.safetensors");
     assert_eq!(
         why_broken(judge_sharded(&without, "sharded")),
         "the shards hold 16 of the 32 elements of tensor 0_bias: the file of a rank is missing"
@@ -197,9 +161,7 @@ fn shards_without_the_final_files_show_less() {
     );
     assert_eq!(
         without("shard-00001"),
-        Unknown {
-            why: "shard-00001 is missing: that rank had nothing to write, or was cut off".to_owned()
-        }
+        Unknown { why: "shard-00001 is missing: that rank had nothing to write, or was cut off".to_owned() }
     );
     // No file shows that there was a second rank.
     assert_eq!(without("shard-00002"), Sound);

@@ -56,14 +56,8 @@ fn says_what_is_wrong() {
     // Several values are JSON Lines.
     assert_eq!(judge(b"{\"step\": 1}\n{\"step\": 2}\n", check), Sound);
     assert_broken(&judge(b"{\"step\": 1}\n{\"step\"", check), "cut off");
-    assert_eq!(
-        why_broken(judge(b" \n", check)),
-        "the JSON file holds nothing but white space"
-    );
-    assert_eq!(
-        why_broken(judge(b"", check)),
-        "the JSON file is empty: the write was cut off"
-    );
+    assert_eq!(why_broken(judge(b" \n", check)), "the JSON file holds nothing but white space");
+    assert_eq!(why_broken(judge(b"", check)), "the JSON file is empty: the write was cut off");
     assert_eq!(
         why_broken(judge(&[0; 512], check)),
         "the JSON file begins with a zero byte: its contents were lost, as after a power failure"
@@ -74,9 +68,7 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         judged(check(&Large)).unwrap(),
-        Unknown {
-            why: "the JSON file is 268435457 bytes long, more than the limit of 268435456".to_owned()
-        }
+        Unknown { why: "the JSON file is 268435457 bytes long, more than the limit of 268435456".to_owned() }
     );
 }
 

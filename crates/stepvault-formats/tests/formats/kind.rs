@@ -49,15 +49,9 @@ fn real_files_are_what_their_frameworks_say() {
             let kind = kind(&path, &bytes);
             // These steps are complete: none of their files is broken.
             let said = judge(&path, &bytes);
-            assert!(
-                !matches!(said, Soundness::Broken { .. }),
-                "{name}/{path}: {said:?}"
-            );
+            assert!(!matches!(said, Soundness::Broken { .. }), "{name}/{path}: {said:?}");
             let file = path.rsplit('/').next().unwrap();
-            let file: String = file
-                .chars()
-                .filter(|character| !character.is_ascii_digit())
-                .collect();
+            let file: String = file.chars().filter(|character| !character.is_ascii_digit()).collect();
             let of_name = kinds.entry(file).or_default();
             if !of_name.contains(&kind) {
                 of_name.push(kind);
@@ -95,11 +89,9 @@ fn real_files_are_what_their_frameworks_say() {
 
 #[test]
 fn samples_are_checked_by_their_kind() {
-    for (name, kind_expected) in [
-        ("v1.npy", FileKind::Npy),
-        ("stored.npz", FileKind::Npz),
-        ("little-endian.gguf", FileKind::Gguf),
-    ] {
+    for (name, kind_expected) in
+        [("v1.npy", FileKind::Npy), ("stored.npz", FileKind::Npz), ("little-endian.gguf", FileKind::Gguf)]
+    {
         let bytes = sample(name);
         assert_eq!(kind(name, &bytes), kind_expected);
         assert_eq!(judge(name, &bytes), Sound);
@@ -144,10 +136,7 @@ fn what_was_never_written_is_broken_by_its_name() {
     }
     for path in ["STABLE", "notes.txt", "__0_0.distcp", "tokens.bin"] {
         assert_eq!(judge(path, b""), Sound, "{path}");
-        assert!(
-            matches!(judge(path, &[0; 100]), Soundness::Unknown { .. }),
-            "{path}"
-        );
+        assert!(matches!(judge(path, &[0; 100]), Soundness::Unknown { .. }), "{path}");
     }
 }
 

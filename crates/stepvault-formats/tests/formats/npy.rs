@@ -33,13 +33,7 @@ fn why_unknown(bytes: &[u8]) -> String {
 
 #[test]
 fn what_numpy_writes_is_sound() {
-    for name in [
-        "v1.npy",
-        "v2.npy",
-        "v3-structured.npy",
-        "fortran.npy",
-        "two-arrays.npy",
-    ] {
+    for name in ["v1.npy", "v2.npy", "v3-structured.npy", "fortran.npy", "two-arrays.npy"] {
         assert_eq!(judge(&sample(name), check), Sound, "{name}");
     }
     assert_eq!(
@@ -69,27 +63,18 @@ fn says_what_is_wrong() {
         why_broken(&floats("(4294967296, 4294967296)", 8)),
         "the header describes an array larger than any file"
     );
-    assert_eq!(
-        why_broken(&floats("[2, 3]", 24)),
-        "the header has a shape that is not a tuple of numbers"
-    );
+    assert_eq!(why_broken(&floats("[2, 3]", 24)), "the header has a shape that is not a tuple of numbers");
     assert_eq!(
         why_broken(&floats("(-1,)", 4)),
         "the header is damaged at byte 61: this value cannot describe an array"
     );
-    assert_eq!(
-        why_broken(&array("{'descr': '<f4', 'shape': (1,)}", 4)),
-        "the header lacks fortran_order"
-    );
+    assert_eq!(why_broken(&array("{'descr': '<f4', 'shape': (1,)}", 4)), "the header lacks fortran_order");
     assert_eq!(
         why_broken(&array("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", 4)),
         "fortran_order in the header is neither True nor False"
     );
     assert_eq!(
-        why_broken(&array(
-            "{'descr': '<f4', 'fortran_order': True, 'shape': (1,), 'x': 1}",
-            4
-        )),
+        why_broken(&array("{'descr': '<f4', 'fortran_order': True, 'shape': (1,), 'x': 1}", 4)),
         "the header has keys other than descr, fortran_order and shape"
     );
     assert_eq!(why_broken(&array("(1, 2)", 4)), "the header is not a dictionary");
@@ -112,10 +97,7 @@ fn says_what_is_wrong() {
     let mut long = b"\x93NUMPY\x02\x00".to_vec();
     long.extend(1_000_000_u32.to_le_bytes());
     long.resize(2_000_000, b' ');
-    assert_eq!(
-        why_unknown(&long),
-        "the header is 1000000 bytes long, more than the limit of 262144"
-    );
+    assert_eq!(why_unknown(&long), "the header is 1000000 bytes long, more than the limit of 262144");
     assert_eq!(
         why_unknown(&floats("(0,)", 0).repeat(10_001)),
         "the file holds more than 10000 arrays, the limit"
@@ -144,10 +126,7 @@ fn every_cut_is_noticed() {
 fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
     let bytes = floats("(2, 3)", 24);
     let at = |text: &str| {
-        let start = bytes
-            .windows(text.len())
-            .position(|window| window == text.as_bytes())
-            .unwrap();
+        let start = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
         start..start + text.len()
     };
     let fields = [

@@ -18,10 +18,7 @@ fn why_broken(bytes: &[u8]) -> String {
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut replaced = bytes.to_vec();
     let mut start = 0;
-    while let Some(at) = replaced[start..]
-        .windows(from.len())
-        .position(|window| window == from)
-    {
+    while let Some(at) = replaced[start..].windows(from.len()).position(|window| window == from) {
         replaced.splice(start + at..start + at + from.len(), to.iter().copied());
         start += at + to.len();
     }
@@ -57,24 +54,16 @@ fn says_what_is_wrong() {
          beginning is lost"
     );
     let renamed = flipped(&bytes, 30, 1);
-    assert_eq!(
-        why_broken(&renamed),
-        "the header of w.npy is damaged: it differs from the archive's list"
-    );
+    assert_eq!(why_broken(&renamed), "the header of w.npy is damaged: it differs from the archive's list");
     let mut fewer = bytes.clone();
     for count in [8, 10] {
         fewer[END_RECORD + count] = 2;
     }
-    assert_eq!(
-        why_broken(&fewer),
-        "the archive's list holds 3 records, but its end record states 2"
-    );
+    assert_eq!(why_broken(&fewer), "the archive's list holds 3 records, but its end record states 2");
     let not_array = replaced(&bytes, b"step.npy", b"step.txt");
     assert_eq!(
         judge(&not_array, check),
-        Unknown {
-            why: "member step.txt is not an array and is not checked".to_owned()
-        }
+        Unknown { why: "member step.txt is not an array and is not checked".to_owned() }
     );
 }
 
@@ -127,12 +116,7 @@ fn every_flipped_bit_of_the_headers_is_noticed_or_known_not_to_be() {
         ("name", 46..51),
     ]
     .map(|(field, range)| (field, DIRECTORY + range.start..DIRECTORY + range.end));
-    let free = [
-        ("versions", 32, 0),
-        ("time", 32, 0),
-        ("disk", 16, 0),
-        ("attributes", 48, 0),
-    ];
+    let free = [("versions", 32, 0), ("time", 32, 0), ("disk", 16, 0), ("attributes", 48, 0)];
     assert_eq!(unnoticed(&bytes, &directory, check), free);
     let end = [
         ("signature", 0..4),

@@ -9,18 +9,11 @@ const STEP: &str = "10/default";
 
 #[test]
 fn databases_that_orbax_wrote_are_sound() {
-    for (fixture, steps) in [
-        ("orbax-ocdbt", &["10", "20", "30"][..]),
-        ("orbax-killed", &["10", "20"]),
-    ] {
+    for (fixture, steps) in [("orbax-ocdbt", &["10", "20", "30"][..]), ("orbax-killed", &["10", "20"])] {
         let checkpoint = Checkpoint::fixture(fixture);
         for step in steps {
             let directory = format!("{step}/default");
-            assert_eq!(
-                why(checkpoint.judge(ocdbt::check, &directory)),
-                "sound",
-                "{fixture} {directory}"
-            );
+            assert_eq!(why(checkpoint.judge(ocdbt::check, &directory)), "sound", "{fixture} {directory}");
             let arrays = ocdbt::read(&checkpoint.tree(), &directory, &checkpoint).unwrap();
             assert_eq!(arrays.iter().count(), 11);
             arrays.check_chunks().unwrap();
@@ -91,11 +84,7 @@ fn every_cut_into_what_is_needed_shows() {
     let expected = [
         ("d/2f934396e542e8629275b1b8a01d8397", 2249, 2249),
         ("ocdbt.process_0/d/238f02c17c99cc1020c396a964e17424", 0, 316),
-        (
-            "ocdbt.process_0/d/3294dccd3beed9fbe943325581f7e337",
-            11_493,
-            13_726,
-        ),
+        ("ocdbt.process_0/d/3294dccd3beed9fbe943325581f7e337", 11_493, 13_726),
         ("ocdbt.process_0/d/5265f906b625032c46759aa74919ba0e", 0, 179),
         ("ocdbt.process_0/d/7ecc1184336b2a5bcf311c7c018e5371", 0, 339),
     ]
@@ -111,10 +100,7 @@ fn no_flipped_bit_of_the_index_passes() {
     for bit in scattered(2000, whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(
-            is_broken(&checkpoint.with(&path, &bytes).judge(ocdbt::check, STEP)),
-            "bit {bit}"
-        );
+        assert!(is_broken(&checkpoint.with(&path, &bytes).judge(ocdbt::check, STEP)), "bit {bit}");
     }
 }
 
@@ -127,10 +113,7 @@ fn flipped_bits_of_values_pass() {
     for bit in scattered(200, whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(
-            why(checkpoint.with(&path, &bytes).judge(ocdbt::check, STEP)),
-            "sound"
-        );
+        assert_eq!(why(checkpoint.with(&path, &bytes).judge(ocdbt::check, STEP)), "sound");
     }
 }
 

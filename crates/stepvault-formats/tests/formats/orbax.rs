@@ -13,11 +13,7 @@ fn complete_steps_are_sound() {
     ] {
         let checkpoint = Checkpoint::fixture(fixture);
         for step in steps {
-            assert_eq!(
-                why(checkpoint.judge(orbax::check, step)),
-                "sound",
-                "{fixture} {step}"
-            );
+            assert_eq!(why(checkpoint.judge(orbax::check, step)), "sound", "{fixture} {step}");
         }
     }
 }
@@ -72,10 +68,7 @@ fn every_cut_into_the_structure_shows() {
         let whole = checkpoint.files[&path].to_vec();
         for length in (0..whole.len()).step_by(7) {
             let damaged = checkpoint.with(&path, &whole[..length]);
-            assert!(
-                is_broken(&damaged.judge(orbax::check, "10")),
-                "{name} cut to {length}"
-            );
+            assert!(is_broken(&damaged.judge(orbax::check, "10")), "{name} cut to {length}");
         }
     }
 }
@@ -88,9 +81,7 @@ fn a_leaf_without_its_array_is_named() {
     let renamed = text.replacen(r#"{"key": "step", "#, r#"{"key": "stop", "#, 1);
     assert_ne!(renamed, text);
     assert_eq!(
-        why(checkpoint
-            .with(path, renamed.as_bytes())
-            .judge(orbax::check, "10")),
+        why(checkpoint.with(path, renamed.as_bytes()).judge(orbax::check, "10")),
         "10/default/_METADATA names stop, but the database in the same directory does not have it: part of the save \
          is missing"
     );

@@ -62,16 +62,10 @@ fn every_real_file_is_sound() {
 #[test]
 fn names_tensors_with_their_elements() {
     let bytes = Fixture::unpack("safetensors-llama").read("plain.safetensors");
-    let found: Vec<_> = tensors(&bytes)
-        .unwrap()
-        .into_iter()
-        .map(|tensor| (tensor.name, tensor.elements))
-        .collect();
+    let found: Vec<_> =
+        tensors(&bytes).unwrap().into_iter().map(|tensor| (tensor.name, tensor.elements)).collect();
     let expected = [("a", 15), ("b", 7), ("bf", 4), ("empty", 0)];
-    assert_eq!(
-        found,
-        expected.map(|(name, elements)| (name.to_owned(), elements))
-    );
+    assert_eq!(found, expected.map(|(name, elements)| (name.to_owned(), elements)));
 }
 
 #[test]
@@ -138,10 +132,7 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         broken(&file(one, 8)[..40]),
-        (
-            Some(0),
-            "the header takes 54 bytes, and the file ends after 40: the save was cut off".to_owned()
-        )
+        (Some(0), "the header takes 54 bytes, and the file ends after 40: the save was cut off".to_owned())
     );
     assert_eq!(
         why_broken(b"1234567"),
@@ -149,10 +140,7 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         broken(&[0; 4096]),
-        (
-            Some(0),
-            "the header has a length of 0 bytes: the file was reserved and never written".to_owned()
-        )
+        (Some(0), "the header has a length of 0 bytes: the file was reserved and never written".to_owned())
     );
     assert_eq!(
         why_broken(b"PK\x03\x04........"),
@@ -189,23 +177,15 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         broken(&file(&one.replace("[2]", "[-2]"), 8)),
-        (
-            Some(40),
-            "the header is damaged at byte 40: invalid value: integer `-2`, expected u64".to_owned()
-        )
+        (Some(40), "the header is damaged at byte 40: invalid value: integer `-2`, expected u64".to_owned())
     );
     assert_eq!(
         judge(&file(&one.replace("F32", "F9_X"), 8), check),
-        Unknown {
-            why: "tensor w is of dtype F9_X, which safetensors 0.8 does not know".to_owned()
-        }
+        Unknown { why: "tensor w is of dtype F9_X, which safetensors 0.8 does not know".to_owned() }
     );
     let metadata = one.replace("{\"w\"", r#"{"__metadata__":{"format":"pt"},"w""#);
     assert_eq!(judge(&file(&metadata, 8), check), Sound);
-    assert_broken(
-        &judge(&file(&metadata.replace("\"pt\"", "1"), 8), check),
-        "metadata is text",
-    );
+    assert_broken(&judge(&file(&metadata.replace("\"pt\"", "1"), 8), check), "metadata is text");
 }
 
 #[test]
@@ -229,11 +209,7 @@ fn too_many_tensors_are_not_kept() {
 #[test]
 fn every_cut_is_noticed() {
     let fixture = Fixture::unpack("safetensors-llama");
-    for path in [
-        "plain.safetensors",
-        "with_metadata.safetensors",
-        "step_10/model.safetensors",
-    ] {
+    for path in ["plain.safetensors", "with_metadata.safetensors", "step_10/model.safetensors"] {
         let bytes = fixture.read(path);
         let data_start = header_end(&bytes);
         // The end of each tensor is a boundary too, and every length of the small files is tried.

@@ -40,13 +40,7 @@ impl Row {
 fn rows(fixture: &Value, profiles: &ProfileSet) -> Vec<Row> {
     let unpacked = Fixture::unpack(fixture["name"].as_str().unwrap());
     let detection = detect(&unpacked.tree, &unpacked, profiles).unwrap();
-    let found = find_steps(
-        detection.profile,
-        &unpacked.tree,
-        &unpacked,
-        NOW,
-        &FindOptions::default(),
-    );
+    let found = find_steps(detection.profile, &unpacked.tree, &unpacked, NOW, &FindOptions::default());
     let row = |step: &stepvault_formats::find::FoundStep| {
         let check = check_step(step, &unpacked.tree, &unpacked);
         let broken = check.broken().map(|(path, why)| format!("{path}: {why}"));
@@ -93,9 +87,7 @@ fn each_is_valid_exactly_when_its_framework_could_go_on_from_it() {
             rows.any(|row| row.path != path && row.members.iter().any(|member| member == path))
         };
         let known = steps.iter().filter(|step| !step["step"].is_null());
-        let known: Vec<&Value> = known
-            .filter(|step| !is_beside(step["path"].as_str().unwrap()))
-            .collect();
+        let known: Vec<&Value> = known.filter(|step| !is_beside(step["path"].as_str().unwrap())).collect();
         assert_eq!(rows.len(), known.len(), "{name}");
         for step in known {
             let path = step["path"].as_str().unwrap();
@@ -113,11 +105,7 @@ fn each_is_valid_exactly_when_its_framework_could_go_on_from_it() {
         }
         let newest = rows.iter().filter(|row| row.is_valid());
         let newest = newest.max_by_key(|row| (row.step, std::cmp::Reverse(row.path.clone())));
-        assert_eq!(
-            newest.map(|row| row.path.as_str()),
-            fixture["newest_complete"].as_str(),
-            "{name}"
-        );
+        assert_eq!(newest.map(|row| row.path.as_str()), fixture["newest_complete"].as_str(), "{name}");
     }
     assert!(counts.0 > 50 && counts.1 > 8, "{counts:?}");
 }

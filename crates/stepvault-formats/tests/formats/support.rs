@@ -35,16 +35,10 @@ impl Files {
 
     pub(crate) fn tree(&self) -> Tree {
         let mut entries = BTreeMap::new();
-        let entry = |kind| Entry {
-            kind,
-            mtime: Timestamp::from_seconds(0),
-        };
+        let entry = |kind| Entry { kind, mtime: Timestamp::from_seconds(0) };
         for (path, bytes) in &self.0 {
             let size_bytes = bytes.len() as u64;
-            let kind = EntryKind::File {
-                size_bytes,
-                allocated_bytes: None,
-            };
+            let kind = EntryKind::File { size_bytes, allocated_bytes: None };
             entries.insert(path.clone(), entry(kind));
             for (end, _) in path.match_indices('/') {
                 entries.insert(path[..end].to_owned(), entry(EntryKind::Directory));
@@ -78,11 +72,7 @@ pub(crate) struct Counting {
 
 impl Counting {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self {
-            bytes,
-            read_bytes: AtomicU64::new(0),
-            largest_read_bytes: AtomicUsize::new(0),
-        }
+        Self { bytes, read_bytes: AtomicU64::new(0), largest_read_bytes: AtomicUsize::new(0) }
     }
 
     pub(crate) fn read_bytes(&self) -> u64 {
@@ -93,10 +83,7 @@ impl Counting {
     pub(crate) fn assert_bounded(&self) {
         let size_bytes = self.bytes.len() as u64;
         let read_bytes = self.read_bytes();
-        assert!(
-            read_bytes <= 4 * size_bytes + 4096,
-            "{read_bytes} of {size_bytes}"
-        );
+        assert!(read_bytes <= 4 * size_bytes + 4096, "{read_bytes} of {size_bytes}");
         assert!(self.largest_read_bytes.load(Ordering::Relaxed) <= 1024 * 1024);
     }
 }

@@ -15,10 +15,7 @@ fn table(data: &[u8], index: &[u8]) -> Vec<u8> {
         handles.push((start, block.len()));
         bytes.extend(block);
         bytes.push(0);
-        let masked = Crc32c::of(&bytes[start..])
-            .0
-            .rotate_right(15)
-            .wrapping_add(0xa282_ead8);
+        let masked = Crc32c::of(&bytes[start..]).0.rotate_right(15).wrapping_add(0xa282_ead8);
         bytes.extend(masked.to_le_bytes());
     }
     let mut footer = Vec::new();

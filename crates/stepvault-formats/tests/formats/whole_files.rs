@@ -6,13 +6,7 @@ use stepvault_formats::structure::kind::check_file;
 
 use crate::support::{assert_broken, sample};
 
-const SAMPLES: [&str; 5] = [
-    "version-0.h5",
-    "version-3.h5",
-    "model.weights.h5",
-    "model.keras",
-    "files.tar",
-];
+const SAMPLES: [&str; 5] = ["version-0.h5", "version-3.h5", "model.weights.h5", "model.keras", "files.tar"];
 
 fn judged(name: &str, bytes: &[u8]) -> Soundness {
     check_file(name, &bytes.to_vec()).unwrap()
@@ -43,10 +37,7 @@ fn a_file_that_was_cut_off_is_broken_wherever_the_cut_is() {
                 continue;
             }
             let soundness = judged(name, &whole[..length]);
-            assert!(
-                matches!(soundness, Soundness::Broken { .. }),
-                "{name} cut to {length}: {soundness:?}"
-            );
+            assert!(matches!(soundness, Soundness::Broken { .. }), "{name} cut to {length}: {soundness:?}");
         }
     }
 }

@@ -40,14 +40,8 @@ impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let vault = Vault::open_or_create(&directory.path().join("vault")).unwrap();
-        let place = Self {
-            vault,
-            _directory: directory,
-        };
-        write(
-            &place.step().join("seal.json"),
-            &with_digest(seals::seeds()[0].clone()),
-        );
+        let place = Self { vault, _directory: directory };
+        write(&place.step().join("seal.json"), &with_digest(seals::seeds()[0].clone()));
         assert_eq!(place.vault.steps(&run()).unwrap().steps.len(), 1);
         place
     }
@@ -114,11 +108,7 @@ fn check_records_of_journal(place: &Place, bytes: &[u8]) {
     let mut text = fs::read(&path).unwrap();
     text.extend_from_slice(torn);
     fs::write(&path, text).unwrap();
-    assert_eq!(
-        read_state(&place.vault, &run(), id(), &remote()).unwrap(),
-        whole,
-        "a torn line says nothing"
-    );
+    assert_eq!(read_state(&place.vault, &run(), id(), &remote()).unwrap(), whole, "a torn line says nothing");
     assert_goes_on(place);
     fs::remove_file(path).unwrap();
 }
@@ -129,10 +119,7 @@ fn assert_goes_on(place: &Place) {
     let (journal, opened) = Journal::open(&place.vault, &run(), id(), &remote()).unwrap();
     assert_eq!(read, opened);
     let after = fs::metadata(place.journal()).unwrap().len();
-    assert!(
-        after <= before || opened == JournalState::default(),
-        "a tail is cut off"
-    );
+    assert!(after <= before || opened == JournalState::default(), "a tail is cut off");
     let record = JournalRecord::PartDone {
         path: RelativePath::new("x").unwrap(),
         index: 3,
@@ -199,20 +186,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let record = |record: &JournalRecord| serde_json::to_string(record).unwrap();
     let path = RelativePath::new("a/model.pt").unwrap();
     let records = [
-        record(&JournalRecord::UploadStarted {
-            path: path.clone(),
-            upload: "1".to_owned(),
-        }),
+        record(&JournalRecord::UploadStarted { path: path.clone(), upload: "1".to_owned() }),
         record(&JournalRecord::PartDone {
             path: path.clone(),
             index: 0,
             tag: "etag".to_owned(),
             digest: PartDigest::of(b"part"),
         }),
-        record(&JournalRecord::FileDone {
-            path,
-            parts: vec![PartDigest::of(b"part")],
-        }),
+        record(&JournalRecord::FileDone { path, parts: vec![PartDigest::of(b"part")] }),
     ];
     let journal = PLACE.with(|place| {
         let place = place.get_or_init(Place::new);

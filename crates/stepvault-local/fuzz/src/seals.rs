@@ -64,11 +64,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         inode: 4711,
         hole_bytes: size_bytes / 2,
     };
-    let directory = |text: Option<&str>| DirectoryEntry {
-        path: text.map(path),
-        mode: 0o755,
-        mtime,
-    };
+    let directory = |text: Option<&str>| DirectoryEntry { path: text.map(path), mode: 0o755, mtime };
     let whole = SealRecord {
         digest: DigestAlgorithm::Sha256,
         format: FORMAT,
@@ -92,10 +88,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         metrics: [("loss".to_owned(), 0.5)].into(),
         files: vec![file("a/model.pt", 9 << 20), file("x", 0)],
         directories: vec![directory(None), directory(Some("a"))],
-        symlinks: vec![SymlinkEntry {
-            path: path("a/up"),
-            target: "../x".to_owned(),
-        }],
+        symlinks: vec![SymlinkEntry { path: path("a/up"), target: "../x".to_owned() }],
         members: Vec::new(),
         origin: stepvault_core::step_origin::StepOrigin::default(),
     };

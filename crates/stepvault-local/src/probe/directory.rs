@@ -23,11 +23,8 @@ pub fn directory(path: &Path) -> DirectoryFacts {
         Ok(found) => found,
         Err(error) => return failed_with(Presence::There, &error),
     };
-    let nothing_failed = |link_refused| DirectoryFacts {
-        presence: presence.clone(),
-        failed: None,
-        link_refused,
-    };
+    let nothing_failed =
+        |link_refused| DirectoryFacts { presence: presence.clone(), failed: None, link_refused };
     if presence == Presence::NotADirectory {
         return nothing_failed(None);
     }
@@ -40,10 +37,7 @@ pub fn directory(path: &Path) -> DirectoryFacts {
 fn failed_with(presence: Presence, error: &Error) -> DirectoryFacts {
     DirectoryFacts {
         presence,
-        failed: Some(FailedAct {
-            what: error.to_string(),
-            hint: error.hint_text().map(str::to_owned),
-        }),
+        failed: Some(FailedAct { what: error.to_string(), hint: error.hint_text().map(str::to_owned) }),
         link_refused: None,
     }
 }
@@ -96,10 +90,7 @@ fn try_all(directory: &Path) -> Result<Option<String>> {
         Err(error) => Some(std::io::Error::from(error).to_string()),
     };
     durable::fsync_directory(probe.path())?;
-    tried(
-        "cannot delete a file",
-        rustix::fs::unlinkat(CWD, &second, AtFlags::empty()),
-    )?;
+    tried("cannot delete a file", rustix::fs::unlinkat(CWD, &second, AtFlags::empty()))?;
     probe.remove()?;
     durable::fsync_directory(directory)?;
     Ok(refused)
@@ -129,10 +120,7 @@ mod tests {
         assert!(is_empty(place.path()));
         let missing = directory(&place.path().join("a/b"));
         let above = place.path().display().to_string();
-        assert_eq!(
-            (missing.presence, missing.failed),
-            (Presence::Missing(above), None)
-        );
+        assert_eq!((missing.presence, missing.failed), (Presence::Missing(above), None));
         assert!(is_empty(place.path()));
     }
 

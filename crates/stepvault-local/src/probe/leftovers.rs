@@ -74,10 +74,7 @@ fn each_in(directory: &Path, kind: LeftoverKind, now: Timestamp) -> Vec<Leftover
 fn saves_in(base: &Path, now: Timestamp) -> Vec<Leftover> {
     let holds_files = |save: &PathBuf| list(save).iter().any(|path| path.is_dir());
     let saves = list(base).into_iter().flat_map(|area| list(&area));
-    saves
-        .filter(holds_files)
-        .filter_map(|save| measured(LeftoverKind::Staging, &save, now))
-        .collect()
+    saves.filter(holds_files).filter_map(|save| measured(LeftoverKind::Staging, &save, now)).collect()
 }
 
 /// Returns temporary files of records and the leftovers of killed checks.
@@ -94,8 +91,7 @@ fn own_kind(name: &str) -> Option<LeftoverKind> {
     if name.starts_with(PROBE_PREFIX) {
         return Some(LeftoverKind::Check);
     }
-    name.starts_with(TEMPORARY_PREFIX)
-        .then_some(LeftoverKind::Temporary)
+    name.starts_with(TEMPORARY_PREFIX).then_some(LeftoverKind::Temporary)
 }
 
 fn temporary_names(root: &Path, now: Timestamp) -> Vec<Leftover> {

@@ -43,11 +43,7 @@ pub fn links(source: &Path, target: &Path, example: Option<&Path>) -> Result<Lin
     drop((clone, file));
     into.remove()?;
     from.remove()?;
-    Ok(LinkFacts {
-        hard_link,
-        reflink,
-        foreign_owner: example.and_then(foreign_owner),
-    })
+    Ok(LinkFacts { hard_link, reflink, foreign_owner: example.and_then(foreign_owner) })
 }
 
 fn ability(tried: rustix::io::Result<()>) -> LinkAbility {

@@ -9,9 +9,7 @@ use crate::cgroup::{Group, own_groups};
 pub fn memory() -> Option<MemoryFacts> {
     let groups = own_groups();
     let limits = groups.iter().filter_map(limit);
-    limits
-        .chain(machine())
-        .min_by_key(|facts| facts.limit_bytes.saturating_sub(facts.used_bytes))
+    limits.chain(machine()).min_by_key(|facts| facts.limit_bytes.saturating_sub(facts.used_bytes))
 }
 
 fn machine() -> Option<MemoryFacts> {
@@ -26,9 +24,7 @@ fn machine() -> Option<MemoryFacts> {
 fn limit(group: &Group) -> Option<MemoryFacts> {
     let limit_bytes = group.limit_bytes()?;
     let reclaimable = group.line("memory.stat", group.names.reclaimable);
-    let used_bytes = group
-        .number(group.names.used)?
-        .saturating_sub(reclaimable.unwrap_or_default());
+    let used_bytes = group.number(group.names.used)?.saturating_sub(reclaimable.unwrap_or_default());
     Some(MemoryFacts {
         source: format!("the control group {}", group.directory.display()),
         limit_bytes,
@@ -54,10 +50,7 @@ mod tests {
         write("pod/memory.current", "400\n");
         write("pod/memory.stat", "anon 100\ninactive_file 250\n");
         let limits = |names| -> Vec<MemoryFacts> {
-            upward(&inner, place.path(), names)
-                .iter()
-                .filter_map(limit)
-                .collect()
+            upward(&inner, place.path(), names).iter().filter_map(limit).collect()
         };
         let found = limits(&SECOND);
         assert_eq!(found.len(), 1);

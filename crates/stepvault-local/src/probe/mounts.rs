@@ -38,9 +38,7 @@ impl Mounts {
 
     /// Returns the mount that `path` is on, or will be. Accesses the path, which blocks where the mount is dead.
     pub fn of(&self, path: &Path) -> Option<&MountFacts> {
-        self.numbered(path)
-            .map(|mount| &mount.facts)
-            .or_else(|| self.by_name(path))
+        self.numbered(path).map(|mount| &mount.facts).or_else(|| self.by_name(path))
     }
 
     /// Returns whether the filesystem of `path` is writable and its mount is read-only, as the sandbox of a service or of
@@ -72,9 +70,7 @@ fn mount(info: MountInfo) -> Mount {
     Mount {
         number: u64::try_from(info.mnt_id).unwrap_or_default(),
         hides_writable: info.mount_options.contains_key("ro")
-            && !READ_ONLY
-                .iter()
-                .any(|name| info.super_options.contains_key(*name)),
+            && !READ_ONLY.iter().any(|name| info.super_options.contains_key(*name)),
         facts: MountFacts {
             read_only: READ_ONLY.iter().any(has),
             kind: info.fs_type,

@@ -30,10 +30,7 @@ pub fn quota(mount: &MountFacts) -> Option<Room> {
     };
     let user = of(QuotaType::USRQUOTA, rustix::process::geteuid().as_raw());
     let group = of(QuotaType::GRPQUOTA, rustix::process::getegid().as_raw());
-    [user, group]
-        .into_iter()
-        .flatten()
-        .min_by_key(|room| room.free_bytes)
+    [user, group].into_iter().flatten().min_by_key(|room| room.free_bytes)
 }
 
 /// A limit of 0 means no limit.

@@ -39,10 +39,7 @@ pub fn rates(path: &Path) -> Result<DiskRates> {
     if most < MIN_BYTES {
         return Err(Error::new(ErrorKind::NoSpace, WHAT)
             .on(directory.display())
-            .because(format!(
-                "{free_bytes} bytes are free, but {} are needed",
-                MIN_BYTES * SHARE_OF_FREE
-            ))
+            .because(format!("{free_bytes} bytes are free, but {} are needed", MIN_BYTES * SHARE_OF_FREE))
             .hint("free some space first"));
     }
     measure(&directory, most).map_err(|error| errors::io(WHAT, &directory, error))
@@ -106,9 +103,7 @@ fn write(file: &mut File, block: &[u8], most: u64) -> io::Result<(u64, Duration)
     let (mut bytes, mut stretch) = (0_u64, 1_u64);
     while bytes < most && began.elapsed() < ENOUGH {
         for _ in 0..stretch {
-            let length = usize::try_from(most - bytes)
-                .unwrap_or(block.len())
-                .min(block.len());
+            let length = usize::try_from(most - bytes).unwrap_or(block.len()).min(block.len());
             file.write_all(block.get(..length).unwrap_or(block))?;
             bytes += length as u64;
             if bytes >= most {
@@ -153,14 +148,8 @@ mod tests {
     fn a_disk_is_measured_and_nothing_is_left() {
         let place = tempfile::tempdir().unwrap();
         let rates = measure(place.path(), 5 << 20).unwrap();
-        assert!(
-            rates.probed_bytes <= 5 << 20 && rates.probed_bytes >= 1 << 20,
-            "{rates:?}"
-        );
-        assert!(
-            rates.write_bytes_per_second > 0 && rates.read_bytes_per_second > 0,
-            "{rates:?}"
-        );
+        assert!(rates.probed_bytes <= 5 << 20 && rates.probed_bytes >= 1 << 20, "{rates:?}");
+        assert!(rates.write_bytes_per_second > 0 && rates.read_bytes_per_second > 0, "{rates:?}");
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
         assert_eq!(per_second(300, Duration::from_secs(2)), 150);
         assert!(per_second(1, Duration::ZERO) > 0);

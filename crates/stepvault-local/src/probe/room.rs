@@ -21,8 +21,5 @@ pub struct Disk {
 /// # Errors
 /// When its free space cannot be read.
 pub fn disk(path: &Path) -> Result<Disk> {
-    Ok(Disk {
-        device: space::device(path)?,
-        room: space::free(path)?,
-    })
+    Ok(Disk { device: space::device(path)?, room: space::free(path)? })
 }

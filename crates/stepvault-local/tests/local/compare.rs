@@ -19,10 +19,7 @@ fn the_first_difference_is_told() {
     let root = place.checkpoint("step_1");
     let manifest = manifest(&root, 1);
     assert_eq!(difference(&root, &manifest), None);
-    assert_eq!(
-        difference(&place.at("missing"), &manifest).as_deref(),
-        Some("it does not exist")
-    );
+    assert_eq!(difference(&place.at("missing"), &manifest).as_deref(), Some("it does not exist"));
 
     let at = |name: &str| root.join(name);
     let mut told = Vec::new();
@@ -34,10 +31,7 @@ fn the_first_difference_is_told() {
     };
     let metadata = fs::read(at("trainer/.metadata")).unwrap();
     let restore = || fs::write(at("trainer/.metadata"), &metadata).unwrap();
-    tell(
-        &|| fs::write(at("trainer/.metadata"), "metadata of step_2").unwrap(),
-        &restore,
-    );
+    tell(&|| fs::write(at("trainer/.metadata"), "metadata of step_2").unwrap(), &restore);
     tell(&|| fs::write(at("trainer/.metadata"), "short").unwrap(), &restore);
     tell(&|| fs::remove_file(at("trainer/.metadata")).unwrap(), &restore);
     tell(&|| fs::write(at("extra"), "").unwrap(), &|| {
@@ -79,10 +73,7 @@ fn the_second_part_counts_too() {
     assert_eq!(difference(&root, &manifest), None);
     *bytes.last_mut().unwrap() = 1;
     fs::write(root.join("weights"), &bytes).unwrap();
-    assert_eq!(
-        difference(&root, &manifest).as_deref(),
-        Some("weights differs in part 1")
-    );
+    assert_eq!(difference(&root, &manifest).as_deref(), Some("weights differs in part 1"));
 }
 
 #[test]
@@ -93,10 +84,7 @@ fn a_single_file_may_have_another_name() {
     fs::write(place.at("run/last.ckpt"), "weights").unwrap();
     let file = entry(&place.at("run"), "step=1.ckpt");
     let files = std::slice::from_ref(&file);
-    assert_eq!(
-        differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap(),
-        None
-    );
+    assert_eq!(differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap(), None);
     fs::write(place.at("run/last.ckpt"), "WEIGHTS").unwrap();
     let told = differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap();
     assert_eq!(told.as_deref(), Some("step=1.ckpt differs in part 0"));

@@ -40,23 +40,10 @@ fn links_outlive_the_trainers_files_and_are_removed_with_the_value() {
     fs::remove_dir_all(trainer.path().join("checkpoints")).unwrap();
     assert!(links.is_unchanged(&members).unwrap());
     assert_eq!(fs::read_to_string(&linked).unwrap(), "weights");
-    assert_eq!(
-        fs::read_to_string(data.join("checkpoints/step_10/inner/state")).unwrap(),
-        "state"
-    );
-    assert!(
-        place
-            .vault
-            .steps(&crate::support::run())
-            .unwrap()
-            .steps
-            .is_empty()
-    );
+    assert_eq!(fs::read_to_string(data.join("checkpoints/step_10/inner/state")).unwrap(), "state");
+    assert!(place.vault.steps(&crate::support::run()).unwrap().steps.is_empty());
     drop(links);
-    assert_eq!(
-        fs::read_dir(place.vault.root().join("staging")).unwrap().count(),
-        0
-    );
+    assert_eq!(fs::read_dir(place.vault.root().join("staging")).unwrap().count(), 0);
 }
 
 #[test]
@@ -77,15 +64,7 @@ fn nothing_is_copied_and_nothing_is_left_where_links_are_impossible() {
     // Another filesystem.
     let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::write(elsewhere.path().join("step_10"), "weights").unwrap();
-    let failed = EarlyLinks::create(
-        &place.vault,
-        elsewhere.path(),
-        &members("step_10"),
-        LinkPolicy::Auto,
-    );
+    let failed = EarlyLinks::create(&place.vault, elsewhere.path(), &members("step_10"), LinkPolicy::Auto);
     assert_eq!(error(failed).kind(), ErrorKind::Usage);
-    assert_eq!(
-        fs::read_dir(place.vault.root().join("staging")).unwrap().count(),
-        0
-    );
+    assert_eq!(fs::read_dir(place.vault.root().join("staging")).unwrap().count(), 0);
 }

@@ -20,17 +20,11 @@ fn open_on(place: &Place, remote: &str) -> (Journal, JournalState) {
 }
 
 fn journal_path(place: &Place) -> PathBuf {
-    place
-        .vault
-        .root()
-        .join("runs/grpo%2Fcheckpoints/journal/000000000001.a1/bucket.jsonl")
+    place.vault.root().join("runs/grpo%2Fcheckpoints/journal/000000000001.a1/bucket.jsonl")
 }
 
 fn started(file: &str, upload: &str) -> JournalRecord {
-    JournalRecord::UploadStarted {
-        path: path(file),
-        upload: upload.to_owned(),
-    }
+    JournalRecord::UploadStarted { path: path(file), upload: upload.to_owned() }
 }
 
 fn part(file: &str, index: u32, bytes: &[u8]) -> JournalRecord {
@@ -73,10 +67,7 @@ fn goes_on_where_it_was() {
     assert_eq!((a.upload.as_deref(), a.parts.len()), (Some("second"), 1));
     assert_eq!(a.parts[&1].tag, "tag-1");
     assert_eq!(a.parts[&1].digest, PartDigest::of(b"a1"));
-    let finished = FileProgress {
-        done: Some(vec![PartDigest::of(b"b0")]),
-        ..FileProgress::default()
-    };
+    let finished = FileProgress { done: Some(vec![PartDigest::of(b"b0")]), ..FileProgress::default() };
     assert_eq!(state.files[&path("b")], finished);
     journal.remove().unwrap();
     assert!(!journal_path(&place).parent().unwrap().exists());
@@ -110,10 +101,7 @@ fn belongs_to_one_seal() {
     journal.append(&started("a", "first")).unwrap();
     let kept = fs::read(journal_path(&place)).unwrap();
     place.vault.quarantine(&run(), id(1), "bad").unwrap();
-    assert_eq!(
-        error(Journal::open(&place.vault, &run(), id(1), &remote())).kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(error(Journal::open(&place.vault, &run(), id(1), &remote())).kind(), ErrorKind::NotFound);
     fs::remove_dir_all(place.at("run/step_1")).unwrap();
     place.sealed(1);
     // As if its removal had been lost in a power cut.
@@ -132,18 +120,13 @@ fn threads_write_whole_lines() {
             let journal = &journal;
             scope.spawn(move || {
                 for index in 0..100 {
-                    journal
-                        .append(&part(&format!("file-{thread}"), index, b"x"))
-                        .unwrap();
+                    journal.append(&part(&format!("file-{thread}"), index, b"x")).unwrap();
                 }
             });
         }
     });
     let state = open(&place).1;
-    assert_eq!(
-        state.files.values().map(|file| file.parts.len()).sum::<usize>(),
-        800
-    );
+    assert_eq!(state.files.values().map(|file| file.parts.len()).sum::<usize>(), 800);
 }
 
 /// The last journal to end takes the step's directory with it, while others begin.
@@ -172,12 +155,7 @@ fn every_cut_leaves_a_prefix() {
     let place = Place::new();
     place.sealed(1);
     let (journal, _) = open(&place);
-    let records = [
-        started("a", "u"),
-        part("a", 0, b"0"),
-        part("a", 1, b"1"),
-        done("a", &[b"0", b"1"]),
-    ];
+    let records = [started("a", "u"), part("a", 0, b"0"), part("a", 1, b"1"), done("a", &[b"0", b"1"])];
     for record in &records {
         journal.append(record).unwrap();
     }
@@ -186,10 +164,8 @@ fn every_cut_leaves_a_prefix() {
     for cut in 0..=whole.len() {
         fs::write(journal_path(&place), &whole[..cut]).unwrap();
         let (journal, state) = open(&place);
-        let lines = whole[..cut]
-            .split_inclusive(|byte| *byte == b'\n')
-            .filter(|line| line.ends_with(b"\n"))
-            .count();
+        let lines =
+            whole[..cut].split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")).count();
         let progress = state.files.get(&path("a"));
         match lines {
             0 | 1 => assert_eq!(progress, None, "cut at {cut}"),
@@ -199,11 +175,7 @@ fn every_cut_leaves_a_prefix() {
         journal.append(&started("b", "later")).unwrap();
         drop(journal);
         let after = open(&place).1;
-        assert_eq!(
-            after.files[&path("b")].upload.as_deref(),
-            Some("later"),
-            "cut at {cut}"
-        );
+        assert_eq!(after.files[&path("b")].upload.as_deref(), Some("later"), "cut at {cut}");
         assert_eq!(after.files.get(&path("a")), progress, "cut at {cut}");
     }
 }

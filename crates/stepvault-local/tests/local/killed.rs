@@ -32,12 +32,8 @@ fn child(test: &str, place: &Place) -> Child {
 
 /// Lets the child say that it has begun, and work for a while, then kills it; gives back the lines it wrote.
 fn kill_after(mut child: Child, microseconds: u64) -> Vec<String> {
-    let mut lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok);
-    lines
-        .find(|line| line.ends_with("begun"))
-        .expect("the child has begun");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    lines.find(|line| line.ends_with("begun")).expect("the child has begun");
     std::thread::sleep(Duration::from_micros(microseconds));
     child.kill().unwrap();
     let lines = lines.collect();
@@ -65,12 +61,7 @@ fn seals_and_evicts_for_ever() {
     let vault = Vault::open(&place.join("vault")).unwrap().unwrap();
     let lock = vault.lock().unwrap();
     vault.clean_leftovers(&lock).unwrap();
-    let begin = vault
-        .steps(&run())
-        .unwrap()
-        .steps
-        .last()
-        .map_or(1, |step| step.id().step.number() + 1);
+    let begin = vault.steps(&run()).unwrap().steps.last().map_or(1, |step| step.id().step.number() + 1);
     say("begun");
     let start = Instant::now();
     for step in (begin..).take_while(|_| start.elapsed() < LIFETIME) {
@@ -87,11 +78,7 @@ fn seals_and_evicts_for_ever() {
                 stepvault_core::ids::NodeName::new("node-0").unwrap(),
             ),
             checkpoint: stepvault_local::checkpoint::Checkpoint {
-                links: if step % 2 == 0 {
-                    LinkPolicy::Auto
-                } else {
-                    LinkPolicy::Copy
-                },
+                links: if step % 2 == 0 { LinkPolicy::Auto } else { LinkPolicy::Copy },
                 ..stepvault_local::checkpoint::Checkpoint::of_path(&source, name)
             },
             expected: None,
@@ -132,10 +119,8 @@ fn every_acknowledged_step_survives_a_kill() {
             assert_eq!(fs::read_to_string(place).unwrap(), step.name().repeat(1000));
         }
         let there: BTreeSet<_> = scan.steps.iter().map(|step| step.id().step.number()).collect();
-        let lost: Vec<_> = acknowledged
-            .iter()
-            .filter(|step| !evicted.contains(step) && !there.contains(step))
-            .collect();
+        let lost: Vec<_> =
+            acknowledged.iter().filter(|step| !evicted.contains(step) && !there.contains(step)).collect();
         assert!(lost.is_empty(), "lost {lost:?}");
     }
     assert!(acknowledged.len() > 3, "{} steps", acknowledged.len());
@@ -181,10 +166,7 @@ fn the_target_is_always_one_whole_step() {
     }
     let target = place.at("into/step_1");
     for round in 0..25_u64 {
-        kill_after(
-            child("killed::restores_for_ever", &place),
-            1_000 + round * 7_919 % 100_000,
-        );
+        kill_after(child("killed::restores_for_ever", &place), 1_000 + round * 7_919 % 100_000);
         if !target.exists() {
             continue;
         }

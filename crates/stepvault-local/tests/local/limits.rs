@@ -49,34 +49,18 @@ fn a_full_disk_is_said_so_and_harms_nothing() {
     place.assert_no_leftovers();
     let full = error(durable::replace(&place.at("vault/vault.json"), &vec![0; 100_000]));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
-    assert!(
-        full.to_string()
-            .ends_with("vault.json: no space is left on its filesystem"),
-        "{full}"
-    );
-    assert_eq!(
-        names(place.vault.root()),
-        ["place.json", "runs", "staging", "vault.json"]
-    );
-    let long = JournalRecord::UploadStarted {
-        path: path("a"),
-        upload: "x".repeat(100_000),
-    };
+    assert!(full.to_string().ends_with("vault.json: no space is left on its filesystem"), "{full}");
+    assert_eq!(names(place.vault.root()), ["place.json", "runs", "staging", "vault.json"]);
+    let long = JournalRecord::UploadStarted { path: path("a"), upload: "x".repeat(100_000) };
     assert_eq!(error(journal.append(&long)).kind(), ErrorKind::NoSpace);
     let staging = Staging::open(&place.at("into/step_1"), Some(&place.vault), "one");
     if let Ok(staging) = staging {
         let file = staging.file(&path("a"), 100_000).unwrap();
-        assert_eq!(
-            error(file.write_at(0, &vec![1; 100_000])).kind(),
-            ErrorKind::NoSpace
-        );
+        assert_eq!(error(file.write_at(0, &vec![1; 100_000])).kind(), ErrorKind::NoSpace);
         staging.discard().unwrap();
     }
     // A bad step must get out of the way even now.
-    place
-        .vault
-        .quarantine(&run(), id(1), &"reason ".repeat(10_000))
-        .unwrap();
+    place.vault.quarantine(&run(), id(1), &"reason ".repeat(10_000)).unwrap();
     assert!(place.vault.steps(&run()).unwrap().steps.is_empty());
     assert!(!sealed.directory().exists());
 
@@ -98,10 +82,7 @@ fn a_copy_that_cannot_fit_is_not_begun() {
     fs::write(request.checkpoint.source.join("weights"), vec![1; 4 << 20]).unwrap();
     let full = error(seal(&small.vault, &request));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
-    assert!(
-        full.to_string().contains("a copy takes 4194304 more bytes, but "),
-        "{full}"
-    );
+    assert!(full.to_string().contains("a copy takes 4194304 more bytes, but "), "{full}");
     small.assert_no_leftovers();
 }
 
@@ -121,16 +102,10 @@ fn no_inode_left_is_told_from_no_space() {
     assert_eq!(space::free(mount.0.path()).unwrap().free_inodes, Some(0));
     let full = error(seal(&place.vault, &place.request("step_2", 2)));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
-    assert!(
-        full.to_string().ends_with("its filesystem has no inode left"),
-        "{full}"
-    );
+    assert!(full.to_string().ends_with("its filesystem has no inode left"), "{full}");
     assert!(full.hint_text().is_some_and(|hint| hint.contains("inodes")));
     place.assert_no_leftovers();
-    for name in names(mount.0.path())
-        .iter()
-        .filter(|name| name.starts_with("ballast-"))
-    {
+    for name in names(mount.0.path()).iter().filter(|name| name.starts_with("ballast-")) {
         fs::remove_file(mount.0.path().join(name)).unwrap();
     }
     seal(&place.vault, &place.request("step_2", 2)).unwrap();
@@ -146,15 +121,8 @@ fn a_read_only_disk_still_reads() {
     place.checkpoint("step_2");
     mount.remount("remount,ro");
     let refused = error(seal(&place.vault, &place.request("step_2", 2)));
-    assert!(
-        refused.to_string().ends_with("its filesystem is read-only"),
-        "{refused}"
-    );
-    assert!(
-        refused
-            .hint_text()
-            .is_some_and(|hint| hint.starts_with("mount it writable"))
-    );
+    assert!(refused.to_string().ends_with("its filesystem is read-only"), "{refused}");
+    assert!(refused.hint_text().is_some_and(|hint| hint.starts_with("mount it writable")));
     assert!(place.vault.pin(&run(), id(1), "").is_err());
     assert!(place.vault.evict(&run(), id(1)).is_err());
     assert_eq!(place.vault.steps(&run()).unwrap().steps.len(), 1);
@@ -174,18 +142,8 @@ fn what_is_not_allowed_is_said_so() {
         return;
     }
     let denied = error(durable::create_new(&locked.join("a"), b""));
-    let made = error(stepvault_local::vault::Vault::open_or_create(
-        &locked.join("vault"),
-    ));
+    let made = error(stepvault_local::vault::Vault::open_or_create(&locked.join("vault")));
     Command::new("chattr").arg("-i").arg(&locked).status().unwrap();
-    assert_eq!(
-        (denied.kind(), made.kind()),
-        (ErrorKind::Denied, ErrorKind::Denied)
-    );
-    assert!(
-        denied
-            .to_string()
-            .ends_with("locked/a: this user may not do that"),
-        "{denied}"
-    );
+    assert_eq!((denied.kind(), made.kind()), (ErrorKind::Denied, ErrorKind::Denied));
+    assert!(denied.to_string().ends_with("locked/a: this user may not do that"), "{denied}");
 }

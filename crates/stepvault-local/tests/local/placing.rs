@@ -28,10 +28,7 @@ fn provisional(place: &Place, step: u64) -> SealedStep {
     let name = format!("step_{step}");
     place.checkpoint(&name);
     let mut request = place.request(&name, step);
-    request.attempt = AttemptOrigin {
-        state: AttemptState::Provisional,
-        ..AttemptOrigin::default()
-    };
+    request.attempt = AttemptOrigin { state: AttemptState::Provisional, ..AttemptOrigin::default() };
     seal(&place.vault, &request).unwrap().step
 }
 
@@ -91,11 +88,7 @@ fn a_step_that_was_renamed_and_not_recorded_is_provisional_under_its_new_name() 
     let other = provisional(&place, 2);
     fs::rename(other.directory(), other.directory().with_file_name(id(7).label())).unwrap();
     let firm = place.sealed(3);
-    fs::rename(
-        firm.directory(),
-        firm.directory().with_file_name(called(2, 3).label()),
-    )
-    .unwrap();
+    fs::rename(firm.directory(), firm.directory().with_file_name(called(2, 3).label())).unwrap();
     let faults = place.vault.steps(&run()).unwrap().faults;
     assert_eq!(faults.len(), 2, "{faults:?}");
 }

@@ -30,11 +30,7 @@ pub(crate) fn restore(
 
 pub(crate) fn fill(staging: &Staging, from: &Path, tree: &Tree) -> stepvault_core::Result<()> {
     for file in &tree.files {
-        let source = if tree.shape == Shape::File {
-            from.to_path_buf()
-        } else {
-            from.join(&file.path)
-        };
+        let source = if tree.shape == Shape::File { from.to_path_buf() } else { from.join(&file.path) };
         let bytes = fs::read(source).unwrap();
         let staged = staging.file(&file.path, file.size_bytes)?;
         staged.write_at(0, &bytes)?;
@@ -73,16 +69,8 @@ fn brings_bytes_modes_and_times_back() {
                 fs::read(source.join(&file.path)).unwrap()
             );
         }
-        assert_eq!(
-            names(target.parent().unwrap()),
-            ["step_1"],
-            "nothing stays beside it"
-        );
-        assert_eq!(
-            names(&place.at("into")).len(),
-            index + 1,
-            "nothing stays above it"
-        );
+        assert_eq!(names(target.parent().unwrap()), ["step_1"], "nothing stays beside it");
+        assert_eq!(names(&place.at("into")).len(), index + 1, "nothing stays above it");
     }
     assert!(names(&place.vault.root().join("restore")).is_empty());
 }
@@ -116,23 +104,10 @@ fn a_single_file_comes_back_under_any_name() {
     let tree = scan(&place.at("run/step=1.ckpt")).unwrap();
     let target = place.at("run/last.ckpt");
     fs::write(&target, "old").unwrap();
-    let conflict = error(restore(
-        &place.at("run/step=1.ckpt"),
-        &tree,
-        &target,
-        None,
-        Existing::Refuse,
-    ));
+    let conflict = error(restore(&place.at("run/step=1.ckpt"), &tree, &target, None, Existing::Refuse));
     assert_eq!(conflict.kind(), ErrorKind::Conflict);
     assert_eq!(fs::read(&target).unwrap(), b"old");
-    restore(
-        &place.at("run/step=1.ckpt"),
-        &tree,
-        &target,
-        None,
-        Existing::Replace,
-    )
-    .unwrap();
+    restore(&place.at("run/step=1.ckpt"), &tree, &target, None, Existing::Replace).unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"weights");
     assert_eq!(names(&place.at("run")), ["last.ckpt", "step=1.ckpt"]);
     assert!(!place.at(".stepvault").exists());
@@ -147,10 +122,7 @@ fn what_is_there_is_replaced_only_when_allowed() {
     fs::create_dir(&target).unwrap();
     fs::write(target.join("old"), "old").unwrap();
     let conflict = error(restore(&source, &tree, &target, None, Existing::Refuse));
-    let expected = format!(
-        "cannot restore: {}: something with that name already exists",
-        target.display()
-    );
+    let expected = format!("cannot restore: {}: something with that name already exists", target.display());
     assert_eq!(conflict.to_string(), expected);
     assert_eq!(names(&target), ["old"]);
     restore(&source, &tree, &target, None, Existing::Replace).unwrap();
@@ -206,33 +178,15 @@ fn an_interrupted_restore_finds_its_own_again() {
     let target = place.at("into/step_1");
     let staging = Staging::open(&target, None, "one").unwrap();
     let directory = staging.directory().to_path_buf();
-    staging
-        .file(&path("a/b"), 10)
-        .unwrap()
-        .write_at(0, b"01234")
-        .unwrap();
+    staging.file(&path("a/b"), 10).unwrap().write_at(0, b"01234").unwrap();
     // From a plan that had a longer file, and one that the next plan does not have at all.
-    staging
-        .file(&path("zero"), 10)
-        .unwrap()
-        .write_at(0, b"0123456789")
-        .unwrap();
-    staging
-        .file(&path("trainer"), 1)
-        .unwrap()
-        .write_at(0, b"x")
-        .unwrap();
+    staging.file(&path("zero"), 10).unwrap().write_at(0, b"0123456789").unwrap();
+    staging.file(&path("trainer"), 1).unwrap().write_at(0, b"x").unwrap();
     drop(staging);
 
     let other = Staging::open(&target, None, "another").unwrap();
     assert_ne!(other.directory(), directory);
-    assert!(
-        !other
-            .file(&path("a/b"), 10)
-            .unwrap()
-            .read_at(0, &mut [0])
-            .unwrap()
-    );
+    assert!(!other.file(&path("a/b"), 10).unwrap().read_at(0, &mut [0]).unwrap());
     other.discard().unwrap();
 
     let staging = Staging::open(&target, None, "one").unwrap();
@@ -247,27 +201,13 @@ fn an_interrupted_restore_finds_its_own_again() {
     assert_eq!(names(&place.at("into")), Vec::<String>::new());
 
     let staging = Staging::open(&target, None, "one").unwrap();
-    staging
-        .file(&path("left/over"), 1)
-        .unwrap()
-        .write_at(0, b"x")
-        .unwrap();
-    staging
-        .file(&path("trainer"), 1)
-        .unwrap()
-        .write_at(0, b"x")
-        .unwrap();
+    staging.file(&path("left/over"), 1).unwrap().write_at(0, b"x").unwrap();
+    staging.file(&path("trainer"), 1).unwrap().write_at(0, b"x").unwrap();
     drop(staging);
     let staging = Staging::open(&target, None, "one").unwrap();
     fill(&staging, &source, &tree).unwrap();
-    staging
-        .finish(tree.shape, &directories_of(&tree), Existing::Refuse)
-        .unwrap();
-    assert_eq!(
-        names(&target),
-        ["link", "trainer", "zero"],
-        "nothing of the earlier try comes along"
-    );
+    staging.finish(tree.shape, &directories_of(&tree), Existing::Refuse).unwrap();
+    assert_eq!(names(&target), ["link", "trainer", "zero"], "nothing of the earlier try comes along");
 }
 
 #[test]
@@ -277,11 +217,7 @@ fn only_one_restore_of_a_target_at_a_time() {
     let first = Staging::open(&target, None, "one").unwrap();
     let held = error(Staging::open(&target, None, "two"));
     assert_eq!(held.kind(), ErrorKind::Held);
-    assert!(
-        held.to_string()
-            .ends_with(&format!("process {} holds it", std::process::id())),
-        "{held}"
-    );
+    assert!(held.to_string().ends_with(&format!("process {} holds it", std::process::id())), "{held}");
     let beside = Staging::open(&place.at("into/step_2"), None, "one").unwrap();
     beside.discard().unwrap();
     first.discard().unwrap();
@@ -293,29 +229,16 @@ fn only_one_restore_of_a_target_at_a_time() {
 fn an_unfinished_file_never_gets_to_the_target() {
     let place = Place::new();
     let target = place.at("into/step_1");
-    let root = [DirectoryEntry {
-        path: None,
-        mode: 0o755,
-        mtime: Timestamp::from_seconds(1),
-    }];
+    let root = [DirectoryEntry { path: None, mode: 0o755, mtime: Timestamp::from_seconds(1) }];
     let staging = Staging::open(&target, None, "one").unwrap();
     let file = staging.file(&path("weights"), 10).unwrap();
     file.write_at(0, b"01234").unwrap();
+    assert!(error(file.write_at(8, b"890")).to_string().ends_with("3 bytes at 8 reach past its 10 bytes"));
     assert!(
-        error(file.write_at(8, b"890"))
-            .to_string()
-            .ends_with("3 bytes at 8 reach past its 10 bytes")
-    );
-    assert!(
-        error(file.finish(0o644, Timestamp::from_seconds(1)))
-            .to_string()
-            .ends_with("it has 5 of 10 bytes")
+        error(file.finish(0o644, Timestamp::from_seconds(1))).to_string().ends_with("it has 5 of 10 bytes")
     );
     let unfinished = error(staging.finish(Shape::Directory, &root, Existing::Refuse));
-    assert!(
-        unfinished.to_string().ends_with("weights is not finished"),
-        "{unfinished}"
-    );
+    assert!(unfinished.to_string().ends_with("weights is not finished"), "{unfinished}");
     assert!(!target.exists());
     let staging = Staging::open(&target, None, "one").unwrap();
     let file = staging.file(&path("weights"), 10).unwrap();
@@ -333,31 +256,19 @@ fn set_uid_is_never_restored_and_nothing_is_open_meanwhile() {
     rustix::process::umask(rustix::fs::Mode::empty());
     let place = Place::new();
     let target = place.at("into/step_1");
-    let root = [DirectoryEntry {
-        path: None,
-        mode: 0o7755,
-        mtime: Timestamp::from_seconds(1),
-    }];
+    let root = [DirectoryEntry { path: None, mode: 0o7755, mtime: Timestamp::from_seconds(1) }];
     let staging = Staging::open(&target, Some(&place.vault), "one").unwrap();
     let file = staging.file(&path("a/b"), 1).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     let own = staging.directory().to_path_buf();
     assert_eq!(mode(&own.join("data/a/b")), 0o600);
-    for directory in [
-        own.as_path(),
-        own.parent().unwrap(),
-        &own.join("data"),
-        &own.join("data/a"),
-    ] {
+    for directory in [own.as_path(), own.parent().unwrap(), &own.join("data"), &own.join("data/a")] {
         assert_eq!(mode(directory), 0o700, "{}", directory.display());
     }
     file.write_at(0, b"x").unwrap();
     file.finish(0o6755, Timestamp::from_seconds(1)).unwrap();
     staging.finish(Shape::Directory, &root, Existing::Refuse).unwrap();
-    assert_eq!(
-        (mode(&target), mode(&target.join("a")), mode(&target.join("a/b"))),
-        (0o755, 0o700, 0o755)
-    );
+    assert_eq!((mode(&target), mode(&target.join("a")), mode(&target.join("a/b"))), (0o755, 0o700, 0o755));
 }
 
 #[test]

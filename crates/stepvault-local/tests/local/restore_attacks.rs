@@ -116,11 +116,7 @@ fn a_link_in_the_place_of_the_staged_directory_is_not_published() {
     let own = staging.directory().to_path_buf();
     fs::rename(own.join("data"), own.join("aside")).unwrap();
     symlink(&victim, own.join("data")).unwrap();
-    assert!(
-        staging
-            .finish(Shape::Directory, &tree.directories, Existing::Refuse)
-            .is_err()
-    );
+    assert!(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse).is_err());
     assert!(target.symlink_metadata().is_err());
     assert_unharmed(&victim);
 }
@@ -144,12 +140,7 @@ fn another_directory_with_the_same_files_is_not_published() {
         symlink(&link.target, data.join(&link.path)).unwrap();
     }
     let refused = error(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse));
-    assert!(
-        refused
-            .to_string()
-            .contains("another process replaced the restored directory"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("another process replaced the restored directory"), "{refused}");
     assert!(target.symlink_metadata().is_err());
 }
 
@@ -161,10 +152,7 @@ fn a_file_swapped_after_it_was_finished_is_not_published() {
     fs::write(data.join("other"), "metadata of step_X").unwrap();
     fs::rename(data.join("other"), data.join("trainer/.metadata")).unwrap();
     let refused = error(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse));
-    assert!(
-        refused.to_string().contains("trainer/.metadata was replaced"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("trainer/.metadata was replaced"), "{refused}");
     assert!(!target.exists());
 }
 
@@ -188,14 +176,11 @@ fn what_an_interrupted_swap_left_is_cleared_away() {
     let source = place.checkpoint("step_1");
     let tree = scan(&source).unwrap();
     let target = place.at("into/step_1");
-    let leavings: [&dyn Fn(&Path); 3] = [
-        &|data| symlink(&victim, data).unwrap(),
-        &|data| fs::write(data, "a file").unwrap(),
-        &|data| {
+    let leavings: [&dyn Fn(&Path); 3] =
+        [&|data| symlink(&victim, data).unwrap(), &|data| fs::write(data, "a file").unwrap(), &|data| {
             fs::create_dir_all(data.join("old/deep")).unwrap();
             fs::hard_link(victim.join("file"), data.join("zero")).unwrap();
-        },
-    ];
+        }];
     for leave in leavings {
         let staging = Staging::open(&target, None, "one").unwrap();
         let data = staging.directory().join("data");
@@ -204,9 +189,7 @@ fn what_an_interrupted_swap_left_is_cleared_away() {
         leave(&data);
         let staging = Staging::open(&target, None, "one").unwrap();
         fill(&staging, &source, &tree).unwrap();
-        staging
-            .finish(Shape::Directory, &tree.directories, Existing::Replace)
-            .unwrap();
+        staging.finish(Shape::Directory, &tree.directories, Existing::Replace).unwrap();
         assert_eq!(names(&target), ["link", "trainer", "zero"]);
         assert_unharmed(&victim);
     }
@@ -231,8 +214,6 @@ fn a_step_that_was_moved_aside_comes_back() {
     let staging = Staging::open(&target, None, "one").unwrap();
     assert!(!staging.directory().join("replaced").exists());
     fill(&staging, &source, &tree).unwrap();
-    staging
-        .finish(Shape::Directory, &tree.directories, Existing::Replace)
-        .unwrap();
+    staging.finish(Shape::Directory, &tree.directories, Existing::Replace).unwrap();
     assert_eq!(names(&target), ["link", "trainer", "zero"]);
 }

@@ -48,16 +48,10 @@ fn each_path_appears_with_what_leads_to_it_and_nothing_else_is_touched() {
     finish(&place, &tree, Existing::Refuse).unwrap();
     let restored = scan_members(&place.at("into"), &members()).unwrap();
     // Without the directory that holds the steps, which is the trainer's own.
-    assert_eq!(
-        restored.directories[1..],
-        tree.directories[1..],
-        "modes and times"
-    );
+    assert_eq!(restored.directories[1..], tree.directories[1..], "modes and times");
     let facts = |tree: &Tree| {
         let files = tree.files.iter();
-        files
-            .map(|file| (file.path.clone(), file.size_bytes, file.mode, file.mtime))
-            .collect::<Vec<_>>()
+        files.map(|file| (file.path.clone(), file.size_bytes, file.mode, file.mtime)).collect::<Vec<_>>()
     };
     assert_eq!(facts(&restored), facts(&tree));
     assert_eq!(names(&place.at("into")), ["actor", "info.json", "other"]);
@@ -66,11 +60,7 @@ fn each_path_appears_with_what_leads_to_it_and_nothing_else_is_touched() {
     // What is there is not replaced by itself, and a link leads nowhere.
     let taken = error(finish(&place, &tree, Existing::Refuse));
     assert_eq!(taken.kind(), ErrorKind::Conflict, "{taken}");
-    assert!(
-        taken
-            .to_string()
-            .contains("into/actor/step: something with that name already exists")
-    );
+    assert!(taken.to_string().contains("into/actor/step: something with that name already exists"));
     fs::rename(place.at("into/actor"), place.at("elsewhere")).unwrap();
     symlink("../elsewhere", place.at("into/actor")).unwrap();
     for existing in [Existing::Refuse, Existing::Replace] {

@@ -27,10 +27,7 @@ fn a_sealed_step_outlives_the_trainers_own() {
 
     let found = place.vault.step(&run(), id(1)).unwrap().unwrap();
     assert_eq!(found.record(), sealed.record());
-    assert_eq!(
-        (found.name(), found.record().shape, found.id()),
-        ("step_1", Shape::Directory, id(1))
-    );
+    assert_eq!((found.name(), found.record().shape, found.id()), ("step_1", Shape::Directory, id(1)));
     assert_eq!(found.record().written_at, before.newest_mtime());
     assert_eq!(found.record().metrics, request.checkpoint.metrics);
     assert_eq!(found.record().directories, before.directories);
@@ -40,19 +37,10 @@ fn a_sealed_step_outlives_the_trainers_own() {
             (&file.path, file.size_bytes, file.mode, file.mtime),
             (&was.path, was.size_bytes, was.mode, was.mtime)
         );
-        SourceFile::open(&found.file_path(&file.path), file)
-            .unwrap()
-            .check_unchanged()
-            .unwrap();
+        SourceFile::open(&found.file_path(&file.path), file).unwrap().check_unchanged().unwrap();
     }
-    assert_eq!(
-        fs::read(found.file_path(&path("trainer/.metadata"))).unwrap(),
-        b"metadata of step_1"
-    );
-    assert_eq!(
-        fs::read_link(found.data_root().join("link")).unwrap().to_str(),
-        Some("trainer/.metadata")
-    );
+    assert_eq!(fs::read(found.file_path(&path("trainer/.metadata"))).unwrap(), b"metadata of step_1");
+    assert_eq!(fs::read_link(found.data_root().join("link")).unwrap().to_str(), Some("trainer/.metadata"));
     assert!(found.data_root().join("trainer/empty").is_dir());
     place.assert_no_leftovers();
 }
@@ -70,20 +58,15 @@ fn every_way_of_taking_over_gives_the_same_record() {
         match links {
             LinkPolicy::Copy => assert_eq!(file.method, SnapshotMethod::Copy),
             LinkPolicy::ReflinkOrCopy => assert_ne!(file.method, SnapshotMethod::HardLink),
-            LinkPolicy::Auto => assert_ne!(
-                file.method,
-                SnapshotMethod::Copy,
-                "nothing is copied on one filesystem"
-            ),
+            LinkPolicy::Auto => {
+                assert_ne!(file.method, SnapshotMethod::Copy, "nothing is copied on one filesystem");
+            }
         }
         let facts = fs::metadata(sealed.file_path(&path("zero"))).unwrap();
         assert_eq!(facts.permissions().mode() & 0o777, 0o640);
         assert_eq!((facts.mtime(), facts.ino()), (file.mtime.seconds, file.inode));
         assert_eq!(sealed.record().data_bytes(), 100_018);
-        assert_eq!(
-            fs::read(sealed.file_path(&path("trainer/__0_0.distcp"))).unwrap(),
-            vec![7_u8; 100_000]
-        );
+        assert_eq!(fs::read(sealed.file_path(&path("trainer/__0_0.distcp"))).unwrap(), vec![7_u8; 100_000]);
     }
     assert!(source.join("zero").exists());
 }
@@ -98,14 +81,8 @@ fn a_single_file_is_kept_under_the_steps_name() {
     request.checkpoint.name = "step=7.ckpt".to_owned();
     let sealed = seal(&place.vault, &request).unwrap().step;
     assert_eq!(sealed.record().shape, Shape::File);
-    assert_eq!(
-        fs::read(sealed.file_path(&path("step=7.ckpt"))).unwrap(),
-        b"weights"
-    );
-    assert_eq!(
-        place.vault.step(&run(), id(7)).unwrap().unwrap().record(),
-        sealed.record()
-    );
+    assert_eq!(fs::read(sealed.file_path(&path("step=7.ckpt"))).unwrap(), b"weights");
+    assert_eq!(place.vault.step(&run(), id(7)).unwrap().unwrap().record(), sealed.record());
 }
 
 #[test]
@@ -134,10 +111,7 @@ fn the_same_step_is_sealed_once() {
         sealed.directory().display()
     );
     assert_eq!(conflict.to_string(), expected);
-    assert_eq!(
-        place.vault.step(&run(), id(1)).unwrap().unwrap().record(),
-        sealed.record()
-    );
+    assert_eq!(place.vault.step(&run(), id(1)).unwrap().unwrap().record(), sealed.record());
     place.assert_no_leftovers();
 }
 
@@ -149,15 +123,9 @@ fn a_request_that_makes_no_sense_leaves_nothing() {
     bad_name.checkpoint.name = "../step_1".to_owned();
     assert!(seal(&place.vault, &bad_name).is_err());
     let mut not_a_number = place.request("step_1", 1);
-    not_a_number
-        .checkpoint
-        .metrics
-        .insert("loss".to_owned(), f64::NAN);
+    not_a_number.checkpoint.metrics.insert("loss".to_owned(), f64::NAN);
     assert!(seal(&place.vault, &not_a_number).is_err());
-    assert_eq!(
-        error(seal(&place.vault, &place.request("missing", 1))).kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(error(seal(&place.vault, &place.request("missing", 1))).kind(), ErrorKind::NotFound);
     place.assert_no_leftovers();
     assert!(place.vault.steps(&run()).unwrap().steps.is_empty());
 }
@@ -181,13 +149,7 @@ fn everything_in_the_vault_is_private_whatever_the_umask() {
             }
         }
     }
-    let record = place
-        .vault
-        .step(&run(), id(1))
-        .unwrap()
-        .unwrap()
-        .directory()
-        .join("seal.json");
+    let record = place.vault.step(&run(), id(1)).unwrap().unwrap().directory().join("seal.json");
     assert_eq!(fs::metadata(record).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
@@ -201,13 +163,7 @@ fn a_thousand_small_files_are_linked_not_copied() {
     }
     let sealed = seal(&place.vault, &place.request("step_1", 1)).unwrap().step;
     assert_eq!(sealed.record().files.len(), 1000);
-    assert!(
-        sealed
-            .record()
-            .files
-            .iter()
-            .all(|file| file.method != SnapshotMethod::Copy)
-    );
+    assert!(sealed.record().files.iter().all(|file| file.method != SnapshotMethod::Copy));
 }
 
 #[test]
@@ -227,17 +183,9 @@ fn a_step_of_several_paths_is_sealed_as_one() {
     let files: Vec<_> = record.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(
         files,
-        [
-            "actor/trainer/.metadata",
-            "actor/trainer/__0_0.distcp",
-            "actor/zero",
-            "info/step.json"
-        ]
+        ["actor/trainer/.metadata", "actor/trainer/__0_0.distcp", "actor/zero", "info/step.json"]
     );
-    assert_eq!(
-        fs::read(sealed.file_path(&path("info/step.json"))).unwrap(),
-        b"{}"
-    );
+    assert_eq!(fs::read(sealed.file_path(&path("info/step.json"))).unwrap(), b"{}");
 
     // One of them is gone: what was taken over would be half a step.
     request.id = id(8);
@@ -258,10 +206,7 @@ fn a_trainers_step_is_removed_whole_or_not_at_all() {
     assert_eq!(changed.kind(), ErrorKind::SourceChanged);
     assert_eq!(
         changed.to_string(),
-        format!(
-            "cannot remove the trainer's step: {}: late appeared",
-            root.display()
-        )
+        format!("cannot remove the trainer's step: {}: late appeared", root.display())
     );
     assert!(root.join("trainer/.metadata").exists());
 

@@ -25,10 +25,7 @@ fn what_changed_since_it_was_judged_is_not_sealed() {
     fs::write(root.join("late"), "").unwrap();
     let changed = error(seal(&place.vault, &request));
     assert_eq!(changed.kind(), ErrorKind::SourceChanged);
-    assert_eq!(
-        changed.to_string(),
-        format!("cannot seal the step: {}: late appeared", root.display())
-    );
+    assert_eq!(changed.to_string(), format!("cannot seal the step: {}: late appeared", root.display()));
     place.assert_no_leftovers();
 }
 
@@ -93,10 +90,7 @@ fn a_writer_at_work_is_caught_or_did_not_matter() {
         assert!(torn.len() <= 1, "{} states are half of two: {torn:?}", torn.len());
         assert!(caught > 0);
         place.assert_no_leftovers();
-        assert!(
-            place.vault.step(&run(), id(1)).unwrap().is_some(),
-            "the earlier step is unharmed"
-        );
+        assert!(place.vault.step(&run(), id(1)).unwrap().is_some(), "the earlier step is unharmed");
     }
 }
 
@@ -122,11 +116,7 @@ fn a_directory_in_motion_never_yields_half_a_step() {
         });
         for step in 1..60 {
             let mut request = place.request("step_1", step);
-            request.checkpoint.links = if step % 2 == 0 {
-                LinkPolicy::Auto
-            } else {
-                LinkPolicy::Copy
-            };
+            request.checkpoint.links = if step % 2 == 0 { LinkPolicy::Auto } else { LinkPolicy::Copy };
             match seal(&place.vault, &request) {
                 Ok(sealed) => {
                     if let Ok(bytes) = fs::read(sealed.step.file_path(&path("moving"))) {
@@ -135,10 +125,7 @@ fn a_directory_in_motion_never_yields_half_a_step() {
                 }
                 // The link leads outside, which is a fault of its own.
                 Err(error) => {
-                    assert!(
-                        matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::Usage),
-                        "{error}"
-                    );
+                    assert!(matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::Usage), "{error}");
                 }
             }
         }
@@ -165,12 +152,7 @@ fn rewriting_a_hard_linked_file_in_place_is_noticed() {
 
     let linked = sealed.file_path(&file.path);
     std::thread::sleep(Duration::from_millis(20));
-    fs::OpenOptions::new()
-        .write(true)
-        .open(&linked)
-        .unwrap()
-        .write_all(b"METADATA")
-        .unwrap();
+    fs::OpenOptions::new().write(true).open(&linked).unwrap().write_all(b"METADATA").unwrap();
     for fault in [error(open()), error(reader.check_unchanged())] {
         assert_eq!(fault.kind(), ErrorKind::SourceChanged);
         let expected = format!(
@@ -178,18 +160,9 @@ fn rewriting_a_hard_linked_file_in_place_is_noticed() {
             linked.display()
         );
         assert_eq!(fault.to_string(), expected);
-        assert!(
-            fault
-                .hint_text()
-                .is_some_and(|hint| hint.contains("reflinks or copies"))
-        );
+        assert!(fault.hint_text().is_some_and(|hint| hint.contains("reflinks or copies")));
     }
-    fs::OpenOptions::new()
-        .append(true)
-        .open(&linked)
-        .unwrap()
-        .write_all(b"more")
-        .unwrap();
+    fs::OpenOptions::new().append(true).open(&linked).unwrap().write_all(b"more").unwrap();
     assert!(error(open()).to_string().ends_with("it has 22 bytes and had 18"));
     fs::remove_file(&linked).unwrap();
     assert!(error(open()).to_string().ends_with("it no longer exists"));
@@ -212,10 +185,5 @@ fn many_threads_read_one_file() {
         }
     });
     let short = error(source.read_at(99_999, &mut [0; 2]));
-    assert!(
-        short
-            .to_string()
-            .ends_with("it is shorter than when it was sealed"),
-        "{short}"
-    );
+    assert!(short.to_string().ends_with("it is shorter than when it was sealed"), "{short}");
 }

@@ -73,18 +73,9 @@ fn a_damaged_step_is_a_fault_and_hides_no_other() {
     place.sealed(100);
     for (step, damage) in (1..).zip(damage) {
         damage(&place.sealed(step));
-        assert_eq!(
-            error(place.vault.step(&run(), id(step))).kind(),
-            ErrorKind::Damaged
-        );
+        assert_eq!(error(place.vault.step(&run(), id(step))).kind(), ErrorKind::Damaged);
     }
-    fs::create_dir(
-        place
-            .vault
-            .root()
-            .join("runs/grpo%2Fcheckpoints/steps/not a step"),
-    )
-    .unwrap();
+    fs::create_dir(place.vault.root().join("runs/grpo%2Fcheckpoints/steps/not a step")).unwrap();
     let scan = place.vault.steps(&run()).unwrap();
     assert_eq!(scan.steps.len(), 1);
     assert_eq!(scan.faults.len(), 6);
@@ -118,18 +109,9 @@ fn a_manifest_is_kept_once_and_never_changes() {
         error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 1))).kind(),
         ErrorKind::Conflict
     );
-    assert_eq!(
-        error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 2))).kind(),
-        ErrorKind::Damaged
-    );
-    let other_run = PartManifest {
-        run: RunName::new("other").unwrap(),
-        ..first.clone()
-    };
-    let other_node = PartManifest {
-        node: NodeName::new("node-9").unwrap(),
-        ..first.clone()
-    };
+    assert_eq!(error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 2))).kind(), ErrorKind::Damaged);
+    let other_run = PartManifest { run: RunName::new("other").unwrap(), ..first.clone() };
+    let other_node = PartManifest { node: NodeName::new("node-9").unwrap(), ..first.clone() };
     for other in [other_run, other_node] {
         assert_eq!(error(sealed.save_manifest(&other)).kind(), ErrorKind::Damaged);
     }
@@ -143,10 +125,7 @@ fn remote_states_are_kept_by_remote() {
     assert_eq!(sealed.remote_state(&remote()).unwrap(), None);
     sealed.save_remote_state(&state(UploadState::Uploaded)).unwrap();
     sealed.save_remote_state(&state(UploadState::Durable)).unwrap();
-    assert_eq!(
-        sealed.remote_state(&remote()).unwrap(),
-        Some(state(UploadState::Durable))
-    );
+    assert_eq!(sealed.remote_state(&remote()).unwrap(), Some(state(UploadState::Durable)));
     let mut unproven = state(UploadState::Durable);
     unproven.commit_sha256 = None;
     assert!(
@@ -154,25 +133,12 @@ fn remote_states_are_kept_by_remote() {
             .to_string()
             .ends_with("it is marked durable but names no commit")
     );
-    let newer = RemoteState {
-        format: 2,
-        ..state(UploadState::Uploaded)
-    };
-    assert!(
-        error(sealed.save_remote_state(&newer))
-            .to_string()
-            .ends_with("its format is not known")
-    );
-    fs::copy(
-        sealed.directory().join("remotes/bucket.json"),
-        sealed.directory().join("remotes/other.json"),
-    )
-    .unwrap();
+    let newer = RemoteState { format: 2, ..state(UploadState::Uploaded) };
+    assert!(error(sealed.save_remote_state(&newer)).to_string().ends_with("its format is not known"));
+    fs::copy(sealed.directory().join("remotes/bucket.json"), sealed.directory().join("remotes/other.json"))
+        .unwrap();
     let other = error(sealed.remote_state(&RemoteName::new("other").unwrap()));
-    assert!(
-        other.to_string().ends_with("it is of the remote bucket"),
-        "{other}"
-    );
+    assert!(other.to_string().ends_with("it is of the remote bucket"), "{other}");
     fs::write(sealed.directory().join("remotes/bucket.json"), "{}").unwrap();
     assert_eq!(error(sealed.remote_state(&remote())).kind(), ErrorKind::Damaged);
 }
@@ -182,18 +148,11 @@ fn eviction_takes_one_step_and_no_other() {
     let place = Place::new();
     let (first, second) = (place.sealed(1), place.sealed(2));
     // As trainers leave them: a directory that even its owner may not write.
-    fs::set_permissions(
-        first.data_root().join("trainer"),
-        fs::Permissions::from_mode(0o500),
-    )
-    .unwrap();
+    fs::set_permissions(first.data_root().join("trainer"), fs::Permissions::from_mode(0o500)).unwrap();
     assert!(place.vault.evict(&run(), id(1)).unwrap());
     assert!(!place.vault.evict(&run(), id(1)).unwrap());
     assert!(!first.directory().exists() && second.directory().exists());
-    assert!(
-        place.at("run/step_1/trainer/.metadata").exists(),
-        "the trainer's own files stay"
-    );
+    assert!(place.at("run/step_1/trainer/.metadata").exists(), "the trainer's own files stay");
     place.assert_no_leftovers();
 }
 
@@ -211,10 +170,7 @@ fn quarantine_keeps_steps_and_says_why() {
     assert_eq!(facts, [(id(1), "a digest differs"), (id(1), "again")]);
     assert!(kept[0].directory.ends_with("quarantine/000000000001.a1-1"));
     assert!(kept[0].directory.join("data/trainer/.metadata").exists());
-    assert_eq!(
-        error(place.vault.quarantine(&run(), id(1), "x")).kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(error(place.vault.quarantine(&run(), id(1), "x")).kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -225,19 +181,13 @@ fn pins_are_kept_and_an_unreadable_one_stops_every_reader() {
     place.vault.pin(&run(), id(3), "").unwrap();
     let pins = place.vault.pins(&run()).unwrap();
     assert_eq!(
-        pins.iter()
-            .map(|pin| (pin.id, pin.note.as_str()))
-            .collect::<Vec<_>>(),
+        pins.iter().map(|pin| (pin.id, pin.note.as_str())).collect::<Vec<_>>(),
         [(id(3), ""), (id(5), "paper")]
     );
     assert!(place.vault.unpin(&run(), id(3)).unwrap());
     assert!(!place.vault.unpin(&run(), id(3)).unwrap());
     let pins = place.vault.root().join("runs/grpo%2Fcheckpoints/pins");
-    fs::copy(
-        pins.join("000000000005.a1.json"),
-        pins.join("000000000006.a1.json"),
-    )
-    .unwrap();
+    fs::copy(pins.join("000000000005.a1.json"), pins.join("000000000006.a1.json")).unwrap();
     assert_eq!(error(place.vault.pins(&run())).kind(), ErrorKind::Damaged);
     fs::write(pins.join("000000000006.a1.json"), "").unwrap();
     assert_eq!(error(place.vault.pins(&run())).kind(), ErrorKind::Damaged);
@@ -251,19 +201,10 @@ fn notes_are_replaced_and_their_keys_cannot_leave() {
     place.vault.write_note(&run(), "attempt", b"2").unwrap();
     assert_eq!(place.vault.read_note(&run(), "attempt").unwrap().unwrap(), b"2");
     for bad in ["", ".", "..", "a/b", "/etc/passwd", ".hidden", "a\0"] {
-        assert_eq!(
-            error(place.vault.write_note(&run(), bad, b"")).kind(),
-            ErrorKind::Usage,
-            "{bad:?}"
-        );
+        assert_eq!(error(place.vault.write_note(&run(), bad, b"")).kind(), ErrorKind::Usage, "{bad:?}");
         assert!(place.vault.read_note(&run(), bad).is_err());
     }
-    assert!(
-        place
-            .vault
-            .write_note(&run(), "big", &vec![0; (1 << 20) + 1])
-            .is_err()
-    );
+    assert!(place.vault.write_note(&run(), "big", &vec![0; (1 << 20) + 1]).is_err());
 }
 
 #[test]
@@ -286,20 +227,13 @@ fn cleaning_empties_what_is_half_done_and_nothing_else() {
     for directory in &temporaries {
         fs::write(directory.join(".stepvault-tmp-0"), "half").unwrap();
     }
-    assert_eq!(
-        place.vault.pins(&run()).unwrap().len(),
-        1,
-        "a temporary is no pin"
-    );
+    assert_eq!(place.vault.pins(&run()).unwrap().len(), 1, "a temporary is no pin");
     let lock = place.vault.lock().unwrap();
     let mut removed = place.vault.clean_leftovers(&lock).unwrap().removed;
     removed.sort();
     assert_eq!(removed.len(), 6, "{removed:?}");
     assert!(place.vault.clean_leftovers(&lock).unwrap().removed.is_empty());
-    assert_eq!(
-        place.vault.step(&run(), id(1)).unwrap().unwrap().record(),
-        sealed.record()
-    );
+    assert_eq!(place.vault.step(&run(), id(1)).unwrap().unwrap().record(), sealed.record());
     assert_eq!(names(&root.join("restore")), ["under way"]);
     place.assert_no_leftovers();
     let other = Vault::open_or_create(&place.at("other")).unwrap();

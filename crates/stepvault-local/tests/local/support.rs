@@ -79,12 +79,7 @@ impl Place {
     pub(crate) fn assert_no_leftovers(&self) {
         for area in ["staging", "trash"] {
             let path = self.vault.root().join(area);
-            assert!(
-                !path.exists() || names(&path).is_empty(),
-                "{} holds {:?}",
-                path.display(),
-                names(&path)
-            );
+            assert!(!path.exists() || names(&path).is_empty(), "{} holds {:?}", path.display(), names(&path));
         }
     }
 }
@@ -107,9 +102,8 @@ pub(crate) fn path(text: &str) -> RelativePath {
 
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -127,9 +121,7 @@ pub(crate) fn entry(root: &Path, relative: &str) -> FileEntry {
         let range = cut.range(index);
         usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()
     };
-    let parts: Vec<_> = (0..cut.count())
-        .map(|index| PartDigest::of(&bytes[range(index)]))
-        .collect();
+    let parts: Vec<_> = (0..cut.count()).map(|index| PartDigest::of(&bytes[range(index)])).collect();
     let facts = tree::scan(&root.join(relative)).unwrap().files.remove(0);
     FileEntry::from_parts(path(relative), facts.mode, facts.mtime, &parts).unwrap()
 }
@@ -148,11 +140,7 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
         written_at: tree.newest_mtime(),
         metrics: BTreeMap::new(),
         shared_tree_sha256: None,
-        files: tree
-            .files
-            .iter()
-            .map(|file| entry(root, file.path.as_str()))
-            .collect(),
+        files: tree.files.iter().map(|file| entry(root, file.path.as_str())).collect(),
         directories: tree.directories,
         symlinks: tree.symlinks,
         members: Vec::new(),
@@ -188,11 +176,7 @@ impl Mount {
     }
 
     pub(crate) fn remount(&self, options: &str) {
-        let done = Command::new("mount")
-            .args(["-o", options])
-            .arg(self.0.path())
-            .status()
-            .unwrap();
+        let done = Command::new("mount").args(["-o", options]).arg(self.0.path()).status().unwrap();
         assert!(done.success());
     }
 }

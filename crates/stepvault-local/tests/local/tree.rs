@@ -23,33 +23,16 @@ type Make = Box<dyn Fn(&Path)>;
 fn lists_everything_sorted_with_its_facts() {
     let place = Place::new();
     let tree = scan(&place.checkpoint("step_1")).unwrap();
-    let files: Vec<_> = tree
-        .files
-        .iter()
-        .map(|file| (file.path.as_str(), file.size_bytes))
-        .collect();
-    assert_eq!(
-        files,
-        [
-            ("trainer/.metadata", 18),
-            ("trainer/__0_0.distcp", 100_000),
-            ("zero", 0)
-        ]
-    );
-    let directories: Vec<_> = tree
-        .directories
-        .iter()
-        .map(|entry| entry.path.as_ref().map(RelativePath::as_str))
-        .collect();
+    let files: Vec<_> = tree.files.iter().map(|file| (file.path.as_str(), file.size_bytes)).collect();
+    assert_eq!(files, [("trainer/.metadata", 18), ("trainer/__0_0.distcp", 100_000), ("zero", 0)]);
+    let directories: Vec<_> =
+        tree.directories.iter().map(|entry| entry.path.as_ref().map(RelativePath::as_str)).collect();
     assert_eq!(directories, [None, Some("trainer"), Some("trainer/empty")]);
     assert_eq!(tree.symlinks[0].target, "trainer/.metadata");
     assert_eq!(tree.files[2].mode, 0o640);
     assert_eq!(tree.data_bytes(), 100_018);
     assert!(tree.files[1].allocated_bytes >= 100_000);
-    assert_eq!(
-        tree.newest_mtime(),
-        tree.files.iter().map(|file| file.mtime).max().unwrap()
-    );
+    assert_eq!(tree.newest_mtime(), tree.files.iter().map(|file| file.mtime).max().unwrap());
 }
 
 #[test]
@@ -58,10 +41,7 @@ fn a_single_file_is_a_checkpoint() {
     let path = place.at("epoch=1-step=2.ckpt");
     fs::write(&path, "weights").unwrap();
     let tree = scan(&path).unwrap();
-    assert_eq!(
-        (tree.shape, tree.files[0].path.as_str()),
-        (Shape::File, "epoch=1-step=2.ckpt")
-    );
+    assert_eq!((tree.shape, tree.files[0].path.as_str()), (Shape::File, "epoch=1-step=2.ckpt"));
     assert!(tree.directories.is_empty());
 }
 
@@ -75,10 +55,7 @@ fn nothing_there_is_not_found() {
 fn holes_show_in_the_allocated_bytes() {
     let place = Place::new();
     fs::create_dir(place.at("c")).unwrap();
-    fs::File::create(place.at("c/holes"))
-        .unwrap()
-        .set_len(1 << 30)
-        .unwrap();
+    fs::File::create(place.at("c/holes")).unwrap().set_len(1 << 30).unwrap();
     let tree = scan(&place.at("c")).unwrap();
     assert!(tree.files[0].allocated_bytes < tree.files[0].size_bytes);
 }
@@ -156,10 +133,7 @@ fn a_checkpoint_that_is_a_link_is_refused_and_not_followed() {
     let place = Place::new();
     symlink(place.checkpoint("step_1"), place.at("latest")).unwrap();
     let refused = error(scan(&place.at("latest")));
-    assert!(
-        refused.to_string().ends_with("it is a symbolic link"),
-        "{refused}"
-    );
+    assert!(refused.to_string().ends_with("it is a symbolic link"), "{refused}");
 }
 
 #[test]
@@ -245,18 +219,8 @@ fn a_checkpoint_of_several_paths_is_those_and_what_leads_to_them() {
         ["trial/actor/recover", "trial/info", "ep1-rank0.pt"].map(|path| RelativePath::new(path).unwrap());
     let tree = scan_members(&root, &members).unwrap();
     let files: Vec<_> = tree.files.iter().map(|file| file.path.as_str()).collect();
-    assert_eq!(
-        files,
-        [
-            "ep1-rank0.pt",
-            "trial/actor/recover/weights",
-            "trial/info/step.json"
-        ]
-    );
-    let directories = tree
-        .directories
-        .iter()
-        .map(|entry| entry.path.as_ref().map(RelativePath::as_str));
+    assert_eq!(files, ["ep1-rank0.pt", "trial/actor/recover/weights", "trial/info/step.json"]);
+    let directories = tree.directories.iter().map(|entry| entry.path.as_ref().map(RelativePath::as_str));
     let directories: Vec<_> = directories.collect();
     let wanted = ["trial", "trial/actor", "trial/actor/recover", "trial/info"].map(Some);
     assert_eq!(directories, [&[None], &wanted[..]].concat());
@@ -269,10 +233,7 @@ fn a_checkpoint_of_several_paths_is_those_and_what_leads_to_them() {
     fs::remove_file(root.join("ep1-rank0.pt")).unwrap();
     let gone = error(scan_members(&root, &members));
     assert_eq!(gone.kind(), ErrorKind::SourceChanged);
-    assert!(
-        gone.to_string().ends_with("ep1-rank0.pt: it vanished meanwhile"),
-        "{gone}"
-    );
+    assert!(gone.to_string().ends_with("ep1-rank0.pt: it vanished meanwhile"), "{gone}");
     symlink("trial/info/step.json", root.join("ep1-rank0.pt")).unwrap();
     let link = error(scan_members(&root, &members));
     assert_eq!(link.kind(), ErrorKind::Usage);

@@ -40,11 +40,8 @@ thread_local! {
 
 impl Place {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let server = Server::start();
         let settings = |url: &str| {
             let mut settings = RemoteSettings::new(RemoteName::new("r").unwrap(), url.parse().unwrap());
@@ -55,10 +52,7 @@ impl Place {
         };
         let mut s3 = settings("s3://bucket/prefix");
         s3.region = Some("us-east-1".to_owned());
-        let keys = StaticKeys {
-            access_key: "AKIAEXAMPLE".to_owned(),
-            secret_key: SECRET.to_owned(),
-        };
+        let keys = StaticKeys { access_key: "AKIAEXAMPLE".to_owned(), secret_key: SECRET.to_owned() };
         let gcs = settings("gs://bucket/prefix");
         let mut gcs_json = gcs.clone();
         gcs_json.transport = Transport::Json;
@@ -69,11 +63,7 @@ impl Place {
                 stepvault_remote::gcs::open(&gcs_json).await.unwrap(),
             ]
         });
-        Self {
-            runtime,
-            server,
-            stores,
-        }
+        Self { runtime, server, stores }
     }
 }
 
@@ -146,11 +136,7 @@ async fn ask(store: &dyn RemoteStore, what: usize) -> Result<()> {
     let body = || bytes::Bytes::from_static(b"body");
     let digest = PartDigest::of(b"body");
     let file = FileDigest::from_parts(&[digest]);
-    let parts = [PartReceipt {
-        index: 0,
-        tag: "17".to_owned(),
-        digest,
-    }];
+    let parts = [PartReceipt { index: 0, tag: "17".to_owned(), digest }];
     match what {
         0 => {
             // Pages without an end are an error, or are listed as long as somebody asks.
@@ -168,11 +154,7 @@ async fn ask(store: &dyn RemoteStore, what: usize) -> Result<()> {
         2 => {
             let range = 3..7;
             let pieces: Vec<_> = store.read("run/key", Some(range)).await?.try_collect().await?;
-            assert_eq!(
-                pieces.iter().map(bytes::Bytes::len).sum::<usize>(),
-                4,
-                "all or an error"
-            );
+            assert_eq!(pieces.iter().map(bytes::Bytes::len).sum::<usize>(), 4, "all or an error");
         }
         3 => {
             if let Created::Written(head) = store.create("run/key", body().into(), &digest).await? {
@@ -186,18 +168,14 @@ async fn ask(store: &dyn RemoteStore, what: usize) -> Result<()> {
         }
         5 => {
             let upload = store.start_upload("run/key", 4, DigestAlgorithm::Sha256).await?;
-            store
-                .upload_part("run/key", &upload, 0, body().into(), &digest)
-                .await?;
+            store.upload_part("run/key", &upload, 0, body().into(), &digest).await?;
         }
         6 => {
             store.complete_upload("run/key", UPLOAD, &parts, &file).await?;
         }
         _ => {
             store.copy("run/key", "run/other").await?;
-            store
-                .delete(&["run/key".to_owned(), "run/other".to_owned()])
-                .await?;
+            store.delete(&["run/key".to_owned(), "run/other".to_owned()]).await?;
         }
     }
     Ok(())
@@ -260,10 +238,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (6, JSON),
         (6, HIDDEN),
         (7, JSON),
-        (
-            7,
-            "200\n\n<CopyObjectResult><ETag>\"tag\"</ETag></CopyObjectResult>",
-        ),
+        (7, "200\n\n<CopyObjectResult><ETag>\"tag\"</ETag></CopyObjectResult>"),
     ] {
         for store in 0..STORES {
             let which = u8::try_from(what * STORES + store).unwrap();

@@ -69,10 +69,7 @@ fn is_whole(request: &[u8]) -> bool {
         return false;
     };
     let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
-    let length = head
-        .split("content-length:")
-        .nth(1)
-        .and_then(|rest| rest.lines().next());
+    let length = head.split("content-length:").nth(1).and_then(|rest| rest.lines().next());
     let length = length.and_then(|length| length.trim().parse().ok()).unwrap_or(0);
     if head.contains("transfer-encoding: chunked") {
         return request.ends_with(b"0\r\n\r\n");

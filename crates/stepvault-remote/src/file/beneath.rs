@@ -11,10 +11,8 @@ use stepvault_local::{errors, reading};
 
 use super::layout::Layout;
 
-const DIRECTORY: OFlags = OFlags::DIRECTORY
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::RDONLY);
+const DIRECTORY: OFlags =
+    OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::RDONLY);
 
 impl Layout {
     /// Opens the regular file at `key` for reading. Returns `None` when it does not exist.
@@ -41,18 +39,14 @@ impl Layout {
             // A store without directories has no object with that name.
             return Ok(None);
         }
-        Err(Error::new(ErrorKind::Failed, what)
-            .on(path.display())
-            .because("it is not a regular file"))
+        Err(Error::new(ErrorKind::Failed, what).on(path.display()).because("it is not a regular file"))
     }
 
     /// Opens the object at `key`, which must exist, and returns its size in bytes too.
     pub(super) fn open_existing(&self, what: &str, key: &str) -> Result<(File, u64)> {
         let path = self.path(key)?;
         let file = self.open(what, key)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, what)
-                .on(path.display())
-                .because("it does not exist")
+            Error::new(ErrorKind::NotFound, what).on(path.display()).because("it does not exist")
         })?;
         let metadata = file.metadata().map_err(|error| errors::io(what, &path, error))?;
         Ok((file, metadata.len()))

@@ -26,15 +26,12 @@ impl Blocking {
         let limit = patience(self.stall_timeout, size_bytes);
         match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
             Ok(Ok(outcome)) => outcome.map_err(for_a_remote),
-            Ok(Err(stopped)) => Err(Error::new(ErrorKind::Interrupted, what)
-                .on(path.display())
-                .caused_by(stopped)),
+            Ok(Err(stopped)) => {
+                Err(Error::new(ErrorKind::Interrupted, what).on(path.display()).caused_by(stopped))
+            }
             Err(_) => Err(Error::new(ErrorKind::Unreachable, what)
                 .on(path.display())
-                .because(format!(
-                    "the file system did not answer within {} seconds",
-                    limit.as_secs()
-                ))
+                .because(format!("the file system did not answer within {} seconds", limit.as_secs()))
                 .hint("check that the file system is mounted and its server answers")),
         }
     }

@@ -58,11 +58,7 @@ pub(super) async fn copy(layout: &Layout, blocking: Blocking, from: &str, to: &s
         copied_bytes += blocking.run(WHAT, &target, wanted, chunk).await?;
     }
     let (layout, to) = (layout.clone(), to.to_owned());
-    blocking
-        .run(WHAT, &target, 0, move || {
-            place(WHAT, &layout, &temporary.file, &temporary.path, &to)
-        })
-        .await
+    blocking.run(WHAT, &target, 0, move || place(WHAT, &layout, &temporary.file, &temporary.path, &to)).await
 }
 
 /// Opens source and target. Returns `None` when the target key is taken.
@@ -125,16 +121,9 @@ pub(super) fn copy_part(
     if found != digest.content {
         return Err(Error::new(ErrorKind::Damaged, WHAT)
             .on(source_path.display())
-            .because(format!(
-                "part {} of it has different content than expected",
-                index + 1
-            )));
+            .because(format!("part {} of it has different content than expected", index + 1)));
     }
-    Ok(PartReceipt {
-        index,
-        tag: digest.crc32c.to_string(),
-        digest: *digest,
-    })
+    Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })
 }
 
 fn content_of(file: &File, range: Range<u64>, algorithm: DigestAlgorithm) -> io::Result<ContentDigest> {

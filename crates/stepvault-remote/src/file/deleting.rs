@@ -40,10 +40,8 @@ pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
         looked_at.insert(remove_emptied(layout, directory));
     }
     // Also where the object was already gone: the process that removed it may have been killed before its sync.
-    let existing: BTreeSet<PathBuf> = looked_at
-        .iter()
-        .map(|directory| first_existing(layout, directory))
-        .collect();
+    let existing: BTreeSet<PathBuf> =
+        looked_at.iter().map(|directory| first_existing(layout, directory)).collect();
     for directory in existing.iter().filter(|directory| directory.is_dir()) {
         if_found(durable::fsync_directory(directory))?;
     }
@@ -94,15 +92,9 @@ fn remove_stale(directory: &Path) -> bool {
     for entry in entries.take(1000) {
         let is_stale = |entry: &std::fs::DirEntry| {
             let named = entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX);
-            let old = entry
-                .metadata()
-                .ok()
-                .filter(std::fs::Metadata::is_file)?
-                .modified()
-                .ok()?
-                .elapsed()
-                .ok()?
-                > STALE;
+            let old =
+                entry.metadata().ok().filter(std::fs::Metadata::is_file)?.modified().ok()?.elapsed().ok()?
+                    > STALE;
             Some(named && old)
         };
         match entry {

@@ -38,9 +38,9 @@ impl Layout {
         let directory = prefix.rfind('/').map_or("", |end| &prefix[..=end]);
         match directory.strip_suffix('/').and_then(fault_of) {
             None => Ok(directory),
-            Some(why) => Err(Error::new(ErrorKind::Usage, "invalid prefix")
-                .on(format!("{prefix:?}"))
-                .because(why)),
+            Some(why) => {
+                Err(Error::new(ErrorKind::Usage, "invalid prefix").on(format!("{prefix:?}")).because(why))
+            }
         }
     }
 }
@@ -87,36 +87,13 @@ mod tests {
 
     #[test]
     fn keys_stay_beneath_the_root_and_keep_their_bytes() {
-        let layout = Layout {
-            root: PathBuf::from("/vault"),
-        };
-        for good in [
-            "a",
-            "run/.stepvault/vault.json",
-            "50%/x#y?z",
-            "ü ☃",
-            "..a/b..",
-            "a\\b",
-        ] {
+        let layout = Layout { root: PathBuf::from("/vault") };
+        for good in ["a", "run/.stepvault/vault.json", "50%/x#y?z", "ü ☃", "..a/b..", "a\\b"] {
             assert_eq!(layout.path(good).unwrap(), Path::new("/vault").join(good));
         }
         let long = "x".repeat(256);
-        let bad = [
-            "",
-            "/etc/passwd",
-            "../a",
-            "a/../../b",
-            "a//b",
-            "a/",
-            "./a",
-            "a\0b",
-            "a\nb",
-            &long,
-        ];
-        for bad in bad
-            .into_iter()
-            .chain([".stepvault-uploads/x", "a/.stepvault-tmp-1"])
-        {
+        let bad = ["", "/etc/passwd", "../a", "a/../../b", "a//b", "a/", "./a", "a\0b", "a\nb", &long];
+        for bad in bad.into_iter().chain([".stepvault-uploads/x", "a/.stepvault-tmp-1"]) {
             assert_eq!(layout.path(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
         }
     }

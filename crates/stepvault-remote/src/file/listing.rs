@@ -65,10 +65,8 @@ impl Walk {
     async fn visit(&mut self, directory: String) -> Result<()> {
         let path = self.layout.root.join(&directory);
         let (layout, prefix) = (self.layout.clone(), self.prefix.clone());
-        let level = self
-            .blocking
-            .read(WHAT, &path, 0, move || read_level(&layout, &directory, &prefix))
-            .await?;
+        let level =
+            self.blocking.read(WHAT, &path, 0, move || read_level(&layout, &directory, &prefix)).await?;
         self.directories.extend(level.directories);
         self.found = level.objects;
         Ok(())

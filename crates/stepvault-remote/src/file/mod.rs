@@ -52,9 +52,7 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     let stall_timeout = settings.stall_timeout();
     Ok(Arc::new(FileStore {
         url: settings.url.to_string(),
-        layout: Layout {
-            root: PathBuf::from(&settings.url.prefix),
-        },
+        layout: Layout { root: PathBuf::from(&settings.url.prefix) },
         blocking: Blocking { stall_timeout },
     }))
 }
@@ -119,11 +117,8 @@ impl FileStore {
         if outcome == CreateOutcome::Exists {
             return Ok(Created::Exists);
         }
-        let fault = |kind, why: String| {
-            Error::new(kind, what)
-                .on(self.layout.root.join(key).display())
-                .because(why)
-        };
+        let fault =
+            |kind, why: String| Error::new(kind, what).on(self.layout.root.join(key).display()).because(why);
         let head = self.head(key).await?;
         // Not retried here: the caller must check the remote's marker first.
         let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()).lasting())?;
@@ -160,9 +155,7 @@ impl RemoteStore for FileStore {
     async fn begin(&self) -> Result<()> {
         let layout = self.layout.clone();
         self.blocking
-            .run("cannot begin an archive", &self.layout.root, 0, move || {
-                placing::create_root(&layout)
-            })
+            .run("cannot begin an archive", &self.layout.root, 0, move || placing::create_root(&layout))
             .await
     }
 
@@ -234,10 +227,7 @@ impl RemoteStore for FileStore {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         let info = self.read_by("cannot read the object's metadata", key, reading::info);
-        Ok(info.await?.map(|info| ObjectHead {
-            info,
-            checksum: StoredChecksum::None,
-        }))
+        Ok(info.await?.map(|info| ObjectHead { info, checksum: StoredChecksum::None }))
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
@@ -259,8 +249,7 @@ impl RemoteStore for FileStore {
         // Each key may wait for the disk once, so the time limit counts a few KiB for each.
         let size_bytes = keys.len() as u64 * (64 << 10);
         let delete = move |layout: &Layout, _: &str| deleting::delete(layout, &owned);
-        self.run("cannot delete the objects", "", size_bytes, delete)
-            .await
+        self.run("cannot delete the objects", "", size_bytes, delete).await
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {

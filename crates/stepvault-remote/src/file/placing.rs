@@ -23,8 +23,7 @@ pub(super) fn place(
     temporary: &Path,
     key: &str,
 ) -> Result<CreateOutcome> {
-    file.sync_all()
-        .map_err(|error| errors::io(what, temporary, error))?;
+    file.sync_all().map_err(|error| errors::io(what, temporary, error))?;
     in_directory_of(what, layout, key, |target| {
         let outcome = durable::rename_new(what, temporary, target)?;
         durable::fsync_directory(parent(target))?;
@@ -98,9 +97,7 @@ pub(super) fn create_root(layout: &Layout) -> Result<()> {
     let above = parent(root);
     match std::fs::metadata(root) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT)
-            .on(root.display())
-            .because("it is not a directory")),
+        Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT).on(root.display()).because("it is not a directory")),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
         Err(_) => match durable::create_directories_below(above, root) {
             Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -25,19 +25,9 @@ const READ_AHEAD_BYTES: usize = 1 << 20;
 /// Converts file metadata to the object's metadata.
 pub(super) fn info_of(key: &str, metadata: &Metadata) -> ObjectInfo {
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    let version = format!(
-        "{:x}-{}.{:09}-{}",
-        metadata.ino(),
-        metadata.mtime(),
-        metadata.mtime_nsec(),
-        metadata.len()
-    );
-    ObjectInfo {
-        key: key.to_owned(),
-        size_bytes: metadata.len(),
-        modified,
-        version: Some(version),
-    }
+    let version =
+        format!("{:x}-{}.{:09}-{}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
+    ObjectInfo { key: key.to_owned(), size_bytes: metadata.len(), modified, version: Some(version) }
 }
 
 /// Returns the metadata of an object, or `None` when it does not exist.
@@ -46,9 +36,7 @@ pub(super) fn info(layout: &Layout, key: &str) -> Result<Option<ObjectInfo>> {
     let Some(file) = layout.open(WHAT, key)? else {
         return Ok(None);
     };
-    let metadata = file
-        .metadata()
-        .map_err(|error| errors::io(WHAT, &layout.root.join(key), error))?;
+    let metadata = file.metadata().map_err(|error| errors::io(WHAT, &layout.root.join(key), error))?;
     Ok(Some(info_of(key, &metadata)))
 }
 
@@ -75,19 +63,9 @@ pub(super) async fn read(
     let (file, size_bytes) = blocking.read(WHAT, &path, 0, opened).await?;
     let range = range.unwrap_or(0..size_bytes);
     if range.end > size_bytes {
-        return Err(shorter_than_asked(
-            &path.display().to_string(),
-            size_bytes,
-            &range,
-        ));
+        return Err(shorter_than_asked(&path.display().to_string(), size_bytes, &range));
     }
-    let reader = Reader {
-        file: Arc::new(file),
-        path,
-        blocking,
-        rest: range,
-        pending: Bytes::new(),
-    };
+    let reader = Reader { file: Arc::new(file), path, blocking, rest: range, pending: Bytes::new() };
     Ok(stream::try_unfold(reader, |mut reader| async move {
         if reader.pending.is_empty() && !reader.rest.is_empty() {
             reader.fetch().await?;
@@ -95,9 +73,7 @@ pub(super) async fn read(
         if reader.pending.is_empty() {
             return Ok(None);
         }
-        let piece = reader
-            .pending
-            .split_to(reader.pending.len().min(MAXIMUM_PIECE_BYTES));
+        let piece = reader.pending.split_to(reader.pending.len().min(MAXIMUM_PIECE_BYTES));
         Ok(Some((piece, reader)))
     })
     .boxed())
@@ -106,20 +82,17 @@ pub(super) async fn read(
 impl Reader {
     async fn fetch(&mut self) -> Result<()> {
         let start = self.rest.start;
-        let wanted = usize::try_from(self.rest.end - start)
-            .unwrap_or(usize::MAX)
-            .min(READ_AHEAD_BYTES);
+        let wanted = usize::try_from(self.rest.end - start).unwrap_or(usize::MAX).min(READ_AHEAD_BYTES);
         let size_bytes = wanted as u64;
         let (file, path) = (self.file.clone(), self.path.clone());
         let work = move || {
             let mut buffer = vec![0; wanted];
-            file.read_exact_at(&mut buffer, start)
-                .map_err(|error| match error.kind() {
-                    std::io::ErrorKind::UnexpectedEof => Error::new(ErrorKind::Damaged, WHAT)
-                        .on(path.display())
-                        .because("it was truncated while it was read"),
-                    _ => errors::io(WHAT, &path, error),
-                })?;
+            file.read_exact_at(&mut buffer, start).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => Error::new(ErrorKind::Damaged, WHAT)
+                    .on(path.display())
+                    .because("it was truncated while it was read"),
+                _ => errors::io(WHAT, &path, error),
+            })?;
             Ok(Bytes::from(buffer))
         };
         self.pending = self.blocking.read(WHAT, &self.path, size_bytes, work).await?;

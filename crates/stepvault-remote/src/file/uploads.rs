@@ -50,11 +50,7 @@ impl Upload {
             return Err(unknown());
         }
         let parts = FileParts::of(size.parse().map_err(|_| unknown())?)?;
-        Ok(Self {
-            id: id.to_owned(),
-            directory: layout.uploads().join(id),
-            parts,
-        })
+        Ok(Self { id: id.to_owned(), directory: layout.uploads().join(id), parts })
     }
 
     /// Begins an upload of `size_bytes` to `key`. Durable, so that a restarted agent finds it.
@@ -75,18 +71,10 @@ impl Upload {
         durable::create_directories_below(&layout.root, &self.directory)?;
         durable::create_new(&self.directory.join(KEY_FILE), key.as_bytes())?;
         let path = self.data();
-        let options = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .to_owned();
-        let file = options
-            .open(&path)
-            .map_err(|error| errors::io(what, &path, error))?;
+        let options = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
+        let file = options.open(&path).map_err(|error| errors::io(what, &path, error))?;
         // Space is allocated as parts arrive: a part that does not fit fails by itself, and the upload can be resumed.
-        let sized = file
-            .set_len(self.parts.size_bytes())
-            .and_then(|()| file.sync_all());
+        let sized = file.set_len(self.parts.size_bytes()).and_then(|()| file.sync_all());
         sized.map_err(|error| errors::io(what, &path, error))?;
         durable::fsync_directory(&self.directory)
     }
@@ -100,13 +88,11 @@ impl Upload {
             || size_bytes != range.end - range.start
             || digest.size_bytes != size_bytes
         {
-            return Err(Error::new(ErrorKind::Failed, what)
-                .on(self.data().display())
-                .because(format!(
-                    "the part has {size_bytes} bytes, but a file of {} bytes has {} there",
-                    self.parts.size_bytes(),
-                    range.end - range.start
-                )));
+            return Err(Error::new(ErrorKind::Failed, what).on(self.data().display()).because(format!(
+                "the part has {size_bytes} bytes, but a file of {} bytes has {} there",
+                self.parts.size_bytes(),
+                range.end - range.start
+            )));
         }
         let file = self.open(&what)?;
         let mut position = range.start;
@@ -118,11 +104,7 @@ impl Upload {
         });
         let written = written.and_then(|()| file.sync_data());
         written.map_err(|error| errors::io(&what, &self.data(), error))?;
-        Ok(PartReceipt {
-            index,
-            tag: digest.crc32c.to_string(),
-            digest: *digest,
-        })
+        Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })
     }
 
     /// Renames the data to its key if all parts are there and the key is unused.
@@ -138,28 +120,15 @@ impl Upload {
         if layout.open(WHAT, key)?.is_some() {
             return taken(layout, key);
         }
-        let fault = |why: String| {
-            Error::new(ErrorKind::Failed, WHAT)
-                .on(self.data().display())
-                .because(why)
-        };
+        let fault = |why: String| Error::new(ErrorKind::Failed, WHAT).on(self.data().display()).because(why);
         if parts.len() != self.parts.count() as usize
-            || (0..)
-                .zip(parts)
-                .any(|(index, part): (u32, _)| part.index != index)
+            || (0..).zip(parts).any(|(index, part): (u32, _)| part.index != index)
         {
-            return Err(fault(format!(
-                "{} of {} parts were listed",
-                parts.len(),
-                self.parts.count()
-            )));
+            return Err(fault(format!("{} of {} parts were listed", parts.len(), self.parts.count())));
         }
         let given: u64 = parts.iter().map(|part| part.digest.size_bytes).sum();
         let file = self.open(WHAT)?;
-        let length = file
-            .metadata()
-            .map_err(|error| errors::io(WHAT, &self.data(), error))?
-            .len();
+        let length = file.metadata().map_err(|error| errors::io(WHAT, &self.data(), error))?.len();
         if [given, length, self.parts.size_bytes()] != [size_bytes; 3] {
             return Err(fault(format!(
                 "the file should have {size_bytes} bytes; its parts have {given}, and {length} were written"
@@ -175,8 +144,7 @@ impl Upload {
 
     /// Aborts the upload. A missing upload is not an error.
     pub(super) fn abort(&self) -> Result<()> {
-        self.remove()
-            .map_err(|error| errors::io("cannot abort the upload", &self.directory, error))
+        self.remove().map_err(|error| errors::io("cannot abort the upload", &self.directory, error))
     }
 
     fn remove(&self) -> io::Result<()> {
@@ -201,16 +169,12 @@ impl Upload {
 
     fn open(&self, what: &str) -> Result<File> {
         let path = self.data();
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
-                    .on(path.display())
-                    .because("there is no such upload: it was completed or aborted"),
-                _ => errors::io(what, &path, error),
-            })
+        OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
+                .on(path.display())
+                .because("there is no such upload: it was completed or aborted"),
+            _ => errors::io(what, &path, error),
+        })
     }
 }
 
@@ -229,11 +193,7 @@ pub(super) fn pending(layout: &Layout) -> Result<Vec<PendingUpload>> {
     let mut pending = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| errors::io(WHAT, &uploads, error))?;
-        let Some(upload) = entry
-            .file_name()
-            .to_str()
-            .and_then(|id| Upload::parse(layout, id).ok())
-        else {
+        let Some(upload) = entry.file_name().to_str().and_then(|id| Upload::parse(layout, id).ok()) else {
             continue;
         };
         let path = upload.directory.join(KEY_FILE);
@@ -244,23 +204,15 @@ pub(super) fn pending(layout: &Layout) -> Result<Vec<PendingUpload>> {
         let Some(key) = String::from_utf8(key).ok() else {
             continue;
         };
-        let initiated = std::fs::metadata(&path)
-            .and_then(|metadata| metadata.modified())
-            .ok();
-        pending.push(PendingUpload {
-            key,
-            upload: upload.id,
-            initiated,
-        });
+        let initiated = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+        pending.push(PendingUpload { key, upload: upload.id, initiated });
     }
     Ok(pending)
 }
 
 /// An upload that crashed before it had a key is empty; the kernel refuses to remove a directory that is not empty.
 fn remove_if_stale(directory: &std::path::Path) {
-    let age = std::fs::metadata(directory)
-        .ok()
-        .and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+    let age = std::fs::metadata(directory).ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
     if age.is_some_and(|age| age > STALE) {
         let _ = std::fs::remove_dir(directory);
     }

@@ -49,11 +49,7 @@ impl Access {
     /// gets none.
     pub(super) async fn new(settings: &RemoteSettings) -> Result<Self> {
         let patience = settings.stall_timeout();
-        let emulator = || {
-            std::env::var(EMULATOR_VARIABLE)
-                .ok()
-                .map(|host| with_scheme(&host))
-        };
+        let emulator = || std::env::var(EMULATOR_VARIABLE).ok().map(|host| with_scheme(&host));
         let is_emulator = settings.endpoint.is_none();
         let Some(given) = settings.endpoint.clone().or_else(emulator) else {
             return Ok(Self {
@@ -109,17 +105,11 @@ impl Access {
         self.bearer().await?;
         let source = match &self.token {
             Token::None => CredentialSource::NotAsked,
-            Token::Google(_) => source(
-                std::env::var(KEY_FILE_VARIABLE).ok(),
-                std::env::home_dir(),
-                std::path::Path::is_file,
-            ),
+            Token::Google(_) => {
+                source(std::env::var(KEY_FILE_VARIABLE).ok(), std::env::home_dir(), std::path::Path::is_file)
+            }
         };
-        Ok(FoundCredentials {
-            source,
-            expires: None,
-            temporary: false,
-        })
+        Ok(FoundCredentials { source, expires: None, temporary: false })
     }
 }
 
@@ -142,26 +132,16 @@ fn source(
 
 /// Returns whether a failure to get a token is transient or means wrong credentials.
 pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
-    if error.is_transient() {
-        ErrorKind::Unreachable
-    } else {
-        ErrorKind::Denied
-    }
+    if error.is_transient() { ErrorKind::Unreachable } else { ErrorKind::Denied }
 }
 
 fn google(settings: &RemoteSettings) -> Result<Token> {
-    Builder::default()
-        .build_access_token_credentials()
-        .map(Token::Google)
-        .map_err(|error| {
-            Error::new(
-                ErrorKind::Denied,
-                "cannot get credentials for Google Cloud Storage",
-            )
+    Builder::default().build_access_token_credentials().map(Token::Google).map_err(|error| {
+        Error::new(ErrorKind::Denied, "cannot get credentials for Google Cloud Storage")
             .on(&settings.url)
             .caused_by(error)
             .hint(CREDENTIALS_HINT)
-        })
+    })
 }
 
 /// Returns the token for a configured endpoint: it is sent to Google's own hosts, to those of the domain that the
@@ -196,11 +176,7 @@ async fn token_for(
 
 /// The variable often holds only `host:port`.
 fn with_scheme(host: &str) -> String {
-    if host.contains("://") {
-        host.to_owned()
-    } else {
-        format!("http://{host}")
-    }
+    if host.contains("://") { host.to_owned() } else { format!("http://{host}") }
 }
 
 #[cfg(test)]
@@ -238,26 +214,16 @@ mod tests {
             let token = token_for(&url, is_emulator, settings, patience).await?;
             Ok::<_, Error>(matches!(token, Token::Google(_)))
         };
-        for google in [
-            "https://storage.googleapis.com",
-            "https://storage-x.p.googleapis.com",
-        ] {
+        for google in ["https://storage.googleapis.com", "https://storage-x.p.googleapis.com"] {
             assert!(gets_token(google, false, &settings).await.unwrap());
             assert!(gets_token(google, true, &settings).await.unwrap());
         }
         assert!(!gets_token("http://127.0.0.1:1", false, &settings).await.unwrap());
-        assert!(
-            !gets_token("https://emulator.example", true, &settings)
-                .await
-                .unwrap()
-        );
+        assert!(!gets_token("https://emulator.example", true, &settings).await.unwrap());
         let foreign = "https://storage.googleapis.com.evil.example";
         let refused = gets_token(foreign, false, &settings).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Usage);
-        assert!(
-            refused.to_string().contains("it is not a host of Google"),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("it is not a host of Google"), "{refused}");
         assert!(refused.hint_text().unwrap().contains("send-token = true"));
         settings.send_token = true;
         assert!(gets_token(foreign, false, &settings).await.unwrap());

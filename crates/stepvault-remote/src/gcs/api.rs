@@ -168,9 +168,7 @@ impl Api {
     pub(super) fn json_upload<'a>(&self, what: &'a str, key: &'a str) -> Result<Call<'a>> {
         let name = self.keys.full(key)?;
         let call = self.call(what, Method::POST, Some(key), "/upload/storage/v1/b/");
-        Ok(call
-            .below("/o")
-            .query([("uploadType", "multipart".to_owned()), ("name", name)]))
+        Ok(call.below("/o").query([("uploadType", "multipart".to_owned()), ("name", name)]))
     }
 
     /// Returns a request to the XML API about the object at `key`, or about the bucket.
@@ -205,12 +203,7 @@ impl Api {
         let (response, _take_back) = self.open(call).await?;
         let headers = response.headers().clone();
         let fault = |kind, why: String| Error::new(kind, &what).on(&subject).because(why);
-        let read = whole(
-            response.bytes_stream(),
-            self.stall_timeout,
-            MAXIMUM_DOCUMENT_BYTES,
-        )
-        .await;
+        let read = whole(response.bytes_stream(), self.stall_timeout, MAXIMUM_DOCUMENT_BYTES).await;
         let document = read.map_err(|error| match error {
             BodyFault::Lost(error) => client_error(&what, &subject, error),
             BodyFault::TooLong => fault(ErrorKind::Failed, error.to_string()),
@@ -218,12 +211,7 @@ impl Api {
         })?;
         let document = String::from_utf8(document)
             .map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text".to_owned()))?;
-        Ok(Answer {
-            headers,
-            document,
-            subject,
-            what,
-        })
+        Ok(Answer { headers, document, subject, what })
     }
 
     /// Sends one request and returns a 2xx answer whose body has not been read, and what keeps the request's body until
@@ -234,9 +222,7 @@ impl Api {
         let (parts, payload) = self.request(call).await?.into_parts();
         let (body, take_back) = lend(payload.into_body());
         let request = Request::from_parts(parts, reqwest::Body::wrap(body));
-        let request = request
-            .try_into()
-            .map_err(|error| client_error(what, &subject, error))?;
+        let request = request.try_into().map_err(|error| client_error(what, &subject, error))?;
         let response = timeout(limit, self.http.execute(request))
             .await
             .map_err(|_| lost(what, &subject, false, &Silent(limit)))?
@@ -252,9 +238,7 @@ impl Api {
 
     async fn request(&self, call: Call<'_>) -> Result<Request<Payload>> {
         let fault = |error: http::Error| {
-            Error::new(ErrorKind::Failed, call.what)
-                .on(self.subject(call.key))
-                .caused_by(error)
+            Error::new(ErrorKind::Failed, call.what).on(self.subject(call.key)).caused_by(error)
         };
         let mut request = Request::builder()
             .uri(call.url(&self.access.endpoint))
@@ -328,9 +312,7 @@ impl Answer {
 
     /// Returns the error for a successful answer that cannot be used: the next attempt finds out what it meant.
     pub(super) fn unusable(&self, why: impl std::fmt::Display) -> Error {
-        Error::new(ErrorKind::Unreachable, &self.what)
-            .on(&self.subject)
-            .because(why)
+        Error::new(ErrorKind::Unreachable, &self.what).on(&self.subject).because(why)
     }
 
     /// Returns the content of the JSON document.
@@ -352,10 +334,7 @@ impl Answer {
             };
             return Err(refusal.to_error(&self.what, &self.subject));
         }
-        root(&self.document, name).map_err(|error| {
-            Error::new(error.kind(), &self.what)
-                .on(&self.subject)
-                .because(error)
-        })
+        root(&self.document, name)
+            .map_err(|error| Error::new(error.kind(), &self.what).on(&self.subject).because(error))
     }
 }

@@ -15,11 +15,9 @@ const WHAT: &str = "cannot read the bucket's rules";
 pub(super) async fn facts(api: &Api) -> BucketFacts {
     match described(api).await {
         Ok(bucket) => bucket.facts(),
-        Err(error) => BucketFacts {
-            versioning: Err(error.clone()),
-            rules: Err(error),
-            soft_delete_seconds: None,
-        },
+        Err(error) => {
+            BucketFacts { versioning: Err(error.clone()), rules: Err(error), soft_delete_seconds: None }
+        }
     }
 }
 
@@ -87,11 +85,7 @@ struct Condition {
 impl Bucket {
     fn facts(self) -> BucketFacts {
         BucketFacts {
-            versioning: Ok(if self.versioning.enabled {
-                Versioning::On
-            } else {
-                Versioning::Off
-            }),
+            versioning: Ok(if self.versioning.enabled { Versioning::On } else { Versioning::Off }),
             rules: Ok(self.lifecycle.rule.into_iter().map(Rule::meaning).collect()),
             soft_delete_seconds: self.soft_delete_policy.retention_duration_seconds.parse().ok(),
         }
@@ -104,10 +98,7 @@ impl Rule {
         let of_old_versions = condition.is_live == Some(false)
             || condition.days_since_noncurrent_time.is_some()
             || condition.num_newer_versions.is_some();
-        let days = condition
-            .days_since_noncurrent_time
-            .or(condition.age)
-            .unwrap_or(0);
+        let days = condition.days_since_noncurrent_time.or(condition.age).unwrap_or(0);
         let when = |wanted: bool| wanted.then_some(days);
         let deletes = self.action.kind == "Delete";
         LifecycleRule {
@@ -156,13 +147,7 @@ mod tests {
         let rules = facts.rules.unwrap();
         assert_eq!(rules[0].drops_uploads_after_days, Some(7));
         assert_eq!(rules[0].prefixes, ["vault/"]);
-        assert_eq!(
-            (
-                rules[1].drops_old_versions_after_days,
-                rules[1].deletes_after_days
-            ),
-            (Some(30), None)
-        );
+        assert_eq!((rules[1].drops_old_versions_after_days, rules[1].deletes_after_days), (Some(30), None));
         assert_eq!((rules[2].deletes_after_days, rules[2].narrowed), (Some(90), true));
         assert_eq!(rules[3], LifecycleRule::default());
     }

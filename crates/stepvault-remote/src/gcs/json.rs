@@ -68,9 +68,7 @@ impl Api {
     /// Returns an object, or `None` when it does not exist.
     pub(super) async fn object(&self, key: &str) -> Result<Option<Described>> {
         const WHAT: &str = "cannot read the object's metadata";
-        let call = self
-            .json(WHAT, Method::GET, Some(key))?
-            .query([("fields", FIELDS)]);
+        let call = self.json(WHAT, Method::GET, Some(key))?.query([("fields", FIELDS)]);
         let answer = if_found(self.send(call).await)?;
         answer.map(|answer| self.described(key, &answer)).transpose()
     }
@@ -87,21 +85,15 @@ impl Api {
             return Ok(Vec::new());
         }
         let call = self.json("cannot read the object's attributes", Method::GET, Some(key))?;
-        let answer = self
-            .send(call.query([("fields", "storageClass,kmsKeyName")]))
-            .await?;
+        let answer = self.send(call.query([("fields", "storageClass,kmsKeyName")])).await?;
         let reported: Attributes = answer.json()?;
         // The answer names the version of the key.
         let key_name = reported.kms_key_name.as_deref();
         let key_name = key_name.and_then(|name| name.split("/cryptoKeyVersions/").next());
-        let compared = [
-            ("storage-class", class, reported.storage_class.as_deref()),
-            ("kms-key", kms_key, key_name),
-        ];
+        let compared =
+            [("storage-class", class, reported.storage_class.as_deref()), ("kms-key", kms_key, key_name)];
         let ignored = compared.into_iter().filter_map(|(setting, requested, reported)| {
-            let requested = requested
-                .as_deref()
-                .filter(|requested| reported != Some(*requested))?;
+            let requested = requested.as_deref().filter(|requested| reported != Some(*requested))?;
             Some(IgnoredAttribute::new(setting, requested, reported))
         });
         Ok(ignored.collect())
@@ -113,19 +105,14 @@ impl Api {
         paged(move |token| {
             let prefix = prefix.clone();
             async move {
-                let page = self
-                    .objects_page("cannot list the objects", &prefix, token.as_deref())
-                    .await?;
+                let page = self.objects_page("cannot list the objects", &prefix, token.as_deref()).await?;
                 let objects = page.objects.into_iter().filter_map(|object| {
                     let key = self.keys.key_of(&object.name);
                     let key = key.filter(|key| !key.starts_with(UPLOADS_DIRECTORY))?;
                     let key = key.to_owned();
                     Some(object.into_head(&key).info)
                 });
-                Ok(ObjectPage {
-                    objects: objects.collect(),
-                    next: page.next,
-                })
+                Ok(ObjectPage { objects: objects.collect(), next: page.next })
             }
         })
     }
@@ -158,10 +145,7 @@ impl Api {
         }
         let objects = page.items.unwrap_or_default().into_iter();
         let objects = objects.map(|object| object.described().map_err(|why| self.malformed(what, why)));
-        Ok(ObjectsPage {
-            objects: objects.collect::<Result<_>>()?,
-            next,
-        })
+        Ok(ObjectsPage { objects: objects.collect::<Result<_>>()?, next })
     }
 
     /// Writes `body` at `key` in one request, either only if the key is unused or over an existing object. Returns `None`
@@ -296,11 +280,7 @@ impl Api {
         let call = self.json(READ, Method::GET, Some(key))?.query([("alt", "media")]);
         let (response, _take_back) = self.open(call.headers(bounds)).await?;
         let size_bytes = sent_bytes(&response, range.as_ref(), &subject)?;
-        let expected = Expected {
-            subject: subject.clone(),
-            size_bytes,
-            stall_timeout: self.stall_timeout,
-        };
+        let expected = Expected { subject: subject.clone(), size_bytes, stall_timeout: self.stall_timeout };
         let pieces = response.bytes_stream();
         let pieces = pieces.map_err(move |error| client_error(READ, &subject, error));
         Ok(watched(pieces.boxed(), expected))
@@ -315,10 +295,7 @@ fn sent_bytes(response: &reqwest::Response, wanted: Option<&Range<u64>>, subject
         return length.ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not state its length"));
     };
     if response.status() != StatusCode::PARTIAL_CONTENT {
-        return Err(fault(
-            ErrorKind::Failed,
-            "the store answered a part of it with the whole",
-        ));
+        return Err(fault(ErrorKind::Failed, "the store answered a part of it with the whole"));
     }
     let (sent, object_bytes) = content_range(response.headers())
         .ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not state its range"))?;
@@ -344,10 +321,7 @@ fn content_range(headers: &HeaderMap) -> Option<(Range<u64>, u64)> {
     let (range, object_bytes) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
     let last: u64 = last.parse().ok()?;
-    Some((
-        start.parse().ok()?..last.saturating_add(1),
-        object_bytes.parse().ok()?,
-    ))
+    Some((start.parse().ok()?..last.saturating_add(1), object_bytes.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -79,9 +79,7 @@ async fn google_client(settings: &RemoteSettings, api: &Api) -> Result<Storage> 
         .with_read_resume_policy(NeverResume)
         .build();
     client.await.map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot open the remote")
-            .on(&settings.url)
-            .caused_by(error)
+        Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url).caused_by(error)
     })
 }
 
@@ -93,9 +91,7 @@ struct GcsStore {
 
 impl fmt::Debug for GcsStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("GcsStore")
-            .field("url", &self.api.url)
-            .finish_non_exhaustive()
+        out.debug_struct("GcsStore").field("url", &self.api.url).finish_non_exhaustive()
     }
 }
 

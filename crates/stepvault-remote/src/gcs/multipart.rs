@@ -44,10 +44,7 @@ pub(super) async fn send_part(
     let what = format!("cannot upload part {}", index + 1);
     let call = api
         .xml(&what, Method::PUT, Some(key))?
-        .query([
-            ("partNumber", (index + 1).to_string()),
-            ("uploadId", upload.to_owned()),
-        ])
+        .query([("partNumber", (index + 1).to_string()), ("uploadId", upload.to_owned())])
         .headers([("x-goog-hash", format!("crc32c={}", digest.crc32c.to_base64()))])
         .part(body);
     let answer = api.send(call).await?;
@@ -55,18 +52,11 @@ pub(super) async fn send_part(
     if let Some(stored) = crc32c_of(&answer.headers).filter(|stored| *stored != digest.crc32c) {
         return Err(Error::new(ErrorKind::Damaged, &what)
             .on(api.subject(Some(key)))
-            .because(format!(
-                "the store has CRC-32C {stored}; {} was sent",
-                digest.crc32c
-            )));
+            .because(format!("the store has CRC-32C {stored}; {} was sent", digest.crc32c)));
     }
     let tag = answer.header("etag");
     let tag = tag.ok_or_else(|| answer.unusable("the answer has no entity tag"))?;
-    Ok(PartReceipt {
-        index,
-        tag: tag.to_owned(),
-        digest: *digest,
-    })
+    Ok(PartReceipt { index, tag: tag.to_owned(), digest: *digest })
 }
 
 /// Completes an upload. The key is checked first, because this API supports no preconditions and would overwrite an object
@@ -84,10 +74,7 @@ pub(super) async fn complete(
     let mut listed = String::from("<CompleteMultipartUpload>");
     for part in parts {
         let (number, tag) = (part.index + 1, escape(&part.tag));
-        let _ = write!(
-            listed,
-            "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"
-        );
+        let _ = write!(listed, "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>");
     }
     listed.push_str("</CompleteMultipartUpload>");
     let call = api
@@ -115,21 +102,13 @@ pub(super) async fn abort(api: &Api, key: &str, upload: &str) -> Result<()> {
 /// Returns the incomplete uploads to keys that begin with `prefix`, of at most `most_pages` pages.
 pub(super) async fn listed(api: &Api, prefix: &str, most_pages: usize) -> Result<Listed> {
     let full_prefix = api.keys.full_prefix(prefix);
-    pages(PENDING, &api.subject(None), prefix, most_pages, |after| {
-        page(api, &full_prefix, after)
-    })
-    .await
+    pages(PENDING, &api.subject(None), prefix, most_pages, |after| page(api, &full_prefix, after)).await
 }
 
 async fn page(api: &Api, prefix: &str, after: Option<Marker>) -> Result<Page> {
-    let call = api
-        .xml(PENDING, Method::GET, None)?
-        .query([("uploads", ""), ("prefix", prefix)])
-        .query(
-            after
-                .into_iter()
-                .flat_map(|after| [("key-marker", after.key), ("upload-id-marker", after.upload)]),
-        );
+    let call = api.xml(PENDING, Method::GET, None)?.query([("uploads", ""), ("prefix", prefix)]).query(
+        after.into_iter().flat_map(|after| [("key-marker", after.key), ("upload-id-marker", after.upload)]),
+    );
     let answer = api.send(call).await?;
     let list = answer.root("ListMultipartUploadsResult")?;
     let mut page = Page::default();
@@ -169,22 +148,15 @@ pub(super) async fn uploaded_bytes(api: &Api, upload: &PendingUpload) -> Result<
     )?;
     let mut bytes = 0_u64;
     for part in list.children("Part") {
-        let size: u64 = part
-            .required("Size")?
-            .parse()
-            .map_err(|_| api.malformed(WHAT, "a size is not a number"))?;
+        let size: u64 =
+            part.required("Size")?.parse().map_err(|_| api.malformed(WHAT, "a size is not a number"))?;
         bytes = bytes.saturating_add(size);
     }
-    Ok(Some(LeftBytes {
-        bytes,
-        all: list.text("IsTruncated").as_deref() != Some("true"),
-    }))
+    Ok(Some(LeftBytes { bytes, all: list.text("IsTruncated").as_deref() != Some("true") }))
 }
 
 fn time(api: &Api, text: &str) -> Result<SystemTime> {
-    let time: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| api.malformed(PENDING, "a time is malformed"))?;
+    let time: jiff::Timestamp = text.parse().map_err(|_| api.malformed(PENDING, "a time is malformed"))?;
     Ok(time.into())
 }
 
@@ -211,10 +183,7 @@ mod tests {
         headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw=="));
         assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
         let mut headers = HeaderMap::new();
-        headers.append(
-            "x-goog-hash",
-            HeaderValue::from_static("crc32c=4waSgw==,md5=AAAA"),
-        );
+        headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw==,md5=AAAA"));
         assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
         headers.insert("x-goog-hash", HeaderValue::from_static("crc32c=short"));
         assert_eq!(crc32c_of(&headers), None);

@@ -47,9 +47,7 @@ impl Resource {
         let modified: Option<jiff::Timestamp> = self.updated.and_then(|text| text.parse().ok());
         Ok(Described {
             name: self.name,
-            generation: generation
-                .filter(|number| *number > 0)
-                .ok_or("it has no generation")?,
+            generation: generation.filter(|number| *number > 0).ok_or("it has no generation")?,
             size_bytes,
             modified: modified.ok_or("it has no modification time")?.into(),
             crc32c: self.crc32c.as_deref().and_then(Crc32c::from_base64),
@@ -112,12 +110,10 @@ impl Api {
         }
         let stored = object.crc32c;
         let stored = stored.map_or_else(|| "unknown".to_owned(), |stored| stored.to_string());
-        Err(Error::new(ErrorKind::Damaged, what)
-            .on(self.subject(Some(key)))
-            .because(format!(
-                "the store holds {} bytes with CRC-32C {stored}; {size_bytes} bytes with {crc32c} were sent",
-                object.size_bytes,
-            )))
+        Err(Error::new(ErrorKind::Damaged, what).on(self.subject(Some(key))).because(format!(
+            "the store holds {} bytes with CRC-32C {stored}; {size_bytes} bytes with {crc32c} were sent",
+            object.size_bytes,
+        )))
     }
 }
 
@@ -152,19 +148,10 @@ mod tests {
     #[test]
     fn a_description_without_identity_is_unusable() {
         for (document, why) in [
-            (
-                r#"{"name":"a","updated":"2026-11-21T10:16:00Z"}"#,
-                "it has no generation",
-            ),
-            (
-                r#"{"name":"a","generation":"-1","updated":"2026-11-21T10:16:00Z"}"#,
-                "it has no generation",
-            ),
+            (r#"{"name":"a","updated":"2026-11-21T10:16:00Z"}"#, "it has no generation"),
+            (r#"{"name":"a","generation":"-1","updated":"2026-11-21T10:16:00Z"}"#, "it has no generation"),
             (r#"{"name":"a","generation":"1"}"#, "it has no modification time"),
-            (
-                r#"{"name":"a","generation":"1","size":"x"}"#,
-                "a size is not a number",
-            ),
+            (r#"{"name":"a","generation":"1","size":"x"}"#, "a size is not a number"),
         ] {
             assert_eq!(described(document), Err(why), "{document}");
         }

@@ -73,9 +73,7 @@ impl Api {
             moved_bytes = progress.bytes();
             token = progress.rewrite_token;
             if token.is_none() {
-                return Err(fault(
-                    "the answer says neither that the copy is done nor how to continue it",
-                ));
+                return Err(fault("the answer says neither that the copy is done nor how to continue it"));
             }
         }
     }
@@ -101,12 +99,7 @@ impl Api {
                 ("maxBytesRewrittenPerCall", BYTES_IN_A_REQUEST.to_string()),
                 ("ifSourceGenerationMatch", generation.to_string()),
             ])
-            .query(
-                self.options
-                    .kms_key
-                    .clone()
-                    .map(|key| ("destinationKmsKeyName", key)),
-            )
+            .query(self.options.kms_key.clone().map(|key| ("destinationKmsKeyName", key)))
             .query(token.map(|token| ("rewriteToken", token)))
             .body("application/json", body);
         // When a successful answer cannot be read, the next attempt finds out the result.

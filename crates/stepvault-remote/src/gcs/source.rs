@@ -28,10 +28,7 @@ impl StreamingSource for Source {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         let frame = poll_fn(|context| Pin::new(&mut self.0).poll_frame(context)).await?;
         // There are no trailers.
-        frame
-            .map_err(io::Error::other)
-            .map(|frame| frame.into_data().ok())
-            .transpose()
+        frame.map_err(io::Error::other).map(|frame| frame.into_data().ok()).transpose()
     }
 
     async fn size_hint(&self) -> io::Result<SizeHint> {

@@ -31,9 +31,7 @@ struct Upload {
 
 impl Upload {
     fn new(key: &str, id: &str) -> Self {
-        Self {
-            directory: format!("{DIRECTORY}{key}/{id}/"),
-        }
+        Self { directory: format!("{DIRECTORY}{key}/{id}/") }
     }
 
     /// Parses an ID. It may come from a damaged journal, or from a time when the remote used the XML API: any other text
@@ -62,8 +60,7 @@ impl Upload {
 
 fn is_id(text: &str) -> bool {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.strip_prefix(ID_PREFIX)
-        .is_some_and(|random| random.len() == 32 && random.bytes().all(is_hex))
+    text.strip_prefix(ID_PREFIX).is_some_and(|random| random.len() == 32 && random.bytes().all(is_hex))
 }
 
 /// Returns key, ID and last segment of a temporary object's key; `None` for one that stepvault did not write.
@@ -89,8 +86,7 @@ pub(super) async fn start(api: &Api, key: &str) -> Result<String> {
             .hint("shorten the remote's prefix or the run's name, or set transport = \"xml\" for this remote"));
     }
     let empty = PartDigest::of(b"");
-    api.insert(WHAT, &upload.begun(), Payload::default(), &empty, false)
-        .await?;
+    api.insert(WHAT, &upload.begun(), Payload::default(), &empty, false).await?;
     Ok(id)
 }
 
@@ -105,19 +101,13 @@ pub(super) async fn send_part(
 ) -> Result<PartReceipt> {
     let what = format!("cannot upload part {}", index + 1);
     let upload = Upload::parse(api, &what, key, id)?;
-    let written = api
-        .insert(&what, &upload.part(index), body, digest, false)
-        .await?;
+    let written = api.insert(&what, &upload.part(index), body, digest, false).await?;
     let generation = written.and_then(|head| head.info.version).ok_or_else(|| {
         Error::new(ErrorKind::Unreachable, &what)
             .on(api.subject(Some(key)))
             .because("the answer does not describe the object")
     })?;
-    Ok(PartReceipt {
-        index,
-        tag: generation,
-        digest: *digest,
-    })
+    Ok(PartReceipt { index, tag: generation, digest: *digest })
 }
 
 /// Composes the parts to one object at an unused key, and deletes them.
@@ -168,10 +158,7 @@ async fn compose_parts(
         if part.tag.parse::<i64>().is_err() {
             return Err(fault(ErrorKind::NotFound, "a part is not one of this upload"));
         }
-        sources.push(SourceObject {
-            key: upload.part(part.index),
-            generation: part.tag.clone(),
-        });
+        sources.push(SourceObject { key: upload.part(part.index), generation: part.tag.clone() });
     }
     temporary.extend(sources.iter().map(|source| source.key.clone()));
     let mut level = 0;
@@ -198,10 +185,7 @@ async fn join_level(
     stream::iter(groups)
         .map(|(key, group)| async move {
             let composed = api.compose(COMPLETE, &key, &group, false).await?;
-            Ok(SourceObject {
-                key,
-                generation: composed.generation.to_string(),
-            })
+            Ok(SourceObject { key, generation: composed.generation.to_string() })
         })
         .buffered(REQUESTS_AT_ONCE)
         .try_collect()
@@ -248,10 +232,7 @@ pub(super) async fn listed(api: &Api, prefix: &str, most_pages: usize) -> Result
                     add(&mut uploads, upload);
                 }
             }
-            let next = page.next.map(|key| Marker {
-                key,
-                upload: String::new(),
-            });
+            let next = page.next.map(|key| Marker { key, upload: String::new() });
             Ok(Page { uploads, next })
         }
     })
@@ -267,11 +248,7 @@ pub(super) async fn listed(api: &Api, prefix: &str, most_pages: usize) -> Result
 
 fn upload_of(api: &Api, object: &Described) -> Option<PendingUpload> {
     let (key, id, _) = parse_name(api.keys.key_of(&object.name)?)?;
-    Some(PendingUpload {
-        key: key.to_owned(),
-        upload: id.to_owned(),
-        initiated: Some(object.modified),
-    })
+    Some(PendingUpload { key: key.to_owned(), upload: id.to_owned(), initiated: Some(object.modified) })
 }
 
 /// Returns whether an object belongs to the upload `id` of `key`.
@@ -296,14 +273,9 @@ pub(super) async fn uploaded_bytes(api: &Api, upload: &PendingUpload) -> Result<
     if !is_id(&upload.upload) {
         return Ok(None);
     }
-    let prefix = api
-        .keys
-        .full_prefix(&Upload::new(&upload.key, &upload.upload).directory);
+    let prefix = api.keys.full_prefix(&Upload::new(&upload.key, &upload.upload).directory);
     let page = api.objects_page(WHAT, &prefix, None).await?;
-    let ours = page
-        .objects
-        .iter()
-        .filter(|object| is_of(api, object, &upload.key, &upload.upload));
+    let ours = page.objects.iter().filter(|object| is_of(api, object, &upload.key, &upload.upload));
     let sizes: Vec<u64> = ours.map(|object| object.size_bytes).collect();
     Ok((!sizes.is_empty()).then(|| LeftBytes {
         bytes: sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size)),

@@ -89,10 +89,7 @@ fn described(object: Object) -> std::result::Result<Described, &'static str> {
         generation: object.generation,
         size_bytes: u64::try_from(object.size).unwrap_or(0),
         modified: modified.ok_or("the answer has no modification time")?,
-        crc32c: object
-            .checksums
-            .and_then(|checksums| checksums.crc32c)
-            .map(Crc32c),
+        crc32c: object.checksums.and_then(|checksums| checksums.crc32c).map(Crc32c),
     })
 }
 

@@ -49,9 +49,7 @@ pub(super) fn root(document: &str, name: &str) -> Result<Element> {
                     parent.children.push(closed);
                 }
             }
-            Event::Text(text) => current
-                .text
-                .push_str(&text.decode().map_err(|error| fault(&error))?),
+            Event::Text(text) => current.text.push_str(&text.decode().map_err(|error| fault(&error))?),
             Event::GeneralRef(reference) => {
                 let text = resolved(&reference).ok_or_else(|| fault(&"it has an unknown reference"))?;
                 current.text.push_str(&text);
@@ -82,10 +80,7 @@ fn resolved(reference: &BytesRef<'_>) -> Option<String> {
 
 impl Element {
     fn named(name: &[u8]) -> Self {
-        Self {
-            name: String::from_utf8_lossy(name).into_owned(),
-            ..Self::default()
-        }
+        Self { name: String::from_utf8_lossy(name).into_owned(), ..Self::default() }
     }
 
     /// Returns the elements called `name` inside, in order.
@@ -117,10 +112,7 @@ mod tests {
                         <UpId>1</UpId></Up><Up><Key/></Up></List>";
         let list = root(document, "List").unwrap();
         assert_eq!(list.required("Key").unwrap(), "outer");
-        let ups: Vec<_> = list
-            .children("Up")
-            .map(|up| up.required("Key").unwrap())
-            .collect();
+        let ups: Vec<_> = list.children("Up").map(|up| up.required("Key").unwrap()).collect();
         assert_eq!(ups, ["a&b/é", ""]);
         assert_eq!(list.text("None"), None);
         assert_eq!(
@@ -131,17 +123,8 @@ mod tests {
 
     #[test]
     fn other_and_cut_documents_are_errors() {
-        for bad in [
-            "",
-            "<html><body>502</body></html>",
-            "<List><Key>a</Key>",
-            "<List><![CDATA[x]]></List>",
-        ] {
-            assert_eq!(
-                root(bad, "List").unwrap_err().kind(),
-                ErrorKind::Unreachable,
-                "{bad}"
-            );
+        for bad in ["", "<html><body>502</body></html>", "<List><Key>a</Key>", "<List><![CDATA[x]]></List>"] {
+            assert_eq!(root(bad, "List").unwrap_err().kind(), ErrorKind::Unreachable, "{bad}");
         }
         root("<List><Key>&bogus;</Key></List>", "List").unwrap_err();
         root("<List><Key>a & b</Key></List>", "List").unwrap_err();

@@ -41,13 +41,10 @@ impl Examiner for AzureExaminer {
 
 async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
     let azure = connect(settings)?;
-    let got = azure.credentials().get_credential().await.map_err(|error| {
-        store_error(
-            "cannot get credentials for Azure",
-            &settings.url.to_string(),
-            error,
-        )
-    })?;
+    let got =
+        azure.credentials().get_credential().await.map_err(|error| {
+            store_error("cannot get credentials for Azure", &settings.url.to_string(), error)
+        })?;
     Ok(described(&got))
 }
 
@@ -57,11 +54,7 @@ fn described(credential: &AzureCredential) -> Credentials {
         AzureCredential::SASToken(pairs) => (CredentialSource::SharedSignature, expiry_of(pairs)),
         AzureCredential::BearerToken(_) => (CredentialSource::DirectoryToken, None),
     };
-    Credentials {
-        temporary: source == CredentialSource::SharedSignature,
-        source,
-        expires,
-    }
+    Credentials { temporary: source == CredentialSource::SharedSignature, source, expires }
 }
 
 /// Returns the expiry time from a shared access signature, which contains it in plain text.
@@ -76,18 +69,10 @@ fn expiry_of(pairs: &[(String, String)]) -> Option<Timestamp> {
 pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     refuse_options(settings)?;
     let mut builder = MicrosoftAzureBuilder::from_env();
-    let emulated = builder
-        .get_config_value(&AzureConfigKey::UseEmulator)
-        .is_some_and(|value| {
-            matches!(
-                value.to_ascii_lowercase().as_str(),
-                "true" | "1" | "yes" | "on" | "t" | "y"
-            )
-        });
-    let endpoint = settings
-        .endpoint
-        .clone()
-        .or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
+    let emulated = builder.get_config_value(&AzureConfigKey::UseEmulator).is_some_and(|value| {
+        matches!(value.to_ascii_lowercase().as_str(), "true" | "1" | "yes" | "on" | "t" | "y")
+    });
+    let endpoint = settings.endpoint.clone().or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
     let mut allow_http = settings.allow_http;
     if let Some(endpoint) = endpoint {
         let url = check_endpoint(&endpoint, settings.allow_http)?;
@@ -104,9 +89,7 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
         }
     }
     let fault = |error: Box<dyn std::error::Error + Send + Sync>| {
-        Error::new(ErrorKind::Usage, "cannot open the remote")
-            .on(&settings.url)
-            .caused_by(error)
+        Error::new(ErrorKind::Usage, "cannot open the remote").on(&settings.url).caused_by(error)
     };
     let authorities = settings.ca_file.as_deref().map(Authorities::read).transpose()?;
     let certificates = authorities.as_ref().map_or(Ok(Vec::new()), |authorities| {
@@ -165,21 +148,14 @@ mod tests {
     #[test]
     fn a_shared_signature_tells_its_end_and_a_token_does_not() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let signature = |end: &str| {
-            described(&AzureCredential::SASToken(vec![
-                pair("sv", "2024"),
-                pair("se", end),
-            ]))
-        };
+        let signature =
+            |end: &str| described(&AzureCredential::SASToken(vec![pair("sv", "2024"), pair("se", end)]));
         let found = signature("2027-01-15T08:00:00Z");
         assert_eq!(found.source, CredentialSource::SharedSignature);
         assert_eq!(found.expires, Some(Timestamp::from_seconds(1_800_000_000)));
         assert_eq!(signature("tomorrow").expires, None);
         assert!(signature("tomorrow").temporary);
         let token = described(&AzureCredential::BearerToken("secret".to_owned()));
-        assert_eq!(
-            (token.source, token.temporary),
-            (CredentialSource::DirectoryToken, false)
-        );
+        assert_eq!((token.source, token.temporary), (CredentialSource::DirectoryToken, false));
     }
 }

@@ -17,10 +17,5 @@ static TABLES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
 
 /// Returns the table called `name`, which is the same for every caller in this process.
 pub(super) fn table(name: &str) -> Memory {
-    TABLES
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .entry(name.to_owned())
-        .or_default()
-        .clone()
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default().clone()
 }

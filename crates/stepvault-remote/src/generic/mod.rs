@@ -60,10 +60,7 @@ pub fn open_azure(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
 #[cfg(feature = "azure")]
 pub(crate) fn connect_azure(settings: &RemoteSettings) -> Result<BareStore> {
     let settings = settings.clone();
-    Ok(BareStore {
-        store: open_azure(&settings)?,
-        examiner: Arc::new(azure::AzureExaminer { settings }),
-    })
+    Ok(BareStore { store: open_azure(&settings)?, examiner: Arc::new(azure::AzureExaminer { settings }) })
 }
 
 /// Opens `memory://name/prefix`.
@@ -90,9 +87,7 @@ struct GenericStore {
 
 impl fmt::Debug for GenericStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("GenericStore")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+        out.debug_struct("GenericStore").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -132,18 +127,14 @@ impl GenericStore {
 
     /// Returns the object at `key` after a write was acknowledged.
     async fn written(&self, what: &str, key: &str, size_bytes: Option<u64>) -> Result<Created> {
-        let fault = |why: &str| {
-            Error::new(ErrorKind::Damaged, what)
-                .on(self.subject(key))
-                .because(why)
-        };
+        let fault = |why: &str| Error::new(ErrorKind::Damaged, what).on(self.subject(key)).because(why);
         let head = self.head(key).await?;
         let head = head.ok_or_else(|| fault("the store acknowledged it, but it does not exist"))?;
         let found_bytes = head.info.size_bytes;
         match size_bytes {
-            Some(size_bytes) if size_bytes != found_bytes => Err(fault(&format!(
-                "{size_bytes} bytes were written and the object has {found_bytes}"
-            ))),
+            Some(size_bytes) if size_bytes != found_bytes => {
+                Err(fault(&format!("{size_bytes} bytes were written and the object has {found_bytes}")))
+            }
             _ => Ok(Created::Written(head)),
         }
     }
@@ -154,11 +145,7 @@ impl GenericStore {
         head: bool,
         range: Option<GetRange>,
     ) -> object_store::Result<object_store::GetResult> {
-        let options = GetOptions {
-            head,
-            range,
-            ..GetOptions::default()
-        };
+        let options = GetOptions { head, range, ..GetOptions::default() };
         self.store.get_opts(path, options).await
     }
 
@@ -176,10 +163,7 @@ impl GenericStore {
             let next = next.map_err(|_| {
                 Error::new(ErrorKind::Unreachable, WHAT)
                     .on(&subject)
-                    .because(format!(
-                        "no answer within {} seconds",
-                        self.stall_timeout.as_secs()
-                    ))
+                    .because(format!("no answer within {} seconds", self.stall_timeout.as_secs()))
             })?;
             let next = next.transpose();
             let next = next.map_err(|error| store_error(WHAT, &subject, error))?;
@@ -241,9 +225,7 @@ impl RemoteStore for GenericStore {
         let path = self.keys.path(key)?;
         let _lock = self.lock_writes().await;
         let written = self.store.put(&path, PutPayload::from(body)).await;
-        written
-            .map(drop)
-            .map_err(|error| self.fault("cannot replace the object", key, error))
+        written.map(drop).map_err(|error| self.fault("cannot replace the object", key, error))
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
@@ -269,11 +251,7 @@ impl RemoteStore for GenericStore {
         let (upload, number) = (upload.to_owned(), index as usize);
         let sent = self.multipart.put_part(&path, &upload, number, body).await;
         let part = sent.map_err(|error| self.fault(&what, key, error))?;
-        Ok(PartReceipt {
-            index,
-            tag: part.content_id,
-            digest: *digest,
-        })
+        Ok(PartReceipt { index, tag: part.content_id, digest: *digest })
     }
 
     async fn complete_upload(
@@ -291,10 +269,7 @@ impl RemoteStore for GenericStore {
         }
         let tags = parts.iter().map(|part| part.tag.clone());
         let ids = tags.map(|content_id| PartId { content_id }).collect();
-        let completed = self
-            .multipart
-            .complete_multipart(&path, &upload.to_owned(), ids)
-            .await;
+        let completed = self.multipart.complete_multipart(&path, &upload.to_owned(), ids).await;
         completed.map_err(|error| self.fault(WHAT, key, error))?;
         self.written(WHAT, key, Some(digest.size_bytes)).await
     }
@@ -312,10 +287,8 @@ impl RemoteStore for GenericStore {
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         let got = self.look_up(&self.keys.path(key)?, true, None).await;
         let got = got.map_err(|error| self.fault("cannot read the object's metadata", key, error));
-        Ok(if_found(got)?.map(|got| ObjectHead {
-            info: info_of(key, got.meta),
-            checksum: StoredChecksum::None,
-        }))
+        Ok(if_found(got)?
+            .map(|got| ObjectHead { info: info_of(key, got.meta), checksum: StoredChecksum::None }))
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
@@ -333,11 +306,7 @@ impl RemoteStore for GenericStore {
             let is_short =
                 causes(&error).any(|cause| cause.to_string().starts_with("Wanted range starting at"));
             let error = store_error(WHAT, &subject, error);
-            if is_short {
-                error.with_kind(ErrorKind::Damaged)
-            } else {
-                error
-            }
+            if is_short { error.with_kind(ErrorKind::Damaged) } else { error }
         })?;
         let wanted = range.unwrap_or(0..got.meta.size);
         if got.range != wanted {
@@ -348,13 +317,11 @@ impl RemoteStore for GenericStore {
             size_bytes: wanted.end - wanted.start,
             stall_timeout: self.stall_timeout,
         };
-        let pieces = got
-            .into_stream()
-            .map_err(move |error| match store_error(WHAT, &subject, error) {
-                // A body that ends early was not refused, so a retry may succeed.
-                error if error.kind() == ErrorKind::Failed => error.with_kind(ErrorKind::Unreachable),
-                error => error,
-            });
+        let pieces = got.into_stream().map_err(move |error| match store_error(WHAT, &subject, error) {
+            // A body that ends early was not refused, so a retry may succeed.
+            error if error.kind() == ErrorKind::Failed => error.with_kind(ErrorKind::Unreachable),
+            error => error,
+        });
         Ok(watched(pieces.boxed(), expected))
     }
 
@@ -363,10 +330,7 @@ impl RemoteStore for GenericStore {
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
-        let paths: Vec<Path> = keys
-            .iter()
-            .map(|key| self.keys.path(key))
-            .collect::<Result<_>>()?;
+        let paths: Vec<Path> = keys.iter().map(|key| self.keys.path(key)).collect::<Result<_>>()?;
         // Results arrive in the order of the keys. A missing object is an error for the store, but not here.
         let mut results = self.store.delete_stream(stream::iter(paths).map(Ok).boxed());
         let mut answered = 0;

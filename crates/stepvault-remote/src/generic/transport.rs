@@ -51,10 +51,7 @@ impl HttpConnector for GuardedConnector {
             Some(client) => HttpClient::new(client.clone()),
             None => ReqwestConnector::default().connect(options)?,
         };
-        Ok(HttpClient::new(Guarded {
-            inner,
-            stall_timeout: self.stall_timeout,
-        }))
+        Ok(HttpClient::new(Guarded { inner, stall_timeout: self.stall_timeout }))
     }
 }
 
@@ -114,11 +111,7 @@ pub(crate) fn client_options(allow_http: bool, authorities: &[Certificate]) -> C
 
 /// Disables retries below ours, because retries of two layers multiply.
 pub(crate) fn no_retries() -> RetryConfig {
-    RetryConfig {
-        max_retries: 0,
-        retry_timeout: Duration::ZERO,
-        ..RetryConfig::default()
-    }
+    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
 }
 
 #[cfg(test)]
@@ -147,19 +140,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_page_of_a_listing_that_drips_ends() {
-        let guarded = Guarded {
-            inner: HttpClient::new(Drips),
-            stall_timeout: Duration::from_secs(30),
-        };
+        let guarded = Guarded { inner: HttpClient::new(Drips), stall_timeout: Duration::from_secs(30) };
         let mut request = HttpRequest::new(object_store::client::HttpRequestBody::empty());
         let query = "restype=container&comp=list&prefix=a";
         *request.uri_mut() = format!("http://store/bucket?{query}").parse().unwrap();
         let error = guarded.call(request).await.unwrap_err();
         let source = std::error::Error::source(&error).unwrap();
-        assert_eq!(
-            source.to_string(),
-            "only 155 bytes of the answer arrived in 31 seconds"
-        );
+        assert_eq!(source.to_string(), "only 155 bytes of the answer arrived in 31 seconds");
     }
 
     #[test]
@@ -174,15 +161,9 @@ mod tests {
                 is_of_store: true,
             },
         );
-        let error = object_store::Error::Generic {
-            store: "GCS",
-            source: Box::new(inner),
-        };
+        let error = object_store::Error::Generic { store: "GCS", source: Box::new(inner) };
         let error = super::super::errors::store_error("cannot list", "gs://b/p", error);
-        assert_eq!(
-            error.to_string(),
-            "cannot list: gs://b/p: the server answered 503 SlowDown"
-        );
+        assert_eq!(error.to_string(), "cannot list: gs://b/p: the server answered 503 SlowDown");
         assert_eq!(error.retry_after_wait(), Some(Duration::from_secs(7)));
     }
 }

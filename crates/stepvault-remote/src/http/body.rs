@@ -83,10 +83,7 @@ mod tests {
     async fn a_document_that_drips_ends() {
         let stall_timeout = Duration::from_secs(30);
         let fault = whole(dripping(), stall_timeout, usize::MAX).await.unwrap_err();
-        assert_eq!(
-            fault.to_string(),
-            "only 155 bytes of the answer arrived in 31 seconds"
-        );
+        assert_eq!(fault.to_string(), "only 155 bytes of the answer arrived in 31 seconds");
         let length = beginning(dripping(), stall_timeout).await.len();
         assert!((29 * 5..=30 * 5).contains(&length), "{length}");
     }

@@ -16,10 +16,8 @@ pub(crate) struct ConnectionObstacle {
 impl ConnectionObstacle {
     /// Returns what prevented a connection that failed for this cause; `None` for any other failure.
     pub(crate) fn of(why: &str) -> Option<Self> {
-        let by_certificate = certificate_hint(why).map(|hint| Self {
-            hint: hint.to_owned(),
-            is_lasting: true,
-        });
+        let by_certificate =
+            certificate_hint(why).map(|hint| Self { hint: hint.to_owned(), is_lasting: true });
         let by_proxy = || {
             Some(Self {
                 hint: proxy_hint(why)?,
@@ -45,9 +43,7 @@ fn proxy_hint(why: &str) -> Option<String> {
 fn configured() -> Option<String> {
     let texts = VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
     let text = texts.into_iter().find(|text| !text.is_empty())?;
-    let url = Url::parse(&text)
-        .or_else(|_| Url::parse(&format!("http://{text}")))
-        .ok()?;
+    let url = Url::parse(&text).or_else(|_| Url::parse(&format!("http://{text}"))).ok()?;
     let host = url.host_str()?;
     Some(match url.port_or_known_default() {
         Some(port) => format!("{host}:{port}"),
@@ -59,12 +55,7 @@ fn configured() -> Option<String> {
 /// other failure. Matches the messages of the TLS library, because the SDKs hide its error type.
 fn certificate_hint(why: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
-    if has(&[
-        "CertificateUnknown",
-        "BadCertificate",
-        "UnknownCA",
-        "CertificateRequired",
-    ]) {
+    if has(&["CertificateUnknown", "BadCertificate", "UnknownCA", "CertificateRequired"]) {
         return Some("the server refuses this client's certificate, or requires one");
     }
     if !has(&["invalid peer certificate"]) {

@@ -74,12 +74,9 @@ mod tests {
 
     #[test]
     fn plain_http_goes_to_this_machine_only() {
-        for good in [
-            "http://127.0.0.1:9000",
-            "http://localhost:1",
-            "http://[::1]:2",
-            "https://s3.example.com",
-        ] {
+        for good in
+            ["http://127.0.0.1:9000", "http://localhost:1", "http://[::1]:2", "https://s3.example.com"]
+        {
             check_endpoint(good, false).unwrap();
         }
         let error = check_endpoint("http://10.0.0.7:9000", false).unwrap_err();
@@ -95,11 +92,7 @@ mod tests {
         );
         check_endpoint("http://10.0.0.7:9000", true).unwrap();
         for bad in ["127.0.0.1:9000", "ftp://localhost", ""] {
-            assert_eq!(
-                check_endpoint(bad, true).unwrap_err().kind(),
-                ErrorKind::Usage,
-                "{bad}"
-            );
+            assert_eq!(check_endpoint(bad, true).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
         }
     }
 

@@ -72,9 +72,7 @@ where
         let Some(body) = lent.as_mut() else {
             return Poll::Ready(Some(Err(GivenUp.into())));
         };
-        Pin::new(body)
-            .poll_frame(context)
-            .map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+        Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -16,11 +16,7 @@ const NOT_FOUND_OF_EMULATOR: &str = "Not Found";
 
 /// A server's answer other than 2xx.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error(
-    "the server answered {status}{}{}",
-    text_after(" ", code),
-    text_after(": ", message)
-)]
+#[error("the server answered {status}{}{}", text_after(" ", code), text_after(": ", message))]
 pub(crate) struct Refusal {
     /// HTTP status.
     pub(crate) status: u16,
@@ -36,11 +32,7 @@ pub(crate) struct Refusal {
 }
 
 fn text_after(separator: &str, text: &str) -> String {
-    if text.is_empty() {
-        String::new()
-    } else {
-        format!("{separator}{text}")
-    }
+    if text.is_empty() { String::new() } else { format!("{separator}{text}") }
 }
 
 impl Refusal {
@@ -56,9 +48,7 @@ impl Refusal {
             .or_else(|| member(&text, "status"))
             .or_else(|| member(&text, "reason"))
             .unwrap_or_default();
-        let message = element(&text, "Message")
-            .or_else(|| member(&text, "message"))
-            .unwrap_or_default();
+        let message = element(&text, "Message").or_else(|| member(&text, "message")).unwrap_or_default();
         let is_of_provider =
             |name: &HeaderName| PROVIDERS_HEADERS.iter().any(|own| name.as_str().starts_with(own));
         let is_of_store = headers.keys().any(is_of_provider)
@@ -148,10 +138,9 @@ const NOT_THE_STORE: (ErrorKind, &str) = (
 /// Maps Google's and Azure's codes that say more than their status.
 fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
-        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => (
-            ErrorKind::Usage,
-            "create the bucket or container, or correct the remote's URL",
-        ),
+        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => {
+            (ErrorKind::Usage, "create the bucket or container, or correct the remote's URL")
+        }
         "BadDigest" | "Md5Mismatch" | "Crc64Mismatch" => (
             ErrorKind::Damaged,
             "the bytes were corrupted in transit; if it happens again, check this machine's memory and network",
@@ -160,10 +149,9 @@ fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
             ErrorKind::Damaged,
             "the store does not have the parts that were sent; the upload has to start over",
         ),
-        "BlobArchived" | "BlobBeingRehydrated" => (
-            ErrorKind::Failed,
-            "the object is archived; restore it from there first",
-        ),
+        "BlobArchived" | "BlobBeingRehydrated" => {
+            (ErrorKind::Failed, "the object is archived; restore it from there first")
+        }
         "ContainerBeingDeleted" | "OperationAborted" | "ServerBusy" => (ErrorKind::Unreachable, ""),
         "BlobAlreadyExists" | "PreconditionFailed" => (ErrorKind::Conflict, ""),
         "RequestTimeTooSkewed" => (ErrorKind::Denied, "set this machine's clock, by NTP if possible"),
@@ -177,24 +165,17 @@ fn by_status(status: u16) -> (ErrorKind, &'static str) {
             ErrorKind::Denied,
             "the credentials are missing, wrong or expired; renew them, or check which ones are used",
         ),
-        403 => (
-            ErrorKind::Denied,
-            "grant this identity permission to read, write, list and delete there",
-        ),
+        403 => (ErrorKind::Denied, "grant this identity permission to read, write, list and delete there"),
         404 | 410 => (ErrorKind::NotFound, ""),
         409 | 412 => (ErrorKind::Conflict, ""),
         // A range past the end: the object is shorter than its manifest says.
         416 => (ErrorKind::Damaged, ""),
-        429 => (
-            ErrorKind::Unreachable,
-            "the store asks to slow down; lower max-concurrent-requests",
-        ),
+        429 => (ErrorKind::Unreachable, "the store asks to slow down; lower max-concurrent-requests"),
         507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
         501 => (ErrorKind::Failed, "the store does not support this operation"),
-        408 | 500..=599 => (
-            ErrorKind::Unreachable,
-            "the store is overloaded or down; the request is safe to repeat",
-        ),
+        408 | 500..=599 => {
+            (ErrorKind::Unreachable, "the store is overloaded or down; the request is safe to repeat")
+        }
         _ => (ErrorKind::Failed, ""),
     }
 }
@@ -235,10 +216,7 @@ mod tests {
             Refusal::new(400, &none, nested).to_string(),
             r#"the server answered 400: {"message": "C:\\ is wrong"}"#
         );
-        assert_eq!(
-            Refusal::new(502, &none, b"\x00\xff").to_string(),
-            "the server answered 502"
-        );
+        assert_eq!(Refusal::new(502, &none, b"\x00\xff").to_string(), "the server answered 502");
     }
 
     #[test]
@@ -272,12 +250,7 @@ mod tests {
     fn hints_say_what_to_do() {
         assert!(error(401, "").hint_text().unwrap().contains("renew"));
         assert!(error(403, "").hint_text().unwrap().contains("grant"));
-        assert!(
-            error(404, "NoSuchBucket")
-                .hint_text()
-                .unwrap()
-                .contains("create the bucket")
-        );
+        assert!(error(404, "NoSuchBucket").hint_text().unwrap().contains("create the bucket"));
         assert_eq!(error(404, "NoSuchKey").hint_text(), None);
     }
 }

@@ -72,9 +72,9 @@ impl ClientIdentity {
             return Ok(None);
         };
         let fault = |path: &Path| {
-            Error::new(ErrorKind::Usage, "cannot use the client certificate")
-                .on(path.display())
-                .hint("give PEM files: client-certificate with the certificate, client-key with its private key")
+            Error::new(ErrorKind::Usage, "cannot use the client certificate").on(path.display()).hint(
+                "give PEM files: client-certificate with the certificate, client-key with its private key",
+            )
         };
         let invalid = |error: reqwest::Error| fault(certificate).caused_by(error.without_url());
         let mut pem = read(certificate, MAXIMUM_IDENTITY_BYTES, || fault(certificate))?;

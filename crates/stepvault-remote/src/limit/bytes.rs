@@ -37,16 +37,9 @@ impl FlowStore {
     pub fn new(inner: Arc<dyn RemoteStore>, bytes_per_second: Option<u64>, stall_timeout: Duration) -> Self {
         let limiter = bytes_per_second.map(|limit| {
             let limit = NonZeroU32::new(u32::try_from(limit).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
-            Arc::new(RateLimiter::direct_with_clock(
-                Quota::per_second(limit),
-                MonotonicClock,
-            ))
+            Arc::new(RateLimiter::direct_with_clock(Quota::per_second(limit), MonotonicClock))
         });
-        Self {
-            inner,
-            limiter,
-            stall_timeout,
-        }
+        Self { inner, limiter, stall_timeout }
     }
 
     fn stalled(&self, what: &str, key: &str) -> Error {
@@ -70,10 +63,7 @@ async fn pay(limiter: &Limiter, bytes: u64) {
 fn stalled(what: &str, subject: &str, stall_timeout: Duration) -> Error {
     Error::new(ErrorKind::Unreachable, what)
         .on(subject)
-        .because(format!(
-            "no byte moved for {} seconds",
-            stall_timeout.as_secs_f64()
-        ))
+        .because(format!("no byte moved for {} seconds", stall_timeout.as_secs_f64()))
         .hint("check the endpoint, the network and any proxy between")
 }
 

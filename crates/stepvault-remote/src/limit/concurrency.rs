@@ -67,11 +67,7 @@ struct Window {
 
 impl Window {
     fn new() -> Self {
-        Self {
-            begun: Instant::now(),
-            bytes: 0,
-            successes: 0,
-        }
+        Self { begun: Instant::now(), bytes: 0, successes: 0 }
     }
 }
 
@@ -125,10 +121,7 @@ impl AdaptiveLimit {
     /// Waits for a permit.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Result<ConcurrencyPermit, AcquireError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await?;
-        Ok(ConcurrencyPermit {
-            limit: Arc::clone(self),
-            permit: Some(permit),
-        })
+        Ok(ConcurrencyPermit { limit: Arc::clone(self), permit: Some(permit) })
     }
 
     /// Records a successful request that moved `bytes`, and adjusts the limit at the end of a window.
@@ -193,11 +186,7 @@ impl ConcurrencyLimit for AdaptiveLimit {
 
 impl State {
     fn shortest_window(&self) -> Duration {
-        if self.is_first_growth {
-            GROWTH_WINDOW
-        } else {
-            WINDOW
-        }
+        if self.is_first_growth { GROWTH_WINDOW } else { WINDOW }
     }
 
     /// Returns the limit after a window with this rate.
@@ -284,11 +273,7 @@ mod tests {
         assert_eq!((at(&later), later.measured()), (256, None));
         let begun = Instant::now();
         run(&later, 2_560, Duration::from_millis(50), 10_000).await;
-        assert_eq!(
-            begun.elapsed(),
-            Duration::from_millis(500),
-            "all permits from the start"
-        );
+        assert_eq!(begun.elapsed(), Duration::from_millis(500), "all permits from the start");
         later.start_at(32);
         assert_eq!(at(&later), 256, "it was measured since");
         // The settings may have changed.

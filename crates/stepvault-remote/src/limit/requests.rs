@@ -33,18 +33,13 @@ pub struct RequestLimitStore {
 impl RequestLimitStore {
     /// Permits at most `maximum` concurrent requests, and at least one.
     pub fn new(inner: Arc<dyn RemoteStore>, maximum: usize) -> Self {
-        Self {
-            inner,
-            limit: AdaptiveLimit::new(maximum),
-        }
+        Self { inner, limit: AdaptiveLimit::new(maximum) }
     }
 
     async fn permit(&self) -> Result<ConcurrencyPermit> {
         // The semaphore is never closed.
         self.limit.acquire().await.map_err(|error| {
-            Error::new(ErrorKind::Failed, "cannot send a request")
-                .on(self.url())
-                .caused_by(error)
+            Error::new(ErrorKind::Failed, "cannot send a request").on(self.url()).caused_by(error)
         })
     }
 }

@@ -95,10 +95,7 @@ impl Gate {
                 let mut state = self.lock();
                 let until = match state.ask(is_retry) {
                     Ask::Go => {
-                        return Ok(Pass {
-                            gate: Arc::clone(self),
-                            epoch: state.epoch,
-                        });
+                        return Ok(Pass { gate: Arc::clone(self), epoch: state.epoch });
                     }
                     Ask::Wait(until) => until,
                 };

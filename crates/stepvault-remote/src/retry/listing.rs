@@ -24,13 +24,8 @@ struct Listing<'a> {
 }
 
 pub(super) fn list<'a>(store: &'a RetryStore, prefix: &str) -> Entries<'a> {
-    let listing = Listing {
-        store,
-        prefix: prefix.to_owned(),
-        entries: None,
-        seen: HashSet::new(),
-        ended: false,
-    };
+    let listing =
+        Listing { store, prefix: prefix.to_owned(), entries: None, seen: HashSet::new(), ended: false };
     unfold(listing, |mut listing| async move {
         if listing.ended {
             return None;

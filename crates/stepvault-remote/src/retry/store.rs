@@ -37,10 +37,7 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// Returns the policy that `settings` define.
     pub fn of(settings: &RemoteSettings) -> Self {
-        Self {
-            name: settings.name.clone(),
-            deadline: Duration::from_secs(settings.retry_deadline_seconds),
-        }
+        Self { name: settings.name.clone(), deadline: Duration::from_secs(settings.retry_deadline_seconds) }
     }
 }
 
@@ -160,16 +157,10 @@ impl Retries {
     fn unreachable(&self, tries: u32, time: Duration, last: Option<&Error>) -> Error {
         let seconds = time.as_secs_f64();
         let (kind, cause, hint) = match last {
-            Some(last) => (
-                last.kind(),
-                format!("the last error: {last}"),
-                last.hint_text().unwrap_or_default(),
-            ),
-            None => (
-                ErrorKind::Unreachable,
-                "it did not answer any other request either".to_owned(),
-                "",
-            ),
+            Some(last) => {
+                (last.kind(), format!("the last error: {last}"), last.hint_text().unwrap_or_default())
+            }
+            None => (ErrorKind::Unreachable, "it did not answer any other request either".to_owned(), ""),
         };
         let course = match tries {
             0 => format!("waited {seconds:.1} seconds for it to answer any request"),
@@ -236,11 +227,7 @@ impl StoreDecorator for RetryStore {
         let digests: Vec<ContentDigest> = parts.iter().map(|part| part.digest.content).collect();
         let proven =
             head.info.size_bytes == digest.size_bytes && head.checksum.proves(digest, &digests) == Some(true);
-        Ok(if proven {
-            Created::Written(head)
-        } else {
-            Created::Exists
-        })
+        Ok(if proven { Created::Written(head) } else { Created::Exists })
     }
 
     fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {

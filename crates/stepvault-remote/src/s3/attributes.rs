@@ -33,10 +33,7 @@ pub(crate) struct Attributes {
 
 impl Attributes {
     pub(crate) fn of(settings: &RemoteSettings) -> Self {
-        let encryption = settings
-            .server_side_encryption
-            .as_deref()
-            .map(ServerSideEncryption::from);
+        let encryption = settings.server_side_encryption.as_deref().map(ServerSideEncryption::from);
         let tagging: Vec<String> = settings
             .tags
             .iter()
@@ -55,9 +52,7 @@ impl Attributes {
 
     /// Returns the storage class for an object at `key`. A probe sent in parts is never read, and has that of data.
     pub(crate) fn storage_class_of(&self, key: &str) -> Option<StorageClass> {
-        let record = key
-            .split('/')
-            .any(|component| component == stepvault_core::ids::RECORDS_DIRECTORY);
+        let record = key.split('/').any(|component| component == stepvault_core::ids::RECORDS_DIRECTORY);
         let is_data = !record || key.ends_with(stepvault_core::keys::PARTS_PROBE);
         self.storage_class.clone().filter(|_| is_data)
     }
@@ -65,9 +60,7 @@ impl Attributes {
     /// Returns the attributes of the object at `key`, except its tags, that differ from the requested ones.
     fn differences(&self, key: &str, reported: &HeadObjectOutput) -> Vec<IgnoredAttribute> {
         let encryption = self.encryption.as_ref().map(ServerSideEncryption::as_str);
-        let found_encryption = reported
-            .server_side_encryption()
-            .map(ServerSideEncryption::as_str);
+        let found_encryption = reported.server_side_encryption().map(ServerSideEncryption::as_str);
         let (kms_key, found_key) = (self.kms_key.as_deref(), reported.ssekms_key_id());
         let class = self.storage_class_of(key);
         let class = class.as_ref().map(StorageClass::as_str);
@@ -76,12 +69,7 @@ impl Attributes {
         // S3 reports no class for the standard one.
         let is_same_class = class == Some(found_class.unwrap_or("STANDARD"));
         let compared = [
-            (
-                "server-side-encryption",
-                encryption,
-                found_encryption,
-                encryption == found_encryption,
-            ),
+            ("server-side-encryption", encryption, found_encryption, encryption == found_encryption),
             ("kms-key", kms_key, found_key, is_same_key),
             ("storage-class", class, found_class, is_same_class),
         ];
@@ -116,11 +104,7 @@ impl S3Store {
         if let Some(owner) = &self.owner
             && self.answers_for_nobody(owner, key).await?
         {
-            ignored.push(IgnoredAttribute::new(
-                "expected-bucket-owner",
-                owner,
-                Some("any account"),
-            ));
+            ignored.push(IgnoredAttribute::new("expected-bucket-owner", owner, Some("any account")));
         }
         Ok(ignored)
     }
@@ -136,10 +120,7 @@ impl S3Store {
     async fn compare_tags(&self, key: &str) -> Result<Option<IgnoredAttribute>> {
         let what = "cannot read the object's tags";
         let client = self.client().await?;
-        let request = client
-            .get_object_tagging()
-            .bucket(&self.bucket)
-            .key(self.full_key(key));
+        let request = client.get_object_tagging().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;
         let is_without_tags = |fault: &Fault| fault.is_not_implemented() || fault.is_missing();
         let output = match self.unless(what, key, answer, is_without_tags) {
@@ -154,23 +135,17 @@ impl S3Store {
         };
         let stored: Option<BTreeMap<String, String>> = output.map(|output| {
             let tags = output.tag_set().iter();
-            tags.map(|tag| (tag.key().to_owned(), tag.value().to_owned()))
-                .collect()
+            tags.map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect()
         });
         let shown = |tags: &BTreeMap<String, String>| {
-            let tags: Vec<String> = tags
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
+            let tags: Vec<String> = tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
             tags.join(",")
         };
-        Ok(
-            (stored.as_ref() != Some(&self.attributes.tags)).then(|| IgnoredAttribute {
-                setting: "tags",
-                requested: shown(&self.attributes.tags),
-                reported: stored.filter(|tags| !tags.is_empty()).map(|tags| shown(&tags)),
-            }),
-        )
+        Ok((stored.as_ref() != Some(&self.attributes.tags)).then(|| IgnoredAttribute {
+            setting: "tags",
+            requested: shown(&self.attributes.tags),
+            reported: stored.filter(|tags| !tags.is_empty()).map(|tags| shown(&tags)),
+        }))
     }
 
     /// Returns whether the store answers a request that another account than `owner` must own the bucket for.
@@ -187,11 +162,7 @@ impl S3Store {
             Err(error) => self.fault(&error),
         };
         let error: Error = error.into_error("cannot check the bucket's owner", &self.name(key));
-        if error.is_transient() {
-            Err(error)
-        } else {
-            Ok(false)
-        }
+        if error.is_transient() { Err(error) } else { Ok(false) }
     }
 }
 
@@ -229,17 +200,12 @@ mod tests {
         let mut settings = settings();
         settings.kms_key = Some("alias/k".to_owned());
         settings.storage_class = Some("GLACIER_IR".to_owned());
-        settings.tags = BTreeMap::from([
-            ("team".to_owned(), "a&b".to_owned()),
-            ("x".to_owned(), String::new()),
-        ]);
+        settings.tags =
+            BTreeMap::from([("team".to_owned(), "a&b".to_owned()), ("x".to_owned(), String::new())]);
         let attributes = Attributes::of(&settings);
         assert_eq!(attributes.encryption, Some(ServerSideEncryption::AwsKms));
         assert_eq!(attributes.tagging.as_deref(), Some("team=a%26b&x="));
-        assert_eq!(
-            attributes.storage_class_of("run/step/a1/x"),
-            Some(StorageClass::GlacierIr)
-        );
+        assert_eq!(attributes.storage_class_of("run/step/a1/x"), Some(StorageClass::GlacierIr));
         assert_eq!(attributes.storage_class_of("run/.stepvault/commits/x.json"), None);
         assert_eq!(
             attributes.storage_class_of("run/.stepvault/probes/0-parts"),

@@ -21,10 +21,7 @@ pub(super) struct SentChecksum {
 impl SentChecksum {
     pub(super) fn of(checksum: &StoredChecksum) -> Self {
         match checksum {
-            StoredChecksum::Sha256(digest) => Self {
-                sha256: Some(digest.to_base64()),
-                ..Self::default()
-            },
+            StoredChecksum::Sha256(digest) => Self { sha256: Some(digest.to_base64()), ..Self::default() },
             StoredChecksum::CompositeSha256 { digest, parts } => Self {
                 sha256: Some(format!("{}-{parts}", digest.to_base64())),
                 of_whole: Some(ChecksumType::Composite),
@@ -58,10 +55,7 @@ pub(super) fn stored((sha256, crc64nvme): (Option<&str>, Option<&str>)) -> Store
             .map(|(digest, parts)| StoredChecksum::CompositeSha256 { digest, parts }),
     };
     let of_crc64 = |text: &str| Crc64Nvme::from_base64(text).map(StoredChecksum::Crc64Nvme);
-    sha256
-        .and_then(of_sha256)
-        .or_else(|| crc64nvme.and_then(of_crc64))
-        .unwrap_or(StoredChecksum::None)
+    sha256.and_then(of_sha256).or_else(|| crc64nvme.and_then(of_crc64)).unwrap_or(StoredChecksum::None)
 }
 
 /// Reads the checksum of the kind that was sent: a store may compute others of its own.

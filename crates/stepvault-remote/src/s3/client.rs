@@ -153,13 +153,8 @@ async fn load(
         builder = builder.force_path_style(path_style);
     }
     let identity = ClientIdentity::of(settings)?;
-    let client = connector::http_client(
-        stall_timeout,
-        plain_http,
-        local,
-        authorities.as_ref(),
-        identity.as_ref(),
-    )?;
+    let client =
+        connector::http_client(stall_timeout, plain_http, local, authorities.as_ref(), identity.as_ref())?;
     builder = builder.http_client(client).interceptor(CommonHeaders {
         owner: settings.expected_bucket_owner.clone(),
         requester_pays: settings.requester_pays,
@@ -172,9 +167,7 @@ async fn load(
 /// say (docs/stores-by-name.md).
 fn is_without_path_style(host: &str) -> bool {
     const SUFFIXES: [&str; 4] = ["cwobject.com", "cwlota.com", "storage.dev", "storage.tigris.dev"];
-    SUFFIXES
-        .iter()
-        .any(|suffix| host == *suffix || host.ends_with(&format!(".{suffix}")))
+    SUFFIXES.iter().any(|suffix| host == *suffix || host.ends_with(&format!(".{suffix}")))
 }
 
 /// Loads AWS's configuration, and the authorities that it or the remote's settings name. They are trusted for whatever
@@ -205,13 +198,8 @@ async fn load_chain(
     let plain_http = authorities.is_none() && !connector::has_roots();
     if authorities.is_some() || plain_http {
         let stall_timeout = settings.stall_timeout();
-        loader = loader.http_client(connector::http_client(
-            stall_timeout,
-            plain_http,
-            false,
-            authorities,
-            None,
-        )?);
+        loader =
+            loader.http_client(connector::http_client(stall_timeout, plain_http, false, authorities, None)?);
     }
     if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);
@@ -228,9 +216,7 @@ async fn load_chain(
     if let Some(region) = &settings.region {
         loader = loader.region(Region::new(region.clone()));
     } else if settings.endpoint.is_some()
-        || ENDPOINT_VARIABLES
-            .iter()
-            .any(|name| std::env::var_os(name).is_some())
+        || ENDPOINT_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
     {
         // The usual chain ends with the instance's metadata service, which takes seconds where there is none.
         let mut profile = ProfileFileRegionProvider::builder();
@@ -258,9 +244,6 @@ fn endpoint_of_chain(base: &SdkConfig) -> Option<String> {
 
 /// Returns what the variable `env`, or `profile` in the profile, sets for S3.
 fn of_chain(base: &SdkConfig, env: &'static str, profile: &'static str) -> Option<String> {
-    let key = ServiceConfigKey::builder()
-        .service_id("S3")
-        .env(env)
-        .profile(profile);
+    let key = ServiceConfigKey::builder().service_id("S3").env(env).profile(profile);
     base.service_config()?.load_config(key.build().ok()?)
 }

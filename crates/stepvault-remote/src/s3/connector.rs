@@ -62,17 +62,10 @@ pub(crate) fn http_client(
             stall_timeout,
         }));
     }
-    let settings = HttpConnectorSettings::builder()
-        .connect_timeout(stall_timeout.min(CONNECT_TIMEOUT))
-        .build();
-    let proxy = if local {
-        ProxyConfig::disabled()
-    } else {
-        ProxyConfig::from_env()
-    };
-    let builder = Connector::builder()
-        .connector_settings(settings)
-        .proxy_config(proxy);
+    let settings =
+        HttpConnectorSettings::builder().connect_timeout(stall_timeout.min(CONNECT_TIMEOUT)).build();
+    let proxy = if local { ProxyConfig::disabled() } else { ProxyConfig::from_env() };
+    let builder = Connector::builder().connector_settings(settings).proxy_config(proxy);
     // Loading the system's certificates takes time, and plain HTTP does not need them.
     let connector = if plain_http {
         builder.build_http()
@@ -93,10 +86,7 @@ pub(crate) fn http_client(
         let builder = builder.tls_provider(Provider::Rustls(CryptoMode::AwsLc));
         builder.tls_context(context).build()
     };
-    Ok(SharedHttpClient::new(Watched {
-        inner: SharedHttpConnector::new(connector),
-        stall_timeout,
-    }))
+    Ok(SharedHttpClient::new(Watched { inner: SharedHttpConnector::new(connector), stall_timeout }))
 }
 
 /// Returns whether root certificates are installed. The SDK panics where it is to use them and there are none.
@@ -130,10 +120,7 @@ impl HttpConnector for Watched {
         *request.body_mut() = if body.content_length() == Some(0) {
             body
         } else {
-            let (body, lender) = lend(NotedBody {
-                inner: body,
-                progress: Arc::clone(&progress),
-            });
+            let (body, lender) = lend(NotedBody { inner: body, progress: Arc::clone(&progress) });
             take_back = Some(lender);
             SdkBody::from_body_1_x(body)
         };
@@ -161,11 +148,7 @@ struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self {
-            start: Instant::now(),
-            last_milliseconds: AtomicU64::new(0),
-            whole: AtomicBool::new(false),
-        }
+        Self { start: Instant::now(), last_milliseconds: AtomicU64::new(0), whole: AtomicBool::new(false) }
     }
 }
 
@@ -181,11 +164,8 @@ impl Progress {
     async fn stalled(&self, stall_timeout: Duration) {
         loop {
             let sent = Duration::from_millis(self.last_milliseconds.load(Ordering::Relaxed));
-            let grace = if self.whole.load(Ordering::Relaxed) {
-                sent.min(stall_timeout * 4)
-            } else {
-                Duration::ZERO
-            };
+            let grace =
+                if self.whole.load(Ordering::Relaxed) { sent.min(stall_timeout * 4) } else { Duration::ZERO };
             let deadline = self.start + sent + grace + stall_timeout;
             if deadline <= Instant::now() {
                 return;
@@ -237,21 +217,13 @@ struct WatchedBody {
 
 impl WatchedBody {
     fn new(inner: SdkBody, stall_timeout: Duration) -> Self {
-        Self {
-            inner,
-            stall_timeout,
-            deadline: None,
-            waiting_since: None,
-            rate: ArrivalRate::default(),
-        }
+        Self { inner, stall_timeout, deadline: None, waiting_since: None, rate: ArrivalRate::default() }
     }
 
     /// Counts a piece, and the time that its reader has waited for it.
     fn count(&mut self, piece_bytes: usize) -> Result<(), Stalled> {
         let waited = self.waiting_since.take().map(|since| since.elapsed());
-        Ok(self
-            .rate
-            .count(piece_bytes, waited.unwrap_or_default(), self.stall_timeout)?)
+        Ok(self.rate.count(piece_bytes, waited.unwrap_or_default(), self.stall_timeout)?)
     }
 }
 
@@ -267,18 +239,14 @@ impl Body for WatchedBody {
         if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(context) {
             this.deadline = None;
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            return Poll::Ready(
-                match data.map(Bytes::len).map(|piece_bytes| this.count(piece_bytes)) {
-                    Some(Err(stalled)) => Some(Err(stalled.into())),
-                    _ => frame,
-                },
-            );
+            return Poll::Ready(match data.map(Bytes::len).map(|piece_bytes| this.count(piece_bytes)) {
+                Some(Err(stalled)) => Some(Err(stalled.into())),
+                _ => frame,
+            });
         }
         this.waiting_since.get_or_insert_with(Instant::now);
         let stall_timeout = this.stall_timeout;
-        let sleep = this
-            .deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
+        let sleep = this.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
         ready!(sleep.as_mut().poll(context));
         Poll::Ready(Some(Err(Stalled::Silent(stall_timeout).into())))
     }

@@ -58,10 +58,7 @@ fn whole_of(checksums: &[StoredChecksum], parts: FileParts) -> StoredChecksum {
     if let Some(digests) = sha256
         && let ContentDigest::Sha256(digest) = ContentDigest::of_parts(&digests)
     {
-        return StoredChecksum::CompositeSha256 {
-            digest,
-            parts: parts.count(),
-        };
+        return StoredChecksum::CompositeSha256 { digest, parts: parts.count() };
     }
     let mut whole: Option<Crc64Nvme> = None;
     for (index, checksum) in (0..).zip(checksums) {
@@ -106,11 +103,7 @@ impl S3Store {
     }
 
     fn copy_source(&self, key: &str) -> String {
-        format!(
-            "{}/{}",
-            percent_encode(&self.bucket, ""),
-            percent_encode(&self.full_key(key), "/")
-        )
+        format!("{}/{}", percent_encode(&self.bucket, ""), percent_encode(&self.full_key(key), "/"))
     }
 
     async fn copy_whole(&self, source: &ObjectHead, to: &str) -> Result<Created> {
@@ -132,10 +125,7 @@ impl S3Store {
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
             .set_tagging_directive(
-                self.attributes
-                    .tagging
-                    .as_ref()
-                    .map(|_| aws_sdk_s3::types::TaggingDirective::Replace),
+                self.attributes.tagging.as_ref().map(|_| aws_sdk_s3::types::TaggingDirective::Replace),
             )
             .set_tagging(self.attributes.tagging.clone());
         let output = match request.customize().interceptor(headers.clone()).send().await {
@@ -212,18 +202,10 @@ impl S3Store {
         parts: FileParts,
         index: u32,
     ) -> Result<(CompletedPart, StoredChecksum)> {
-        let from = Source {
-            key: &source.info.key,
-            version: source.info.version.clone(),
-        };
-        let copied = self
-            .copy_range(from, parts.range(index), to, upload, index)
-            .await?;
+        let from = Source { key: &source.info.key, version: source.info.version.clone() };
+        let copied = self.copy_range(from, parts.range(index), to, upload, index).await?;
         let number = self.part_number(WHAT, to, index)?;
-        Ok((
-            completed_part(number, &copied.tag, &copied.checksum),
-            copied.checksum,
-        ))
+        Ok((completed_part(number, &copied.tag, &copied.checksum), copied.checksum))
     }
 
     /// Copies a range of an object into part `index` of an upload.
@@ -245,10 +227,7 @@ impl S3Store {
             .copy_source(self.copy_source(source.key))
             .copy_source_range(format!("bytes={}-{}", range.start, range.end.saturating_sub(1)))
             .set_copy_source_if_match(source.version.as_deref().map(quoted));
-        let output = request
-            .send()
-            .await
-            .map_err(|error| self.copy_fault(to, self.fault(&error)))?;
+        let output = request.send().await.map_err(|error| self.copy_fault(to, self.fault(&error)))?;
         let result = output.copy_part_result;
         let checksum = result.as_ref().map_or(StoredChecksum::None, |result| {
             stored((result.checksum_sha256(), result.checksum_crc64_nvme()))
@@ -272,19 +251,13 @@ impl S3Store {
     ) -> Result<PartReceipt> {
         let whole = FileDigest::from_parts(&[*digest]);
         if copied.checksum.proves(&whole, &[digest.content]) == Some(false) {
-            return Err(Error::new(ErrorKind::Damaged, WHAT)
-                .on(self.name(key))
-                .because(format!(
-                    "the store copied part {} with a checksum other than that of its digest {}",
-                    index + 1,
-                    digest.content
-                )));
+            return Err(Error::new(ErrorKind::Damaged, WHAT).on(self.name(key)).because(format!(
+                "the store copied part {} with a checksum other than that of its digest {}",
+                index + 1,
+                digest.content
+            )));
         }
-        Ok(PartReceipt {
-            index,
-            tag: copied.tag,
-            digest: *digest,
-        })
+        Ok(PartReceipt { index, tag: copied.tag, digest: *digest })
     }
 
     /// An unsupported operation is a permanent error, so that the store is not retried as for a transient one.

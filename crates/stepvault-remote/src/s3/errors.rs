@@ -60,29 +60,17 @@ impl Fault {
         if let Some(response) = error.raw_response() {
             let header = |name| response.headers().get(name);
             fault.status = response.status().as_u16();
-            fault.retry_after = header("retry-after")
-                .and_then(|text| text.parse().ok())
-                .map(Duration::from_secs);
+            fault.retry_after =
+                header("retry-after").and_then(|text| text.parse().ok()).map(Duration::from_secs);
             fault.bucket_region = header("x-amz-bucket-region").map(str::to_owned);
-            fault.is_of_store = response
-                .headers()
-                .iter()
-                .any(|(name, _)| name.starts_with("x-amz-"));
+            fault.is_of_store = response.headers().iter().any(|(name, _)| name.starts_with("x-amz-"));
             log_unreadable(error, response);
         }
         if let SdkError::ServiceError(service) = error {
-            service
-                .err()
-                .code()
-                .unwrap_or_default()
-                .clone_into(&mut fault.code);
+            service.err().code().unwrap_or_default().clone_into(&mut fault.code);
             // The SDK gives this one to any answer to a HEAD without a body.
             fault.is_of_store |= !fault.code.is_empty() && fault.code != NOT_FOUND;
-            service
-                .err()
-                .message()
-                .unwrap_or_default()
-                .clone_into(&mut fault.message);
+            service.err().message().unwrap_or_default().clone_into(&mut fault.message);
             if fault.bucket_region.is_none() {
                 fault.bucket_region = expected_region(&fault.message);
             }
@@ -99,20 +87,12 @@ impl Fault {
 
     /// Creates a fault for missing credentials.
     pub(super) fn no_credentials(why: String) -> Self {
-        Self {
-            message: why,
-            transport: Some(Transport::NoCredentials),
-            ..Self::default()
-        }
+        Self { message: why, transport: Some(Transport::NoCredentials), ..Self::default() }
     }
 
     /// Creates a fault for a body that ended early or stalled.
     pub(crate) fn of_body(error: &(dyn StdError + 'static)) -> Self {
-        Self {
-            message: innermost(error),
-            transport: Some(Transport::Connection),
-            ..Self::default()
-        }
+        Self { message: innermost(error), transport: Some(Transport::Connection), ..Self::default() }
     }
 
     /// Creates a fault for one key in an answer for many keys.
@@ -182,13 +162,7 @@ impl Fault {
 
     /// Returns whether the store refused the form of the request, and not what it refers to.
     pub(crate) fn is_of_form(&self) -> bool {
-        let codes = [
-            "InvalidDigest",
-            "InvalidRequest",
-            "InvalidArgument",
-            "MalformedXML",
-            "NotImplemented",
-        ];
+        let codes = ["InvalidDigest", "InvalidRequest", "InvalidArgument", "MalformedXML", "NotImplemented"];
         codes.contains(&self.code.as_str())
     }
 
@@ -218,10 +192,7 @@ impl Fault {
 
     /// Returns whether newer credentials would help.
     pub(crate) fn is_expired(&self) -> bool {
-        matches!(
-            self.code.as_str(),
-            "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired"
-        )
+        matches!(self.code.as_str(), "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired")
     }
 
     /// Returns the error for operation `what` on `subject`.
@@ -307,17 +278,13 @@ impl Fault {
 impl Transport {
     fn judge(self) -> Verdict {
         match self {
-            Self::Connection => verdict(
-                ErrorKind::Unreachable,
-                "",
-                "check the endpoint, the network and any proxy between",
-            ),
+            Self::Connection => {
+                verdict(ErrorKind::Unreachable, "", "check the endpoint, the network and any proxy between")
+            }
             Self::NoCredentials => verdict(ErrorKind::Denied, "no credentials were found", GIVE_CREDENTIALS),
-            Self::CredentialsLater => verdict(
-                ErrorKind::Denied,
-                "the credentials could not be loaded",
-                GIVE_CREDENTIALS,
-            ),
+            Self::CredentialsLater => {
+                verdict(ErrorKind::Denied, "the credentials could not be loaded", GIVE_CREDENTIALS)
+            }
             Self::Request => verdict(ErrorKind::Usage, "the request could not be built", ""),
         }
     }
@@ -358,11 +325,7 @@ where
     E: ProvideErrorMetadata + StdError + 'static,
 {
     let has_code = matches!(error, SdkError::ServiceError(service) if service.err().code().is_some());
-    let Some(body) = response
-        .body()
-        .bytes()
-        .filter(|body| !has_code && !body.is_empty())
-    else {
+    let Some(body) = response.body().bytes().filter(|body| !has_code && !body.is_empty()) else {
         return;
     };
     let beginning = &body[..body.len().min(LOGGED_BYTES)];
@@ -408,13 +371,7 @@ mod tests {
             .credentials_provider(NoKeys(why))
             .build();
         let client = aws_sdk_s3::Client::from_conf(config);
-        let error = client
-            .head_object()
-            .bucket("b")
-            .key("k")
-            .send()
-            .await
-            .unwrap_err();
+        let error = client.head_object().bucket("b").key("k").send().await.unwrap_err();
         Fault::of(&error).into_error("cannot read the object's metadata", "s3://b/k")
     }
 

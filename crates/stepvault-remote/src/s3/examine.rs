@@ -53,11 +53,7 @@ impl Examiner for S3Store {
                 error: fault.into_error("cannot list objects", &self.name(prefix)),
             }
         });
-        Some(Look {
-            outcome,
-            store_time: headers.date(),
-            server: headers.server(),
-        })
+        Some(Look { outcome, store_time: headers.date(), server: headers.server() })
     }
 
     async fn bucket(&self) -> Option<BucketFacts> {
@@ -111,11 +107,7 @@ impl S3Store {
                 let has_none = fault.is_unreadable_success() || fault.is_not_implemented();
                 let error = fault.into_error("cannot read the bucket's lifecycle rules", &self.name(""));
                 // OpenStack Swift answers with a listing of the bucket.
-                Err(if has_none {
-                    error.because("the store knows no such rules")
-                } else {
-                    error
-                })
+                Err(if has_none { error.because("the store knows no such rules") } else { error })
             }
         }
     }
@@ -131,10 +123,7 @@ impl Clients {
         let Some(provider) = base.credentials_provider() else {
             return Err(missing("no provider is configured".to_owned()));
         };
-        provider
-            .provide_credentials()
-            .await
-            .map_err(|error| missing(super::errors::innermost(&error)))
+        provider.provide_credentials().await.map_err(|error| missing(super::errors::innermost(&error)))
     }
 }
 
@@ -157,10 +146,7 @@ fn source_of(keys: &Keys, clients: &Clients) -> CredentialSource {
             ],
             CredentialSource::WebIdentity,
         ),
-        (
-            &[Feature::CredentialsStsAssumeRole],
-            CredentialSource::AssumedRole,
-        ),
+        (&[Feature::CredentialsStsAssumeRole], CredentialSource::AssumedRole),
         (
             &[
                 Feature::CredentialsSso,
@@ -170,17 +156,11 @@ fn source_of(keys: &Keys, clients: &Clients) -> CredentialSource {
             ],
             CredentialSource::SingleSignOn,
         ),
-        (
-            &[Feature::CredentialsProcess, Feature::CredentialsProfileProcess],
-            CredentialSource::Process,
-        ),
+        (&[Feature::CredentialsProcess, Feature::CredentialsProfileProcess], CredentialSource::Process),
         (&[Feature::CredentialsHttp], CredentialSource::Container),
         (&[Feature::CredentialsImds], CredentialSource::Machine),
         (&[Feature::CredentialsEnvVars], CredentialSource::Environment),
-        (
-            &[Feature::CredentialsProfile],
-            CredentialSource::Profile(clients.profile()),
-        ),
+        (&[Feature::CredentialsProfile], CredentialSource::Profile(clients.profile())),
     ];
     let found = sources.into_iter().find(|(wanted, _)| any(wanted));
     found.map_or(CredentialSource::Unnamed, |(_, source)| source)

@@ -14,9 +14,7 @@ impl HttpConnector for Identified {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let client = self.0.clone();
         HttpConnectorFuture::new(async move {
-            let request = request
-                .try_into_http1x()
-                .map_err(|error| ConnectorError::user(error.into()))?;
+            let request = request.try_into_http1x().map_err(|error| ConnectorError::user(error.into()))?;
             let request = request
                 .map(Body::wrap)
                 .try_into()
@@ -24,11 +22,7 @@ impl HttpConnector for Identified {
             let response = client.execute(request).await.map_err(|error| {
                 let is_timeout = error.is_timeout();
                 let error = error.without_url().into();
-                if is_timeout {
-                    ConnectorError::timeout(error)
-                } else {
-                    ConnectorError::io(error)
-                }
+                if is_timeout { ConnectorError::timeout(error) } else { ConnectorError::io(error) }
             })?;
             let response = http::Response::from(response).map(SdkBody::from_body_1_x);
             HttpResponse::try_from(response).map_err(|error| ConnectorError::other(error.into(), None))

@@ -29,9 +29,7 @@ pub(super) struct Whole {
 
 /// Returns a part in the form of the request that completes its upload.
 pub(super) fn completed_part(number: i32, tag: &str, checksum: &StoredChecksum) -> CompletedPart {
-    let SentChecksum {
-        sha256, crc64nvme, ..
-    } = SentChecksum::of(checksum);
+    let SentChecksum { sha256, crc64nvme, .. } = SentChecksum::of(checksum);
     CompletedPart::builder()
         .part_number(number)
         .e_tag(tag)
@@ -61,14 +59,9 @@ impl S3Store {
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
             .set_tagging(self.attributes.tagging.clone());
-        let output = request
-            .send()
-            .await
-            .map_err(|error| self.failed(what, key, &error))?;
+        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
         output.upload_id.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what)
-                .on(self.name(key))
-                .because("the store returned no upload ID")
+            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store returned no upload ID")
         })
     }
 
@@ -96,22 +89,13 @@ impl S3Store {
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
         let sent = request.customize().disable_payload_signing().send().await;
         let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        self.check_answer(
-            what,
-            key,
-            (output.checksum_sha256(), output.checksum_crc64_nvme()),
-            &checksum,
-        )?;
+        self.check_answer(what, key, (output.checksum_sha256(), output.checksum_crc64_nvme()), &checksum)?;
         let tag = output.e_tag.ok_or_else(|| {
             Error::new(ErrorKind::Failed, what)
                 .on(self.name(key))
                 .because("the store returned no entity tag for the part")
         })?;
-        Ok(PartReceipt {
-            index,
-            tag,
-            digest: *digest,
-        })
+        Ok(PartReceipt { index, tag, digest: *digest })
     }
 
     pub(super) async fn complete_multipart(
@@ -128,10 +112,7 @@ impl S3Store {
             completed.push(completed_part(number, &part.tag, &checksum));
         }
         let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-        let whole = Whole {
-            size_bytes: digest.size_bytes,
-            checksum: StoredChecksum::of_file(digest, count),
-        };
+        let whole = Whole { size_bytes: digest.size_bytes, checksum: StoredChecksum::of_file(digest, count) };
         self.complete_parts(key, upload, completed, &whole).await
     }
 
@@ -202,16 +183,9 @@ impl S3Store {
                 .set_e_tag(part.e_tag().map(str::to_owned))
                 .build()
         };
-        let checksum = if checks == ALL_CHECKS {
-            SentChecksum::of(&whole.checksum)
-        } else {
-            SentChecksum::default()
-        };
-        let sent = if checks == NO_CHECKS {
-            parts.iter().map(bare).collect()
-        } else {
-            parts.to_vec()
-        };
+        let checksum =
+            if checks == ALL_CHECKS { SentChecksum::of(&whole.checksum) } else { SentChecksum::default() };
+        let sent = if checks == NO_CHECKS { parts.iter().map(bare).collect() } else { parts.to_vec() };
         let client = self.client().await?;
         Ok(client
             .complete_multipart_upload()
@@ -247,11 +221,8 @@ impl S3Store {
 
     pub(super) async fn abort_multipart(&self, key: &str, upload: &str) -> Result<()> {
         let client = self.client().await?;
-        let request = client
-            .abort_multipart_upload()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .upload_id(upload);
+        let request =
+            client.abort_multipart_upload().bucket(&self.bucket).key(self.full_key(key)).upload_id(upload);
         let answer = request.send().await;
         self.unless("cannot abort the upload", key, answer, Fault::is_missing)?;
         Ok(())
@@ -259,13 +230,10 @@ impl S3Store {
 
     /// Returns the part number, which S3 counts from 1.
     pub(super) fn part_number(&self, what: &str, key: &str, index: u32) -> Result<i32> {
-        index
-            .checked_add(1)
-            .and_then(|number| i32::try_from(number).ok())
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Failed, what)
-                    .on(self.name(key))
-                    .because(format!("there is no part {index}"))
-            })
+        index.checked_add(1).and_then(|number| i32::try_from(number).ok()).ok_or_else(|| {
+            Error::new(ErrorKind::Failed, what)
+                .on(self.name(key))
+                .because(format!("there is no part {index}"))
+        })
     }
 }

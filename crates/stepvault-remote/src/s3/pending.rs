@@ -18,10 +18,7 @@ pub(super) const PENDING: &str = "cannot list pending uploads";
 impl S3Store {
     /// Lists incomplete uploads, at most `most_pages` pages.
     pub(super) async fn listed_multiparts(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
-        pages(PENDING, &self.name(""), prefix, most_pages, |after| {
-            self.multiparts_page(prefix, after)
-        })
-        .await
+        pages(PENDING, &self.name(""), prefix, most_pages, |after| self.multiparts_page(prefix, after)).await
     }
 
     async fn multiparts_page(&self, prefix: &str, after: Option<Marker>) -> Result<Page> {
@@ -49,10 +46,7 @@ impl S3Store {
             key: key.to_owned(),
             upload: page.next_upload_id_marker().unwrap_or_default().to_owned(),
         });
-        Ok(Page {
-            uploads: uploads.collect(),
-            next: next.filter(|_| page.is_truncated().unwrap_or(false)),
-        })
+        Ok(Page { uploads: uploads.collect(), next: next.filter(|_| page.is_truncated().unwrap_or(false)) })
     }
 
     /// Returns the size of the first page of an upload's parts, or `None` for an upload that no longer exists.

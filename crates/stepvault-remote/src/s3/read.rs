@@ -44,13 +44,9 @@ impl S3Store {
         let Some(output) = self.unless(what, key, answer, Fault::is_missing)? else {
             return Ok(None);
         };
-        let size_bytes = output
-            .content_length()
-            .and_then(|length| u64::try_from(length).ok())
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Failed, what)
-                    .on(self.name(key))
-                    .because("the store returned no length")
+        let size_bytes =
+            output.content_length().and_then(|length| u64::try_from(length).ok()).ok_or_else(|| {
+                Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store returned no length")
             })?;
         Ok(Some(ObjectHead {
             info: ObjectInfo {
@@ -95,18 +91,9 @@ impl S3Store {
             .get_object()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .set_range(
-                range
-                    .as_ref()
-                    .map(|range| format!("bytes={}-{}", range.start, range.end - 1)),
-            );
-        let output = request
-            .send()
-            .await
-            .map_err(|error| self.failed(what, key, &error))?;
-        let length = output
-            .content_length
-            .and_then(|length| u64::try_from(length).ok());
+            .set_range(range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1)));
+        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
+        let length = output.content_length.and_then(|length| u64::try_from(length).ok());
         let wanted = match &range {
             Some(range) => {
                 let answered = output.content_range.as_deref();
@@ -152,10 +139,7 @@ impl S3Store {
                     let why = "the listing is truncated but gives no continuation token";
                     return Err(self.malformed(why));
                 }
-                Ok(ObjectPage {
-                    objects: objects.collect::<Result<_>>()?,
-                    next,
-                })
+                Ok(ObjectPage { objects: objects.collect::<Result<_>>()?, next })
             }
         })
     }
@@ -192,8 +176,7 @@ pub(super) fn quoted(version: &str) -> String {
 }
 
 pub(super) fn system_time(time: Option<&DateTime>) -> SystemTime {
-    time.and_then(|time| SystemTime::try_from(*time).ok())
-        .unwrap_or(SystemTime::UNIX_EPOCH)
+    time.and_then(|time| SystemTime::try_from(*time).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn shorter(what: &str, name: &str, wanted: u64, length: u64) -> Error {

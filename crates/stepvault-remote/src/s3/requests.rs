@@ -114,10 +114,7 @@ impl RemoteStore for S3Store {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let range = start..start.saturating_add(digest.size_bytes);
-        let source = Source {
-            key: from,
-            version: None,
-        };
+        let source = Source { key: from, version: None };
         let copied = self.copy_range(source, range, key, upload, index).await?;
         self.prove_part(key, index, copied, digest)
     }

@@ -82,10 +82,7 @@ impl S3Store {
     {
         let mut fault = Fault::of(error);
         if fault.refuses_checksums() && self.clients.stop_checksums() {
-            tracing::info!(
-                "{}: the store accepts no checksums; requests are sent without",
-                self.url
-            );
+            tracing::info!("{}: the store accepts no checksums; requests are sent without", self.url);
             fault.repeat();
         }
         if fault.is_expired() {

@@ -16,11 +16,8 @@ pub(super) const fn verdict(kind: ErrorKind, why: &'static str, hint: &'static s
     Verdict { kind, why, hint }
 }
 
-pub(super) const FULL: Verdict = verdict(
-    ErrorKind::NoSpace,
-    "the store is full",
-    "free some space or raise the quota",
-);
+pub(super) const FULL: Verdict =
+    verdict(ErrorKind::NoSpace, "the store is full", "free some space or raise the quota");
 /// An answer without a sign that the store gave it.
 pub(super) const NOT_THE_STORE: Verdict = verdict(
     ErrorKind::Unreachable,
@@ -44,17 +41,13 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
 fn of_access(code: &str) -> Option<Verdict> {
     use ErrorKind::{Denied, NotFound, Usage};
     Some(match code {
-        "NoSuchBucket" => verdict(
-            Usage,
-            "the bucket does not exist",
-            "create it, or correct the remote's URL",
-        ),
+        "NoSuchBucket" => {
+            verdict(Usage, "the bucket does not exist", "create it, or correct the remote's URL")
+        }
         "NoSuchKey" | "NotFound" => verdict(NotFound, "the object does not exist", ""),
-        "NoSuchUpload" => verdict(
-            NotFound,
-            "the upload does not exist: it was completed, aborted or expired",
-            "",
-        ),
+        "NoSuchUpload" => {
+            verdict(NotFound, "the upload does not exist: it was completed, aborted or expired", "")
+        }
         "InvalidAccessKeyId" => verdict(
             Denied,
             "the store does not know this access key",
@@ -76,22 +69,16 @@ fn of_access(code: &str) -> Option<Verdict> {
             "the credentials have expired",
             "renew them (for a profile: `aws sso login`); the next attempt reads them again",
         ),
-        "InvalidToken" => verdict(
-            Denied,
-            "the session token is not valid",
-            "check AWS_SESSION_TOKEN or the profile",
-        ),
+        "InvalidToken" => {
+            verdict(Denied, "the session token is not valid", "check AWS_SESSION_TOKEN or the profile")
+        }
         "RequestTimeTooSkewed" => verdict(
             Denied,
             "this machine's clock is too far from the store's",
             "set the clock, by NTP if possible",
         ),
         "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => {
-            verdict(
-                Usage,
-                "the bucket is in another region",
-                "set region for this remote",
-            )
+            verdict(Usage, "the bucket is in another region", "set region for this remote")
         }
         _ => return None,
     })
@@ -106,20 +93,14 @@ fn of_request(code: &str) -> Option<Verdict> {
         | "ThrottlingException"
         | "TooManyRequests"
         | "RequestLimitExceeded"
-        | "BandwidthLimitExceeded" => verdict(
-            Unreachable,
-            "the store asks to slow down",
-            "lower max-concurrent-requests",
-        ),
+        | "BandwidthLimitExceeded" => {
+            verdict(Unreachable, "the store asks to slow down", "lower max-concurrent-requests")
+        }
         "InternalError" | "ServiceUnavailable" | "Busy" => {
             verdict(Unreachable, "the store reports an internal error", "")
         }
         "RequestTimeout" | "IncompleteBody" => verdict(Unreachable, "the request arrived incomplete", ""),
-        "OperationAborted" => verdict(
-            Unreachable,
-            "another operation is under way on the same resource",
-            "",
-        ),
+        "OperationAborted" => verdict(Unreachable, "another operation is under way on the same resource", ""),
         "PreconditionFailed" => verdict(Conflict, "a precondition failed", ""),
         "ConditionalRequestConflict" => verdict(Conflict, "another write to the same key is under way", ""),
         "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => {
@@ -135,17 +116,13 @@ fn of_request(code: &str) -> Option<Verdict> {
             "the upload has to start over",
         ),
         "InvalidRange" => verdict(Damaged, "the object is shorter than the requested range", ""),
-        "InvalidObjectState" => verdict(
-            Failed,
-            "the object is archived",
-            "restore it from the archive first",
-        ),
+        "InvalidObjectState" => {
+            verdict(Failed, "the object is archived", "restore it from the archive first")
+        }
         "QuotaExceeded" | "XMinioStorageFull" => FULL,
-        "InvalidStorageClass" => verdict(
-            Usage,
-            "the store does not know the storage class",
-            "correct storage-class",
-        ),
+        "InvalidStorageClass" => {
+            verdict(Usage, "the store does not know the storage class", "correct storage-class")
+        }
         "KMS.NotFoundException"
         | "KMS.DisabledException"
         | "KMS.InvalidKeyUsageException"
@@ -159,11 +136,9 @@ fn of_request(code: &str) -> Option<Verdict> {
 /// Returns the verdict where there is only a status.
 pub(super) fn by_status(status: u16) -> Verdict {
     match status {
-        301 | 307 | 308 => verdict(
-            ErrorKind::Usage,
-            "the bucket is in another region",
-            "set region for this remote",
-        ),
+        301 | 307 | 308 => {
+            verdict(ErrorKind::Usage, "the bucket is in another region", "set region for this remote")
+        }
         // Answers to HEAD have no body and therefore no code; a code that is not known stands for itself.
         400 => verdict(
             ErrorKind::Failed,
@@ -183,16 +158,10 @@ pub(super) fn by_status(status: u16) -> Verdict {
             "raise the limit on the size of a body, of the server or of a proxy before it (nginx: client_max_body_size, \
              1 MiB by default), to 128 MiB",
         ),
-        416 => verdict(
-            ErrorKind::Damaged,
-            "the object is shorter than the requested range",
-            "",
-        ),
-        429 => verdict(
-            ErrorKind::Unreachable,
-            "the store asks to slow down",
-            "lower max-concurrent-requests",
-        ),
+        416 => verdict(ErrorKind::Damaged, "the object is shorter than the requested range", ""),
+        429 => {
+            verdict(ErrorKind::Unreachable, "the store asks to slow down", "lower max-concurrent-requests")
+        }
         507 => FULL,
         501 => verdict(ErrorKind::Failed, "the store does not support this operation", ""),
         500..600 => verdict(ErrorKind::Unreachable, "the store reports an internal error", ""),

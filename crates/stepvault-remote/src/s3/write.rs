@@ -53,12 +53,8 @@ impl S3Store {
             let request = self.put_request(key, body.clone(), digest).await?;
             let request = request.set_if_none_match(condition.header());
             // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
-            let sent = request
-                .customize()
-                .disable_payload_signing()
-                .interceptor(headers.clone())
-                .send()
-                .await;
+            let sent =
+                request.customize().disable_payload_signing().interceptor(headers.clone()).send().await;
             let fault = match sent {
                 Ok(output) => break output,
                 Err(error) => self.fault(&error),
@@ -78,13 +74,7 @@ impl S3Store {
             (output.checksum_sha256(), output.checksum_crc64_nvme()),
             &StoredChecksum::of_part(digest),
         )?;
-        Ok(written(
-            key,
-            digest.size_bytes,
-            &headers,
-            output.e_tag(),
-            checksum,
-        ))
+        Ok(written(key, digest.size_bytes, &headers, output.e_tag(), checksum))
     }
 
     /// Returns how the next create-only write of a key makes sure that the key is unused.
@@ -183,10 +173,7 @@ impl S3Store {
 
     async fn delete_one(&self, key: &str) -> Result<()> {
         let client = self.client().await?;
-        let request = client
-            .delete_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key));
+        let request = client.delete_object().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;
         self.unless("cannot delete the object", key, answer, Fault::is_missing)?;
         Ok(())
@@ -196,21 +183,13 @@ impl S3Store {
     /// others do not know, and what single deletes are refused for is then their error.
     async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
         let what = "cannot delete objects";
-        let invalid = |error| {
-            Error::new(ErrorKind::Failed, what)
-                .on(self.name(""))
-                .caused_by(error)
-        };
+        let invalid = |error| Error::new(ErrorKind::Failed, what).on(self.name("")).caused_by(error);
         let objects: Vec<ObjectIdentifier> = keys
             .iter()
             .map(|key| ObjectIdentifier::builder().key(self.full_key(key)).build())
             .collect::<std::result::Result<_, _>>()
             .map_err(invalid)?;
-        let delete = Delete::builder()
-            .set_objects(Some(objects))
-            .quiet(true)
-            .build()
-            .map_err(invalid)?;
+        let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(invalid)?;
         let client = self.client().await?;
         let request = client.delete_objects().bucket(&self.bucket).delete(delete);
         let answer = request.send().await;
@@ -221,10 +200,7 @@ impl S3Store {
         for entry in output.errors() {
             let fault = Fault::of_entry(entry.code(), entry.message());
             if !fault.is_missing() {
-                let key = entry
-                    .key()
-                    .and_then(|key| self.relative_key(key))
-                    .unwrap_or_default();
+                let key = entry.key().and_then(|key| self.relative_key(key)).unwrap_or_default();
                 return Err(fault.into_error("cannot delete the object", &self.name(key)));
             }
         }
@@ -251,7 +227,5 @@ pub(super) fn written(
 
 /// Converts a payload for the SDK. The SDK can restart it and makes no copy.
 pub(super) fn byte_stream(payload: Payload) -> ByteStream {
-    ByteStream::new(SdkBody::retryable(move || {
-        SdkBody::from_body_1_x(payload.clone().into_body())
-    }))
+    ByteStream::new(SdkBody::retryable(move || SdkBody::from_body_1_x(payload.clone().into_body())))
 }

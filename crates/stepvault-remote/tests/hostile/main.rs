@@ -45,9 +45,7 @@ fn an_upload_outside_the_prefix_is_not_passed_on() {
 fn seeds_of_every_store_are_understood_and_others_are_not() {
     for store in 0..answers::STORES {
         let seeds = answers::seeds();
-        let seeds = seeds
-            .iter()
-            .filter(|seed| usize::from(seed[0]) % answers::STORES == store);
+        let seeds = seeds.iter().filter(|seed| usize::from(seed[0]) % answers::STORES == store);
         let told: Vec<String> = seeds
             .map(|seed| {
                 answers::told(seed).map_or_else(|error| error.to_string(), |()| "understood".to_owned())

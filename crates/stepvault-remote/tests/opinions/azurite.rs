@@ -21,12 +21,7 @@ fn it_does_all_that_is_needed() {
     server.create_container(BUCKET);
     let (account, key) = Azurite::ACCOUNT;
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "azurite::inside_its_environment",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "azurite::inside_its_environment", "--ignored", "--nocapture"])
         .env("AZURE_STORAGE_USE_EMULATOR", "true")
         .env("AZURITE_BLOB_STORAGE_URL", server.endpoint())
         .env("AZURE_STORAGE_ACCOUNT_NAME", account)
@@ -35,10 +30,7 @@ fn it_does_all_that_is_needed() {
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && printed.contains("1 passed"),
-        "{printed}"
-    );
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[tokio::test]

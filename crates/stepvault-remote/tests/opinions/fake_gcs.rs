@@ -69,11 +69,7 @@ async fn what_it_does_right() {
 #[ignore = "needs the Python servers that scripts/test installs"]
 async fn odd_keys_are_kept() {
     let (_server, store) = start().await;
-    let odd = [
-        "odd/with space/file name.bin",
-        "odd/per%cent+plus#hash?.json",
-        "odd/ümläut/日本.pt",
-    ];
+    let odd = ["odd/with space/file name.bin", "odd/per%cent+plus#hash?.json", "odd/ümläut/日本.pt"];
     for (seed, key) in (1..).zip(odd) {
         create(&*store, key, &bytes(100, seed)).await.unwrap();
     }
@@ -91,13 +87,9 @@ async fn copies_are_made_by_rewriting() {
     let (_server, store) = start().await;
     let (from, to) = ("copy/from #1.bin", "copy/to/ü.bin");
     create(&*store, from, &bytes(1_000, 1)).await.unwrap();
-    let Created::Written(head) = store.copy(from, to).await.unwrap() else {
-        panic!("it was free")
-    };
+    let Created::Written(head) = store.copy(from, to).await.unwrap() else { panic!("it was free") };
     let digest = PartDigest::of(&bytes(1_000, 1));
-    let proven = head
-        .checksum
-        .proves(&FileDigest::from_parts(&[digest]), &[digest.content]);
+    let proven = head.checksum.proves(&FileDigest::from_parts(&[digest]), &[digest.content]);
     assert_eq!(proven, Some(true), "{head:?}");
     assert_eq!(read(&*store, to, None).await.unwrap(), bytes(1_000, 1));
     let error = store.copy("copy/none", "copy/other").await.unwrap_err();
@@ -114,11 +106,7 @@ async fn a_wrong_checksum_that_it_takes_is_found_in_its_answer() {
     let text = error.to_string();
     assert!(text.contains("the store holds 1000 bytes with CRC-32C"), "{text}");
     assert!(text.contains(&wrong::digest().crc32c.to_string()), "{text}");
-    assert_eq!(
-        store.head("wrong/object").await.unwrap(),
-        None,
-        "what was found wrong does not stay"
-    );
+    assert_eq!(store.head("wrong/object").await.unwrap(), None, "what was found wrong does not stay");
 }
 
 #[tokio::test]
@@ -133,15 +121,10 @@ async fn an_object_replaced_in_spite_of_its_precondition_is_found() {
     // What stepvault would look at before it calls the object its own.
     let head = store.head("run/object").await.unwrap().unwrap();
     let digest = PartDigest::of(&ours);
-    let proven = head
-        .checksum
-        .proves(&FileDigest::from_parts(&[digest]), &[digest.content]);
+    let proven = head.checksum.proves(&FileDigest::from_parts(&[digest]), &[digest.content]);
     assert_eq!(proven, Some(false), "{head:?}");
     // Stepvault's own creates are asked for in one request, where it keeps the precondition.
-    assert_eq!(
-        create(&*store, "run/object", &ours).await.unwrap(),
-        Created::Exists
-    );
+    assert_eq!(create(&*store, "run/object", &ours).await.unwrap(), Created::Exists);
     assert_eq!(read(&*store, "run/object", None).await.unwrap(), theirs);
 }
 
@@ -149,15 +132,8 @@ async fn an_object_replaced_in_spite_of_its_precondition_is_found() {
 #[ignore = "needs the Python servers that scripts/test installs"]
 async fn without_uploads_in_parts_it_gets_no_verdict() {
     let (_server, store) = start().await;
-    let error = probe(&*store, &keys(), DigestAlgorithm::Sha256)
-        .await
-        .unwrap_err();
+    let error = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Failed);
-    assert!(
-        error
-            .to_string()
-            .starts_with("cannot begin an upload: gs://checkpoints/vault/run/"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("cannot begin an upload: gs://checkpoints/vault/run/"), "{error}");
     assert_eq!(listed(&*store, "").await.unwrap(), Vec::<String>::new());
 }

@@ -23,11 +23,8 @@ async fn start() -> (Moto, Arc<dyn RemoteStore>) {
 async fn what_it_does_right() {
     let (_server, store) = start().await;
     // It takes wrong digests, a copy has a checksum where the original has none, and a copied part has none.
-    let skipped = [
-        "wrong_digests_are_refused",
-        "copies_keep_bytes_and_proof",
-        "copied_parts_are_what_was_asked_for",
-    ];
+    let skipped =
+        ["wrong_digests_are_refused", "copies_keep_bytes_and_proof", "copied_parts_are_what_was_asked_for"];
     conformance::run(store, &skipped).await;
 }
 
@@ -74,15 +71,8 @@ async fn an_object_replaced_behind_our_back_is_no_longer_proven() {
     file.upload(&*store, "object").await.unwrap();
     server.overwrite(&format!("{BUCKET}/{PREFIX}/object"), &bytes((8 << 20) + 1, 4));
     let head = store.head("object").await.unwrap().unwrap();
-    assert_eq!(
-        head.info.size_bytes, file.digest.size_bytes,
-        "its size tells nothing"
-    );
-    assert_ne!(
-        head.checksum.proves(&file.digest, &file.part_digests()),
-        Some(true),
-        "{head:?}"
-    );
+    assert_eq!(head.info.size_bytes, file.digest.size_bytes, "its size tells nothing");
+    assert_ne!(head.checksum.proves(&file.digest, &file.part_digests()), Some(true), "{head:?}");
 }
 
 #[tokio::test]
@@ -94,10 +84,7 @@ async fn its_copies_that_would_replace_are_not_asked_for() {
     create(&*store, "copy/to", &to).await.unwrap();
     assert_eq!(store.copy("copy/from", "copy/to").await.unwrap(), Created::Exists);
     assert_eq!(read(&*store, "copy/to", None).await.unwrap(), to);
-    assert!(matches!(
-        store.copy("copy/from", "copy/free").await.unwrap(),
-        Created::Written(_)
-    ));
+    assert!(matches!(store.copy("copy/from", "copy/free").await.unwrap(), Created::Written(_)));
     assert_eq!(read(&*store, "copy/free", None).await.unwrap(), from);
 }
 
@@ -106,21 +93,12 @@ async fn its_copies_that_would_replace_are_not_asked_for() {
 async fn completing_twice_changes_nothing() {
     let (_server, store) = start().await;
     let file = File::new((8 << 20) + 1, 3);
-    let upload = store
-        .start_upload("twice", file.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload = store.start_upload("twice", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
     let receipts = file.send(&*store, "twice", &upload).await.unwrap();
-    let first = store
-        .complete_upload("twice", &upload, &receipts, &file.digest)
-        .await
-        .unwrap();
+    let first = store.complete_upload("twice", &upload, &receipts, &file.digest).await.unwrap();
     assert!(matches!(first, Created::Written(_)), "{first:?}");
     // It takes that a second time, in spite of the precondition and of the upload being gone.
-    let second = store
-        .complete_upload("twice", &upload, &receipts, &file.digest)
-        .await
-        .unwrap();
+    let second = store.complete_upload("twice", &upload, &receipts, &file.digest).await.unwrap();
     assert!(matches!(second, Created::Written(_)), "{second:?}");
     assert_eq!(read(&*store, "twice", None).await.unwrap(), file.bytes);
     assert_eq!(listed(&*store, "").await.unwrap(), ["twice"]);

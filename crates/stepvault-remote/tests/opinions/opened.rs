@@ -24,14 +24,9 @@ pub(crate) async fn s3(endpoint: &str, access_key: &str, secret_key: &str) -> Ar
     let mut settings = settings(&format!("s3://{BUCKET}/{PREFIX}"));
     settings.endpoint = Some(endpoint.to_owned());
     settings.region = Some("us-east-1".to_owned());
-    let keys = StaticKeys {
-        access_key: access_key.to_owned(),
-        secret_key: secret_key.to_owned(),
-    };
+    let keys = StaticKeys { access_key: access_key.to_owned(), secret_key: secret_key.to_owned() };
     let options = OpenOptions { s3_keys: Some(keys) };
-    open_with(&settings, Arc::new(SilentObserver), options)
-        .await
-        .unwrap()
+    open_with(&settings, Arc::new(SilentObserver), options).await.unwrap()
 }
 
 /// With all decorators.
@@ -39,7 +34,5 @@ pub(crate) async fn gcs(endpoint: &str, transport: Transport) -> Arc<dyn RemoteS
     let mut settings = settings(&format!("gs://{BUCKET}/{PREFIX}"));
     settings.endpoint = Some(endpoint.to_owned());
     settings.transport = transport;
-    open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
-        .await
-        .unwrap()
+    open_with(&settings, Arc::new(SilentObserver), OpenOptions::default()).await.unwrap()
 }

@@ -71,9 +71,7 @@ async fn an_upload_in_parts_that_it_tells_no_checksum_of_has_to_be_read() {
 async fn a_wrong_secret_is_refused_as_what_it_is() {
     let (server, _) = start().await;
     let store = s3(&server.endpoint(), server.access_key(), "another-secret").await;
-    let error = probe(&*store, &keys(), DigestAlgorithm::Sha256)
-        .await
-        .unwrap_err();
+    let error = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains("another-secret"), "{error}");
 }

@@ -25,9 +25,7 @@ pub(crate) async fn object(store: &dyn RemoteStore, key: &str) -> Result<Created
 /// An upload whose only part has a wrong digest, completed with that digest.
 pub(crate) async fn part(store: &dyn RemoteStore, key: &str) -> Result<Created> {
     let upload = store.start_upload(key, 1_000, DigestAlgorithm::Sha256).await?;
-    let receipt = store
-        .upload_part(key, &upload, 0, sent().into(), &digest())
-        .await?;
+    let receipt = store.upload_part(key, &upload, 0, sent().into(), &digest()).await?;
     let whole = FileDigest::from_parts(&[digest()]);
     store.complete_upload(key, &upload, &[receipt], &whole).await
 }
@@ -47,21 +45,13 @@ pub(crate) async fn assert_taken_and_unproven(store: &dyn RemoteStore, key: &str
         panic!("{key}: the store no longer takes it: {outcome:?}");
     };
     assert_unproven(store, key).await;
-    assert_ne!(
-        written.checksum.proves(&claimed(), &[digest().content]),
-        Some(true),
-        "{key}"
-    );
+    assert_ne!(written.checksum.proves(&claimed(), &[digest().content]), Some(true), "{key}");
 }
 
 /// Fails unless the bytes with a wrong digest stand there, and the store's word does not make them right.
 pub(crate) async fn assert_unproven(store: &dyn RemoteStore, key: &str) {
     let head = store.head(key).await.unwrap().expect("the object");
-    assert_ne!(
-        head.checksum.proves(&claimed(), &[digest().content]),
-        Some(true),
-        "{key}: {head:?}"
-    );
+    assert_ne!(head.checksum.proves(&claimed(), &[digest().content]), Some(true), "{key}: {head:?}");
     let body = Bytes::from(read(store, key, None).await.unwrap());
     assert_eq!(body, sent(), "{key}");
     assert_ne!(PartDigest::of(&body), digest(), "{key}: reading it back shows it");

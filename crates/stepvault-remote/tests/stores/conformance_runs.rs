@@ -22,19 +22,14 @@ async fn s3_on_the_strict_server() {
 
 #[tokio::test]
 async fn s3_without_decorators_and_with_small_pages() {
-    let strict = Strict::start_with(StrictS3Options {
-        max_keys: 7,
-        ..StrictS3Options::default()
-    });
+    let strict = Strict::start_with(StrictS3Options { max_keys: 7, ..StrictS3Options::default() });
     conformance::run(strict.open_bare().await, &[]).await;
 }
 
 #[tokio::test]
 async fn s3_on_a_server_that_tells_no_checksums() {
-    let strict = Strict::start_with(StrictS3Options {
-        no_checksum_answers: true,
-        ..StrictS3Options::default()
-    });
+    let strict =
+        Strict::start_with(StrictS3Options { no_checksum_answers: true, ..StrictS3Options::default() });
     // Which bytes it copied shows when the object is read back.
     let skipped = ["copied_parts_are_what_was_asked_for"];
     conformance::run(strict.open().await, &skipped).await;
@@ -47,14 +42,10 @@ async fn s3_on_s3s_fs() {
     server.create_bucket("checkpoints");
     let mut settings = settings("s3://checkpoints/vault");
     settings.endpoint = Some(server.endpoint());
-    let keys = StaticKeys {
-        access_key: server.access_key().to_owned(),
-        secret_key: server.secret_key().to_owned(),
-    };
+    let keys =
+        StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() };
     let options = OpenOptions { s3_keys: Some(keys) };
-    let store = open_with(&settings, Arc::new(SilentObserver), options)
-        .await
-        .unwrap();
+    let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
     // It keeps an object that it refused, denies what it does not know, lets racing creates all through, and returns no
     // checksums of copied parts.
     let skipped = [
@@ -81,9 +72,7 @@ async fn gcs_on_the_strict_server() {
 
 #[tokio::test]
 async fn memory() {
-    let store = open(&settings("memory://conformance/vault"), Arc::new(SilentObserver))
-        .await
-        .unwrap();
+    let store = open(&settings("memory://conformance/vault"), Arc::new(SilentObserver)).await.unwrap();
     conformance::run(store, &[]).await;
 }
 

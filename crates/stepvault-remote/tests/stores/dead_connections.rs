@@ -53,13 +53,8 @@ impl Drop for Block {
 
 fn body(alive: &Arc<AtomicUsize>) -> (Payload, PartDigest) {
     alive.fetch_add(BLOCKS, Ordering::Relaxed);
-    let blocks: Vec<Bytes> = (0..BLOCKS)
-        .map(|_| Bytes::from_owner(Block(Arc::clone(alive))))
-        .collect();
-    let digest = PartDigest {
-        size_bytes: (BLOCKS * BLOCK_BYTES) as u64,
-        ..PartDigest::of(b"")
-    };
+    let blocks: Vec<Bytes> = (0..BLOCKS).map(|_| Bytes::from_owner(Block(Arc::clone(alive)))).collect();
+    let digest = PartDigest { size_bytes: (BLOCKS * BLOCK_BYTES) as u64, ..PartDigest::of(b"") };
     (blocks.into(), digest)
 }
 
@@ -100,10 +95,7 @@ async fn of_s3_keep_a_few_blocks_each() {
         settings.endpoint = Some(server.endpoint());
         settings.region = Some("us-east-1".to_owned());
         settings.stall_timeout_seconds = 1;
-        let keys = StaticKeys {
-            access_key: "AKIA".to_owned(),
-            secret_key: "secret".to_owned(),
-        };
+        let keys = StaticKeys { access_key: "AKIA".to_owned(), secret_key: "secret".to_owned() };
         let store = stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap();
         send(&*store, in_parts).await;
     }

@@ -18,12 +18,8 @@ use stepvault_testkit::s3::StrictS3Options;
 use crate::support::{BUCKET, Strict, settings};
 
 async fn examined(strict: &Strict) -> Examined {
-    let options = OpenOptions {
-        s3_keys: Some(strict.keys()),
-    };
-    open(&strict.settings, Arc::new(SilentObserver), options)
-        .await
-        .unwrap()
+    let options = OpenOptions { s3_keys: Some(strict.keys()) };
+    open(&strict.settings, Arc::new(SilentObserver), options).await.unwrap()
 }
 
 async fn set_rules(strict: &Strict, rules: Vec<LifecycleRule>) {
@@ -63,9 +59,7 @@ async fn rules_are_read_with_what_they_are_for() {
     let narrow = LifecycleRuleAndOperator::builder()
         .prefix("vault/")
         .tags(Tag::builder().key("a").value("b").build().unwrap());
-    let transition = Transition::builder()
-        .days(60)
-        .storage_class(TransitionStorageClass::DeepArchive);
+    let transition = Transition::builder().days(60).storage_class(TransitionStorageClass::DeepArchive);
     let rules = vec![
         enabled
             .clone()
@@ -110,31 +104,21 @@ async fn rules_are_read_with_what_they_are_for() {
 
 #[tokio::test]
 async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
-    let strict = Strict::start_with(StrictS3Options {
-        clock_ahead_seconds: 7_200,
-        ..StrictS3Options::default()
-    });
+    let strict =
+        Strict::start_with(StrictS3Options { clock_ahead_seconds: 7_200, ..StrictS3Options::default() });
     let examined = examined(&strict).await;
     let ahead = |look: &Look| look.store_time.unwrap().duration_since(now()).unwrap().as_secs();
     // Refused once, and signed again by the clock that the refusal told.
     let look = examined.list_one("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");
     look.outcome.unwrap();
-    strict.inject(
-        "GET",
-        "list-type",
-        1,
-        FaultAction::refuse(403, "RequestTimeTooSkewed"),
-    );
+    strict.inject("GET", "list-type", 1, FaultAction::refuse(403, "RequestTimeTooSkewed"));
     let look = examined.list_one("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");
     assert_eq!(look.outcome.unwrap_err().obstacle, Obstacle::Clock);
 }
 
-#[allow(
-    clippy::disallowed_methods,
-    reason = "compared with a server's clock, which goes by this one"
-)]
+#[allow(clippy::disallowed_methods, reason = "compared with a server's clock, which goes by this one")]
 fn now() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
@@ -146,14 +130,8 @@ async fn another_region_is_named_by_the_refusal() {
         ..StrictS3Options::default()
     });
     let hindered = examined(&strict).await.list_one("").await.outcome.unwrap_err();
-    assert_eq!(
-        hindered.obstacle,
-        Obstacle::Region(Some("eu-central-1".to_owned()))
-    );
-    assert_eq!(
-        hindered.error.hint_text(),
-        Some("set region = \"eu-central-1\" for this remote")
-    );
+    assert_eq!(hindered.obstacle, Obstacle::Region(Some("eu-central-1".to_owned())));
+    assert_eq!(hindered.error.hint_text(), Some("set region = \"eu-central-1\" for this remote"));
 }
 
 #[tokio::test]
@@ -161,9 +139,7 @@ async fn stores_without_credentials_or_rules_say_so() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}", directory.path().display());
     for url in [url.as_str(), "memory://examined"] {
-        let examined = open(&settings(url), Arc::new(SilentObserver), OpenOptions::default())
-            .await
-            .unwrap();
+        let examined = open(&settings(url), Arc::new(SilentObserver), OpenOptions::default()).await.unwrap();
         assert_eq!(examined.credentials().await.unwrap(), None);
         assert!(examined.bucket().await.is_none());
         let look = examined.list_one("").await;

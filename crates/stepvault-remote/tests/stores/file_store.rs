@@ -55,26 +55,10 @@ async fn objects_are_plain_files_that_are_never_replaced() {
     assert_eq!(store.head("a").await.unwrap(), None);
     store.delete(&["a".to_owned()]).await.unwrap();
     let head = written(create(&*store, "run/step/a", b"one").await.unwrap());
-    assert_eq!(
-        (
-            head.info.size_bytes,
-            std::fs::read(root.join("run/step/a")).unwrap()
-        ),
-        (3, b"one".to_vec())
-    );
-    assert_eq!(
-        create(&*store, "run/step/a", b"two").await.unwrap(),
-        Created::Exists
-    );
+    assert_eq!((head.info.size_bytes, std::fs::read(root.join("run/step/a")).unwrap()), (3, b"one".to_vec()));
+    assert_eq!(create(&*store, "run/step/a", b"two").await.unwrap(), Created::Exists);
     assert_eq!(std::fs::read(root.join("run/step/a")).unwrap(), b"one");
-    store
-        .replace(
-            "run/step/a",
-            Bytes::from_static(b"three"),
-            &PartDigest::of(b"three"),
-        )
-        .await
-        .unwrap();
+    store.replace("run/step/a", Bytes::from_static(b"three"), &PartDigest::of(b"three")).await.unwrap();
     let replaced = store.head("run/step/a").await.unwrap().expect("a head");
     assert_eq!(replaced.info.size_bytes, 5);
     assert_ne!(replaced.info.version, head.info.version);
@@ -89,12 +73,7 @@ async fn reads_come_in_small_pieces_and_notice_a_cut() {
     let pieces: Vec<Bytes> = store.read("a", None).await.unwrap().try_collect().await.unwrap();
     assert!(pieces.iter().all(|piece| piece.len() <= 256 << 10));
     let stream = store.read("a", None).await.unwrap();
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open(place.path().join("a"))
-        .unwrap()
-        .set_len(100)
-        .unwrap();
+    std::fs::OpenOptions::new().write(true).open(place.path().join("a")).unwrap().set_len(100).unwrap();
     let cut = stream.try_collect::<Vec<_>>().await.unwrap_err();
     assert_eq!(cut.kind(), ErrorKind::Damaged, "{cut}");
 }
@@ -103,26 +82,11 @@ async fn reads_come_in_small_pieces_and_notice_a_cut() {
 async fn keys_that_are_no_paths_below_the_root_are_refused() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());
-    for bad in [
-        "../escape",
-        "/abs",
-        "a//b",
-        "a/../b",
-        "a\0b",
-        ".stepvault-uploads/x",
-        "d/.stepvault-tmp-x",
-        "",
-    ] {
-        assert_eq!(
-            create(&*store, bad, b"x").await.unwrap_err().kind(),
-            ErrorKind::Usage,
-            "{bad:?}"
-        );
-        assert_eq!(
-            store.head(bad).await.unwrap_err().kind(),
-            ErrorKind::Usage,
-            "{bad:?}"
-        );
+    for bad in
+        ["../escape", "/abs", "a//b", "a/../b", "a\0b", ".stepvault-uploads/x", "d/.stepvault-tmp-x", ""]
+    {
+        assert_eq!(create(&*store, bad, b"x").await.unwrap_err().kind(), ErrorKind::Usage, "{bad:?}");
+        assert_eq!(store.head(bad).await.unwrap_err().kind(), ErrorKind::Usage, "{bad:?}");
     }
     assert_eq!(files(place.path()), Vec::<String>::new());
 }
@@ -135,23 +99,13 @@ async fn listings_keep_to_the_prefix_and_hide_what_is_unfinished() {
         create(&*store, key, b"x").await.unwrap();
     }
     std::fs::write(place.path().join("run/.stepvault-tmp-crashed"), "half").unwrap();
-    store
-        .start_upload("run/pending", 100, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
-    assert_eq!(
-        listed(&*store, "run/").await.unwrap(),
-        ["run/.stepvault/commits/1.json", "run/a", "run/b/c"]
-    );
+    store.start_upload("run/pending", 100, DigestAlgorithm::Sha256).await.unwrap();
+    assert_eq!(listed(&*store, "run/").await.unwrap(), ["run/.stepvault/commits/1.json", "run/a", "run/b/c"]);
     assert_eq!(listed(&*store, "run").await.unwrap().len(), 4);
     assert_eq!(listed(&*store, "run/b").await.unwrap(), ["run/b/c"]);
     assert_eq!(listed(&*store, "").await.unwrap().len(), 4);
     assert_eq!(listed(&*store, "none/").await.unwrap(), Vec::<String>::new());
-    assert_eq!(
-        store.head("run/b").await.unwrap(),
-        None,
-        "a directory is no object"
-    );
+    assert_eq!(store.head("run/b").await.unwrap(), None, "a directory is no object");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -163,9 +117,7 @@ async fn of_many_creations_at_once_one_wins() {
         let tries = stores.iter().enumerate().map(|(writer, store)| {
             let (store, key) = (store.clone(), key.clone());
             tokio::spawn(async move {
-                create(&*store, &key, format!("writer {writer}").as_bytes())
-                    .await
-                    .unwrap()
+                create(&*store, &key, format!("writer {writer}").as_bytes()).await.unwrap()
             })
         });
         let mut winners = Vec::new();
@@ -189,16 +141,10 @@ async fn deletions_take_emptied_directories_and_disturb_no_creation() {
     }
     store.delete(&["run/s1/a1/x".to_owned()]).await.unwrap();
     assert!(place.path().join("run/s1/a1").is_dir());
-    store
-        .delete(&["run/s1/a1/y".to_owned(), "run/s1/none/z".to_owned()])
-        .await
-        .unwrap();
+    store.delete(&["run/s1/a1/y".to_owned(), "run/s1/none/z".to_owned()]).await.unwrap();
     assert!(!place.path().join("run/s1").exists() && place.path().join("run/s2/a1").is_dir());
     store.delete(&["run/s2/a1/z".to_owned()]).await.unwrap();
-    assert!(
-        place.path().is_dir() && !place.path().join("run").exists(),
-        "the root stays"
-    );
+    assert!(place.path().is_dir() && !place.path().join("run").exists(), "the root stays");
 
     // One writes where the other removes what becomes empty.
     let deleter = open(place.path());
@@ -208,16 +154,11 @@ async fn deletions_take_emptied_directories_and_disturb_no_creation() {
         }
     });
     for round in 0..300 {
-        create(&*store, &format!("d/e/f/{}", round % 3), b"x")
-            .await
-            .unwrap_or_else(|error| {
-                // Removed by the other right after it was written: said, not hidden.
-                assert!(
-                    error.to_string().contains("it was removed right after"),
-                    "{error}"
-                );
-                Created::Exists
-            });
+        create(&*store, &format!("d/e/f/{}", round % 3), b"x").await.unwrap_or_else(|error| {
+            // Removed by the other right after it was written: said, not hidden.
+            assert!(error.to_string().contains("it was removed right after"), "{error}");
+            Created::Exists
+        });
     }
     deleting.await.unwrap();
 }
@@ -238,10 +179,7 @@ async fn what_crashed_writes_left_goes_with_its_directory() {
         store.delete(&[format!("{directory}/a")]).await.unwrap();
     }
     assert!(!place.path().join("old").exists(), "no write takes a day");
-    assert!(
-        place.path().join("young/.stepvault-tmp-1").exists(),
-        "it may still be under way"
-    );
+    assert!(place.path().join("young/.stepvault-tmp-1").exists(), "it may still be under way");
     create(&*store, "mixed/a", b"x").await.unwrap();
     create(&*store, "mixed/b", b"x").await.unwrap();
     leave("mixed/.stepvault-tmp-1", 25);
@@ -254,19 +192,14 @@ async fn large_files_appear_when_they_are_complete() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());
     let file = large();
-    let upload = store
-        .start_upload("run/big", file.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload =
+        store.start_upload("run/big", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
     let last = file.send_part(&*store, "run/big", &upload, 2).await.unwrap();
     assert_eq!(store.head("run/big").await.unwrap(), None);
     // A restarted agent has the id from its journal, or finds it.
     let store = open(place.path());
     let pending = store.pending_uploads("run/").await.unwrap();
-    assert_eq!(
-        (pending.len(), &pending[0].key, &pending[0].upload),
-        (1, &"run/big".to_owned(), &upload)
-    );
+    assert_eq!((pending.len(), &pending[0].key, &pending[0].upload), (1, &"run/big".to_owned(), &upload));
     assert!(pending[0].initiated.is_some());
     assert_eq!(store.pending_uploads("other/").await.unwrap(), []);
     let mut receipts = vec![];
@@ -274,24 +207,15 @@ async fn large_files_appear_when_they_are_complete() {
         receipts.push(file.send_part(&*store, "run/big", &upload, index).await.unwrap());
     }
     receipts.push(last);
-    let error = store
-        .complete_upload("run/big", &upload, &receipts[..2], &file.digest)
-        .await
-        .unwrap_err();
+    let error = store.complete_upload("run/big", &upload, &receipts[..2], &file.digest).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Failed, "{error}");
     assert!(matches!(
-        store
-            .complete_upload("run/big", &upload, &receipts, &file.digest)
-            .await
-            .unwrap(),
+        store.complete_upload("run/big", &upload, &receipts, &file.digest).await.unwrap(),
         Created::Written(_)
     ));
     assert_eq!(read(&*store, "run/big", None).await.unwrap(), file.bytes);
     assert_eq!(
-        store
-            .complete_upload("run/big", &upload, &receipts, &file.digest)
-            .await
-            .unwrap(),
+        store.complete_upload("run/big", &upload, &receipts, &file.digest).await.unwrap(),
         Created::Exists,
         "lost answer"
     );
@@ -304,27 +228,18 @@ async fn an_upload_never_replaces_and_can_be_dropped() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());
     let file = large();
-    let upload = store
-        .start_upload("big", file.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload = store.start_upload("big", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
     let receipts = file.send(&*store, "big", &upload).await.unwrap();
     create(&*store, "big", b"first").await.unwrap();
     assert_eq!(
-        store
-            .complete_upload("big", &upload, &receipts, &file.digest)
-            .await
-            .unwrap(),
+        store.complete_upload("big", &upload, &receipts, &file.digest).await.unwrap(),
         Created::Exists
     );
     assert_eq!(read(&*store, "big", None).await.unwrap(), b"first");
     store.abort_upload("big", &upload).await.unwrap();
     store.abort_upload("big", &upload).await.unwrap();
     assert_eq!(files(place.path()).len(), 1);
-    assert_eq!(
-        kind(file.send_part(&*store, "big", &upload, 0).await),
-        Some(ErrorKind::NotFound)
-    );
+    assert_eq!(kind(file.send_part(&*store, "big", &upload, 0).await), Some(ErrorKind::NotFound));
     for id in [
         "",
         "x",
@@ -332,24 +247,12 @@ async fn an_upload_never_replaces_and_can_be_dropped() {
         "0123456789abcdef0123456789abcdef-x",
         "0123456789abcdef0123456789abcdef-1/../..",
     ] {
-        assert_eq!(
-            kind(file.send_part(&*store, "big", id, 0).await),
-            Some(ErrorKind::NotFound),
-            "{id}"
-        );
+        assert_eq!(kind(file.send_part(&*store, "big", id, 0).await), Some(ErrorKind::NotFound), "{id}");
         store.abort_upload("big", id).await.unwrap();
     }
-    let upload = store
-        .start_upload("other", file.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
-    let wrong = send_part(&*store, "other", &upload, 2, &file.parts[0].0)
-        .await
-        .unwrap_err();
-    assert!(
-        wrong.to_string().contains("the part has 8388608 bytes"),
-        "{wrong}"
-    );
+    let upload = store.start_upload("other", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
+    let wrong = send_part(&*store, "other", &upload, 2, &file.parts[0].0).await.unwrap_err();
+    assert!(wrong.to_string().contains("the part has 8388608 bytes"), "{wrong}");
 }
 
 #[tokio::test]
@@ -358,18 +261,12 @@ async fn copies_are_files_of_their_own_at_free_keys() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());
     create(&*store, "a/x", b"one").await.unwrap();
-    assert!(matches!(
-        store.copy("a/x", "b/y").await.unwrap(),
-        Created::Written(_)
-    ));
+    assert!(matches!(store.copy("a/x", "b/y").await.unwrap(), Created::Written(_)));
     assert_eq!(store.copy("a/x", "b/y").await.unwrap(), Created::Exists);
     let (one, other) = (place.path().join("a/x"), place.path().join("b/y"));
     assert_eq!(std::fs::read(&*other).unwrap(), b"one");
     assert_ne!(one.metadata().unwrap().ino(), other.metadata().unwrap().ino());
-    assert_eq!(
-        store.copy("none", "c").await.unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(store.copy("none", "c").await.unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(files(place.path()).len(), 2);
 }
 
@@ -414,14 +311,8 @@ async fn a_root_that_is_missing_is_an_outage_and_is_created_by_no_request_but_be
         ("read", kind(read(&*store, "a", None).await)),
         ("pending", kind(store.pending_uploads("").await)),
         ("create", kind(create(&*store, "run/a", b"x").await)),
-        (
-            "replace",
-            kind(store.replace("run/a", Bytes::from_static(b"x"), &digest).await),
-        ),
-        (
-            "start",
-            kind(store.start_upload("run/a", 10, DigestAlgorithm::Sha256).await),
-        ),
+        ("replace", kind(store.replace("run/a", Bytes::from_static(b"x"), &digest).await)),
+        ("start", kind(store.start_upload("run/a", 10, DigestAlgorithm::Sha256).await)),
         ("abort", kind(store.abort_upload("run/a", &upload).await)),
         ("delete", kind(store.delete(&several).await)),
         ("sync", kind(store.sync(&several).await)),
@@ -443,17 +334,12 @@ async fn a_root_that_goes_away_between_two_parts_is_not_made_again() {
     let root = place.path().join("mount");
     let store = open(&root);
     let file = large();
-    let upload = store
-        .start_upload("run/large", file.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload =
+        store.start_upload("run/large", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
     let receipt = file.send_part(&*store, "run/large", &upload, 0).await.unwrap();
     // As an unmounted filesystem looks, and one that is mounted again.
     std::fs::rename(&root, place.path().join("away")).unwrap();
-    let error = file
-        .send_part(&*store, "run/large", &upload, 1)
-        .await
-        .unwrap_err();
+    let error = file.send_part(&*store, "run/large", &upload, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let error = store
         .complete_upload("run/large", &upload, std::slice::from_ref(&receipt), &file.digest)
@@ -464,15 +350,9 @@ async fn a_root_that_goes_away_between_two_parts_is_not_made_again() {
     std::fs::rename(place.path().join("away"), &root).unwrap();
     let mut receipts = vec![receipt];
     for index in [1, 2] {
-        receipts.push(
-            file.send_part(&*store, "run/large", &upload, index)
-                .await
-                .unwrap(),
-        );
+        receipts.push(file.send_part(&*store, "run/large", &upload, index).await.unwrap());
     }
-    let done = store
-        .complete_upload("run/large", &upload, &receipts, &file.digest)
-        .await;
+    let done = store.complete_upload("run/large", &upload, &receipts, &file.digest).await;
     assert!(matches!(done.unwrap(), Created::Written(_)));
 }
 
@@ -494,10 +374,7 @@ async fn an_archive_is_begun_below_a_directory_that_exists_and_nowhere_else() {
     assert!(!root.parent().unwrap().exists());
     std::fs::write(place.path().join("file"), "x").unwrap();
     let store = open_as_it_is(&place.path().join("file"));
-    for error in [
-        store.begin().await.unwrap_err(),
-        create(&*store, "a", b"x").await.unwrap_err(),
-    ] {
+    for error in [store.begin().await.unwrap_err(), create(&*store, "a", b"x").await.unwrap_err()] {
         assert!(error.to_string().contains("not a directory"), "{error}");
     }
 }

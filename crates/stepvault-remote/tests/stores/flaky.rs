@@ -69,12 +69,7 @@ impl Flaky {
             times.len() - 1
         };
         let answer = (self.script)(key, before, self.began.elapsed());
-        tokio::time::sleep(if answer.is_ok() {
-            self.takes
-        } else {
-            Duration::from_millis(20)
-        })
-        .await;
+        tokio::time::sleep(if answer.is_ok() { self.takes } else { Duration::from_millis(20) }).await;
         self.under_way.fetch_sub(1, Ordering::SeqCst);
         answer
     }
@@ -137,11 +132,7 @@ impl RemoteStore for Flaky {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         self.serve(key).await?;
-        Ok(PartReceipt {
-            index,
-            tag: String::new(),
-            digest: *digest,
-        })
+        Ok(PartReceipt { index, tag: String::new(), digest: *digest })
     }
 
     async fn complete_upload(

@@ -60,10 +60,7 @@ async fn a_silent_read_fails_and_ends() {
     assert_eq!(body.next().await.unwrap().unwrap(), "5678");
     let error = body.next().await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert_eq!(
-        error.to_string(),
-        "cannot read the object: flaky://store/key: no byte moved for 7 seconds"
-    );
+    assert_eq!(error.to_string(), "cannot read the object: flaky://store/key: no byte moved for 7 seconds");
     assert!(body.next().await.is_none());
 }
 
@@ -73,15 +70,9 @@ async fn bytes_keep_to_their_limit_however_large_the_part() {
     let began = Instant::now();
     for length in [1_500_000, 1_000_000, 10] {
         let body = Bytes::from(vec![0; length]);
-        store
-            .replace("key", body.clone(), &PartDigest::of(&body))
-            .await
-            .unwrap();
+        store.replace("key", body.clone(), &PartDigest::of(&body)).await.unwrap();
     }
     // The first million may go at once.
     let took = began.elapsed();
-    assert!(
-        took >= Duration::from_millis(1_450) && took < Duration::from_secs(4),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(1_450) && took < Duration::from_secs(4), "{took:?}");
 }

@@ -21,15 +21,9 @@ fn open(url: &str) -> Arc<dyn RemoteStore> {
 
 #[tokio::test]
 async fn two_opens_of_one_name_see_the_same_objects() {
-    let (one, other, elsewhere) = (
-        open("memory://shared"),
-        open("memory://shared/sub"),
-        open("memory://another"),
-    );
-    assert!(matches!(
-        create(&*one, "sub/a", b"x").await.unwrap(),
-        Created::Written(_)
-    ));
+    let (one, other, elsewhere) =
+        (open("memory://shared"), open("memory://shared/sub"), open("memory://another"));
+    assert!(matches!(create(&*one, "sub/a", b"x").await.unwrap(), Created::Written(_)));
     assert_eq!(read(&*other, "a", None).await.unwrap(), b"x");
     assert_eq!(create(&*other, "a", b"y").await.unwrap(), Created::Exists);
     assert_eq!(elsewhere.head("sub/a").await.unwrap(), None);
@@ -46,10 +40,7 @@ async fn odd_keys_are_kept_and_prefixes_are_text() {
     assert_eq!(listed(&*store, "k/").await.unwrap().len(), 4);
     assert_eq!(listed(&*store, "k").await.unwrap().len(), 6);
     assert_eq!(listed(&*store, "k/5").await.unwrap(), ["k/50%"]);
-    store
-        .delete(&["k/50%".to_owned(), "none".to_owned()])
-        .await
-        .unwrap();
+    store.delete(&["k/50%".to_owned(), "none".to_owned()]).await.unwrap();
     assert_eq!(store.head("k/50%").await.unwrap(), None);
 }
 
@@ -67,46 +58,21 @@ async fn uploads_complete_once_and_never_replace() {
     let parts = [Bytes::from_static(b"one "), Bytes::from_static(b"two")];
     let digests: Vec<_> = parts.iter().map(|part| PartDigest::of(part)).collect();
     let digest = FileDigest::from_parts(&digests);
-    let upload = store
-        .start_upload("big", 7, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload = store.start_upload("big", 7, DigestAlgorithm::Sha256).await.unwrap();
     let mut receipts = Vec::new();
     for (index, part) in (0..).zip(&parts) {
         receipts.push(send_part(&*store, "big", &upload, index, part).await.unwrap());
     }
-    let head = written(
-        store
-            .complete_upload("big", &upload, &receipts, &digest)
-            .await
-            .unwrap(),
-    );
+    let head = written(store.complete_upload("big", &upload, &receipts, &digest).await.unwrap());
     assert_eq!((head.info.size_bytes, head.checksum), (7, StoredChecksum::None));
-    assert_eq!(
-        store
-            .complete_upload("big", &upload, &receipts, &digest)
-            .await
-            .unwrap(),
-        Created::Exists
-    );
-    store
-        .abort_upload("big", &upload)
-        .await
-        .expect("gone is no error");
-    let error = send_part(&*store, "big", &upload, 0, &parts[0])
-        .await
-        .unwrap_err();
+    assert_eq!(store.complete_upload("big", &upload, &receipts, &digest).await.unwrap(), Created::Exists);
+    store.abort_upload("big", &upload).await.expect("gone is no error");
+    let error = send_part(&*store, "big", &upload, 0, &parts[0]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 
-    let upload = store
-        .start_upload("short", 7, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload = store.start_upload("short", 7, DigestAlgorithm::Sha256).await.unwrap();
     let receipt = send_part(&*store, "short", &upload, 0, &parts[0]).await.unwrap();
-    let error = store
-        .complete_upload("short", &upload, &[receipt], &digest)
-        .await
-        .unwrap_err();
+    let error = store.complete_upload("short", &upload, &[receipt], &digest).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
 }
 
@@ -123,37 +89,19 @@ fn azure_without_an_account_says_what_to_set() {
         error.to_string(),
         "cannot open the remote: az://container/p: Generic MicrosoftAzure error: Account must be specified"
     );
-    assert!(
-        error
-            .hint_text()
-            .unwrap()
-            .starts_with("set AZURE_STORAGE_ACCOUNT_NAME")
-    );
+    assert!(error.hint_text().unwrap().starts_with("set AZURE_STORAGE_ACCOUNT_NAME"));
     settings.storage_class = Some("Cool".to_owned());
     let error = stepvault_remote::generic::open_azure(&settings).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("it does not support the option storage-class"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("it does not support the option storage-class"), "{error}");
     settings.storage_class = None;
     settings.endpoint = Some("http://10.0.0.1:10000".to_owned());
-    assert_eq!(
-        stepvault_remote::generic::open_azure(&settings)
-            .unwrap_err()
-            .kind(),
-        ErrorKind::Usage
-    );
+    assert_eq!(stepvault_remote::generic::open_azure(&settings).unwrap_err().kind(), ErrorKind::Usage);
 }
 
 #[test]
 fn other_schemes_are_refused() {
     let settings = RemoteSettings::new(RemoteName::new("m").unwrap(), "file:///x".parse().unwrap());
-    for open in [
-        stepvault_remote::generic::open_memory,
-        stepvault_remote::generic::open_azure,
-    ] {
+    for open in [stepvault_remote::generic::open_memory, stepvault_remote::generic::open_azure] {
         assert_eq!(open(&settings).unwrap_err().kind(), ErrorKind::Usage);
     }
 }

@@ -38,13 +38,7 @@ async fn probed(options: StrictS3Options) -> StoreGuarantees {
     let store = strict.open().await;
     let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     let by_blake3 = probe(&*store, &keys(), DigestAlgorithm::Blake3).await.unwrap();
-    assert_eq!(
-        by_blake3,
-        StoreGuarantees {
-            algorithm: DigestAlgorithm::Blake3,
-            ..trust.clone()
-        }
-    );
+    assert_eq!(by_blake3, StoreGuarantees { algorithm: DigestAlgorithm::Blake3, ..trust.clone() });
     assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
     assert_eq!(strict.server.pending_uploads(), vec![]);
     trust
@@ -57,29 +51,19 @@ async fn an_honest_store_is_trusted() {
 
 #[tokio::test]
 async fn whatever_code_a_wrong_checksum_is_refused_with_it_is_refused() {
-    for (status, code) in [
-        (400, "InvalidDigest"),
-        (400, "InvalidRequest"),
-        (422, "Unprocessable"),
-    ] {
+    for (status, code) in [(400, "InvalidDigest"), (400, "InvalidRequest"), (422, "Unprocessable")] {
         let strict = Strict::start();
         for key in ["-wrong", "-parts?partNumber"] {
             strict.inject("PUT", key, 1, FaultAction::refuse(status, code));
         }
-        let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
-            .await
-            .unwrap();
+        let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256).await.unwrap();
         assert_eq!(trust, HONEST, "{code}");
     }
 }
 
 #[tokio::test]
 async fn a_store_that_takes_any_checksum_is_found_out() {
-    let trust = probed(StrictS3Options {
-        accept_wrong_checksums: true,
-        ..StrictS3Options::default()
-    })
-    .await;
+    let trust = probed(StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() }).await;
     assert_eq!(
         trust,
         StoreGuarantees {
@@ -93,50 +77,22 @@ async fn a_store_that_takes_any_checksum_is_found_out() {
 
 #[tokio::test]
 async fn a_store_that_tells_no_checksum_is_found_out() {
-    let trust = probed(StrictS3Options {
-        no_checksum_answers: true,
-        ..StrictS3Options::default()
-    })
-    .await;
-    assert_eq!(
-        trust,
-        StoreGuarantees {
-            returns_checksums: false,
-            ..HONEST
-        }
-    );
+    let trust = probed(StrictS3Options { no_checksum_answers: true, ..StrictS3Options::default() }).await;
+    assert_eq!(trust, StoreGuarantees { returns_checksums: false, ..HONEST });
 }
 
 #[tokio::test]
 async fn a_store_that_overwrites_is_found_out() {
-    let trust = probed(StrictS3Options {
-        ignore_create_only: true,
-        ..StrictS3Options::default()
-    })
-    .await;
-    assert_eq!(
-        trust,
-        StoreGuarantees {
-            honours_create_only: false,
-            completes_create_only: false,
-            ..HONEST
-        }
-    );
+    let trust = probed(StrictS3Options { ignore_create_only: true, ..StrictS3Options::default() }).await;
+    assert_eq!(trust, StoreGuarantees { honours_create_only: false, completes_create_only: false, ..HONEST });
 }
 
 #[tokio::test]
 async fn a_store_that_refuses_conditions_is_asked_for_the_key_before() {
-    let options = StrictS3Options {
-        refuse_create_only: true,
-        ..StrictS3Options::default()
-    };
+    let options = StrictS3Options { refuse_create_only: true, ..StrictS3Options::default() };
     assert_eq!(
         probed(options.clone()).await,
-        StoreGuarantees {
-            honours_create_only: false,
-            completes_create_only: false,
-            ..HONEST
-        }
+        StoreGuarantees { honours_create_only: false, completes_create_only: false, ..HONEST }
     );
     let strict = Strict::start_with(options);
     let store = strict.open().await;
@@ -145,38 +101,21 @@ async fn a_store_that_refuses_conditions_is_asked_for_the_key_before() {
         for key in ["whole", "parts"] {
             let _ = store.delete(&[key.to_owned()]).await;
         }
-        assert!(matches!(
-            create(&*store, "whole", &bytes(1, 100)).await.unwrap(),
-            Created::Written(_)
-        ));
-        assert_eq!(
-            create(&*store, "whole", &bytes(2, 100)).await.unwrap(),
-            Created::Exists
-        );
+        assert!(matches!(create(&*store, "whole", &bytes(1, 100)).await.unwrap(), Created::Written(_)));
+        assert_eq!(create(&*store, "whole", &bytes(2, 100)).await.unwrap(), Created::Exists);
         file.upload(&*store, "parts").await.unwrap();
     }
     // Only the first write is sent with the condition, and then without it.
     let requests = strict.server.faults().requests();
-    let refused = requests
-        .iter()
-        .filter(|one| one.method == "PUT" && one.path.contains("/whole?"));
+    let refused = requests.iter().filter(|one| one.method == "PUT" && one.path.contains("/whole?"));
     assert_eq!(refused.count(), 3, "{requests:?}");
 }
 
 #[tokio::test]
 async fn a_store_that_completes_over_objects_is_found_out() {
-    let trust = probed(StrictS3Options {
-        ignore_completion_conditions: true,
-        ..StrictS3Options::default()
-    })
-    .await;
-    assert_eq!(
-        trust,
-        StoreGuarantees {
-            completes_create_only: false,
-            ..HONEST
-        }
-    );
+    let trust =
+        probed(StrictS3Options { ignore_completion_conditions: true, ..StrictS3Options::default() }).await;
+    assert_eq!(trust, StoreGuarantees { completes_create_only: false, ..HONEST });
 }
 
 #[tokio::test]
@@ -185,24 +124,11 @@ async fn credentials_that_may_not_delete_suffice() {
     let denied = FaultAction::refuse(403, "AccessDenied");
     strict.inject("DELETE", "", u64::MAX, denied.clone());
     strict.inject("POST", "?delete", u64::MAX, denied);
-    let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
-    assert_eq!(
-        trust,
-        StoreGuarantees {
-            ignored_attributes: Vec::new(),
-            cleaned_up: false,
-            ..HONEST
-        }
-    );
+    let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256).await.unwrap();
+    assert_eq!(trust, StoreGuarantees { ignored_attributes: Vec::new(), cleaned_up: false, ..HONEST });
     let left = strict.server.objects().keys();
     assert_eq!(left.len(), 2, "{left:?}");
-    assert!(
-        left.iter()
-            .all(|key| key.starts_with("checkpoints/vault/run/.stepvault/probes/")),
-        "{left:?}"
-    );
+    assert!(left.iter().all(|key| key.starts_with("checkpoints/vault/run/.stepvault/probes/")), "{left:?}");
 }
 
 #[tokio::test]
@@ -210,9 +136,7 @@ async fn a_store_that_cannot_be_asked_is_an_error_and_no_verdict() {
     let strict = Strict::start();
     let denied = FaultAction::refuse(403, "AccessDenied");
     strict.inject("PUT", "", u64::MAX, denied);
-    probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
-        .await
-        .unwrap_err();
+    probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256).await.unwrap_err();
 }
 
 #[tokio::test]
@@ -226,10 +150,7 @@ async fn other_kinds_of_store() {
     fs.create_bucket("checkpoints");
     let mut fs_settings = settings("s3://checkpoints/vault");
     fs_settings.endpoint = Some(fs.endpoint());
-    let keys = StaticKeys {
-        access_key: fs.access_key().to_owned(),
-        secret_key: fs.secret_key().to_owned(),
-    };
+    let keys = StaticKeys { access_key: fs.access_key().to_owned(), secret_key: fs.secret_key().to_owned() };
     let unchecked = StoreGuarantees {
         checks_object_checksums: false,
         checks_record_checksums: false,
@@ -241,50 +162,31 @@ async fn other_kinds_of_store() {
         (gcs_settings, HONEST),
         (fs_settings, unchecked.clone()),
         (settings("memory://probed/vault"), unchecked.clone()),
-        (
-            settings(&format!("file://{}/vault", directory.path().display())),
-            unchecked,
-        ),
+        (settings(&format!("file://{}/vault", directory.path().display())), unchecked),
     ] {
-        let options = OpenOptions {
-            s3_keys: Some(keys.clone()),
-        };
-        let store = open_with(&settings, Arc::new(SilentObserver), options)
-            .await
-            .unwrap();
+        let options = OpenOptions { s3_keys: Some(keys.clone()) };
+        let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
         store.begin().await.unwrap();
         assert_eq!(
-            probe(&*store, &self::keys(), DigestAlgorithm::Sha256)
-                .await
-                .unwrap(),
+            probe(&*store, &self::keys(), DigestAlgorithm::Sha256).await.unwrap(),
             wanted,
             "{}",
             settings.url
         );
-        assert_eq!(
-            listed(&*store, "").await.unwrap(),
-            Vec::<String>::new(),
-            "{}",
-            settings.url
-        );
+        assert_eq!(listed(&*store, "").await.unwrap(), Vec::<String>::new(), "{}", settings.url);
     }
 }
 
 #[tokio::test]
 async fn a_store_that_knows_no_checksums_is_sent_none() {
-    let options = StrictS3Options {
-        refuse_checksums: true,
-        ..StrictS3Options::default()
-    };
+    let options = StrictS3Options { refuse_checksums: true, ..StrictS3Options::default() };
     let strict = Strict::start_with(options);
     let store = strict.open().await;
     // Many at once: all are under way when the first refusal arrives.
     let file = |number: u64| File::new(20 << 20, number);
     let files: Vec<File> = (0..4).map(file).collect();
     let uploads = files.iter().zip(["a", "b", "c", "d"]);
-    futures::future::try_join_all(uploads.map(|(file, key)| file.upload(&*store, key)))
-        .await
-        .unwrap();
+    futures::future::try_join_all(uploads.map(|(file, key)| file.upload(&*store, key))).await.unwrap();
     assert!(!store.capabilities().checks_checksums);
     let trust = probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     let unchecked = StoreGuarantees {
@@ -321,9 +223,7 @@ async fn with_attributes(options: StrictS3Options) -> StoreGuarantees {
     strict.settings.kms_key = Some("alias/checkpoints".to_owned());
     strict.settings.tags = BTreeMap::from([("team".to_owned(), "pre training&co".to_owned())]);
     strict.settings.expected_bucket_owner = Some("111122223333".to_owned());
-    let guarantees = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let guarantees = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
     guarantees
 }
@@ -335,10 +235,7 @@ async fn a_store_that_keeps_what_was_asked_for_is_trusted() {
 
 #[tokio::test]
 async fn a_store_that_ignores_what_was_asked_for_is_found_out() {
-    let options = StrictS3Options {
-        ignores_attributes: true,
-        ..StrictS3Options::default()
-    };
+    let options = StrictS3Options { ignores_attributes: true, ..StrictS3Options::default() };
     let ignored = with_attributes(options).await.ignored_attributes;
     let said: Vec<String> = ignored.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -358,9 +255,7 @@ async fn an_identity_that_may_not_read_tags_may_write() {
     let mut strict = Strict::start();
     strict.settings.tags = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
     strict.inject("GET", "tagging", 1, FaultAction::refuse(403, "AccessDenied"));
-    let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let trust = probe(&*strict.open().await, &keys(), DigestAlgorithm::Sha256).await.unwrap();
     assert_eq!(trust, HONEST);
 }
 
@@ -372,13 +267,8 @@ async fn googles_metadata_shows_what_was_ignored() {
     settings.endpoint = Some(server.endpoint());
     settings.storage_class = Some("NEARLINE".to_owned());
     settings.kms_key = Some("projects/p/locations/eu/keyRings/r/cryptoKeys/k".to_owned());
-    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
-        .await
-        .unwrap();
-    assert_eq!(
-        probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap(),
-        HONEST
-    );
+    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default()).await.unwrap();
+    assert_eq!(probe(&*store, &keys(), DigestAlgorithm::Sha256).await.unwrap(), HONEST);
     create(&*store, "a", &bytes(10, 1)).await.unwrap();
     assert_eq!(store.ignored_attributes("a").await.unwrap(), []);
     server.objects().with(|table| {

@@ -33,11 +33,7 @@ async fn send_parts(store: &dyn RemoteStore) -> usize {
         let body = body.clone();
         async move {
             let mut given_up = 0;
-            while store
-                .upload_part("file", "upload", index, body.clone().into(), &digest)
-                .await
-                .is_err()
-            {
+            while store.upload_part("file", "upload", index, body.clone().into(), &digest).await.is_err() {
                 given_up += 1;
             }
             given_up
@@ -50,11 +46,7 @@ async fn send_parts(store: &dyn RemoteStore) -> usize {
 async fn an_outage_of_five_minutes_costs_less_than_half_the_requests_again() {
     for (deadline_seconds, gives_up) in [(600, false), (120, true)] {
         let flaky = Arc::new(Flaky::new(Duration::from_secs(1), |_, _, now| {
-            if OUTAGE.contains(&now) {
-                Err(busy())
-            } else {
-                Ok(())
-            }
+            if OUTAGE.contains(&now) { Err(busy()) } else { Ok(()) }
         }));
         let began = Instant::now();
         let given_up = send_parts(&*decorated(&flaky, deadline_seconds)).await;
@@ -70,9 +62,13 @@ async fn an_outage_of_five_minutes_costs_less_than_half_the_requests_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_remote_that_fails_one_request_in_four_is_not_asked_for_more_than_half_again() {
-    let flaky = Arc::new(Flaky::new(Duration::from_millis(100), |_, before, _| {
-        if before % 4 == 3 { Err(busy()) } else { Ok(()) }
-    }));
+    let flaky =
+        Arc::new(Flaky::new(
+            Duration::from_millis(100),
+            |_, before, _| {
+                if before % 4 == 3 { Err(busy()) } else { Ok(()) }
+            },
+        ));
     let store = decorated(&flaky, 120);
     for _ in 0..8 {
         assert_eq!(send_parts(&*store).await, 0);
@@ -83,9 +79,13 @@ async fn a_remote_that_fails_one_request_in_four_is_not_asked_for_more_than_half
 
 #[tokio::test(start_paused = true)]
 async fn retries_are_earned_by_successes_and_by_patience() {
-    let flaky = Arc::new(Flaky::new(Duration::from_millis(100), |_, before, _| {
-        if before % 3 == 0 { Ok(()) } else { Err(busy()) }
-    }));
+    let flaky =
+        Arc::new(Flaky::new(
+            Duration::from_millis(100),
+            |_, before, _| {
+                if before % 3 == 0 { Ok(()) } else { Err(busy()) }
+            },
+        ));
     let store = decorated(&flaky, 1_000_000);
     let began = Instant::now();
     for _ in 0..4 {
@@ -94,21 +94,13 @@ async fn retries_are_earned_by_successes_and_by_patience() {
     let (parts, requests) = (256, flaky.times().len());
     let by_patience = usize::try_from(began.elapsed().as_secs() / 10).unwrap() + 1;
     let most = parts + parts / 2 + 20 + by_patience;
-    assert!(
-        requests <= most,
-        "{requests} requests in {:?}, of {most}",
-        began.elapsed()
-    );
+    assert!(requests <= most, "{requests} requests in {:?}, of {most}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_requests_heed_what_one_was_told() {
     let flaky = Arc::new(Flaky::new(Duration::from_millis(10), |_, before, _| {
-        if before == 0 {
-            Err(busy().retry_after(Duration::from_secs(40)))
-        } else {
-            Ok(())
-        }
+        if before == 0 { Err(busy().retry_after(Duration::from_secs(40))) } else { Ok(()) }
     }));
     let store = decorated(&flaky, 120);
     let late = async {
@@ -120,17 +112,18 @@ async fn all_requests_heed_what_one_was_told() {
     late.unwrap();
     let times = flaky.times();
     assert_eq!(times.len(), 3);
-    assert!(
-        times[1..].iter().all(|time| *time >= Duration::from_secs(40)),
-        "{times:?}"
-    );
+    assert!(times[1..].iter().all(|time| *time >= Duration::from_secs(40)), "{times:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_request_that_always_fails_does_not_stop_the_others() {
-    let flaky = Arc::new(Flaky::new(Duration::from_millis(100), |key, _, _| {
-        if key == "poison" { Err(busy()) } else { Ok(()) }
-    }));
+    let flaky =
+        Arc::new(Flaky::new(
+            Duration::from_millis(100),
+            |key, _, _| {
+                if key == "poison" { Err(busy()) } else { Ok(()) }
+            },
+        ));
     let store = decorated(&flaky, 20);
     let others = async {
         let began = Instant::now();
@@ -155,9 +148,7 @@ async fn what_cannot_pass_is_asked_once() {
         ErrorKind::Usage,
         ErrorKind::Failed,
     ] {
-        let flaky = Arc::new(Flaky::new(Duration::ZERO, move |_, _, _| {
-            Err(Error::new(kind, "no"))
-        }));
+        let flaky = Arc::new(Flaky::new(Duration::ZERO, move |_, _, _| Err(Error::new(kind, "no"))));
         assert_eq!(decorated(&flaky, 120).head("key").await.unwrap_err().kind(), kind);
         assert_eq!(flaky.times().len(), 1, "{kind:?}");
     }
@@ -187,20 +178,12 @@ async fn a_conflict_that_may_pass_is_retried_and_slows_nobody_else() {
 #[tokio::test(start_paused = true)]
 async fn a_request_dropped_while_it_waits_holds_up_nobody() {
     let flaky = Arc::new(Flaky::new(Duration::from_millis(10), |_, _, now| {
-        if now < Duration::from_secs(30) {
-            Err(busy())
-        } else {
-            Ok(())
-        }
+        if now < Duration::from_secs(30) { Err(busy()) } else { Ok(()) }
     }));
     let store = decorated(&flaky, 120);
     for _ in 0..20 {
         let waiting = join_all((0..8).map(|_| store.head("dropped")));
-        assert!(
-            tokio::time::timeout(Duration::from_secs(1), waiting)
-                .await
-                .is_err()
-        );
+        assert!(tokio::time::timeout(Duration::from_secs(1), waiting).await.is_err());
     }
     store.head("kept").await.unwrap();
     assert!(flaky.times().last().unwrap() < &Duration::from_mins(1));
@@ -217,10 +200,7 @@ async fn the_last_error_tells_who_how_long_and_why() {
             text.starts_with("the remote does not serve requests: archive (flaky://store): tried "),
             "{text}"
         );
-        assert!(
-            text.ends_with("the last error: cannot send a part: the store asks to slow down"),
-            "{text}"
-        );
+        assert!(text.ends_with("the last error: cannot send a part: the store asks to slow down"), "{text}");
         assert!(error.is_transient());
     }
 }
@@ -237,10 +217,6 @@ async fn a_dead_remote_costs_its_deadline_once_however_many_requests_come_at_onc
         assert!(first.into_iter().chain(later).all(|answer| answer.is_err()));
         assert_eq!(flaky.times().len(), tried + 1);
         // The longest wait between probes, with jitter.
-        assert!(
-            began.elapsed() <= Duration::from_secs(24),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() <= Duration::from_secs(24), "{:?}", began.elapsed());
     }
 }

@@ -40,10 +40,7 @@ fn run_in_environment(test: &str, home: &Path, variables: &[(&str, &str)]) {
         .envs(variables.iter().copied());
     let output = command.output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && printed.contains("1 passed"),
-        "{printed}"
-    );
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[test]
@@ -66,9 +63,7 @@ async fn inside_a_plain_environment() {
     if std::env::var_os(INSIDE).is_none() {
         return;
     }
-    let store = open(&settings("s3://checkpoints/vault"), Arc::new(SilentObserver))
-        .await
-        .unwrap();
+    let store = open(&settings("s3://checkpoints/vault"), Arc::new(SilentObserver)).await.unwrap();
     create(&*store, "object", &bytes(10, 1)).await.unwrap();
     assert_eq!(read(&*store, "object", None).await.unwrap(), bytes(10, 1));
     let found = found(&settings("s3://checkpoints/vault")).await.unwrap();
@@ -87,11 +82,7 @@ async fn found(settings: &RemoteSettings) -> Result<Credentials> {
 fn each_source_of_credentials_is_told_by_its_name() {
     let home = tempfile::tempdir().unwrap();
     let variables = [("AWS_ENDPOINT_URL", "http://127.0.0.1:9")];
-    run_in_environment(
-        "s3_chain::inside_a_home_with_every_source",
-        home.path(),
-        &variables,
-    );
+    run_in_environment("s3_chain::inside_a_home_with_every_source", home.path(), &variables);
 }
 
 #[tokio::test]
@@ -109,10 +100,7 @@ async fn inside_a_home_with_every_source() {
             .starts_with("cannot get credentials: s3://checkpoints/vault: no credentials were found ("),
         "{error}"
     );
-    assert!(
-        error.hint_text().unwrap().starts_with("set AWS_ACCESS_KEY_ID"),
-        "{error:?}"
-    );
+    assert!(error.hint_text().unwrap().starts_with("set AWS_ACCESS_KEY_ID"), "{error:?}");
     let directory = Path::new(&std::env::var_os("HOME").unwrap()).join(".aws");
     std::fs::create_dir(&directory).unwrap();
     let process = r#"{"Version": 1, "AccessKeyId": "AKIA", "SecretAccessKey": "s", "SessionToken": "t",
@@ -152,10 +140,7 @@ async fn inside_an_environment_with_a_home() {
     std::fs::create_dir(&directory).unwrap();
     let server = StrictS3::start();
     server.create_bucket(BUCKET);
-    let config = format!(
-        "[profile training]\nregion = eu-central-1\nendpoint_url = {}\n",
-        server.endpoint()
-    );
+    let config = format!("[profile training]\nregion = eu-central-1\nendpoint_url = {}\n", server.endpoint());
     std::fs::write(directory.join("config"), config).unwrap();
     let write_keys = |secret: &str| {
         let text = format!(

@@ -15,20 +15,14 @@ async fn wrong_keys() {
     let strict = Strict::start();
     for (keys, kind, wanted) in [
         (
-            StaticKeys {
-                secret_key: "wrong".to_owned(),
-                ..strict.keys()
-            },
+            StaticKeys { secret_key: "wrong".to_owned(), ..strict.keys() },
             ErrorKind::Denied,
             "cannot write the object: s3://checkpoints/vault/a: the secret key does not match the access key \
              (SignatureDoesNotMatch)\n\
              hint: check AWS_SECRET_ACCESS_KEY or the profile for a wrong or truncated secret",
         ),
         (
-            StaticKeys {
-                access_key: "AKIAUNKNOWN".to_owned(),
-                ..strict.keys()
-            },
+            StaticKeys { access_key: "AKIAUNKNOWN".to_owned(), ..strict.keys() },
             ErrorKind::Denied,
             "cannot write the object: s3://checkpoints/vault/a: the store does not know this access key \
              (InvalidAccessKeyId: The AWS Access Key Id you provided does not exist in our records)\n\
@@ -36,18 +30,12 @@ async fn wrong_keys() {
         ),
     ] {
         let options = OpenOptions { s3_keys: Some(keys) };
-        let store = open_with(&strict.settings, Arc::new(SilentObserver), options)
-            .await
-            .unwrap();
+        let store = open_with(&strict.settings, Arc::new(SilentObserver), options).await.unwrap();
         let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
         assert_eq!(shown(&error), wanted);
         assert_eq!(error.kind(), kind);
     }
-    assert_eq!(
-        strict.server.faults().requests().len(),
-        2,
-        "wrong keys are not retried"
-    );
+    assert_eq!(strict.server.faults().requests().len(), 2, "wrong keys are not retried");
 }
 
 #[tokio::test]
@@ -58,28 +46,17 @@ async fn a_missing_bucket_is_a_matter_of_configuration() {
     let wanted = "the bucket does not exist (NoSuchBucket: The specified bucket does not exist)\n\
                   hint: create it, or correct the remote's URL";
     let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
-    assert_eq!(
-        shown(&error),
-        format!("cannot write the object: s3://elsewhere/vault/a: {wanted}")
-    );
+    assert_eq!(shown(&error), format!("cannot write the object: s3://elsewhere/vault/a: {wanted}"));
     assert_eq!(error.kind(), ErrorKind::Usage);
     let error = listed(&*store, "").await.unwrap_err();
-    assert_eq!(
-        shown(&error),
-        format!("cannot list objects: s3://elsewhere/vault/: {wanted}")
-    );
+    assert_eq!(shown(&error), format!("cannot list objects: s3://elsewhere/vault/: {wanted}"));
 }
 
 #[tokio::test]
 async fn a_wrong_clock_is_said_once() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict.inject(
-        "PUT",
-        "",
-        u64::MAX,
-        FaultAction::refuse(403, "RequestTimeTooSkewed"),
-    );
+    strict.inject("PUT", "", u64::MAX, FaultAction::refuse(403, "RequestTimeTooSkewed"));
     let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
     assert_eq!(
         shown(&error),
@@ -145,10 +122,7 @@ async fn plain_http_is_refused_off_this_machine() {
     settings.endpoint = Some("http://192.0.2.1:9000".to_owned());
     let error = open(&settings, Arc::new(SilentObserver)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
-    assert!(
-        shown(&error).contains("plain HTTP would send the data unencrypted"),
-        "{error}"
-    );
+    assert!(shown(&error).contains("plain HTTP would send the data unencrypted"), "{error}");
     settings.allow_http = true;
     open(&settings, Arc::new(SilentObserver)).await.unwrap();
 }

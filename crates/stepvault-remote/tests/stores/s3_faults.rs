@@ -10,11 +10,7 @@ use stepvault_testkit::faults::{FaultAction, FaultRule};
 use crate::support::{File, Strict, bytes, create, listed, read, shown};
 
 fn slow_down(retry_after_seconds: Option<u64>) -> FaultAction {
-    FaultAction::Refuse {
-        status: 503,
-        retry_after_seconds,
-        code: "SlowDown".to_owned(),
-    }
+    FaultAction::Refuse { status: 503, retry_after_seconds, code: "SlowDown".to_owned() }
 }
 
 #[tokio::test]
@@ -72,16 +68,8 @@ async fn resets_and_server_faults_are_survived() {
     file.upload(&*store, "file").await.unwrap();
     assert_eq!(listed(&*store, "").await.unwrap(), ["file"]);
     let head = store.head("file").await.unwrap().unwrap();
-    assert_eq!(
-        head.checksum.proves(&file.digest, &file.part_digests()),
-        Some(true)
-    );
-    assert_eq!(
-        strict.listener.retries().len(),
-        6,
-        "{:?}",
-        strict.listener.retries()
-    );
+    assert_eq!(head.checksum.proves(&file.digest, &file.part_digests()), Some(true));
+    assert_eq!(strict.listener.retries().len(), 6, "{:?}", strict.listener.retries());
 }
 
 #[tokio::test]
@@ -89,10 +77,7 @@ async fn a_create_whose_answer_is_lost_reads_as_taken() {
     let strict = Strict::start();
     let store = strict.open().await;
     strict.inject("PUT", "", 1, FaultAction::ApplyThenReset);
-    assert_eq!(
-        create(&*store, "commit", &bytes(10, 1)).await.unwrap(),
-        Created::Exists
-    );
+    assert_eq!(create(&*store, "commit", &bytes(10, 1)).await.unwrap(), Created::Exists);
     assert_eq!(read(&*store, "commit", None).await.unwrap(), bytes(10, 1));
 }
 
@@ -103,13 +88,8 @@ async fn a_completion_whose_answer_is_lost_is_recognised() {
     let file = File::new((8 << 20) + 1, 1);
     strict.inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
     let created = file.upload(&*store, "file").await.unwrap();
-    let Created::Written(head) = created else {
-        panic!("{created:?}")
-    };
-    assert_eq!(
-        head.checksum.proves(&file.digest, &file.part_digests()),
-        Some(true)
-    );
+    let Created::Written(head) = created else { panic!("{created:?}") };
+    assert_eq!(head.checksum.proves(&file.digest, &file.part_digests()), Some(true));
 }
 
 #[tokio::test]
@@ -117,23 +97,14 @@ async fn a_lost_answer_does_not_claim_another_writers_object() {
     let strict = Strict::start();
     let store = strict.open().await;
     let (ours, theirs) = (File::new((8 << 20) + 1, 1), File::new((8 << 20) + 1, 2));
-    let upload = store
-        .start_upload("file", ours.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload = store.start_upload("file", ours.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
     let receipts = ours.send(&*store, "file", &upload).await.unwrap();
     theirs.upload(&*store, "file").await.unwrap();
     strict.inject("POST", "uploadId", 1, FaultAction::Reset);
-    let created = store
-        .complete_upload("file", &upload, &receipts, &ours.digest)
-        .await
-        .unwrap();
+    let created = store.complete_upload("file", &upload, &receipts, &ours.digest).await.unwrap();
     assert_eq!(created, Created::Exists);
     store.abort_upload("file", &upload).await.unwrap();
-    let gone = store
-        .complete_upload("other", &upload, &receipts, &ours.digest)
-        .await
-        .unwrap_err();
+    let gone = store.complete_upload("other", &upload, &receipts, &ours.digest).await.unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
 }
 
@@ -143,9 +114,7 @@ async fn an_error_inside_a_good_status_is_an_error() {
     let store = strict.open_bare().await;
     let faults = strict.server.faults();
     let file = File::new((8 << 20) + 1, 1);
-    let hidden = || FaultAction::OkWithError {
-        code: "InternalError".to_owned(),
-    };
+    let hidden = || FaultAction::OkWithError { code: "InternalError".to_owned() };
     faults.inject("POST", "uploadId", 1, hidden());
     let error = file.upload(&*store, "file").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -192,10 +161,7 @@ async fn silence_ends_after_the_stall_time() {
     );
     for error in [small, part, head, reading, listing, delete] {
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        assert!(
-            error.to_string().ends_with(": no byte moved for 1 seconds"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with(": no byte moved for 1 seconds"), "{error}");
     }
 }
 
@@ -220,9 +186,7 @@ async fn a_body_that_breaks_off_is_an_error_that_may_pass() {
         let error = read(&*store, "object", range.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(
-            error
-                .to_string()
-                .starts_with("cannot read the object: s3://checkpoints/vault/object: "),
+            error.to_string().starts_with("cannot read the object: s3://checkpoints/vault/object: "),
             "{error}"
         );
         strict.server.faults().clear();
@@ -273,13 +237,7 @@ async fn a_port_where_nobody_listens() {
     let error = store.head("a").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let text = shown(&error);
-    assert!(
-        text.starts_with("cannot read the object's metadata: s3://checkpoints/vault/a: "),
-        "{text}"
-    );
+    assert!(text.starts_with("cannot read the object's metadata: s3://checkpoints/vault/a: "), "{text}");
     assert!(text.contains("onnection refused"), "{text}");
-    assert!(
-        text.ends_with("\nhint: check the endpoint, the network and any proxy between"),
-        "{text}"
-    );
+    assert!(text.ends_with("\nhint: check the endpoint, the network and any proxy between"), "{text}");
 }

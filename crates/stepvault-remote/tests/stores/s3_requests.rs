@@ -26,21 +26,10 @@ async fn attributes_go_with_every_object() {
     strict.settings.expected_bucket_owner = Some("111122223333".to_owned());
     let store = strict.open().await;
     create(&*store, "run/step/a1/small", &bytes(10, 1)).await.unwrap();
-    create(&*store, "run/.stepvault/commits/x.json", &bytes(10, 1))
-        .await
-        .unwrap();
-    File::new((8 << 20) + 1, 2)
-        .upload(&*store, "run/step/a1/large")
-        .await
-        .unwrap();
-    store
-        .copy("run/step/a1/small", "run/step/a2/small")
-        .await
-        .unwrap();
-    store
-        .copy("run/step/a1/large", "run/step/a2/large")
-        .await
-        .unwrap();
+    create(&*store, "run/.stepvault/commits/x.json", &bytes(10, 1)).await.unwrap();
+    File::new((8 << 20) + 1, 2).upload(&*store, "run/step/a1/large").await.unwrap();
+    store.copy("run/step/a1/small", "run/step/a2/small").await.unwrap();
+    store.copy("run/step/a1/large", "run/step/a2/large").await.unwrap();
     for (key, class) in [
         ("run/step/a1/small", "STANDARD_IA"),
         ("run/step/a1/large", "STANDARD_IA"),
@@ -55,30 +44,20 @@ async fn attributes_go_with_every_object() {
             .unwrap();
         let attribute = |name: &str| object.attributes.get(name).map(String::as_str);
         assert_eq!(attribute("x-amz-storage-class"), Some(class), "{key}");
-        assert_eq!(
-            attribute("x-amz-server-side-encryption"),
-            Some("aws:kms"),
-            "{key}"
-        );
+        assert_eq!(attribute("x-amz-server-side-encryption"), Some("aws:kms"), "{key}");
         assert_eq!(
             attribute("x-amz-server-side-encryption-aws-kms-key-id"),
             Some("alias/checkpoints"),
             "{key}"
         );
-        assert_eq!(
-            attribute("x-amz-tagging"),
-            Some("team=pre%20training%26co"),
-            "{key}"
-        );
+        assert_eq!(attribute("x-amz-tagging"), Some("team=pre%20training%26co"), "{key}");
     }
 }
 
 #[tokio::test]
 async fn every_request_says_who_pays() {
-    let mut strict = Strict::start_with(StrictS3Options {
-        requester_pays: true,
-        ..StrictS3Options::default()
-    });
+    let mut strict =
+        Strict::start_with(StrictS3Options { requester_pays: true, ..StrictS3Options::default() });
     let error = listed(&*strict.open_bare().await, "").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     strict.settings.requester_pays = true;
@@ -110,16 +89,8 @@ async fn every_request_names_the_expected_owner() {
     let errors = [
         create(&*store, "a", &file.bytes).await.map(drop).unwrap_err(),
         store.replace("a", file.bytes.clone(), &digest).await.unwrap_err(),
-        store
-            .start_upload("a", 100, DigestAlgorithm::Sha256)
-            .await
-            .map(drop)
-            .unwrap_err(),
-        store
-            .upload_part("a", "upload", 0, file.bytes.clone().into(), &digest)
-            .await
-            .map(drop)
-            .unwrap_err(),
+        store.start_upload("a", 100, DigestAlgorithm::Sha256).await.map(drop).unwrap_err(),
+        store.upload_part("a", "upload", 0, file.bytes.clone().into(), &digest).await.map(drop).unwrap_err(),
         store.abort_upload("a", "upload").await.unwrap_err(),
         store.pending_uploads("").await.map(drop).unwrap_err(),
         store.head("a").await.map(drop).unwrap_err(),
@@ -128,11 +99,7 @@ async fn every_request_names_the_expected_owner() {
         store.delete(&keys[..1]).await.unwrap_err(),
         store.delete(&keys).await.unwrap_err(),
         store.copy("a", "b").await.map(drop).unwrap_err(),
-        store
-            .copy_part("a", "b", "upload", 0, 0, &digest)
-            .await
-            .map(drop)
-            .unwrap_err(),
+        store.copy_part("a", "b", "upload", 0, 0, &digest).await.map(drop).unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -156,12 +123,7 @@ async fn one_request_each_with_nothing_around_the_bytes() {
     // A length beyond the bytes' own would be an encoding with trailers, which some servers refuse.
     assert_eq!(seen, [("PUT", 1_000), ("PUT", 1), ("PUT", 8 << 20)]);
     assert_eq!(requests.len(), 5, "{requests:?}");
-    assert!(
-        requests
-            .iter()
-            .all(|one| one.path.starts_with("/checkpoints/vault/")),
-        "{requests:?}"
-    );
+    assert!(requests.iter().all(|one| one.path.starts_with("/checkpoints/vault/")), "{requests:?}");
 }
 
 #[tokio::test]
@@ -175,17 +137,9 @@ async fn the_store_keeps_the_digests_that_manifests_hold() {
         let store = &store;
         async move { store.head(key).await.unwrap().unwrap().checksum }
     };
-    assert_eq!(
-        checksum("small").await,
-        StoredChecksum::of_part(&small.parts[0].1)
-    );
+    assert_eq!(checksum("small").await, StoredChecksum::of_part(&small.parts[0].1));
     assert_eq!(checksum("large").await, StoredChecksum::of_file(&large.digest, 3));
-    assert_eq!(
-        checksum("large")
-            .await
-            .proves(&large.digest, &large.part_digests()),
-        Some(true)
-    );
+    assert_eq!(checksum("large").await.proves(&large.digest, &large.part_digests()), Some(true));
 }
 
 #[tokio::test]
@@ -203,13 +157,7 @@ async fn stores_without_batch_deletes_or_upload_listings_still_work() {
         store.delete(&keys).await.unwrap();
         assert_eq!(listed(&*store, "d/").await.unwrap(), Vec::<String>::new());
     }
-    let batches = strict
-        .server
-        .faults()
-        .requests()
-        .iter()
-        .filter(|one| one.method == "POST")
-        .count();
+    let batches = strict.server.faults().requests().iter().filter(|one| one.method == "POST").count();
     assert_eq!(batches, 1, "it asks again for what it knows is missing");
     assert!(store.capabilities().lists_pending_uploads);
     assert_eq!(store.pending_uploads("").await.unwrap(), vec![]);
@@ -228,11 +176,7 @@ async fn stores_that_refuse_a_batch_for_its_form_are_asked_for_each_key() {
             create(&*store, key, &bytes(1, 1)).await.unwrap();
         }
         store.delete(&keys).await.unwrap();
-        assert_eq!(
-            listed(&*store, "d/").await.unwrap(),
-            Vec::<String>::new(),
-            "{code}"
-        );
+        assert_eq!(listed(&*store, "d/").await.unwrap(), Vec::<String>::new(), "{code}");
     }
 }
 
@@ -249,10 +193,7 @@ async fn a_store_that_refuses_the_form_of_the_checksums_at_completion_is_asked_w
         for key in ["first", "second"] {
             file.upload(&*store, key).await.unwrap();
             let head = store.head(key).await.unwrap().unwrap();
-            assert_eq!(
-                head.checksum.proves(&file.digest, &file.part_digests()),
-                Some(true)
-            );
+            assert_eq!(head.checksum.proves(&file.digest, &file.part_digests()), Some(true));
         }
         let completions = strict.server.faults().requests();
         let completions = completions.iter().filter(|one| one.path.contains("uploadId"));
@@ -308,10 +249,7 @@ async fn a_damaged_answer_is_told_from_a_short_one() {
     let strict = Strict::start();
     let store = strict.open_bare().await;
     create(&*store, "object", &bytes(1_000, 1)).await.unwrap();
-    strict
-        .server
-        .objects()
-        .truncate(&format!("{BUCKET}/vault/object"), 400);
+    strict.server.objects().truncate(&format!("{BUCKET}/vault/object"), 400);
     let error = read(&*store, "object", Some(0..1_000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert_eq!(
@@ -325,35 +263,24 @@ async fn the_store_is_asked_to_check_the_whole_before_it_shows_it() {
     let strict = Strict::start();
     let store = strict.open().await;
     let file = File::new((8 << 20) + 1, 1);
-    let upload = store
-        .start_upload("file", file.digest.size_bytes, DigestAlgorithm::Sha256)
-        .await
-        .unwrap();
+    let upload = store.start_upload("file", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap();
     let receipts = file.send(&*store, "file", &upload).await.unwrap();
     let mut other_bytes = file.digest.clone();
     other_bytes.content = File::new(5, 2).digest.content;
     let mut other_size = file.digest.clone();
     other_size.size_bytes += 1;
     for (wrong, kind) in [(other_bytes, ErrorKind::Damaged), (other_size, ErrorKind::Failed)] {
-        let error = store
-            .complete_upload("file", &upload, &receipts, &wrong)
-            .await
-            .unwrap_err();
+        let error = store.complete_upload("file", &upload, &receipts, &wrong).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert_eq!(store.head("file").await.unwrap(), None, "{error}");
     }
-    store
-        .complete_upload("file", &upload, &receipts, &file.digest)
-        .await
-        .unwrap();
+    store.complete_upload("file", &upload, &receipts, &file.digest).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_object_without_an_entity_tag_is_told_from_another_one() {
-    let strict = Strict::start_with(StrictS3Options {
-        empty_completion_etag: true,
-        ..StrictS3Options::default()
-    });
+    let strict =
+        Strict::start_with(StrictS3Options { empty_completion_etag: true, ..StrictS3Options::default() });
     let store = strict.open_bare().await;
     let file = File::new((8 << 20) + 1, 2);
     let completed = file.upload(&*store, "a").await.unwrap();

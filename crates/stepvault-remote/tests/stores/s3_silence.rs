@@ -50,9 +50,7 @@ async fn converse(stream: &mut TcpStream, manners: Manners) -> std::io::Result<(
         head.push(buffer[0]);
         if head.ends_with(b"\r\n\r\n") {
             let text = String::from_utf8_lossy(&head).to_lowercase();
-            let length = text
-                .lines()
-                .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             break seen + length.unwrap_or(0);
         }
     };
@@ -67,9 +65,7 @@ async fn converse(stream: &mut TcpStream, manners: Manners) -> std::io::Result<(
     if seen < wanted {
         return std::future::pending().await;
     }
-    stream
-        .write_all(b"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 10\r\n\r\n")
-        .await?;
+    stream.write_all(b"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 10\r\n\r\n").await?;
     for _ in 0..manners.sends_bytes {
         tokio::time::sleep(manners.send_pause).await;
         stream.write_all(b"x").await?;
@@ -88,10 +84,7 @@ async fn open(server: &ServerHandle) -> std::sync::Arc<dyn RemoteStore> {
     let mut settings = settings("s3://bucket/prefix");
     settings.endpoint = Some(server.endpoint());
     settings.stall_timeout_seconds = STALL.as_secs();
-    let keys = StaticKeys {
-        access_key: "AKIA".to_owned(),
-        secret_key: "secret".to_owned(),
-    };
+    let keys = StaticKeys { access_key: "AKIA".to_owned(), secret_key: "secret".to_owned() };
     stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap()
 }
 
@@ -104,10 +97,7 @@ async fn upload(server: &ServerHandle, body: &Bytes) -> (stepvault_core::Result<
 
 #[tokio::test]
 async fn a_slow_upload_takes_its_time() {
-    let server = serve(Manners {
-        read_pause: Duration::from_millis(50),
-        ..PROMPT
-    });
+    let server = serve(Manners { read_pause: Duration::from_millis(50), ..PROMPT });
     let (outcome, took) = upload(&server, &bytes(BODY_BYTES, 1)).await;
     outcome.unwrap();
     assert!(took > STALL * 2, "{took:?} shows nothing");
@@ -115,10 +105,7 @@ async fn a_slow_upload_takes_its_time() {
 
 #[tokio::test]
 async fn an_upload_that_stops_in_the_middle_fails() {
-    let server = serve(Manners {
-        reads_bytes: 1 << 20,
-        ..PROMPT
-    });
+    let server = serve(Manners { reads_bytes: 1 << 20, ..PROMPT });
     let (outcome, took) = upload(&server, &bytes(BODY_BYTES, 1)).await;
     let error = outcome.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -131,15 +118,9 @@ async fn an_upload_that_stops_in_the_middle_fails() {
 
 #[tokio::test]
 async fn a_slow_answer_takes_its_time_and_a_silent_one_fails() {
-    let slow = serve(Manners {
-        send_pause: Duration::from_millis(300),
-        ..PROMPT
-    });
+    let slow = serve(Manners { send_pause: Duration::from_millis(300), ..PROMPT });
     assert_eq!(read(&*open(&slow).await, "key", None).await.unwrap(), [b'x'; 10]);
-    let silent = serve(Manners {
-        sends_bytes: 4,
-        ..PROMPT
-    });
+    let silent = serve(Manners { sends_bytes: 4, ..PROMPT });
     let began = Instant::now();
     let error = read(&*open(&silent).await, "key", None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);

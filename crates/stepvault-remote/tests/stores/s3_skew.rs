@@ -8,10 +8,7 @@ use stepvault_testkit::s3::StrictS3Options;
 use crate::support::{File, Strict, bytes, create, listed, read, shown};
 
 fn off_by(clock_ahead_seconds: i64) -> Strict {
-    Strict::start_with(StrictS3Options {
-        clock_ahead_seconds,
-        ..StrictS3Options::default()
-    })
+    Strict::start_with(StrictS3Options { clock_ahead_seconds, ..StrictS3Options::default() })
 }
 
 /// How many requests of this method have come.
@@ -50,17 +47,11 @@ async fn a_body_is_sent_again_whole() {
             // Begun by another process: a part is the first request of this one.
             let upload = {
                 let other = strict.open_bare().await;
-                other
-                    .start_upload("a", file.digest.size_bytes, DigestAlgorithm::Sha256)
-                    .await
-                    .unwrap()
+                other.start_upload("a", file.digest.size_bytes, DigestAlgorithm::Sha256).await.unwrap()
             };
             let receipts = file.send(&*store, "a", &upload).await.unwrap();
             assert_eq!(came(&strict, "PUT"), file.parts.len() + 1);
-            store
-                .complete_upload("a", &upload, &receipts, &file.digest)
-                .await
-                .unwrap();
+            store.complete_upload("a", &upload, &receipts, &file.digest).await.unwrap();
         }
         assert_eq!(read(&*store, "a", None).await.unwrap(), file.bytes);
     }
@@ -89,12 +80,9 @@ async fn a_skew_that_no_signature_heals_is_one_clear_error() {
 
 #[tokio::test]
 async fn nothing_else_is_sent_a_second_time() {
-    for (status, code) in [
-        (403, "AccessDenied"),
-        (500, "InternalError"),
-        (503, "SlowDown"),
-        (400, "ExpiredToken"),
-    ] {
+    for (status, code) in
+        [(403, "AccessDenied"), (500, "InternalError"), (503, "SlowDown"), (400, "ExpiredToken")]
+    {
         let strict = Strict::start();
         let store = strict.open_bare().await;
         strict.inject("GET", "", u64::MAX, FaultAction::refuse(status, code));

@@ -33,11 +33,7 @@ impl Strict {
         let mut settings = settings(&format!("s3://{BUCKET}/vault"));
         settings.endpoint = Some(server.endpoint());
         settings.region = Some("us-east-1".to_owned());
-        Self {
-            server,
-            settings,
-            listener: Arc::default(),
-        }
+        Self { server, settings, listener: Arc::default() }
     }
 
     /// Makes the next `times` requests of a method to a path fail.
@@ -54,18 +50,12 @@ impl Strict {
 
     /// With all decorators.
     pub(crate) async fn open(&self) -> Arc<dyn RemoteStore> {
-        let options = OpenOptions {
-            s3_keys: Some(self.keys()),
-        };
-        open_with(&self.settings, Arc::clone(&self.listener) as _, options)
-            .await
-            .unwrap()
+        let options = OpenOptions { s3_keys: Some(self.keys()) };
+        open_with(&self.settings, Arc::clone(&self.listener) as _, options).await.unwrap()
     }
 
     /// Without any.
     pub(crate) async fn open_bare(&self) -> Arc<dyn RemoteStore> {
-        stepvault_remote::s3::open(&self.settings, Some(self.keys()))
-            .await
-            .unwrap()
+        stepvault_remote::s3::open(&self.settings, Some(self.keys())).await.unwrap()
     }
 }

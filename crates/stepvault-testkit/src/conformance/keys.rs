@@ -22,46 +22,29 @@ pub(super) async fn odd_keys_mean_themselves(store: Store) -> Outcome {
         "odd/ leading and trailing ",
     ];
     for (seed, key) in keys.iter().enumerate() {
-        let written = create(&*store, key, &bytes(64, seed as u64))
-            .await
-            .map_err(text)?;
-        ensure!(
-            matches!(written, Created::Written(_)),
-            "{key:?} is mixed up with another"
-        );
+        let written = create(&*store, key, &bytes(64, seed as u64)).await.map_err(text)?;
+        ensure!(matches!(written, Created::Written(_)), "{key:?} is mixed up with another");
     }
     for (seed, key) in keys.iter().enumerate() {
         ensure!(
             read(&*store, key, None).await.map_err(text)? == bytes(64, seed as u64),
             "{key:?} has other bytes"
         );
-        ensure!(
-            store.head(key).await.map_err(text)?.is_some(),
-            "{key:?} has no head"
-        );
+        ensure!(store.head(key).await.map_err(text)?.is_some(), "{key:?} has no head");
     }
     let mut wanted: Vec<String> = keys.iter().map(ToString::to_string).collect();
     wanted.sort();
-    ensure!(
-        listed(&*store, "odd/").await.map_err(text)? == wanted,
-        "the listing has other keys"
-    );
+    ensure!(listed(&*store, "odd/").await.map_err(text)? == wanted, "the listing has other keys");
     if store.capabilities().copies {
         for key in keys {
             let to = format!("copied-{key}");
             store.copy(key, &to).await.map_err(text)?;
-            ensure!(
-                store.head(&to).await.map_err(text)?.is_some(),
-                "{key:?} was copied elsewhere"
-            );
+            ensure!(store.head(&to).await.map_err(text)?.is_some(), "{key:?} was copied elsewhere");
             store.delete(&[to]).await.map_err(text)?;
         }
     }
     store.delete(&wanted).await.map_err(text)?;
-    ensure!(
-        listed(&*store, "odd/").await.map_err(text)?.is_empty(),
-        "some could not be deleted"
-    );
+    ensure!(listed(&*store, "odd/").await.map_err(text)?.is_empty(), "some could not be deleted");
     Ok(())
 }
 
@@ -79,10 +62,7 @@ pub(super) async fn listings_keep_to_their_prefix(store: Store) -> Outcome {
         ensure!(got == wanted, "{prefix:?} gave {got:?}");
     }
     let all = listed(&*store, "").await.map_err(text)?;
-    ensure!(
-        all.iter().any(|key| key == "lists/x"),
-        "the empty prefix does not mean everything: {all:?}"
-    );
+    ensure!(all.iter().any(|key| key == "lists/x"), "the empty prefix does not mean everything: {all:?}");
     Ok(())
 }
 
@@ -94,45 +74,21 @@ pub(super) async fn listings_are_complete(store: Store) -> Outcome {
     let infos: Vec<_> = store.list("many/").try_collect().await.map_err(text)?;
     ensure!(infos.iter().all(|info| info.size_bytes == 3), "sizes are wrong");
     ensure!(infos.len() == 45, "{} of 45 listed", infos.len());
-    ensure!(
-        listed(&*store, "many/").await.map_err(text)? == wanted,
-        "other keys listed"
-    );
+    ensure!(listed(&*store, "many/").await.map_err(text)? == wanted, "other keys listed");
     Ok(())
 }
 
 pub(super) async fn missing_objects_are_told_from_errors(store: Store) -> Outcome {
-    ensure!(
-        store.head("missing/object").await.map_err(text)?.is_none(),
-        "it has a head"
-    );
+    ensure!(store.head("missing/object").await.map_err(text)?.is_none(), "it has a head");
     for range in [None, Some(0..10), Some(3..3)] {
-        let error = read(&*store, "missing/object", range)
-            .await
-            .err()
-            .ok_or("it was read")?;
-        ensure!(
-            error.kind() == ErrorKind::NotFound,
-            "reading it gave {}",
-            text(error)
-        );
+        let error = read(&*store, "missing/object", range).await.err().ok_or("it was read")?;
+        ensure!(error.kind() == ErrorKind::NotFound, "reading it gave {}", text(error));
     }
     if store.capabilities().copies {
-        let error = store
-            .copy("missing/object", "missing/copy")
-            .await
-            .err()
-            .ok_or("it was copied")?;
-        ensure!(
-            error.kind() == ErrorKind::NotFound,
-            "copying it gave {}",
-            text(error)
-        );
+        let error = store.copy("missing/object", "missing/copy").await.err().ok_or("it was copied")?;
+        ensure!(error.kind() == ErrorKind::NotFound, "copying it gave {}", text(error));
     }
-    ensure!(
-        store.head("missing/copy").await.map_err(text)?.is_none(),
-        "a copy of nothing is there"
-    );
+    ensure!(store.head("missing/copy").await.map_err(text)?.is_none(), "a copy of nothing is there");
     Ok(())
 }
 

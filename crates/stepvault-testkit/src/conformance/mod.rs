@@ -50,10 +50,7 @@ const CHECKS: &[Check] = checks![
     an_aborted_upload_leaves_nothing,
 ];
 
-type DigestCheck = (
-    &'static str,
-    fn(Store, DigestAlgorithm) -> BoxFuture<'static, Outcome>,
-);
+type DigestCheck = (&'static str, fn(Store, DigestAlgorithm) -> BoxFuture<'static, Outcome>);
 
 macro_rules! digest_checks {
     ($($name:ident),+ $(,)?) => {
@@ -92,10 +89,5 @@ pub async fn run(store: Arc<dyn RemoteStore>, skipped: &[&str]) {
             }
         }
     }
-    assert!(
-        failures.is_empty(),
-        "{} failed:\n{}",
-        store.url(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{} failed:\n{}", store.url(), failures.join("\n"));
 }

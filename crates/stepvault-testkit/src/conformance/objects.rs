@@ -18,16 +18,9 @@ pub(super) async fn what_was_created_is_read_back(store: Store) -> Outcome {
         "the answer says {:?}",
         written.info
     );
-    ensure!(
-        read(&*store, key, None).await.map_err(text)? == body,
-        "other bytes came back"
-    );
+    ensure!(read(&*store, key, None).await.map_err(text)? == body, "other bytes came back");
     let head = store.head(key).await.map_err(text)?.ok_or("no head")?;
-    ensure!(
-        head.info.size_bytes == 100_003,
-        "its head has {} bytes",
-        head.info.size_bytes
-    );
+    ensure!(head.info.size_bytes == 100_003, "its head has {} bytes", head.info.size_bytes);
     ensure!(head.info.key == key, "its head has the key {}", head.info.key);
     let file = File::new(100_003, 1);
     for proof in [&head.checksum, &written.checksum] {
@@ -53,10 +46,7 @@ pub(super) async fn create_never_replaces(store: Store) -> Outcome {
         create(&*store, key, &first).await.map_err(text)? == Created::Exists,
         "the same bytes were called new"
     );
-    ensure!(
-        read(&*store, key, None).await.map_err(text)? == first,
-        "the object was replaced"
-    );
+    ensure!(read(&*store, key, None).await.map_err(text)? == first, "the object was replaced");
     Ok(())
 }
 
@@ -80,14 +70,8 @@ pub(super) async fn of_racing_creates_one_wins(store: Store) -> Outcome {
 pub(super) async fn replace_replaces(store: Store) -> Outcome {
     for (seed, length) in [(1, 50), (2, 20), (3, 70)] {
         let body = bytes(length, seed);
-        store
-            .replace("replaced/record", body.clone(), &PartDigest::of(&body))
-            .await
-            .map_err(text)?;
-        ensure!(
-            read(&*store, "replaced/record", None).await.map_err(text)? == body,
-            "older bytes are there"
-        );
+        store.replace("replaced/record", body.clone(), &PartDigest::of(&body)).await.map_err(text)?;
+        ensure!(read(&*store, "replaced/record", None).await.map_err(text)? == body, "older bytes are there");
     }
     Ok(())
 }
@@ -98,18 +82,9 @@ pub(super) async fn empty_objects_are_objects(store: Store) -> Outcome {
     let head = store.head("empty/object").await.map_err(text)?.ok_or("no head")?;
     ensure!(head.info.size_bytes == 0, "it has {} bytes", head.info.size_bytes);
     for range in [None, Some(0..0)] {
-        ensure!(
-            read(&*store, "empty/object", range)
-                .await
-                .map_err(text)?
-                .is_empty(),
-            "it has bytes"
-        );
+        ensure!(read(&*store, "empty/object", range).await.map_err(text)?.is_empty(), "it has bytes");
     }
-    ensure!(
-        listed(&*store, "empty/").await.map_err(text)? == ["empty/object"],
-        "it is not listed"
-    );
+    ensure!(listed(&*store, "empty/").await.map_err(text)? == ["empty/object"], "it is not listed");
     Ok(())
 }
 
@@ -117,29 +92,18 @@ pub(super) async fn ranges_are_exact(store: Store) -> Outcome {
     let body = bytes(1_000_000, 9);
     create(&*store, "ranges/object", &body).await.map_err(text)?;
     for range in [0..1, 0..1_000_000, 999_999..1_000_000, 123_456..654_321, 5..5] {
-        let got = read(&*store, "ranges/object", Some(range.clone()))
-            .await
-            .map_err(text)?;
-        ensure!(
-            got == slice(&body, &range),
-            "{range:?} gave {} other bytes",
-            got.len()
-        );
+        let got = read(&*store, "ranges/object", Some(range.clone())).await.map_err(text)?;
+        ensure!(got == slice(&body, &range), "{range:?} gave {} other bytes", got.len());
     }
     Ok(())
 }
 
 pub(super) async fn ranges_past_the_end_are_errors(store: Store) -> Outcome {
-    create(&*store, "short/object", &bytes(100, 1))
-        .await
-        .map_err(text)?;
+    create(&*store, "short/object", &bytes(100, 1)).await.map_err(text)?;
     for range in [50..101, 100..101, 5_000..6_000] {
         match read(&*store, "short/object", Some(range.clone())).await {
             Ok(got) => {
-                return Err(format!(
-                    "{range:?} of 100 bytes gave {} without an error",
-                    got.len()
-                ));
+                return Err(format!("{range:?} of 100 bytes gave {} without an error", got.len()));
             }
             Err(error) => ensure!(error.kind() == ErrorKind::Damaged, "{range:?}: {error}"),
         }

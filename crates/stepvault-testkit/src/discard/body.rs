@@ -55,25 +55,16 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let data = match &mut *self {
             Self::Document(document) => std::mem::take(document),
-            Self::Generated {
-                offset,
-                remaining_bytes,
-            } => {
+            Self::Generated { offset, remaining_bytes } => {
                 let first = usize::try_from(*offset % PATTERN_BYTES as u64).unwrap_or(0);
-                let wanted = usize::try_from(*remaining_bytes)
-                    .unwrap_or(FRAME_BYTES)
-                    .min(FRAME_BYTES);
+                let wanted = usize::try_from(*remaining_bytes).unwrap_or(FRAME_BYTES).min(FRAME_BYTES);
                 let end = (first + wanted).min(PATTERN_BYTES);
                 *offset += (end - first) as u64;
                 *remaining_bytes -= (end - first) as u64;
                 PATTERN.slice(first..end)
             }
         };
-        Poll::Ready(if data.is_empty() {
-            None
-        } else {
-            Some(Ok(Frame::data(data)))
-        })
+        Poll::Ready(if data.is_empty() { None } else { Some(Ok(Frame::data(data))) })
     }
 
     fn is_end_stream(&self) -> bool {

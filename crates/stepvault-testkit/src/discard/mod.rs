@@ -54,11 +54,7 @@ impl DiscardS3 {
         let (served, accepting) = (store.clone(), acceptor.clone());
         let handle = ServerHandle::start(move |listener| serve(listener, accepting, served, delays))
             .expect("a server");
-        Self {
-            handle,
-            store,
-            acceptor,
-        }
+        Self { handle, store, acceptor }
     }
 
     /// `http://127.0.0.1:PORT`, or with https.
@@ -98,11 +94,7 @@ impl Delays {
 
 /// Serves `store` on the connections of `acceptor` until dropped.
 pub async fn serve(listener: TcpListener, acceptor: Acceptor, store: DiscardStore, delays: Delays) {
-    let service = Service {
-        store,
-        delays,
-        acceptor: acceptor.clone(),
-    };
+    let service = Service { store, delays, acceptor: acceptor.clone() };
     connections::serve(listener, acceptor, service).await;
 }
 
@@ -207,11 +199,7 @@ async fn answer(store: &DiscardStore, request: Request<Incoming>) -> io::Result<
 }
 
 async fn text_of(body: Incoming) -> io::Result<String> {
-    let bytes = Limited::new(body, DOCUMENT_BYTES)
-        .collect()
-        .await
-        .map_err(io::Error::other)?
-        .to_bytes();
+    let bytes = Limited::new(body, DOCUMENT_BYTES).collect().await.map_err(io::Error::other)?.to_bytes();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -223,9 +211,7 @@ fn reply(status: StatusCode, body: Reply) -> Response<Reply> {
 
 fn xml_reply(status: StatusCode, document: String) -> Response<Reply> {
     let mut response = reply(status, Reply::Document(Bytes::from(document)));
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
 }
 
@@ -290,19 +276,12 @@ fn copy(store: &DiscardStore, target: &Target, headers: &HeaderMap) -> Response<
     if target.has("partNumber") {
         return refuse(StatusCode::NOT_IMPLEMENTED, "NotImplemented");
     }
-    let source = headers
-        .get("x-amz-copy-source")
-        .and_then(|source| source.to_str().ok())
-        .unwrap_or("");
+    let source = headers.get("x-amz-copy-source").and_then(|source| source.to_str().ok()).unwrap_or("");
     let mut tables = store.tables();
     if let Some(refusal) = forbids(headers, &tables, &target.path) {
         return refusal;
     }
-    let Some(entry) = tables
-        .objects
-        .get(&percent_decode(source.trim_start_matches('/')))
-        .cloned()
-    else {
+    let Some(entry) = tables.objects.get(&percent_decode(source.trim_start_matches('/'))).cloned() else {
         return refuse(StatusCode::NOT_FOUND, "NoSuchKey");
     };
     let content = format!(
@@ -351,9 +330,7 @@ fn read(store: &DiscardStore, target: &Target, headers: &HeaderMap, is_head: boo
     let Some(entry) = store.tables().objects.get(&target.path).cloned() else {
         return refuse(StatusCode::NOT_FOUND, "NoSuchKey");
     };
-    let range = headers
-        .get(header::RANGE)
-        .and_then(|range| Range::parse(range.to_str().ok()?).ok());
+    let range = headers.get(header::RANGE).and_then(|range| Range::parse(range.to_str().ok()?).ok());
     let wanted = match range.map(|range| range.check(entry.size_bytes)) {
         None => 0..entry.size_bytes,
         Some(Ok(wanted)) => wanted,
@@ -366,35 +343,17 @@ fn read(store: &DiscardStore, target: &Target, headers: &HeaderMap, is_head: boo
             let bound = |at: u64| usize::try_from(at).unwrap_or(kept.len()).min(kept.len());
             Reply::Document(kept.slice(bound(wanted.start)..bound(wanted.end)))
         }
-        None => Reply::Generated {
-            offset: wanted.start,
-            remaining_bytes: length,
-        },
+        None => Reply::Generated { offset: wanted.start, remaining_bytes: length },
     };
-    let status = if range.is_some() {
-        StatusCode::PARTIAL_CONTENT
-    } else {
-        StatusCode::OK
-    };
+    let status = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let mut response = reply(status, body);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     set(&mut response, "content-type", "binary/octet-stream");
     set(&mut response, "accept-ranges", "bytes");
     set(&mut response, "etag", &format!("\"{}\"", entry.etag));
-    set(
-        &mut response,
-        "last-modified",
-        &xml::time(entry.modified, TimestampFormat::HttpDate),
-    );
+    set(&mut response, "last-modified", &xml::time(entry.modified, TimestampFormat::HttpDate));
     if range.is_some() {
-        let told = format!(
-            "bytes {}-{}/{}",
-            wanted.start,
-            wanted.end.saturating_sub(1),
-            entry.size_bytes
-        );
+        let told = format!("bytes {}-{}/{}", wanted.start, wanted.end.saturating_sub(1), entry.size_bytes);
         set(&mut response, "content-range", &told);
     }
     // Generated bytes do not match the stored checksum, so a client would reject a read that returned it.
@@ -405,11 +364,7 @@ fn read(store: &DiscardStore, target: &Target, headers: &HeaderMap, is_head: boo
         && headers.contains_key("x-amz-checksum-mode")
     {
         set(&mut response, algorithm.header(), &value);
-        let kind = if value.contains('-') {
-            "COMPOSITE"
-        } else {
-            "FULL_OBJECT"
-        };
+        let kind = if value.contains('-') { "COMPOSITE" } else { "FULL_OBJECT" };
         set(&mut response, "x-amz-checksum-type", kind);
     }
     response

@@ -24,9 +24,7 @@ pub(super) async fn upload_part(
         return Ok(refuse(StatusCode::BAD_REQUEST, "BadDigest"));
     }
     let checksum = given_checksum(headers);
-    let number = target
-        .get("partNumber")
-        .and_then(|number| number.parse::<u32>().ok());
+    let number = target.get("partNumber").and_then(|number| number.parse::<u32>().ok());
     let mut tables = store.tables();
     let etag = tables.next_etag();
     let upload = tables.uploads.get_mut(target.get("uploadId").unwrap_or(""));
@@ -34,35 +32,19 @@ pub(super) async fn upload_part(
         return Ok(refuse(StatusCode::NOT_FOUND, "NoSuchUpload"));
     };
     let response = stored(&etag, checksum.as_ref());
-    upload.parts.insert(
-        number,
-        Part {
-            size_bytes: received.size_bytes,
-            checksum,
-            md5: given_md5(headers),
-        },
-    );
+    upload.parts.insert(number, Part { size_bytes: received.size_bytes, checksum, md5: given_md5(headers) });
     Ok(response)
 }
 
 pub(super) fn create_upload(store: &DiscardStore, target: &Target) -> Response<Reply> {
     let mut tables = store.tables();
     let id = tables.next_id();
-    let upload = Upload {
-        path: target.path.clone(),
-        initiated: SystemTime::now(),
-        parts: BTreeMap::new(),
-    };
+    let upload = Upload { path: target.path.clone(), initiated: SystemTime::now(), parts: BTreeMap::new() };
     tables.uploads.insert(id.clone(), upload);
     let (bucket, key) = target.path.split_once('/').unwrap_or_default();
-    let content = format!(
-        "<Bucket>{bucket}</Bucket><Key>{}</Key><UploadId>{id}</UploadId>",
-        xml::escape(key)
-    );
-    xml_reply(
-        StatusCode::OK,
-        xml::document("InitiateMultipartUploadResult", &content),
-    )
+    let content =
+        format!("<Bucket>{bucket}</Bucket><Key>{}</Key><UploadId>{id}</UploadId>", xml::escape(key));
+    xml_reply(StatusCode::OK, xml::document("InitiateMultipartUploadResult", &content))
 }
 
 /// Returns the checksum of the whole if every part has one of the same kind.
@@ -71,18 +53,10 @@ fn composite(parts: &[&Part]) -> Option<(Algorithm, String)> {
     let values: Option<Vec<&str>> = parts
         .iter()
         .map(|part| {
-            part.checksum
-                .as_ref()
-                .filter(|(kind, _)| kind == algorithm)
-                .map(|(_, value)| value.as_str())
+            part.checksum.as_ref().filter(|(kind, _)| kind == algorithm).map(|(_, value)| value.as_str())
         })
         .collect();
-    Some((
-        *algorithm,
-        algorithm
-            .composite(values?)
-            .filter(|_| algorithm.can_be_composite())?,
-    ))
+    Some((*algorithm, algorithm.composite(values?).filter(|_| algorithm.can_be_composite())?))
 }
 
 /// Returns S3's entity tag if every part has an MD5: some clients compute it too and compare.
@@ -109,29 +83,20 @@ pub(super) fn complete(
         return refuse(StatusCode::NOT_FOUND, "NoSuchUpload");
     };
     let numbers = xml::texts(list, "PartNumber");
-    let parts: Option<Vec<&Part>> = numbers
-        .iter()
-        .map(|number| upload.parts.get(&number.parse().ok()?))
-        .collect();
+    let parts: Option<Vec<&Part>> =
+        numbers.iter().map(|number| upload.parts.get(&number.parse().ok()?)).collect();
     let Some(parts) = parts.filter(|parts| !parts.is_empty()) else {
         return refuse(StatusCode::BAD_REQUEST, "InvalidPart");
     };
     let size_bytes: u64 = parts.iter().map(|part| part.size_bytes).sum();
-    let wanted = headers
-        .get("x-amz-mp-object-size")
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let wanted =
+        headers.get("x-amz-mp-object-size").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if wanted.is_some_and(|wanted| wanted != size_bytes) {
         return refuse(StatusCode::BAD_REQUEST, "InvalidRequest");
     }
     // A checksum of the whole object cannot be computed here; the given one is believed.
-    let is_full_object = headers
-        .get("x-amz-checksum-type")
-        .is_some_and(|kind| kind == "FULL_OBJECT");
-    let checksum = if is_full_object {
-        given_checksum(headers)
-    } else {
-        composite(&parts)
-    };
+    let is_full_object = headers.get("x-amz-checksum-type").is_some_and(|kind| kind == "FULL_OBJECT");
+    let checksum = if is_full_object { given_checksum(headers) } else { composite(&parts) };
     let etag = etag(&parts);
     let etag = etag.unwrap_or_else(|| tables.next_etag());
     let (bucket, key) = target.path.split_once('/').unwrap_or_default();
@@ -141,17 +106,8 @@ pub(super) fn complete(
         xml::escape(key),
         xml::checksum_elements(checksum.as_ref())
     );
-    let entry = Entry {
-        size_bytes,
-        modified: SystemTime::now(),
-        etag,
-        checksum,
-        body: None,
-    };
+    let entry = Entry { size_bytes, modified: SystemTime::now(), etag, checksum, body: None };
     tables.objects.insert(target.path.clone(), entry);
     tables.uploads.remove(id);
-    xml_reply(
-        StatusCode::OK,
-        xml::document("CompleteMultipartUploadResult", &content),
-    )
+    xml_reply(StatusCode::OK, xml::document("CompleteMultipartUploadResult", &content))
 }

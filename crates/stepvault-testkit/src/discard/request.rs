@@ -26,21 +26,13 @@ impl Target {
     pub(crate) fn of(uri: &http::Uri) -> Self {
         let query = match uri.query() {
             None | Some("") => Vec::new(),
-            Some(query) => url::form_urlencoded::parse(query.as_bytes())
-                .into_owned()
-                .collect(),
+            Some(query) => url::form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
         };
-        Self {
-            path: percent_decode(uri.path().trim_start_matches('/')),
-            query,
-        }
+        Self { path: percent_decode(uri.path().trim_start_matches('/')), query }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.query
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -63,9 +55,7 @@ pub(crate) fn percent_decode(text: &str) -> String {
     }
     let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((&byte, tail)) = rest.split_first() {
-        let escape = (byte == b'%')
-            .then(|| std::str::from_utf8(tail.get(..2)?).ok())
-            .flatten();
+        let escape = (byte == b'%').then(|| std::str::from_utf8(tail.get(..2)?).ok()).flatten();
         if let Some(byte) = escape.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             decoded.push(byte);
             rest = &tail[2..];
@@ -116,20 +106,12 @@ pub(crate) async fn receive(path: &str, headers: &HeaderMap, mut body: Incoming)
                 size_bytes += data.len() as u64;
             }
         }
-        return Some(Received {
-            size_bytes: decoded.unwrap_or(size_bytes),
-            kept: None,
-            wrong_digest: false,
-        });
+        return Some(Received { size_bytes: decoded.unwrap_or(size_bytes), kept: None, wrong_digest: false });
     }
     let raw = body.collect().await.ok()?.to_bytes();
     let data = if decoded.is_some() { unchunk(&raw) } else { raw };
     let wrong_digest = claimed.is_some_and(|(algorithm, claimed)| algorithm.encode(&data) != claimed);
-    Some(Received {
-        size_bytes: data.len() as u64,
-        kept: keep.then_some(data),
-        wrong_digest,
-    })
+    Some(Received { size_bytes: data.len() as u64, kept: keep.then_some(data), wrong_digest })
 }
 
 /// Returns the payload of an `aws-chunked` body; ignores its signatures and trailers.
@@ -137,15 +119,9 @@ fn unchunk(mut raw: &[u8]) -> Bytes {
     let mut data = BytesMut::new();
     while let Some(end) = raw.windows(2).position(|pair| pair == b"\r\n") {
         let head = String::from_utf8_lossy(&raw[..end]);
-        let length = head
-            .split(';')
-            .next()
-            .and_then(|digits| usize::from_str_radix(digits, 16).ok())
-            .unwrap_or(0);
-        let Some(chunk) = raw
-            .get(end + 2..end + 2 + length)
-            .filter(|chunk| !chunk.is_empty())
-        else {
+        let length =
+            head.split(';').next().and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(0);
+        let Some(chunk) = raw.get(end + 2..end + 2 + length).filter(|chunk| !chunk.is_empty()) else {
             break;
         };
         data.extend_from_slice(chunk);

@@ -82,13 +82,7 @@ impl DiscardStore {
     pub fn seed(&self, path: &str, size_bytes: u64) {
         let mut tables = self.tables();
         let etag = tables.next_etag();
-        let entry = Entry {
-            size_bytes,
-            modified: SystemTime::now(),
-            etag,
-            checksum: None,
-            body: None,
-        };
+        let entry = Entry { size_bytes, modified: SystemTime::now(), etag, checksum: None, body: None };
         tables.objects.insert(path.to_owned(), entry);
     }
 

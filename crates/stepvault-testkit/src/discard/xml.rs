@@ -66,11 +66,7 @@ pub(crate) fn checksum_elements(checksum: Option<&(Algorithm, String)>) -> Strin
     let Some((algorithm, value)) = checksum else {
         return String::new();
     };
-    let kind = if value.contains('-') {
-        "COMPOSITE"
-    } else {
-        "FULL_OBJECT"
-    };
+    let kind = if value.contains('-') { "COMPOSITE" } else { "FULL_OBJECT" };
     let name = algorithm.name();
     format!("<Checksum{name}>{value}</Checksum{name}><ChecksumType>{kind}</ChecksumType>")
 }
@@ -90,39 +86,18 @@ fn listed(key: &str, entry: &Entry) -> String {
 pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
     let is_second_version = target.get("list-type") == Some("2");
     let encoded = target.get("encoding-type") == Some("url");
-    let encode = |text: &str| {
-        escape(&if encoded {
-            url_encode(text)
-        } else {
-            text.to_owned()
-        })
-    };
+    let encode = |text: &str| escape(&if encoded { url_encode(text) } else { text.to_owned() });
     let prefix = target.get("prefix").unwrap_or("");
     let delimiter = target.get("delimiter").filter(|delimiter| !delimiter.is_empty());
-    let limit = target
-        .get("max-keys")
-        .and_then(|limit| limit.parse().ok())
-        .unwrap_or(1000_usize)
-        .min(1000);
+    let limit = target.get("max-keys").and_then(|limit| limit.parse().ok()).unwrap_or(1000_usize).min(1000);
     let after = match target.get("continuation-token") {
         Some(token) => key_of_token(token).unwrap_or_default(),
-        None => target
-            .get("start-after")
-            .or_else(|| target.get("marker"))
-            .unwrap_or("")
-            .to_owned(),
+        None => target.get("start-after").or_else(|| target.get("marker")).unwrap_or("").to_owned(),
     };
     let root = format!("{}/", target.bucket());
     let tables = store.tables();
     // Starting at the last key of the previous page keeps a long listing linear.
-    let start = format!(
-        "{root}{}",
-        if after.as_str() > prefix {
-            after.as_str()
-        } else {
-            prefix
-        }
-    );
+    let start = format!("{root}{}", if after.as_str() > prefix { after.as_str() } else { prefix });
     let sorted = tables
         .objects
         .range(start..)
@@ -146,11 +121,7 @@ pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
     }
     match &page.next {
         Some(next) if is_second_version => {
-            let _ = write!(
-                content,
-                "<NextContinuationToken>{}</NextContinuationToken>",
-                token(next)
-            );
+            let _ = write!(content, "<NextContinuationToken>{}</NextContinuationToken>", token(next));
         }
         Some(next) => {
             let _ = write!(content, "<NextMarker>{}</NextMarker>", encode(next));
@@ -161,11 +132,7 @@ pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
         content.push_str(&listed(&encode(key), entry));
     }
     for common in &page.prefixes {
-        let _ = write!(
-            content,
-            "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>",
-            encode(common)
-        );
+        let _ = write!(content, "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", encode(common));
     }
     document("ListBucketResult", &content)
 }
@@ -174,16 +141,9 @@ pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
 pub(crate) fn uploads(store: &DiscardStore, target: &Target) -> String {
     let root = format!("{}/", target.bucket());
     let prefix = target.get("prefix").unwrap_or("");
-    let mut content = format!(
-        "<Bucket>{}</Bucket><IsTruncated>false</IsTruncated>",
-        escape(target.bucket())
-    );
+    let mut content = format!("<Bucket>{}</Bucket><IsTruncated>false</IsTruncated>", escape(target.bucket()));
     for (id, upload) in &store.tables().uploads {
-        let Some(key) = upload
-            .path
-            .strip_prefix(&root)
-            .filter(|key| key.starts_with(prefix))
-        else {
+        let Some(key) = upload.path.strip_prefix(&root).filter(|key| key.starts_with(prefix)) else {
             continue;
         };
         let _ = write!(

@@ -19,18 +19,12 @@ pub(super) struct Checksums {
 
 impl Checksums {
     pub(super) fn of(bytes: &[u8]) -> Self {
-        Self {
-            crc32c: crc_fast::crc32_iscsi(bytes),
-            md5: Some(Md5::digest(bytes).into()),
-        }
+        Self { crc32c: crc_fast::crc32_iscsi(bytes), md5: Some(Md5::digest(bytes).into()) }
     }
 
     /// Returns those of an object from an XML multipart upload, which has no MD5.
     pub(super) fn without_md5(bytes: &[u8]) -> Self {
-        Self {
-            crc32c: crc_fast::crc32_iscsi(bytes),
-            md5: None,
-        }
+        Self { crc32c: crc_fast::crc32_iscsi(bytes), md5: None }
     }
 
     pub(super) fn crc32c_base64(&self) -> String {
@@ -86,9 +80,7 @@ impl Claims {
             }
         }
         if let Some(value) = headers.get("content-md5") {
-            claims
-                .md5
-                .push(value.to_str().map_err(|_| malformed("Content-MD5"))?.to_owned());
+            claims.md5.push(value.to_str().map_err(|_| malformed("Content-MD5"))?.to_owned());
         }
         claims.well_formed()
     }
@@ -100,11 +92,7 @@ impl Claims {
             Some(serde_json::Value::String(value)) => Ok(vec![value.clone()]),
             Some(_) => Err(malformed(name)),
         };
-        Self {
-            crc32c: text("crc32c")?,
-            md5: text("md5Hash")?,
-        }
-        .well_formed()
+        Self { crc32c: text("crc32c")?, md5: text("md5Hash")? }.well_formed()
     }
 
     /// Combines both sets: each claim must hold.
@@ -136,9 +124,7 @@ impl Claims {
 
     fn well_formed(self) -> Result<Self, Failure> {
         let has_length = |value: &String, length: usize| {
-            BASE64_STANDARD
-                .decode(value)
-                .is_ok_and(|bytes| bytes.len() == length)
+            BASE64_STANDARD.decode(value).is_ok_and(|bytes| bytes.len() == length)
         };
         if !self.crc32c.iter().all(|value| has_length(value, 4)) {
             return Err(malformed("crc32c"));

@@ -40,18 +40,13 @@ pub(super) fn compose(core: &Core, request: &Request, bucket: &str, key: &str, b
             listed.len()
         )));
     }
-    let sources = listed
-        .iter()
-        .map(|listed| source(core, bucket, listed))
-        .collect::<Result<Vec<_>, _>>()?;
+    let sources = listed.iter().map(|listed| source(core, bucket, listed)).collect::<Result<Vec<_>, _>>()?;
     let class = storage_class(&sources[0]).to_owned();
     let stated = destination.get("storageClass").and_then(Value::as_str);
     if sources.iter().any(|source| storage_class(source) != class)
         || stated.is_some_and(|stated| stated != class)
     {
-        return Err(invalid(
-            "All objects of a composition have the same storage class.",
-        ));
+        return Err(invalid("All objects of a composition have the same storage class."));
     }
     let components: u64 = sources.iter().map(component_count).sum();
     let mut attributes = attributes_of(&destination);
@@ -74,10 +69,7 @@ pub(super) fn compose(core: &Core, request: &Request, bucket: &str, key: &str, b
         attributes,
     };
     let object = core.commit(new, &conditions)?;
-    Ok(Reply::json(
-        200,
-        &resource_of(core, &request.endpoint, bucket, key, &object),
-    ))
+    Ok(Reply::json(200, &resource_of(core, &request.endpoint, bucket, key, &object)))
 }
 
 /// Returns one source in the generation that the request names.
@@ -92,9 +84,8 @@ fn source(core: &Core, bucket: &str, listed: &Value) -> Result<StoredObject, Fai
         // Without versioning, a replaced generation is gone.
         return Err(Failure::no_such_key());
     }
-    let condition = listed
-        .get("objectPreconditions")
-        .and_then(|conditions| conditions.get("ifGenerationMatch"));
+    let condition =
+        listed.get("objectPreconditions").and_then(|conditions| conditions.get("ifGenerationMatch"));
     if number(condition)?.is_some_and(|generation| generation != object.generation) {
         return Err(Failure::precondition());
     }
@@ -106,20 +97,13 @@ fn number(value: Option<&Value>) -> Result<Option<i64>, Failure> {
     match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => text.parse().map(Some).map_err(|_| invalid("Invalid generation.")),
-        Some(value) => value
-            .as_i64()
-            .map(Some)
-            .ok_or_else(|| invalid("Invalid generation.")),
+        Some(value) => value.as_i64().map(Some).ok_or_else(|| invalid("Invalid generation.")),
     }
 }
 
 /// Returns how many uploaded objects an object consists of.
 fn component_count(object: &StoredObject) -> u64 {
-    object
-        .attributes
-        .get(COMPONENT_COUNT)
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(1)
+    object.attributes.get(COMPONENT_COUNT).and_then(|count| count.parse().ok()).unwrap_or(1)
 }
 
 fn invalid(message: &str) -> Failure {

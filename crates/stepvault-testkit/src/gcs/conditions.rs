@@ -67,11 +67,7 @@ impl Conditions {
     pub(super) fn check_read(&self, object: &StoredObject) -> Result<(), Failure> {
         let has_it = self.generation_not_match == Some(object.generation)
             || self.metageneration_not_match == Some(METAGENERATION);
-        let others = Self {
-            generation_not_match: None,
-            metageneration_not_match: None,
-            ..self.clone()
-        };
+        let others = Self { generation_not_match: None, metageneration_not_match: None, ..self.clone() };
         others.check(Some(object), false)?;
         if has_it {
             return Err(Failure::new(304, "NotModified", "The object has not changed."));
@@ -88,32 +84,16 @@ impl Conditions {
         let generation = existing.map_or(0, |object| object.generation);
         let metageneration = existing.map(|_| METAGENERATION);
         let skip = ignore_create_only && self.generation_match == Some(0);
-        let holds = self
-            .generation_match
-            .is_none_or(|wanted| skip || wanted == generation)
-            && self
-                .generation_not_match
-                .is_none_or(|unwanted| unwanted != generation)
-            && self
-                .metageneration_match
-                .is_none_or(|wanted| Some(wanted) == metageneration)
-            && self
-                .metageneration_not_match
-                .is_none_or(|unwanted| Some(unwanted) != metageneration);
-        if holds {
-            Ok(())
-        } else {
-            Err(Failure::precondition())
-        }
+        let holds = self.generation_match.is_none_or(|wanted| skip || wanted == generation)
+            && self.generation_not_match.is_none_or(|unwanted| unwanted != generation)
+            && self.metageneration_match.is_none_or(|wanted| Some(wanted) == metageneration)
+            && self.metageneration_not_match.is_none_or(|unwanted| Some(unwanted) != metageneration);
+        if holds { Ok(()) } else { Err(Failure::precondition()) }
     }
 }
 
 fn number(name: &str, value: &str) -> Result<i64, Failure> {
-    value.parse().map_err(|_| {
-        Failure::new(
-            400,
-            "InvalidArgument",
-            &format!("Invalid value for {name}: {value}"),
-        )
-    })
+    value
+        .parse()
+        .map_err(|_| Failure::new(400, "InvalidArgument", &format!("Invalid value for {name}: {value}")))
 }

@@ -18,13 +18,8 @@ pub(super) fn select(answer: Value, fields: Option<&str>) -> Result<Value, Failu
     };
     let mut rest = text;
     let selected = parse(&mut rest).filter(|_| rest.is_empty());
-    let selected = selected.ok_or_else(|| {
-        Failure::new(
-            400,
-            "invalidParameter",
-            &format!("Invalid field selection {text}"),
-        )
-    })?;
+    let selected = selected
+        .ok_or_else(|| Failure::new(400, "invalidParameter", &format!("Invalid field selection {text}")))?;
     Ok(reduce(answer, &selected))
 }
 
@@ -43,10 +38,7 @@ fn parse(rest: &mut &str) -> Option<Vec<Field>> {
             inner = parse(rest)?;
             *rest = rest.strip_prefix(')')?;
         }
-        fields.push(Field {
-            name: name.to_owned(),
-            inner,
-        });
+        fields.push(Field { name: name.to_owned(), inner });
         match rest.strip_prefix(',') {
             Some(after) => *rest = after,
             None => return Some(fields),
@@ -62,11 +54,7 @@ fn reduce(value: Value, selected: &[Field]) -> Value {
                 .iter()
                 .filter_map(|field| {
                     let value = members.remove(&field.name)?;
-                    let value = if field.inner.is_empty() {
-                        value
-                    } else {
-                        reduce(value, &field.inner)
-                    };
+                    let value = if field.inner.is_empty() { value } else { reduce(value, &field.inner) };
                     Some((field.name.clone(), value))
                 })
                 .collect();
@@ -87,14 +75,8 @@ mod tests {
         let answer =
             json!({"kind": "k", "items": [{"name": "a", "size": "1", "etag": "x"}], "nextPageToken": "t"});
         let selected = select(answer.clone(), Some("nextPageToken,items(name,size)")).unwrap();
-        assert_eq!(
-            selected,
-            json!({"nextPageToken": "t", "items": [{"name": "a", "size": "1"}]})
-        );
-        assert_eq!(
-            select(answer.clone(), Some("kind,none")).unwrap(),
-            json!({"kind": "k"})
-        );
+        assert_eq!(selected, json!({"nextPageToken": "t", "items": [{"name": "a", "size": "1"}]}));
+        assert_eq!(select(answer.clone(), Some("kind,none")).unwrap(), json!({"kind": "k"}));
         assert_eq!(select(answer.clone(), None).unwrap(), answer);
         for bad in ["", ",", "a,", "a(", "a(b", "a)", "a()", "a b"] {
             assert!(select(answer.clone(), Some(bad)).is_err(), "{bad}");

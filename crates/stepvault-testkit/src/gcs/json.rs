@@ -31,9 +31,7 @@ const FIELDS: [(&str, &str); 7] = [
 pub(super) fn insert_multipart(core: &Core, request: &Request, bucket: &str, body: &Bytes) -> Outcome {
     let parts = split_related(request, body)?;
     let [metadata, media, trailing @ ..] = parts.as_slice() else {
-        return Err(invalid(
-            "A multipart upload has a metadata part and a media part.",
-        ));
+        return Err(invalid("A multipart upload has a metadata part and a media part."));
     };
     let resource = parse_resource(&metadata.body)?;
     let mut claims = Claims::from_headers(&request.headers)?.and(Claims::from_resource(&resource)?);
@@ -72,19 +70,10 @@ fn insert(
     if let Some(key) = request.parameter("kmsKeyName") {
         attributes.insert(KMS_KEY.to_owned(), key.to_owned());
     }
-    let new = NewObject {
-        bucket: bucket.to_owned(),
-        key,
-        body,
-        checksums,
-        attributes,
-    };
+    let new = NewObject { bucket: bucket.to_owned(), key, body, checksums, attributes };
     let key = new.key.clone();
     let object = core.commit(new, &conditions)?;
-    Ok(Reply::json(
-        200,
-        &resource_of(core, &request.endpoint, bucket, &key, &object),
-    ))
+    Ok(Reply::json(200, &resource_of(core, &request.endpoint, bucket, &key, &object)))
 }
 
 /// Returns the object resource.
@@ -106,13 +95,7 @@ pub(super) fn delete(core: &Core, request: &Request, bucket: &str, key: &str) ->
 
 /// `alt=media`: returns the body.
 pub(super) fn read_media(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
-    read(
-        core,
-        request,
-        bucket,
-        key,
-        &Conditions::from_query(&request.query)?,
-    )
+    read(core, request, bucket, key, &Conditions::from_query(&request.query)?)
 }
 
 /// Returns the name from the query parameter or the resource.
@@ -122,9 +105,7 @@ pub(super) fn object_name(request: &Request, resource: &Value) -> Result<String,
     if let (Some(query), Some(resource)) = (in_query, in_resource)
         && query != resource
     {
-        return Err(invalid(&format!(
-            "Value '{resource}' in content does not agree with value '{query}'."
-        )));
+        return Err(invalid(&format!("Value '{resource}' in content does not agree with value '{query}'.")));
     }
     match in_query.or(in_resource) {
         Some(name) if !name.is_empty() && name.len() <= 1024 => Ok(name.to_owned()),
@@ -149,9 +130,7 @@ pub(super) fn set_content_type(
     let Some(stated) = stated else {
         return Ok(());
     };
-    let kept = attributes
-        .entry("content-type".to_owned())
-        .or_insert_with(|| stated.to_owned());
+    let kept = attributes.entry("content-type".to_owned()).or_insert_with(|| stated.to_owned());
     if kept == stated {
         return Ok(());
     }
@@ -167,11 +146,7 @@ pub(super) fn attributes_of(resource: &Value) -> BTreeMap<String, String> {
         let value = resource.get(field).and_then(text)?;
         Some(((*header).to_owned(), value))
     });
-    let metadata = resource
-        .get("metadata")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
+    let metadata = resource.get("metadata").and_then(Value::as_object).into_iter().flatten();
     let metadata = metadata.filter_map(|(name, value)| Some((format!("x-goog-meta-{name}"), text(value)?)));
     fields.chain(metadata).collect()
 }
@@ -193,22 +168,14 @@ pub(super) fn resource_of(
     set("kind", "storage#object");
     set("id", &format!("{bucket}/{key}/{generation}"));
     set("selfLink", &format!("{endpoint}{path}"));
-    set(
-        "mediaLink",
-        &format!("{endpoint}/download{path}?generation={generation}&alt=media"),
-    );
+    set("mediaLink", &format!("{endpoint}/download{path}?generation={generation}&alt=media"));
     set("name", key);
     set("bucket", bucket);
     set("generation", &generation);
     set("metageneration", &METAGENERATION.to_string());
     set("size", &object.body.len().to_string());
     set("etag", &opaque_etag(object.generation));
-    for field in [
-        "timeCreated",
-        "updated",
-        "timeStorageClassUpdated",
-        "timeFinalized",
-    ] {
+    for field in ["timeCreated", "updated", "timeStorageClassUpdated", "timeFinalized"] {
         set(field, &time);
     }
     for (field, header) in FIELDS {
@@ -249,11 +216,7 @@ fn split_related(request: &Request, body: &Bytes) -> Result<Vec<RelatedPart>, Fa
     let boundary = request
         .header("content-type")
         .filter(|value| value.starts_with("multipart/related"))
-        .and_then(|value| {
-            value
-                .split(';')
-                .find_map(|item| item.trim().strip_prefix("boundary="))
-        })
+        .and_then(|value| value.split(';').find_map(|item| item.trim().strip_prefix("boundary=")))
         .ok_or_else(|| invalid("The Content-Type is not multipart/related with a boundary."))?;
     let delimiter = format!("--{}", boundary.trim_matches('"'));
     let delimiter = delimiter.as_bytes();
@@ -273,14 +236,9 @@ fn split_related(request: &Request, body: &Bytes) -> Result<Vec<RelatedPart>, Fa
         let end = find(&rest, &between).ok_or_else(malformed)?;
         let content_type = head.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
-            name.trim()
-                .eq_ignore_ascii_case("content-type")
-                .then(|| value.trim().to_owned())
+            name.trim().eq_ignore_ascii_case("content-type").then(|| value.trim().to_owned())
         });
-        parts.push(RelatedPart {
-            content_type,
-            body: rest.split_to(end),
-        });
+        parts.push(RelatedPart { content_type, body: rest.split_to(end) });
         let _ = rest.split_to(between.len());
     }
     Ok(parts)

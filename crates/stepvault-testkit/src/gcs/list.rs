@@ -37,13 +37,8 @@ pub(super) fn objects(core: &Core, request: &Request, bucket: &str) -> Outcome {
         return Err(Failure::not_implemented("listings of the first version"));
     }
     let prefix = request.parameter("prefix").unwrap_or_default();
-    let delimiter = request
-        .parameter("delimiter")
-        .filter(|delimiter| !delimiter.is_empty());
-    let token = request
-        .parameter("continuation-token")
-        .map(read_token)
-        .transpose()?;
+    let delimiter = request.parameter("delimiter").filter(|delimiter| !delimiter.is_empty());
+    let token = request.parameter("continuation-token").map(read_token).transpose()?;
     let start_after = request.parameter("start-after").unwrap_or_default();
     let limit = page_size(core, request.number("max-keys")?);
 
@@ -87,10 +82,7 @@ fn entries(core: &Core, bucket: &str, prefix: &str, delimiter: Option<&str>) -> 
     let from = table_key(bucket, prefix);
     core.objects.with(|table| {
         let mut entries: Vec<Entry> = Vec::new();
-        for (key, object) in table
-            .range(from.clone()..)
-            .take_while(|(key, _)| key.starts_with(&from))
-        {
+        for (key, object) in table.range(from.clone()..).take_while(|(key, _)| key.starts_with(&from)) {
             let name = &key[bucket.len() + 1..];
             let cut = delimiter.and_then(|delimiter| {
                 let at = name[prefix.len()..].find(delimiter)?;
@@ -110,17 +102,11 @@ fn entries(core: &Core, bucket: &str, prefix: &str, delimiter: Option<&str>) -> 
 /// `GET …/o`.
 pub(super) fn json_objects(core: &Core, request: &Request, bucket: &str) -> Outcome {
     let prefix = request.parameter("prefix").unwrap_or_default();
-    let delimiter = request
-        .parameter("delimiter")
-        .filter(|delimiter| !delimiter.is_empty());
+    let delimiter = request.parameter("delimiter").filter(|delimiter| !delimiter.is_empty());
     let token = request.parameter("pageToken").map(read_token).transpose()?;
     let limit = page_size(core, request.number("maxResults")?);
     if limit == 0 {
-        return Err(Failure::new(
-            400,
-            "InvalidArgument",
-            "Invalid value for maxResults: 0",
-        ));
+        return Err(Failure::new(400, "InvalidArgument", "Invalid value for maxResults: 0"));
     }
     let mut entries = entries(core, bucket, prefix, delimiter);
     entries.retain(|entry| token.as_deref().is_none_or(|token| entry.name() > token));
@@ -167,10 +153,7 @@ fn write_object(xml: &mut String, name: &str, object: &StoredObject) {
 /// `GET ?uploads`: multipart uploads not ended, by name, then id.
 pub(super) fn multipart_uploads(core: &Core, request: &Request, bucket: &str) -> Outcome {
     let prefix = request.parameter("prefix").unwrap_or_default();
-    if request
-        .parameter("delimiter")
-        .is_some_and(|delimiter| !delimiter.is_empty())
-    {
+    if request.parameter("delimiter").is_some_and(|delimiter| !delimiter.is_empty()) {
         return Err(Failure::not_implemented("a delimiter in a listing of uploads"));
     }
     let key_marker = request.parameter("key-marker").unwrap_or_default();

@@ -50,10 +50,7 @@ use state::Core;
 
 /// How a [`StrictGcs`] deviates from the strict default.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an independent way to misbehave"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent way to misbehave")]
 pub struct StrictGcsOptions {
     /// Accept an upload whose checksum is wrong; the answer still contains the true checksum.
     pub accept_wrong_checksums: bool,

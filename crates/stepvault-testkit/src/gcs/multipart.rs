@@ -88,19 +88,11 @@ pub(super) fn put_part(core: &Core, request: &Request, bucket: &str, key: &str, 
     refuse_conditions(request)?;
     let number = request.number("partNumber")?.unwrap_or(0);
     if !(1..=MAXIMUM_PART_NUMBER).contains(&number) {
-        return Err(Failure::new(
-            400,
-            "InvalidArgument",
-            "Part numbers go from 1 to 10000.",
-        ));
+        return Err(Failure::new(400, "InvalidArgument", "Part numbers go from 1 to 10000."));
     }
     with_upload(core, request, bucket, key, |_| Ok(()))?;
     let body = request.arrived(body.clone());
-    let part = Part {
-        checksums: Checksums::of(&body),
-        body,
-        uploaded: SystemTime::now(),
-    };
+    let part = Part { checksums: Checksums::of(&body), body, uploaded: SystemTime::now() };
     Claims::from_headers(&request.headers)?.check(&part.checksums, core)?;
     let mut reply = Reply::new(200).header("etag", format!("\"{}\"", part.etag()));
     if !core.options.no_checksum_answers {
@@ -130,9 +122,7 @@ pub(super) fn complete(core: &Core, request: &Request, bucket: &str, key: &str, 
     }
     // Of two simultaneous completions, one finds that the upload no longer exists.
     let id = request.parameter("uploadId").unwrap_or_default();
-    lock(&core.multipart_uploads)
-        .remove(id)
-        .ok_or_else(no_such_upload)?;
+    lock(&core.multipart_uploads).remove(id).ok_or_else(no_such_upload)?;
     let object = core.commit(
         NewObject {
             bucket: upload.bucket,
@@ -229,9 +219,7 @@ fn with_upload<T>(
 ) -> Result<T, Failure> {
     let id = request.parameter("uploadId").unwrap_or_default();
     let mut uploads = lock(&core.multipart_uploads);
-    let upload = uploads
-        .get_mut(id)
-        .filter(|upload| upload.bucket == bucket && upload.key == key);
+    let upload = uploads.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key);
     action(upload.ok_or_else(no_such_upload)?)
 }
 
@@ -240,11 +228,7 @@ fn refuse_conditions(request: &Request) -> Result<(), Failure> {
     if Conditions::from_headers(&request.headers)?.is_empty() {
         Ok(())
     } else {
-        Err(Failure::new(
-            400,
-            "InvalidArgument",
-            "Multipart uploads do not support preconditions.",
-        ))
+        Err(Failure::new(400, "InvalidArgument", "Multipart uploads do not support preconditions."))
     }
 }
 

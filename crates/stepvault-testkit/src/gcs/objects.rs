@@ -12,13 +12,7 @@ use super::state::{Core, NewObject};
 
 /// `GET` and `HEAD`.
 pub(super) fn get(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
-    read(
-        core,
-        request,
-        bucket,
-        key,
-        &Conditions::from_headers(&request.headers)?,
-    )
+    read(core, request, bucket, key, &Conditions::from_headers(&request.headers)?)
 }
 
 /// `PUT` with a body.
@@ -49,9 +43,7 @@ pub(super) fn copy(core: &Core, request: &Request, bucket: &str, key: &str) -> O
         .split_once('/')
         .ok_or_else(|| Failure::new(400, "InvalidArgument", "Invalid x-goog-copy-source."))?;
     core.require_bucket(source_bucket)?;
-    let source = core
-        .object(source_bucket, source_key)
-        .ok_or_else(Failure::no_such_key)?;
+    let source = core.object(source_bucket, source_key).ok_or_else(Failure::no_such_key)?;
     // A copy is not an upload: it has no MD5 where its source has none.
     let checksums = if source.checksums.contains_key("md5") {
         Checksums::of(&source.body)
@@ -65,11 +57,7 @@ pub(super) fn copy(core: &Core, request: &Request, bucket: &str, key: &str) -> O
             key: key.to_owned(),
             body: source.body,
             checksums,
-            attributes: if replace {
-                request.attributes()
-            } else {
-                source.attributes
-            },
+            attributes: if replace { request.attributes() } else { source.attributes },
         },
         &conditions,
     )?;

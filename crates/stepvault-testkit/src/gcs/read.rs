@@ -22,24 +22,13 @@ pub(super) fn read(
     let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
     request.check_generation(&object)?;
     conditions.check_read(&object)?;
-    let etag = if json {
-        opaque_etag(object.generation)
-    } else {
-        quoted_etag(&object)
-    };
+    let etag = if json { opaque_etag(object.generation) } else { quoted_etag(&object) };
     check_entity_tag(&request.headers, &etag)?;
 
     let length = object.body.len();
-    let range = match request
-        .header("range")
-        .and_then(|value| parse_range(value, length))
-    {
+    let range = match request.header("range").and_then(|value| parse_range(value, length)) {
         Some(Range::Unsatisfiable) => {
-            return Err(Failure::new(
-                416,
-                "InvalidRange",
-                "The requested range cannot be satisfied.",
-            ));
+            return Err(Failure::new(416, "InvalidRange", "The requested range cannot be satisfied."));
         }
         Some(Range::Bytes { start, end }) => Some((start, end)),
         None => None,
@@ -61,10 +50,7 @@ pub(super) fn read(
 
 /// Adds the `x-goog-…` headers of reads and XML writes; they describe the whole object.
 pub(super) fn describe(core: &Core, reply: Reply, object: &StoredObject) -> Reply {
-    let encoding = object
-        .attributes
-        .get("content-encoding")
-        .map_or("identity", String::as_str);
+    let encoding = object.attributes.get("content-encoding").map_or("identity", String::as_str);
     let reply = reply
         .header("x-goog-generation", object.generation.to_string())
         .header("x-goog-metageneration", METAGENERATION.to_string())
@@ -79,10 +65,7 @@ pub(super) fn describe(core: &Core, reply: Reply, object: &StoredObject) -> Repl
 }
 
 pub(super) fn storage_class(object: &StoredObject) -> &str {
-    object
-        .attributes
-        .get("x-goog-storage-class")
-        .map_or("STANDARD", String::as_str)
+    object.attributes.get("x-goog-storage-class").map_or("STANDARD", String::as_str)
 }
 
 /// Returns the `ETag` in the XML API's form.
@@ -94,19 +77,10 @@ fn check_entity_tag(headers: &HeaderMap, etag: &str) -> Result<(), Failure> {
     let bare = etag.trim_matches('"');
     let lists_it = |name: &str| {
         let value = headers.get(name)?.to_str().ok()?;
-        Some(
-            value
-                .split(',')
-                .map(str::trim)
-                .any(|item| item == "*" || item.trim_matches('"') == bare),
-        )
+        Some(value.split(',').map(str::trim).any(|item| item == "*" || item.trim_matches('"') == bare))
     };
     if lists_it("if-match") == Some(false) {
-        return Err(Failure::new(
-            412,
-            "PreconditionFailed",
-            "The If-Match condition did not hold.",
-        ));
+        return Err(Failure::new(412, "PreconditionFailed", "The If-Match condition did not hold."));
     }
     if lists_it("if-none-match") == Some(true) {
         return Err(Failure::new(304, "NotModified", "The object has not changed."));
@@ -128,21 +102,13 @@ fn parse_range(value: &str, length: usize) -> Option<Range> {
         (length.saturating_sub(count), if count == 0 { 0 } else { length })
     } else {
         let start: usize = first.parse().ok()?;
-        let last: usize = if last.is_empty() {
-            usize::MAX
-        } else {
-            last.parse().ok()?
-        };
+        let last: usize = if last.is_empty() { usize::MAX } else { last.parse().ok()? };
         if last < start {
             return None;
         }
         (start, last.saturating_add(1).min(length))
     };
-    Some(if start < end {
-        Range::Bytes { start, end }
-    } else {
-        Range::Unsatisfiable
-    })
+    Some(if start < end { Range::Bytes { start, end } } else { Range::Unsatisfiable })
 }
 
 #[cfg(test)]

@@ -27,16 +27,12 @@ impl Reply {
 
     pub(super) fn xml(status: u16, root: &str) -> Self {
         let text = format!("<?xml version='1.0' encoding='UTF-8'?>{root}");
-        Self::new(status)
-            .header("content-type", "application/xml; charset=UTF-8")
-            .body(Bytes::from(text))
+        Self::new(status).header("content-type", "application/xml; charset=UTF-8").body(Bytes::from(text))
     }
 
     pub(super) fn json(status: u16, value: &serde_json::Value) -> Self {
         let text = value.to_string();
-        Self::new(status)
-            .header("content-type", "application/json; charset=UTF-8")
-            .body(Bytes::from(text))
+        Self::new(status).header("content-type", "application/json; charset=UTF-8").body(Bytes::from(text))
     }
 
     /// Adds a header; omits a value that a header cannot contain.
@@ -66,12 +62,7 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(status: u16, code: &str, message: &str) -> Self {
-        Self {
-            status,
-            code: code.to_owned(),
-            message: message.to_owned(),
-            retry_after_seconds: None,
-        }
+        Self { status, code: code.to_owned(), message: message.to_owned(), retry_after_seconds: None }
     }
 
     pub(super) fn no_such_key() -> Self {
@@ -85,11 +76,7 @@ impl Failure {
 
     /// Names the unsupported request, so that the author of the test sees the reason.
     pub(super) fn not_implemented(what: &str) -> Self {
-        Self::new(
-            501,
-            "NotImplemented",
-            &format!("The test server does not implement {what}."),
-        )
+        Self::new(501, "NotImplemented", &format!("The test server does not implement {what}."))
     }
 
     pub(super) fn retry_after(mut self, seconds: Option<u64>) -> Self {
@@ -113,10 +100,7 @@ impl Failure {
             Reply::json(status, &json!({ "error": error }))
         } else {
             let (code, message) = (escape(&self.code), escape(&self.message));
-            Reply::xml(
-                status,
-                &format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>"),
-            )
+            Reply::xml(status, &format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>"))
         };
         match self.retry_after_seconds {
             Some(seconds) => reply.header("retry-after", seconds.to_string()),

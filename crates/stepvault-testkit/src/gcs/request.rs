@@ -51,24 +51,19 @@ impl Target {
     fn parse(path: &str) -> Self {
         if let Some(rest) = path.strip_prefix("/upload/storage/v1/b/") {
             return match rest.split('/').collect::<Vec<_>>()[..] {
-                [bucket, "o"] => Self::JsonUpload {
-                    bucket: decode(bucket),
-                },
+                [bucket, "o"] => Self::JsonUpload { bucket: decode(bucket) },
                 _ => Self::JsonOther,
             };
         }
         // Reads of media have a path of their own beside the common one.
-        let path = path
-            .strip_prefix("/download")
-            .filter(|path| path.starts_with("/storage/v1/b/"))
-            .unwrap_or(path);
+        let path =
+            path.strip_prefix("/download").filter(|path| path.starts_with("/storage/v1/b/")).unwrap_or(path);
         if let Some(rest) = path.strip_prefix("/storage/v1/") {
             // An object's slashes are percent-encoded in JSON paths, so it is one segment.
             return match rest.split('/').collect::<Vec<_>>()[..] {
-                ["b", bucket, "o", key] if !key.is_empty() => Self::JsonObject {
-                    bucket: decode(bucket),
-                    key: decode(key),
-                },
+                ["b", bucket, "o", key] if !key.is_empty() => {
+                    Self::JsonObject { bucket: decode(bucket), key: decode(key) }
+                }
                 ["b", bucket, "o", key, "rewriteTo", "b", to_bucket, "o", to_key]
                     if !key.is_empty() && !to_key.is_empty() =>
                 {
@@ -77,30 +72,20 @@ impl Target {
                         to: (decode(to_bucket), decode(to_key)),
                     }
                 }
-                ["b", bucket, "o"] if !bucket.is_empty() => Self::JsonObjects {
-                    bucket: decode(bucket),
-                },
-                ["b", bucket, "o", key, "compose"] if !key.is_empty() => Self::JsonCompose {
-                    bucket: decode(bucket),
-                    key: decode(key),
-                },
-                ["b", bucket] if !bucket.is_empty() => Self::JsonBucket {
-                    bucket: decode(bucket),
-                },
+                ["b", bucket, "o"] if !bucket.is_empty() => Self::JsonObjects { bucket: decode(bucket) },
+                ["b", bucket, "o", key, "compose"] if !key.is_empty() => {
+                    Self::JsonCompose { bucket: decode(bucket), key: decode(key) }
+                }
+                ["b", bucket] if !bucket.is_empty() => Self::JsonBucket { bucket: decode(bucket) },
                 _ => Self::JsonOther,
             };
         }
         match path.trim_start_matches('/').split_once('/') {
-            Some((bucket, key)) if !key.is_empty() => Self::XmlObject {
-                bucket: decode(bucket),
-                key: decode(key),
-            },
-            Some((bucket, _)) => Self::XmlBucket {
-                bucket: decode(bucket),
-            },
-            None if path.len() > 1 => Self::XmlBucket {
-                bucket: decode(&path[1..]),
-            },
+            Some((bucket, key)) if !key.is_empty() => {
+                Self::XmlObject { bucket: decode(bucket), key: decode(key) }
+            }
+            Some((bucket, _)) => Self::XmlBucket { bucket: decode(bucket) },
+            None if path.len() > 1 => Self::XmlBucket { bucket: decode(&path[1..]) },
             None => Self::XmlService,
         }
     }
@@ -152,17 +137,11 @@ impl Request {
 
     /// Returns a numeric query parameter.
     pub(super) fn number(&self, name: &str) -> Result<Option<usize>, Failure> {
-        self.parameter(name)
-            .filter(|value| !value.is_empty())
-            .map_or(Ok(None), |value| {
-                value.parse().map(Some).map_err(|_| {
-                    Failure::new(
-                        400,
-                        "InvalidArgument",
-                        &format!("Invalid value for {name}: {value}"),
-                    )
-                })
+        self.parameter(name).filter(|value| !value.is_empty()).map_or(Ok(None), |value| {
+            value.parse().map(Some).map_err(|_| {
+                Failure::new(400, "InvalidArgument", &format!("Invalid value for {name}: {value}"))
             })
+        })
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -172,39 +151,24 @@ impl Request {
     /// Refuses a request for a generation that the object does not have: this server keeps no other one.
     pub(super) fn check_generation(&self, object: &StoredObject) -> Result<(), Failure> {
         let has_it = |asked: &str| asked == object.generation.to_string();
-        if self.parameter("generation").is_none_or(has_it) {
-            Ok(())
-        } else {
-            Err(Failure::no_such_key())
-        }
+        if self.parameter("generation").is_none_or(has_it) { Ok(()) } else { Err(Failure::no_such_key()) }
     }
 
     /// Refuses a request without the bearer token that the options require.
     pub(super) fn authorize(&self, core: &Core) -> Result<(), Failure> {
         let given = self.header("authorization").unwrap_or_default();
-        let bearer = given
-            .strip_prefix("Bearer")
-            .map(str::trim)
-            .filter(|bearer| !bearer.is_empty());
+        let bearer = given.strip_prefix("Bearer").map(str::trim).filter(|bearer| !bearer.is_empty());
         match bearer {
             Some(bearer) if bearer == core.options.bearer => Ok(()),
             None if core.options.anonymous && (given.is_empty() || given.trim() == "Bearer") => Ok(()),
             Some(_) => Err(Failure::new(401, "AuthenticationRequired", "Invalid Credentials")),
-            None => Err(Failure::new(
-                401,
-                "AuthenticationRequired",
-                "Authentication required.",
-            )),
+            None => Err(Failure::new(401, "AuthenticationRequired", "Authentication required.")),
         }
     }
 
     /// Returns the uploaded bytes, with a bit flipped if a fault requires it.
     pub(super) fn arrived(&self, body: Bytes) -> Bytes {
-        if self.damage_upload {
-            flip_first_bit(&body)
-        } else {
-            body
-        }
+        if self.damage_upload { flip_first_bit(&body) } else { body }
     }
 
     /// Returns the headers that are stored with an object written through the XML API.

@@ -70,11 +70,7 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
     let conditions = Conditions::from_query(&request.query)?;
     core.check(bucket, &key, &conditions)?;
     let total_bytes = match request.header("x-upload-content-length") {
-        Some(value) => Some(
-            value
-                .parse()
-                .map_err(|_| invalid("Invalid X-Upload-Content-Length."))?,
-        ),
+        Some(value) => Some(value.parse().map_err(|_| invalid("Invalid X-Upload-Content-Length."))?),
         None => None,
     };
     let mut attributes = attributes_of(&resource);
@@ -100,9 +96,7 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
         .finish();
     // Uses the listener's own address: a Host header without a port would send the client elsewhere.
     let location = format!("{}/upload/storage/v1/b/{bucket}/o?{query}", request.endpoint);
-    Ok(Reply::new(200)
-        .header("location", location)
-        .header("x-guploader-uploadid", id))
+    Ok(Reply::new(200).header("location", location).header("x-guploader-uploadid", id))
 }
 
 /// `DELETE` on a session URI: ends the session without an object and answers 499.
@@ -152,13 +146,7 @@ pub(super) async fn put(core: &Core, request: &Request, intake: &mut Intake) -> 
         }
         session.received.extend_from_slice(&fresh);
     }
-    Ok(receive_end(
-        core,
-        request,
-        &mut lock(&session),
-        &upload,
-        taken_bytes,
-    ))
+    Ok(receive_end(core, request, &mut lock(&session), &upload, taken_bytes))
 }
 
 /// The purpose of a PUT.
@@ -202,11 +190,7 @@ fn begin(
     let Some(start) = range.start else {
         // A query ends an upload only when it states the total and all bytes are here.
         let complete = range.total == Some(session.received.len());
-        return Ok(if complete {
-            Step::Finish
-        } else {
-            Step::Answer(session.incomplete(request))
-        });
+        return Ok(if complete { Step::Finish } else { Step::Answer(session.incomplete(request)) });
     };
     let persisted = session.persisted_bytes();
     if start > persisted {
@@ -222,9 +206,7 @@ fn begin(
         (None, _) => true,
     };
     if !last && expected_bytes.is_some_and(|bytes| !bytes.is_multiple_of(QUANTUM_BYTES)) {
-        return Err(invalid(
-            "Every chunk but the last must be a multiple of 262144 bytes.",
-        ));
+        return Err(invalid("Every chunk but the last must be a multiple of 262144 bytes."));
     }
     session.received.truncate(persisted);
     session.turn += 1;
@@ -244,20 +226,11 @@ fn receive_end(
     upload: &Upload,
     taken_bytes: usize,
 ) -> Outcome {
-    if upload
-        .expected_bytes
-        .is_some_and(|expected| expected != taken_bytes)
-    {
+    if upload.expected_bytes.is_some_and(|expected| expected != taken_bytes) {
         session.received.truncate(upload.persisted_before);
-        return Err(invalid(
-            "The body's length differs from the Content-Range header.",
-        ));
+        return Err(invalid("The body's length differs from the Content-Range header."));
     }
-    if upload.last {
-        finish(core, request, session)
-    } else {
-        Ok(session.incomplete(request))
-    }
+    if upload.last { finish(core, request, session) } else { Ok(session.incomplete(request)) }
 }
 
 /// Checks the complete upload and creates the object. A session fails permanently when a check fails.
@@ -287,10 +260,7 @@ fn commit(
         return Err(invalid("The object's length differs from the total size stated."));
     }
     let checksums = Checksums::of(&received);
-    let claims = session
-        .claims
-        .clone()
-        .and(Claims::from_headers(&request.headers)?);
+    let claims = session.claims.clone().and(Claims::from_headers(&request.headers)?);
     claims.check(&checksums, core)?;
     let new = NewObject {
         bucket: session.bucket.clone(),
@@ -314,30 +284,18 @@ impl ContentRange {
     /// Without the header, the body is the whole object.
     fn parse(header: Option<&str>) -> Result<Self, Failure> {
         let Some(header) = header else {
-            return Ok(Self {
-                start: Some(0),
-                end: None,
-                total: None,
-            });
+            return Ok(Self { start: Some(0), end: None, total: None });
         };
         let parsed = || {
             let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
             let total = optional(total).ok()?;
             if range == "*" {
-                return Some(Self {
-                    start: None,
-                    end: None,
-                    total,
-                });
+                return Some(Self { start: None, end: None, total });
             }
             let (first, last) = range.split_once('-')?;
             let start: usize = first.parse().ok()?;
             let end = optional(last).ok()?.map(|last: usize| last.saturating_add(1));
-            end.is_none_or(|end| end > start).then_some(Self {
-                start: Some(start),
-                end,
-                total,
-            })
+            end.is_none_or(|end| end > start).then_some(Self { start: Some(start), end, total })
         };
         parsed().ok_or_else(|| invalid(&format!("Failed to parse Content-Range header: {header}")))
     }
@@ -345,11 +303,7 @@ impl ContentRange {
 
 /// Parses a number, or `*` as `None`.
 fn optional(text: &str) -> Result<Option<usize>, ParseIntError> {
-    if text == "*" {
-        Ok(None)
-    } else {
-        text.parse().map(Some)
-    }
+    if text == "*" { Ok(None) } else { text.parse().map(Some) }
 }
 
 fn find(core: &Core, request: &Request) -> Result<Arc<Mutex<Session>>, Failure> {

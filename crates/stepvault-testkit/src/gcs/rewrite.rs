@@ -25,21 +25,14 @@ pub(super) fn rewrite(
     Conditions::of_source(&request.query)?.check(Some(&source), false)?;
     let conditions = Conditions::from_query(&request.query)?;
     core.check(&to.0, &to.1, &conditions)?;
-    let attributes = if body.is_empty() {
-        source.attributes.clone()
-    } else {
-        attributes_of(&parse_resource(body)?)
-    };
+    let attributes =
+        if body.is_empty() { source.attributes.clone() } else { attributes_of(&parse_resource(body)?) };
     let size = source.body.len();
     let class = "x-goog-storage-class";
     // Copies within a storage class move no bytes.
     let moves = attributes.get(class) != source.attributes.get(class);
     let asked = request.number("maxBytesRewrittenPerCall")?.unwrap_or(usize::MAX);
-    let most = if moves {
-        asked.min(core.options.rewrite_bytes)
-    } else {
-        size
-    };
+    let most = if moves { asked.min(core.options.rewrite_bytes) } else { size };
     let done = request.number("rewriteToken")?.unwrap_or(0).saturating_add(most);
     let progress = |done: bool, bytes: usize| {
         json!({
@@ -60,13 +53,7 @@ pub(super) fn rewrite(
     } else {
         Checksums::without_md5(&source.body)
     };
-    let new = NewObject {
-        bucket: to.0.clone(),
-        key: to.1.clone(),
-        body: source.body,
-        checksums,
-        attributes,
-    };
+    let new = NewObject { bucket: to.0.clone(), key: to.1.clone(), body: source.body, checksums, attributes };
     let object = core.commit(new, &conditions)?;
     let mut answer = progress(true, size);
     answer["resource"] = resource_of(core, &request.endpoint, &to.0, &to.1, &object);

@@ -98,9 +98,7 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) {
                 async move { answer(&core, &endpoint, request).await }
             });
             // Errors are clients that disconnected, or connections dropped on purpose.
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
@@ -112,27 +110,16 @@ async fn answer(
 ) -> Result<Response<Body>, Dropped> {
     let (parts, incoming) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let stated_length = parts
-        .headers
-        .get("content-length")
-        .and_then(|value| value.to_str().ok()?.parse().ok());
-    let action = core
-        .faults
-        .on_request(parts.method.as_str(), path, stated_length.unwrap_or(0), None);
+    let stated_length =
+        parts.headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+    let action = core.faults.on_request(parts.method.as_str(), path, stated_length.unwrap_or(0), None);
 
     let mut request = Request::new(parts, endpoint);
-    let mut intake = Intake {
-        incoming,
-        allowed_bytes: None,
-    };
+    let mut intake = Intake { incoming, allowed_bytes: None };
     let json = request.target.is_json();
     let uploads = request.method == Method::PUT || request.method == Method::POST;
     match &action {
-        Some(FaultAction::Refuse {
-            status,
-            retry_after_seconds,
-            code,
-        }) => {
+        Some(FaultAction::Refuse { status, retry_after_seconds, code }) => {
             intake.drain().await?;
             let failure =
                 Failure::new(*status, code, "Refused on request.").retry_after(*retry_after_seconds);
@@ -140,9 +127,7 @@ async fn answer(
         }
         Some(FaultAction::OkWithError { code }) => {
             intake.drain().await?;
-            return Ok(respond(
-                Failure::new(500, code, "Failed on request.").reply_as(200, json),
-            ));
+            return Ok(respond(Failure::new(500, code, "Failed on request.").reply_as(200, json)));
         }
         Some(FaultAction::Foreign { status, page }) => {
             intake.drain().await?;
@@ -187,9 +172,7 @@ async fn route(core: &Core, request: &Request, intake: &mut Intake) -> Result<Ou
         return resumable::put(core, request, intake).await;
     }
     let body = intake.collect().await?;
-    Ok(request
-        .authorize(core)
-        .and_then(|()| dispatch(core, request, &body)))
+    Ok(request.authorize(core).and_then(|()| dispatch(core, request, &body)))
 }
 
 fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
@@ -281,9 +264,7 @@ fn respond(reply: Reply) -> Response<Body> {
     } else {
         reply.header("content-length", length.to_string())
     };
-    let body = Full::new(reply.body)
-        .map_err(|never: Infallible| match never {})
-        .boxed_unsync();
+    let body = Full::new(reply.body).map_err(|never: Infallible| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;

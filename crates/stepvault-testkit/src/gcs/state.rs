@@ -79,26 +79,18 @@ impl Core {
         if lock(&self.buckets).contains_key(name) {
             Ok(())
         } else {
-            Err(Failure::new(
-                404,
-                "NoSuchBucket",
-                "The specified bucket does not exist.",
-            ))
+            Err(Failure::new(404, "NoSuchBucket", "The specified bucket does not exist."))
         }
     }
 
     pub(super) fn object(&self, bucket: &str, key: &str) -> Option<StoredObject> {
-        self.objects
-            .with(|table| table.get(&table_key(bucket, key)).cloned())
+        self.objects.with(|table| table.get(&table_key(bucket, key)).cloned())
     }
 
     /// Checks the conditions against the existing object without writing.
     pub(super) fn check(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<(), Failure> {
         self.objects.with(|table| {
-            conditions.check(
-                table.get(&table_key(bucket, key)),
-                self.options.ignore_create_only,
-            )
+            conditions.check(table.get(&table_key(bucket, key)), self.options.ignore_create_only)
         })
     }
 
@@ -142,10 +134,7 @@ impl Core {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX - 1);
         let next = |last: i64| Some(now.max(last + 1));
-        match self
-            .last_generation
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
-        {
+        match self.last_generation.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next) {
             Ok(last) | Err(last) => now.max(last + 1),
         }
     }

@@ -58,10 +58,8 @@ impl S3Access for Gate {
             self.check_bucket(bucket, context.headers(), "x-amz-expected-bucket-owner")?;
         }
         if let Some(source) = context.headers().get("x-amz-copy-source")
-            && let Some(CopySource::Bucket { bucket, .. }) = source
-                .to_str()
-                .ok()
-                .and_then(|source| CopySource::parse(source).ok())
+            && let Some(CopySource::Bucket { bucket, .. }) =
+                source.to_str().ok().and_then(|source| CopySource::parse(source).ok())
         {
             self.check_bucket(&bucket, context.headers(), "x-amz-source-expected-bucket-owner")?;
         }

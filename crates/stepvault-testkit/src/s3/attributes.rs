@@ -69,35 +69,20 @@ pub(crate) fn from_headers(options: &StrictS3Options, headers: &HeaderMap) -> S3
             attributes.insert("content-encoding".to_owned(), kept.join(","));
         }
     }
-    attributes
-        .entry("content-type".to_owned())
-        .or_insert_with(|| "binary/octet-stream".to_owned());
-    attributes
-        .entry(ENCRYPTION.to_owned())
-        .or_insert_with(|| "AES256".to_owned());
-    attributes
-        .entry(STORAGE_CLASS.to_owned())
-        .or_insert_with(|| "STANDARD".to_owned());
+    attributes.entry("content-type".to_owned()).or_insert_with(|| "binary/octet-stream".to_owned());
+    attributes.entry(ENCRYPTION.to_owned()).or_insert_with(|| "AES256".to_owned());
+    attributes.entry(STORAGE_CLASS.to_owned()).or_insert_with(|| "STANDARD".to_owned());
     check_values(&attributes)?;
     Ok(attributes)
 }
 
 fn refuse_unsupported(headers: &HeaderMap) -> S3Result<()> {
     for name in headers.keys() {
-        if name
-            .as_str()
-            .starts_with("x-amz-server-side-encryption-customer-")
-        {
-            return Err(s3_error!(
-                NotImplemented,
-                "Customer-provided keys are not implemented."
-            ));
+        if name.as_str().starts_with("x-amz-server-side-encryption-customer-") {
+            return Err(s3_error!(NotImplemented, "Customer-provided keys are not implemented."));
         }
         if name.as_str().starts_with("x-amz-object-lock-") {
-            return Err(s3_error!(
-                InvalidRequest,
-                "Bucket is missing Object Lock Configuration"
-            ));
+            return Err(s3_error!(InvalidRequest, "Bucket is missing Object Lock Configuration"));
         }
     }
     Ok(())
@@ -107,24 +92,15 @@ fn check_values(attributes: &Attributes) -> S3Result<()> {
     if let Some(class) = attributes.get(STORAGE_CLASS)
         && !STORAGE_CLASSES.contains(&class.as_str())
     {
-        return Err(s3_error!(
-            InvalidStorageClass,
-            "The storage class you specified is not valid"
-        ));
+        return Err(s3_error!(InvalidStorageClass, "The storage class you specified is not valid"));
     }
     let encryption = attributes.get(ENCRYPTION).map_or("", String::as_str);
     if !["AES256", "aws:kms", "aws:kms:dsse"].contains(&encryption) {
-        return Err(s3_error!(
-            InvalidArgument,
-            "The encryption method specified is not supported"
-        ));
+        return Err(s3_error!(InvalidArgument, "The encryption method specified is not supported"));
     }
     let has_key = attributes.contains_key("x-amz-server-side-encryption-aws-kms-key-id");
     if has_key && encryption == "AES256" {
-        return Err(s3_error!(
-            InvalidArgument,
-            "A KMS key id needs server side encryption with aws:kms."
-        ));
+        return Err(s3_error!(InvalidArgument, "A KMS key id needs server side encryption with aws:kms."));
     }
     if let Some(tagging) = attributes.get(TAGGING)
         && tag_count(tagging) > 10
@@ -136,9 +112,7 @@ fn check_values(attributes: &Attributes) -> S3Result<()> {
 
 /// Parses an object's tags in the form of the `x-amz-tagging` header.
 pub(crate) fn tags(tagging: &str) -> Vec<(String, String)> {
-    url::form_urlencoded::parse(tagging.as_bytes())
-        .into_owned()
-        .collect()
+    url::form_urlencoded::parse(tagging.as_bytes()).into_owned().collect()
 }
 
 fn tag_count(tagging: &str) -> usize {

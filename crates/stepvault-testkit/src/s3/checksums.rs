@@ -19,13 +19,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Crc32,
-        Self::Crc32c,
-        Self::Crc64Nvme,
-        Self::Sha1,
-        Self::Sha256,
-    ];
+    pub(crate) const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
 
     /// Returns the name in requests, e.g. `SHA256`.
     pub(crate) fn name(self) -> &'static str {
@@ -61,9 +55,7 @@ impl Algorithm {
     }
 
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
+        Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
     }
 
     pub(crate) fn from_key(key: &str) -> Option<Self> {
@@ -112,9 +104,7 @@ impl Algorithm {
     }
 
     fn is_well_formed(self, value: &str) -> bool {
-        STANDARD
-            .decode(value)
-            .is_ok_and(|digest| digest.len() == self.digest_bytes())
+        STANDARD.decode(value).is_ok_and(|digest| digest.len() == self.digest_bytes())
     }
 }
 
@@ -126,11 +116,10 @@ pub(crate) fn md5(data: &[u8]) -> [u8; 16] {
 /// Formats bytes as lower-case hexadecimal.
 pub(crate) fn hex(data: &[u8]) -> String {
     use std::fmt::Write as _;
-    data.iter()
-        .fold(String::with_capacity(data.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    data.iter().fold(String::with_capacity(data.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn given(headers: &HeaderMap) -> impl Iterator<Item = (Algorithm, &str)> {
@@ -142,9 +131,7 @@ fn given(headers: &HeaderMap) -> impl Iterator<Item = (Algorithm, &str)> {
 
 fn announced_trailer(headers: &HeaderMap) -> Option<Algorithm> {
     let trailer = headers.get("x-amz-trailer")?.to_str().ok()?.trim();
-    Algorithm::ALL
-        .into_iter()
-        .find(|algorithm| algorithm.header().eq_ignore_ascii_case(trailer))
+    Algorithm::ALL.into_iter().find(|algorithm| algorithm.header().eq_ignore_ascii_case(trailer))
 }
 
 /// Checks the rules about checksum headers that apply before a body is read: at most one checksum, and a value (or an
@@ -162,10 +149,7 @@ pub(crate) fn check_announcement(headers: &HeaderMap) -> S3Result<()> {
         return Ok(());
     };
     let Some(named) = named.to_str().ok().and_then(Algorithm::parse) else {
-        return Err(s3_error!(
-            InvalidRequest,
-            "Checksum algorithm provided is unsupported."
-        ));
+        return Err(s3_error!(InvalidRequest, "Checksum algorithm provided is unsupported."));
     };
     match algorithms.first() {
         None => Err(s3_error!(
@@ -173,10 +157,9 @@ pub(crate) fn check_announcement(headers: &HeaderMap) -> S3Result<()> {
             "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer \
              headers were found."
         )),
-        Some(actual) if *actual != named => Err(s3_error!(
-            InvalidRequest,
-            "Value for x-amz-sdk-checksum-algorithm header is invalid."
-        )),
+        Some(actual) if *actual != named => {
+            Err(s3_error!(InvalidRequest, "Value for x-amz-sdk-checksum-algorithm header is invalid."))
+        }
         Some(_) => Ok(()),
     }
 }
@@ -191,9 +174,7 @@ pub(crate) struct Claims {
 impl Claims {
     /// Reads them from headers and from the trailers of the body, if any; call it after the body.
     pub(crate) fn read(headers: &HeaderMap, trailing: Option<&TrailingHeaders>) -> S3Result<Self> {
-        let mut checksum = given(headers)
-            .next()
-            .map(|(algorithm, value)| (algorithm, value.to_owned()));
+        let mut checksum = given(headers).next().map(|(algorithm, value)| (algorithm, value.to_owned()));
         if let Some(algorithm) = announced_trailer(headers) {
             let value = trailing.and_then(|trailing| {
                 trailing.read(|trailers| Some(trailers.get(algorithm.header())?.to_str().ok()?.to_owned()))
@@ -206,21 +187,14 @@ impl Claims {
         if let Some((algorithm, value)) = &checksum
             && !algorithm.is_well_formed(value)
         {
-            return Err(s3_error!(
-                InvalidRequest,
-                "Value for {} header is invalid.",
-                algorithm.header()
-            ));
+            return Err(s3_error!(InvalidRequest, "Value for {} header is invalid.", algorithm.header()));
         }
         let md5 = match headers.get("content-md5") {
             None => None,
             Some(value) => match STANDARD.decode(value.as_bytes()) {
                 Ok(digest) if digest.len() == 16 => Some(digest),
                 _ => {
-                    return Err(s3_error!(
-                        InvalidDigest,
-                        "The Content-MD5 you specified was invalid."
-                    ));
+                    return Err(s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."));
                 }
             },
         };
@@ -262,11 +236,7 @@ impl Claims {
 /// Returns `COMPOSITE` or `FULL_OBJECT`, derived from the stored values.
 pub(crate) fn checksum_type(checksums: &BTreeMap<String, String>) -> Option<&'static str> {
     let value = checksums.values().next()?;
-    Some(if value.contains('-') {
-        "COMPOSITE"
-    } else {
-        "FULL_OBJECT"
-    })
+    Some(if value.contains('-') { "COMPOSITE" } else { "FULL_OBJECT" })
 }
 
 /// Sets the five checksum fields that many of `s3s`'s outputs have in common.
@@ -292,23 +262,14 @@ mod tests {
         let both = [first, second].concat();
         let expected = format!("{}-2", STANDARD.encode(Sha256::checksum(&both)));
         let parts = [STANDARD.encode(first), STANDARD.encode(second)];
-        assert_eq!(
-            Algorithm::Sha256.composite(parts.iter().map(String::as_str)),
-            Some(expected)
-        );
+        assert_eq!(Algorithm::Sha256.composite(parts.iter().map(String::as_str)), Some(expected));
     }
 
     #[test]
     fn check_values_are_the_published_ones() {
         let data = b"123456789";
-        assert_eq!(
-            Algorithm::Crc32.encode(data),
-            STANDARD.encode(0xCBF4_3926_u32.to_be_bytes())
-        );
-        assert_eq!(
-            Algorithm::Crc32c.encode(data),
-            STANDARD.encode(0xE306_9283_u32.to_be_bytes())
-        );
+        assert_eq!(Algorithm::Crc32.encode(data), STANDARD.encode(0xCBF4_3926_u32.to_be_bytes()));
+        assert_eq!(Algorithm::Crc32c.encode(data), STANDARD.encode(0xE306_9283_u32.to_be_bytes()));
         assert_eq!(
             Algorithm::Crc64Nvme.encode(data),
             STANDARD.encode(0xAE8B_1486_0A79_9888_u64.to_be_bytes())

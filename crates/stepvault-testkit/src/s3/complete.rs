@@ -44,9 +44,7 @@ fn chosen<'a>(upload: &'a Upload, listed: &[CompletedPart], lenient: bool) -> S3
     let mut previous = 0;
     let mut parts = Vec::with_capacity(listed.len());
     for item in listed {
-        let number = item
-            .part_number
-            .ok_or_else(|| s3_error!(MalformedXML, "A part has no number."))?;
+        let number = item.part_number.ok_or_else(|| s3_error!(MalformedXML, "A part has no number."))?;
         if number <= previous {
             return Err(s3_error!(
                 InvalidPartOrder,
@@ -55,10 +53,7 @@ fn chosen<'a>(upload: &'a Upload, listed: &[CompletedPart], lenient: bool) -> S3
         }
         previous = number;
         let part = upload.parts.get(&number).ok_or_else(invalid_part)?;
-        let etag = item
-            .e_tag
-            .as_ref()
-            .ok_or_else(|| s3_error!(MalformedXML, "A part has no entity tag."))?;
+        let etag = item.e_tag.as_ref().ok_or_else(|| s3_error!(MalformedXML, "A part has no entity tag."))?;
         if etag.value() != part.etag() {
             return Err(invalid_part());
         }
@@ -67,11 +62,7 @@ fn chosen<'a>(upload: &'a Upload, listed: &[CompletedPart], lenient: bool) -> S3
         }
         parts.push(part);
     }
-    let too_small = parts
-        .iter()
-        .rev()
-        .skip(1)
-        .any(|part| part.body.len() < LEAST_PART_BYTES);
+    let too_small = parts.iter().rev().skip(1).any(|part| part.body.len() < LEAST_PART_BYTES);
     if too_small {
         return Err(s3_error!(
             EntityTooSmall,
@@ -82,9 +73,8 @@ fn chosen<'a>(upload: &'a Upload, listed: &[CompletedPart], lenient: bool) -> S3
 }
 
 fn check_part_checksum(upload: &Upload, item: &CompletedPart, part: &Part, number: i32) -> S3Result<()> {
-    let mut given = Algorithm::ALL
-        .into_iter()
-        .filter_map(|algorithm| Some((algorithm, value_of(algorithm, item)?)));
+    let mut given =
+        Algorithm::ALL.into_iter().filter_map(|algorithm| Some((algorithm, value_of(algorithm, item)?)));
     match (upload.algorithm, given.next()) {
         (Some(algorithm), None) if upload.composite => Err(s3_error!(
             InvalidRequest,
@@ -104,9 +94,7 @@ fn check_part_checksum(upload: &Upload, item: &CompletedPart, part: &Part, numbe
 fn object_checksums(upload: &Upload, parts: &[&Part], body: &[u8]) -> S3Result<BTreeMap<String, String>> {
     let algorithm = upload.algorithm.unwrap_or(Algorithm::Crc64Nvme);
     let value = if upload.composite {
-        let values = parts
-            .iter()
-            .filter_map(|part| part.checksums.get(algorithm.key()).map(String::as_str));
+        let values = parts.iter().filter_map(|part| part.checksums.get(algorithm.key()).map(String::as_str));
         algorithm
             .composite(values)
             .ok_or_else(|| s3_error!(InternalError, "A stored checksum is not base64."))?
@@ -143,10 +131,7 @@ fn check_whole(
         ));
     }
     for algorithm in Algorithm::ALL {
-        let Some(value) = request
-            .headers
-            .get(algorithm.header())
-            .and_then(|value| value.to_str().ok())
+        let Some(value) = request.headers.get(algorithm.header()).and_then(|value| value.to_str().ok())
         else {
             continue;
         };
@@ -170,11 +155,7 @@ pub(crate) fn complete(
 ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
     let input = &request.input;
     let lenient = state.options.accept_wrong_checksums;
-    let listed = input
-        .multipart_upload
-        .as_ref()
-        .and_then(|list| list.parts.as_deref())
-        .unwrap_or_default();
+    let listed = input.multipart_upload.as_ref().and_then(|list| list.parts.as_deref()).unwrap_or_default();
     let mut uploads = state.uploads();
     let upload = uploads.get(&input.bucket, &input.key, &input.upload_id)?;
     let parts = chosen(upload, listed, lenient)?;
@@ -207,11 +188,8 @@ pub(crate) fn complete(
     set_checksums!(output, &told);
     output.checksum_type = checksum_type(&told).map(ChecksumType::from_static);
     let headers = attributes::write_headers(&object.attributes);
-    let conditions = if state.options.ignore_completion_conditions {
-        HeaderMap::new()
-    } else {
-        request.headers.clone()
-    };
+    let conditions =
+        if state.options.ignore_completion_conditions { HeaderMap::new() } else { request.headers.clone() };
     state.store(&input.bucket, &input.key, &conditions, object)?;
     uploads.remove(&input.bucket, &input.key, &input.upload_id)?;
     Ok(S3Response::with_headers(output, headers))

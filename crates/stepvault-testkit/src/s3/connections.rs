@@ -60,7 +60,5 @@ async fn serve_connection<Handler, Answer>(
         request.extensions_mut().insert(Client(client));
         handler.call(request)
     });
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), marked)
-        .await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), marked).await;
 }

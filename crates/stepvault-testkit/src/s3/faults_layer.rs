@@ -53,25 +53,13 @@ impl hyper::service::Service<Request<Incoming>> for FaultsLayer {
 
 impl FaultsLayer {
     async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
-        let target = request
-            .uri()
-            .path_and_query()
-            .map_or("/", |target| target.as_str());
-        let length = request
-            .headers()
-            .get(header::CONTENT_LENGTH)
-            .and_then(|value| value.to_str().ok()?.parse().ok());
+        let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+        let length =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let from = request.extensions().get::<Client>().map(|client| client.0.ip());
-        match self
-            .faults
-            .on_request(request.method().as_str(), target, length.unwrap_or(0), from)
-        {
+        match self.faults.on_request(request.method().as_str(), target, length.unwrap_or(0), from) {
             None => self.forward(request).await,
-            Some(FaultAction::Refuse {
-                status,
-                retry_after_seconds,
-                code,
-            }) => {
+            Some(FaultAction::Refuse { status, retry_after_seconds, code }) => {
                 drain(request.into_body()).await;
                 refusal(status, retry_after_seconds, &code)
             }
@@ -147,9 +135,7 @@ pub(crate) fn document(status: StatusCode, code: &str, message: &str) -> Respons
     );
     let mut response = Response::new(Body::from(document));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
 }
 
@@ -157,9 +143,7 @@ fn refusal(status: u16, retry_after_seconds: Option<u64>, code: &str) -> io::Res
     let status = StatusCode::from_u16(status).map_err(io::Error::other)?;
     let mut response = document(status, code, "On request.");
     if let Some(seconds) = retry_after_seconds {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     Ok(response)
 }
@@ -193,9 +177,7 @@ async fn cut(response: Response<Body>, bytes: usize) -> io::Result<Response<Body
     if body.len() <= bytes {
         return Ok(Response::from_parts(parts, Body::from(body)));
     }
-    parts
-        .headers
-        .insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
     let sent = body.slice(..bytes);
     let frames = futures::stream::unfold(Some(sent), |sent| async move {
         match sent {
@@ -207,10 +189,7 @@ async fn cut(response: Response<Body>, bytes: usize) -> io::Result<Response<Body
             None => None,
         }
     });
-    Ok(Response::from_parts(
-        parts,
-        Body::http_body_unsync(StreamBody::new(frames)),
-    ))
+    Ok(Response::from_parts(parts, Body::http_body_unsync(StreamBody::new(frames))))
 }
 
 async fn flip_bit(response: Response<Body>) -> io::Result<Response<Body>> {

@@ -31,11 +31,7 @@ impl<'a, Entry> Page<'a, Entry> {
         after: &str,
         limit: usize,
     ) -> Self {
-        let mut page = Self {
-            entries: Vec::new(),
-            prefixes: Vec::new(),
-            next: None,
-        };
+        let mut page = Self { entries: Vec::new(), prefixes: Vec::new(), next: None };
         if limit == 0 {
             return page;
         }
@@ -78,18 +74,17 @@ impl<'a, Entry> Page<'a, Entry> {
 /// Percent-encodes a key as `encoding-type=url` requires.
 pub(crate) fn url_encode(key: &str) -> String {
     use std::fmt::Write as _;
-    key.bytes()
-        .fold(String::with_capacity(key.len()), |mut text, byte| {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                    text.push(char::from(byte));
-                }
-                _ => {
-                    let _ = write!(text, "%{byte:02X}");
-                }
+    key.bytes().fold(String::with_capacity(key.len()), |mut text, byte| {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                text.push(char::from(byte));
             }
-            text
-        })
+            _ => {
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+        text
+    })
 }
 
 /// Returns a continuation token. It is opaque, so that a client cannot use a key as one.
@@ -110,35 +105,20 @@ pub(crate) fn list(state: &State, input: &ListObjectsV2Input) -> S3Result<S3Resp
             .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?,
         None => input.start_after.clone().unwrap_or_default(),
     };
-    let encoded = input
-        .encoding_type
-        .as_ref()
-        .is_some_and(|kind| kind.as_str() == EncodingType::URL);
+    let encoded = input.encoding_type.as_ref().is_some_and(|kind| kind.as_str() == EncodingType::URL);
     let encode = |key: &str| if encoded { url_encode(key) } else { key.to_owned() };
     let prefix = input.prefix.clone().unwrap_or_default();
     let root = format!("{}/", input.bucket);
-    let unlisted = state
-        .buckets()
-        .get(&input.bucket)
-        .and_then(|bucket| bucket.unlisted.clone());
+    let unlisted = state.buckets().get(&input.bucket).and_then(|bucket| bucket.unlisted.clone());
     state.objects.with(|table| {
         let sorted = table
             .range(format!("{root}{prefix}")..)
             .map_while(|(path, object)| Some((path.strip_prefix(&root)?, object)))
             .filter(|(key, _)| unlisted.as_ref().is_none_or(|text| !key.contains(text)));
         let page = Page::of(sorted, &prefix, input.delimiter.as_deref(), &after, limit);
-        let common_prefixes = page
-            .prefixes
-            .iter()
-            .map(|common| CommonPrefix {
-                prefix: Some(encode(common)),
-            })
-            .collect();
-        let contents = page
-            .entries
-            .iter()
-            .map(|(key, object)| listed(state, encode(key), object))
-            .collect();
+        let common_prefixes =
+            page.prefixes.iter().map(|common| CommonPrefix { prefix: Some(encode(common)) }).collect();
+        let contents = page.entries.iter().map(|(key, object)| listed(state, encode(key), object)).collect();
         Ok(S3Response::new(ListObjectsV2Output {
             key_count: i32::try_from(page.count()).ok(),
             is_truncated: Some(page.next.is_some()),
@@ -168,11 +148,7 @@ fn listed(state: &State, key: String, object: &StoredObject) -> Object {
         size: i64::try_from(object.body.len()).ok(),
         e_tag: Some(ETag::Strong(object.etag.clone())),
         last_modified: Some(Timestamp::from(object.modified)),
-        storage_class: object
-            .attributes
-            .get(STORAGE_CLASS)
-            .cloned()
-            .map(ObjectStorageClass::from),
+        storage_class: object.attributes.get(STORAGE_CLASS).cloned().map(ObjectStorageClass::from),
         checksum_type: checksum_type(&told).map(ChecksumType::from_static),
         checksum_algorithm: Some(algorithms),
         ..Object::default()
@@ -186,13 +162,7 @@ mod tests {
     fn pages(keys: &[&str], prefix: &str, delimiter: Option<&str>, limit: usize) -> Vec<Vec<String>> {
         let (mut after, mut pages) = (String::new(), Vec::new());
         loop {
-            let page = Page::of(
-                keys.iter().map(|key| (*key, &())),
-                prefix,
-                delimiter,
-                &after,
-                limit,
-            );
+            let page = Page::of(keys.iter().map(|key| (*key, &())), prefix, delimiter, &after, limit);
             let mut names: Vec<String> = page.entries.iter().map(|(key, ())| (*key).to_owned()).collect();
             names.extend(page.prefixes.iter().cloned());
             pages.push(names);
@@ -208,9 +178,6 @@ mod tests {
         let keys = ["a/1", "a/2", "b", "c/1", "c/2", "d"];
         assert_eq!(pages(&keys, "", Some("/"), 1), [["a/"], ["b"], ["c/"], ["d"]]);
         assert_eq!(pages(&keys, "c/", Some("/"), 9), [["c/1", "c/2"]]);
-        assert_eq!(
-            pages(&keys, "", None, 4),
-            [vec!["a/1", "a/2", "b", "c/1"], vec!["c/2", "d"]]
-        );
+        assert_eq!(pages(&keys, "", None, 4), [vec!["a/1", "a/2", "b", "c/1"], vec!["c/2", "d"]]);
     }
 }

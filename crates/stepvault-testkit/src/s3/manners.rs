@@ -45,11 +45,7 @@ impl Manners {
         let text = format!(
             "The authorization header is malformed; the region '{given}' is wrong; expecting '{wanted}'"
         );
-        Some(document(
-            StatusCode::BAD_REQUEST,
-            "AuthorizationHeaderMalformed",
-            &text,
-        ))
+        Some(document(StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed", &text))
     }
 
     /// Dates an answer by the server's clock.

@@ -38,10 +38,7 @@ const SECRET_KEY: &str = "testkit/secret+key/that-opens-nothing-else";
 
 /// How a [`StrictS3`] deviates from strictness, and other settings of a test.
 #[derive(Debug, Clone)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a fault of its own, and independent of the others"
-)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fault of its own, and independent of the others")]
 pub struct StrictS3Options {
     /// Never returns a checksum in an answer, although it verifies given ones.
     pub no_checksum_answers: bool,
@@ -165,11 +162,7 @@ impl StrictS3 {
             connections::serve(listener, Acceptor::default(), layer)
         })
         .expect("a server");
-        Self {
-            handle,
-            state,
-            faults,
-        }
+        Self { handle, state, faults }
     }
 
     /// Returns `http://127.0.0.1:PORT`, or its other address.
@@ -189,10 +182,7 @@ impl StrictS3 {
 
     /// Accepts another access key, with its secret.
     pub fn issue_key(&self, access_key: &str, secret_key: &str) {
-        let key = state::Key {
-            secret: secret_key.to_owned(),
-            expired: false,
-        };
+        let key = state::Key { secret: secret_key.to_owned(), expired: false };
         self.state.keys().insert(access_key.to_owned(), key);
     }
 

@@ -47,16 +47,11 @@ pub(crate) struct Upload {
 
 impl Upload {
     pub(crate) fn checksum_type(&self) -> &'static str {
-        if self.composite {
-            ChecksumType::COMPOSITE
-        } else {
-            ChecksumType::FULL_OBJECT
-        }
+        if self.composite { ChecksumType::COMPOSITE } else { ChecksumType::FULL_OBJECT }
     }
 
     pub(crate) fn algorithm_name(&self) -> Option<ChecksumAlgorithm> {
-        self.algorithm
-            .map(|algorithm| ChecksumAlgorithm::from_static(algorithm.name()))
+        self.algorithm.map(|algorithm| ChecksumAlgorithm::from_static(algorithm.name()))
     }
 
     /// Returns what S3 stores as a part's checksum: the one of its upload, else the client's, which may be none.
@@ -92,15 +87,11 @@ pub(crate) struct Uploads {
 
 impl Uploads {
     pub(crate) fn get(&mut self, bucket: &str, key: &str, id: &str) -> S3Result<&mut Upload> {
-        self.table
-            .get_mut(&identity(bucket, key, id))
-            .ok_or_else(no_such_upload)
+        self.table.get_mut(&identity(bucket, key, id)).ok_or_else(no_such_upload)
     }
 
     pub(crate) fn remove(&mut self, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {
-        self.table
-            .remove(&identity(bucket, key, id))
-            .ok_or_else(no_such_upload)
+        self.table.remove(&identity(bucket, key, id)).ok_or_else(no_such_upload)
     }
 }
 
@@ -129,10 +120,7 @@ fn checksum_kind(input: &CreateMultipartUploadInput) -> S3Result<(Option<Algorit
         Some(ChecksumType::COMPOSITE) => true,
         Some(ChecksumType::FULL_OBJECT) => false,
         Some(_) => {
-            return Err(s3_error!(
-                InvalidRequest,
-                "Value for x-amz-checksum-type header is invalid."
-            ));
+            return Err(s3_error!(InvalidRequest, "Value for x-amz-checksum-type header is invalid."));
         }
     };
     let possible = match algorithm {
@@ -159,13 +147,8 @@ pub(crate) fn create(
     let (algorithm, composite) = checksum_kind(input)?;
     let attributes = attributes::from_headers(&state.options, &request.headers)?;
     let headers = attributes::write_headers(&attributes);
-    let upload = Upload {
-        initiated: SystemTime::now(),
-        algorithm,
-        composite,
-        attributes,
-        parts: BTreeMap::new(),
-    };
+    let upload =
+        Upload { initiated: SystemTime::now(), algorithm, composite, attributes, parts: BTreeMap::new() };
     let mut output = CreateMultipartUploadOutput {
         bucket: Some(input.bucket.clone()),
         key: Some(input.key.clone()),
@@ -178,9 +161,7 @@ pub(crate) fn create(
     let mut uploads = state.uploads();
     uploads.created += 1;
     let id = format!("{:016x}{}", uploads.created, Uuid::new_v4().simple());
-    uploads
-        .table
-        .insert(identity(&input.bucket, &input.key, &id), upload);
+    uploads.table.insert(identity(&input.bucket, &input.key, &id), upload);
     output.upload_id = Some(id);
     Ok(S3Response::with_headers(output, headers))
 }
@@ -189,10 +170,7 @@ fn check_number(number: i32) -> S3Result<()> {
     if (1..=10_000).contains(&number) {
         Ok(())
     } else {
-        Err(s3_error!(
-            InvalidArgument,
-            "Part number must be an integer between 1 and 10000, inclusive"
-        ))
+        Err(s3_error!(InvalidArgument, "Part number must be an integer between 1 and 10000, inclusive"))
     }
 }
 
@@ -217,21 +195,10 @@ pub(crate) async fn upload_part(
     let mut uploads = state.uploads();
     let upload = uploads.get(&input.bucket, &input.key, &input.upload_id)?;
     let checksums = upload.part_checksums(&claims, &body)?;
-    let mut output = UploadPartOutput {
-        e_tag: Some(ETag::Strong(hex(&md5))),
-        ..UploadPartOutput::default()
-    };
+    let mut output = UploadPartOutput { e_tag: Some(ETag::Strong(hex(&md5))), ..UploadPartOutput::default() };
     set_checksums!(output, &state.told(&checksums));
     let headers = attributes::write_headers(&upload.attributes);
-    upload.parts.insert(
-        input.part_number,
-        Part {
-            body,
-            md5,
-            modified: SystemTime::now(),
-            checksums,
-        },
-    );
+    upload.parts.insert(input.part_number, Part { body, md5, modified: SystemTime::now(), checksums });
     Ok(S3Response::with_headers(output, headers))
 }
 
@@ -267,9 +234,7 @@ pub(crate) fn upload_part_copy(
     .check(&from)
     .map_err(|_| precondition_failed())?;
     check_not_archived(&from)?;
-    let body = from
-        .body
-        .slice(copy_range(input.copy_source_range.as_deref(), from.body.len())?);
+    let body = from.body.slice(copy_range(input.copy_source_range.as_deref(), from.body.len())?);
     let md5 = md5(&body);
     let modified = SystemTime::now();
     let mut uploads = state.uploads();
@@ -286,19 +251,8 @@ pub(crate) fn upload_part_copy(
     };
     set_checksums!(result, &state.told(&checksums));
     let headers: HeaderMap = attributes::write_headers(&upload.attributes);
-    upload.parts.insert(
-        input.part_number,
-        Part {
-            body,
-            md5,
-            modified,
-            checksums,
-        },
-    );
-    let output = UploadPartCopyOutput {
-        copy_part_result: Some(result),
-        ..UploadPartCopyOutput::default()
-    };
+    upload.parts.insert(input.part_number, Part { body, md5, modified, checksums });
+    let output = UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() };
     Ok(S3Response::with_headers(output, headers))
 }
 
@@ -306,9 +260,7 @@ pub(crate) fn abort(
     state: &State,
     input: &AbortMultipartUploadInput,
 ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-    state
-        .uploads()
-        .remove(&input.bucket, &input.key, &input.upload_id)?;
+    state.uploads().remove(&input.bucket, &input.key, &input.upload_id)?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 

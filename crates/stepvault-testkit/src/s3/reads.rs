@@ -53,10 +53,9 @@ fn matches_tag(condition: &ETagCondition, object: &StoredObject) -> bool {
 /// Checks that the object is not archived. Archived objects exist but cannot be read.
 pub(crate) fn check_not_archived(object: &StoredObject) -> S3Result<()> {
     match object.attributes.get(STORAGE_CLASS).map(String::as_str) {
-        Some("GLACIER" | "DEEP_ARCHIVE") => Err(s3_error!(
-            InvalidObjectState,
-            "The operation is not valid for the object's storage class"
-        )),
+        Some("GLACIER" | "DEEP_ARCHIVE") => {
+            Err(s3_error!(InvalidObjectState, "The operation is not valid for the object's storage class"))
+        }
         _ => Ok(()),
     }
 }
@@ -68,10 +67,7 @@ struct Slice {
 
 fn slice(object: &StoredObject, range: Option<Range>) -> S3Result<Slice> {
     let Some(range) = range else {
-        return Ok(Slice {
-            body: object.body.clone(),
-            content_range: None,
-        });
+        return Ok(Slice { body: object.body.clone(), content_range: None });
     };
     let length = object.body.len();
     let Ok(wanted) = range.check(length as u64) else {
@@ -107,10 +103,7 @@ pub(crate) fn get(
     let input = &request.input;
     let object = state.object(&input.bucket, &input.key)?;
     if input.part_number.is_some() {
-        return Err(s3_error!(
-            NotImplemented,
-            "Reads by part number are not implemented."
-        ));
+        return Err(s3_error!(NotImplemented, "Reads by part number are not implemented."));
     }
     ReadConditions {
         if_match: input.if_match.as_ref(),
@@ -135,10 +128,7 @@ pub(crate) fn get(
         set_checksums!(output, &told);
         output.checksum_type = checksum_type(&told).map(ChecksumType::from_static);
     }
-    Ok(S3Response::with_headers(
-        output,
-        attributes::read_headers(&object),
-    ))
+    Ok(S3Response::with_headers(output, attributes::read_headers(&object)))
 }
 
 pub(crate) fn head(
@@ -148,10 +138,7 @@ pub(crate) fn head(
     let input = &request.input;
     let object = state.object(&input.bucket, &input.key)?;
     if input.part_number.is_some() {
-        return Err(s3_error!(
-            NotImplemented,
-            "Reads by part number are not implemented."
-        ));
+        return Err(s3_error!(NotImplemented, "Reads by part number are not implemented."));
     }
     ReadConditions {
         if_match: input.if_match.as_ref(),
@@ -174,8 +161,5 @@ pub(crate) fn head(
         set_checksums!(output, &told);
         output.checksum_type = checksum_type(&told).map(ChecksumType::from_static);
     }
-    Ok(S3Response::with_headers(
-        output,
-        attributes::read_headers(&object),
-    ))
+    Ok(S3Response::with_headers(output, attributes::read_headers(&object)))
 }

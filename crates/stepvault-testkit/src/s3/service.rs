@@ -121,10 +121,7 @@ impl S3 for Service {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         if self.0.buckets().contains_key(&request.input.bucket) {
-            return Err(s3_error!(
-                BucketAlreadyOwnedByYou,
-                "The bucket exists and you own it."
-            ));
+            return Err(s3_error!(BucketAlreadyOwnedByYou, "The bucket exists and you own it."));
         }
         self.0.create_bucket(&request.input.bucket);
         let location = Some(format!("/{}", request.input.bucket));
@@ -133,10 +130,7 @@ impl S3 for Service {
 
     async fn head_bucket(&self, _: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
         let bucket_region = Some("us-east-1".to_owned());
-        Ok(S3Response::new(HeadBucketOutput {
-            bucket_region,
-            ..HeadBucketOutput::default()
-        }))
+        Ok(S3Response::new(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() }))
     }
 
     async fn list_buckets(&self, _: S3Request<ListBucketsInput>) -> S3Result<S3Response<ListBucketsOutput>> {
@@ -150,10 +144,7 @@ impl S3 for Service {
                 ..Bucket::default()
             })
             .collect();
-        Ok(S3Response::new(ListBucketsOutput {
-            buckets: Some(buckets),
-            ..ListBucketsOutput::default()
-        }))
+        Ok(S3Response::new(ListBucketsOutput { buckets: Some(buckets), ..ListBucketsOutput::default() }))
     }
 
     async fn get_bucket_location(
@@ -169,14 +160,9 @@ impl S3 for Service {
         request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
         let buckets = self.0.buckets();
-        let claimed = buckets
-            .get(&request.input.bucket)
-            .is_some_and(|bucket| bucket.claims_versioning);
+        let claimed = buckets.get(&request.input.bucket).is_some_and(|bucket| bucket.claims_versioning);
         let status = claimed.then(|| BucketVersioningStatus::from_static(BucketVersioningStatus::ENABLED));
-        Ok(S3Response::new(GetBucketVersioningOutput {
-            status,
-            ..GetBucketVersioningOutput::default()
-        }))
+        Ok(S3Response::new(GetBucketVersioningOutput { status, ..GetBucketVersioningOutput::default() }))
     }
 
     async fn put_bucket_lifecycle_configuration(
@@ -193,16 +179,10 @@ impl S3 for Service {
         &self,
         request: S3Request<GetBucketLifecycleConfigurationInput>,
     ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
-        let lifecycle = self
-            .0
-            .buckets()
-            .get(&request.input.bucket)
-            .and_then(|bucket| bucket.lifecycle.clone());
+        let lifecycle =
+            self.0.buckets().get(&request.input.bucket).and_then(|bucket| bucket.lifecycle.clone());
         let lifecycle = lifecycle.ok_or_else(|| {
-            s3_error!(
-                NoSuchLifecycleConfiguration,
-                "The lifecycle configuration does not exist"
-            )
+            s3_error!(NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist")
         })?;
         Ok(S3Response::new(GetBucketLifecycleConfigurationOutput {
             rules: Some(lifecycle.rules),

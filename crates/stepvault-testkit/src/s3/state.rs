@@ -48,10 +48,7 @@ impl State {
             uploads: Mutex::default(),
             keys: Mutex::new(BTreeMap::from([(
                 ACCESS_KEY.to_owned(),
-                Key {
-                    secret: SECRET_KEY.to_owned(),
-                    expired: false,
-                },
+                Key { secret: SECRET_KEY.to_owned(), expired: false },
             )])),
         }
     }
@@ -70,12 +67,8 @@ impl State {
     }
 
     pub(crate) fn create_bucket(&self, name: &str) {
-        let bucket = Bucket {
-            created: SystemTime::now(),
-            lifecycle: None,
-            claims_versioning: false,
-            unlisted: None,
-        };
+        let bucket =
+            Bucket { created: SystemTime::now(), lifecycle: None, claims_versioning: false, unlisted: None };
         self.buckets().entry(name.to_owned()).or_insert(bucket);
     }
 
@@ -89,11 +82,7 @@ impl State {
     /// Returns the key of an object in [`Objects`].
     pub(crate) fn path(&self, bucket: &str, key: &str) -> String {
         let path = format!("{bucket}/{key}");
-        if self.options.backslashes_are_slashes {
-            path.replace('\\', "/")
-        } else {
-            path
-        }
+        if self.options.backslashes_are_slashes { path.replace('\\', "/") } else { path }
     }
 
     /// Stores an object unless a precondition of the request forbids it. Check and write happen under one lock.
@@ -114,11 +103,7 @@ impl State {
 
     /// Returns the checksums that may be sent to a client.
     pub(crate) fn told(&self, checksums: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-        if self.options.no_checksum_answers {
-            BTreeMap::new()
-        } else {
-            checksums.clone()
-        }
+        if self.options.no_checksum_answers { BTreeMap::new() } else { checksums.clone() }
     }
 
     pub(crate) fn page_size(&self, wanted: Option<i32>) -> S3Result<usize> {
@@ -159,10 +144,7 @@ fn check_write_conditions(
 }
 
 pub(crate) fn precondition_failed() -> S3Error {
-    s3_error!(
-        PreconditionFailed,
-        "At least one of the pre-conditions you specified did not hold"
-    )
+    s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold")
 }
 
 /// Reads a whole request body and maps its possible faults to S3's errors.
@@ -170,9 +152,7 @@ pub(crate) async fn read_body(body: Option<StreamingBlob>, headers: &HeaderMap) 
     let Some(mut stream) = body else {
         return Ok(Bytes::new());
     };
-    let expected = headers
-        .get("content-length")
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let expected = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut body = BytesMut::with_capacity(expected.unwrap_or(0));
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| body_error(&error.to_string()))?;
@@ -193,9 +173,6 @@ fn body_error(text: &str) -> S3Error {
     } else if text.contains("SignatureMismatch") {
         s3_error!(SignatureDoesNotMatch, "The signature of a chunk does not match.")
     } else {
-        s3_error!(
-            IncompleteBody,
-            "The request body could not be read to its end: {text}"
-        )
+        s3_error!(IncompleteBody, "The request body could not be read to its end: {text}")
     }
 }

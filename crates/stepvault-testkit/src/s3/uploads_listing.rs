@@ -19,29 +19,16 @@ pub(crate) fn list_uploads(
     state: &State,
     input: &ListMultipartUploadsInput,
 ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-    if input
-        .delimiter
-        .as_deref()
-        .is_some_and(|delimiter| !delimiter.is_empty())
-    {
-        return Err(s3_error!(
-            NotImplemented,
-            "Listing uploads with a delimiter is not implemented."
-        ));
+    if input.delimiter.as_deref().is_some_and(|delimiter| !delimiter.is_empty()) {
+        return Err(s3_error!(NotImplemented, "Listing uploads with a delimiter is not implemented."));
     }
     let limit = state.page_size(input.max_uploads)?.max(1);
-    let encoded = input
-        .encoding_type
-        .as_ref()
-        .is_some_and(|kind| kind.as_str() == EncodingType::URL);
+    let encoded = input.encoding_type.as_ref().is_some_and(|kind| kind.as_str() == EncodingType::URL);
     let encode = |key: &str| if encoded { url_encode(key) } else { key.to_owned() };
     let prefix = input.prefix.as_deref().unwrap_or("");
     let key_marker = input.key_marker.as_deref().unwrap_or("");
     // S3 uses this marker only together with the other one.
-    let id_marker = input
-        .upload_id_marker
-        .as_deref()
-        .filter(|_| !key_marker.is_empty());
+    let id_marker = input.upload_id_marker.as_deref().filter(|_| !key_marker.is_empty());
     let comes_after = |key: &str, id: &str| match key.cmp(key_marker) {
         std::cmp::Ordering::Greater => true,
         std::cmp::Ordering::Equal => id_marker.is_some_and(|marker| id > marker),
@@ -62,9 +49,7 @@ pub(crate) fn list_uploads(
             initiated: Some(Timestamp::from(upload.initiated)),
             storage_class: storage_class(&upload.attributes),
             checksum_algorithm: upload.algorithm_name(),
-            checksum_type: upload
-                .algorithm
-                .map(|_| ChecksumType::from_static(upload.checksum_type())),
+            checksum_type: upload.algorithm.map(|_| ChecksumType::from_static(upload.checksum_type())),
             ..MultipartUpload::default()
         })
         .collect();
@@ -116,9 +101,7 @@ pub(crate) fn list_parts(state: &State, input: &ListPartsInput) -> S3Result<S3Re
         parts: Some(parts),
         storage_class: storage_class(&upload.attributes),
         checksum_algorithm: upload.algorithm_name(),
-        checksum_type: upload
-            .algorithm
-            .map(|_| ChecksumType::from_static(upload.checksum_type())),
+        checksum_type: upload.algorithm.map(|_| ChecksumType::from_static(upload.checksum_type())),
         ..ListPartsOutput::default()
     }))
 }

@@ -40,35 +40,21 @@ pub(crate) async fn put(
         attributes,
         body,
     };
-    let mut output = PutObjectOutput {
-        e_tag: Some(ETag::Strong(object.etag.clone())),
-        ..PutObjectOutput::default()
-    };
+    let mut output =
+        PutObjectOutput { e_tag: Some(ETag::Strong(object.etag.clone())), ..PutObjectOutput::default() };
     let told = state.told(&object.checksums);
     set_checksums!(output, &told);
     output.checksum_type = checksum_type(&told).map(ChecksumType::from_static);
     let headers = attributes::write_headers(&object.attributes);
-    state.store(
-        &request.input.bucket,
-        &request.input.key,
-        &request.headers,
-        object,
-    )?;
+    state.store(&request.input.bucket, &request.input.key, &request.headers, object)?;
     Ok(S3Response::with_headers(output, headers))
 }
 
 /// Returns bucket and key of a copy's source; versions and access points are not implemented.
 pub(crate) fn source(copy_source: &CopySource) -> S3Result<(&str, &str)> {
     match copy_source {
-        CopySource::Bucket {
-            bucket,
-            key,
-            version_id: None,
-        } => Ok((bucket, key)),
-        _ => Err(s3_error!(
-            NotImplemented,
-            "This kind of copy source is not implemented."
-        )),
+        CopySource::Bucket { bucket, key, version_id: None } => Ok((bucket, key)),
+        _ => Err(s3_error!(NotImplemented, "This kind of copy source is not implemented.")),
     }
 }
 
@@ -84,9 +70,7 @@ pub(crate) fn check_copies(state: &State) -> S3Result<()> {
 }
 
 fn directive_is_replace(headers: &HeaderMap, name: &str) -> bool {
-    headers
-        .get(name)
-        .is_some_and(|value| value.as_bytes() == b"REPLACE")
+    headers.get(name).is_some_and(|value| value.as_bytes() == b"REPLACE")
 }
 
 /// Returns the attributes of a copy: metadata and tags come from the source unless replaced, storage class and
@@ -100,14 +84,8 @@ fn copied_attributes(
     let replace_metadata = directive_is_replace(headers, "x-amz-metadata-directive");
     let replace_tags = directive_is_replace(headers, "x-amz-tagging-directive");
     let of_request = |name: &str| name.starts_with("x-amz-server-side") || name == attributes::STORAGE_CLASS;
-    let from_source = |name: &str| {
-        !of_request(name)
-            && if name == TAGGING {
-                !replace_tags
-            } else {
-                !replace_metadata
-            }
-    };
+    let from_source =
+        |name: &str| !of_request(name) && if name == TAGGING { !replace_tags } else { !replace_metadata };
     result.retain(|name, _| !from_source(name));
     for (name, value) in source.attributes.iter().filter(|(name, _)| from_source(name)) {
         result.insert(name.clone(), value.clone());
@@ -143,11 +121,9 @@ pub(crate) fn copy(
     let algorithm = match &input.checksum_algorithm {
         Some(named) => Algorithm::parse(named.as_str())
             .ok_or_else(|| s3_error!(InvalidRequest, "Checksum algorithm provided is unsupported."))?,
-        None => from
-            .checksums
-            .keys()
-            .find_map(|key| Algorithm::from_key(key))
-            .unwrap_or(Algorithm::Crc64Nvme),
+        None => {
+            from.checksums.keys().find_map(|key| Algorithm::from_key(key)).unwrap_or(Algorithm::Crc64Nvme)
+        }
     };
     let object = StoredObject {
         modified: SystemTime::now(),
@@ -167,10 +143,7 @@ pub(crate) fn copy(
     result.checksum_type = checksum_type(&told).map(ChecksumType::from_static);
     let headers = attributes::write_headers(&object.attributes);
     state.store(&input.bucket, &input.key, &request.headers, object)?;
-    let output = CopyObjectOutput {
-        copy_object_result: Some(result),
-        ..CopyObjectOutput::default()
-    };
+    let output = CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() };
     Ok(S3Response::with_headers(output, headers))
 }
 
@@ -201,9 +174,7 @@ pub(crate) fn delete_many(
     }
     let has_digest = request.headers.contains_key("content-md5")
         || request.headers.contains_key("x-amz-trailer")
-        || Algorithm::ALL
-            .iter()
-            .any(|algorithm| request.headers.contains_key(algorithm.header()));
+        || Algorithm::ALL.iter().any(|algorithm| request.headers.contains_key(algorithm.header()));
     if !has_digest {
         return Err(s3_error!(
             InvalidRequest,
@@ -212,30 +183,17 @@ pub(crate) fn delete_many(
     }
     let delete = &request.input.delete;
     if delete.objects.is_empty() || delete.objects.len() > 1000 {
-        return Err(s3_error!(
-            MalformedXML,
-            "The XML you provided was not well-formed"
-        ));
+        return Err(s3_error!(MalformedXML, "The XML you provided was not well-formed"));
     }
     let mut deleted = Vec::with_capacity(delete.objects.len());
     state.objects.with(|table| {
         for object in &delete.objects {
             table.remove(&state.path(&request.input.bucket, &object.key));
-            deleted.push(DeletedObject {
-                key: Some(object.key.clone()),
-                ..DeletedObject::default()
-            });
+            deleted.push(DeletedObject { key: Some(object.key.clone()), ..DeletedObject::default() });
         }
     });
-    let deleted = if delete.quiet == Some(true) {
-        None
-    } else {
-        Some(deleted)
-    };
-    Ok(S3Response::new(DeleteObjectsOutput {
-        deleted,
-        ..DeleteObjectsOutput::default()
-    }))
+    let deleted = if delete.quiet == Some(true) { None } else { Some(deleted) };
+    Ok(S3Response::new(DeleteObjectsOutput { deleted, ..DeleteObjectsOutput::default() }))
 }
 
 pub(crate) fn get_tags(
@@ -249,15 +207,9 @@ pub(crate) fn get_tags(
         .map(|tagging| attributes::tags(tagging))
         .unwrap_or_default()
         .into_iter()
-        .map(|(key, value)| Tag {
-            key: Some(key),
-            value: Some(value),
-        })
+        .map(|(key, value)| Tag { key: Some(key), value: Some(value) })
         .collect();
-    Ok(S3Response::new(GetObjectTaggingOutput {
-        tag_set,
-        version_id: None,
-    }))
+    Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
 }
 
 pub(crate) fn put_tags(
@@ -266,10 +218,7 @@ pub(crate) fn put_tags(
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
     let mut tagging = url::form_urlencoded::Serializer::new(String::new());
     for tag in &input.tagging.tag_set {
-        tagging.append_pair(
-            tag.key.as_deref().unwrap_or(""),
-            tag.value.as_deref().unwrap_or(""),
-        );
+        tagging.append_pair(tag.key.as_deref().unwrap_or(""), tag.value.as_deref().unwrap_or(""));
     }
     let tagging = tagging.finish();
     state.objects.with(|table| {

@@ -10,10 +10,7 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 async fn put(server: &StrictGcs, key: &str, body: &[u8]) -> String {
     let answer = send(server, "PUT", &format!("/{BUCKET}/{key}"), &[], body).await;
-    answer
-        .header("x-goog-generation")
-        .expect("a generation")
-        .to_owned()
+    answer.header("x-goog-generation").expect("a generation").to_owned()
 }
 
 async fn get(server: &StrictGcs, path: &str) -> Answer {
@@ -55,11 +52,7 @@ async fn what_an_upload_states_twice_has_to_agree() {
     let text = "Content-Type: text/plain\r\n";
     for (query, resource, media_type) in [
         ("uploadType=multipart&name=a", json!({ "name": "b" }), ""),
-        (
-            "uploadType=multipart&name=a",
-            json!({ "contentType": "image/png" }),
-            text,
-        ),
+        ("uploadType=multipart&name=a", json!({ "contentType": "image/png" }), text),
     ] {
         let answer = insert(&server, query, &resource, media_type).await;
         assert_eq!(refusal(&answer), (400, "invalid".to_owned()), "{resource}");
@@ -67,19 +60,9 @@ async fn what_an_upload_states_twice_has_to_agree() {
     let start = format!("/upload/storage/v1/b/{BUCKET}/o?uploadType=resumable&name=a");
     for (resource, header) in [
         (json!({ "name": "b" }), JSON),
-        (
-            json!({ "contentType": "image/png" }),
-            ("X-Upload-Content-Type", "text/plain"),
-        ),
+        (json!({ "contentType": "image/png" }), ("X-Upload-Content-Type", "text/plain")),
     ] {
-        let answer = send(
-            &server,
-            "POST",
-            &start,
-            &[header],
-            resource.to_string().as_bytes(),
-        )
-        .await;
+        let answer = send(&server, "POST", &start, &[header], resource.to_string().as_bytes()).await;
         assert_eq!(refusal(&answer), (400, "invalid".to_owned()), "{resource}");
     }
     assert_eq!(stored(&server, "a"), None);
@@ -128,38 +111,21 @@ async fn reads_ask_for_a_generation_and_for_what_they_do_not_have() {
 
 #[tokio::test]
 async fn listings_have_pages_prefixes_and_selected_fields() {
-    let server = server_with(StrictGcsOptions {
-        list_page_size: 2,
-        ..StrictGcsOptions::default()
-    });
+    let server = server_with(StrictGcsOptions { list_page_size: 2, ..StrictGcsOptions::default() });
     for key in ["d%2Fa", "d%2Fb%2Fc", "d%2Fb%2Fd", "e"] {
         put(&server, key, b"x").await;
     }
-    let first = get(&server, "/o?prefix=d%2F&fields=nextPageToken,items(name,size)")
-        .await
-        .json();
-    assert_eq!(
-        first["items"],
-        json!([{ "name": "d/a", "size": "1" }, { "name": "d/b/c", "size": "1" }])
-    );
+    let first = get(&server, "/o?prefix=d%2F&fields=nextPageToken,items(name,size)").await.json();
+    assert_eq!(first["items"], json!([{ "name": "d/a", "size": "1" }, { "name": "d/b/c", "size": "1" }]));
     assert_eq!(first.get("kind"), None, "it was not selected");
     let token = first["nextPageToken"].as_str().expect("a token");
-    let second = get(&server, &format!("/o?prefix=d%2F&pageToken={token}"))
-        .await
-        .json();
+    let second = get(&server, &format!("/o?prefix=d%2F&pageToken={token}")).await.json();
     assert_eq!(second["items"][0]["name"], "d/b/d");
-    assert_eq!(
-        (second.get("nextPageToken"), &second["kind"]),
-        (None, &json!("storage#objects"))
-    );
+    assert_eq!((second.get("nextPageToken"), &second["kind"]), (None, &json!("storage#objects")));
     let directories = get(&server, "/o?prefix=d%2F&delimiter=%2F").await.json();
     assert_eq!(directories["prefixes"], json!(["d/b/"]));
     let none = get(&server, "/o?prefix=none").await.json();
-    assert_eq!(
-        none,
-        json!({ "kind": "storage#objects" }),
-        "an empty list is left out"
-    );
+    assert_eq!(none, json!({ "kind": "storage#objects" }), "an empty list is left out");
     for (query, wanted) in [
         ("pageToken=%21", (400, "invalid")),
         ("maxResults=0", (400, "invalid")),
@@ -181,10 +147,7 @@ async fn deletions_hold_their_conditions() {
     assert_eq!(delete(&server, "/o/a?generation=1").await, 404);
     assert_eq!(delete(&server, "/o/a?ifGenerationMatch=1").await, 412);
     assert!(stored(&server, "a").is_some());
-    assert_eq!(
-        delete(&server, &format!("/o/a?ifGenerationMatch={generation}")).await,
-        204
-    );
+    assert_eq!(delete(&server, &format!("/o/a?ifGenerationMatch={generation}")).await, 204);
     assert_eq!(stored(&server, "a"), None);
 }
 
@@ -193,25 +156,12 @@ async fn compositions_join_in_order_and_compositions_too() {
     let server = server();
     put(&server, "a", b"one").await;
     put(&server, "b", b"two").await;
-    let answer = compose(
-        &server,
-        "c/compose",
-        &json!({ "sourceObjects": named(&["b", "a", "b"]) }),
-    )
-    .await;
+    let answer = compose(&server, "c/compose", &json!({ "sourceObjects": named(&["b", "a", "b"]) })).await;
     let object = answer.json();
     assert_eq!(stored(&server, "c").as_deref(), Some(b"twoonetwo".as_slice()));
     assert_eq!(object["crc32c"], crc32c_base64(b"twoonetwo"));
-    assert_eq!(
-        (object.get("md5Hash"), &object["componentCount"]),
-        (None, &json!(3))
-    );
-    let answer = compose(
-        &server,
-        "d/compose",
-        &json!({ "sourceObjects": named(&["c", "a"]) }),
-    )
-    .await;
+    assert_eq!((object.get("md5Hash"), &object["componentCount"]), (None, &json!(3)));
+    let answer = compose(&server, "d/compose", &json!({ "sourceObjects": named(&["c", "a"]) })).await;
     assert_eq!(answer.json()["componentCount"], 4);
     let read = send(&server, "GET", &format!("/{BUCKET}/d"), &[], b"").await;
     assert_eq!(read.header("x-goog-component-count"), Some("4"));
@@ -223,23 +173,14 @@ async fn a_composition_takes_1_to_32_sources() {
     let server = server();
     put(&server, "a", b"x").await;
     for (count, wanted) in [(0, (400, "required")), (33, (400, "invalid"))] {
-        let answer = compose(
-            &server,
-            "c/compose",
-            &json!({ "sourceObjects": named(&vec!["a"; count]) }),
-        )
-        .await;
+        let answer =
+            compose(&server, "c/compose", &json!({ "sourceObjects": named(&vec!["a"; count]) })).await;
         assert_eq!(refusal(&answer), (wanted.0, wanted.1.to_owned()), "{count}");
     }
     let answer = compose(&server, "c/compose", &json!({})).await;
     assert_eq!(refusal(&answer), (400, "required".to_owned()));
     assert_eq!(stored(&server, "c"), None);
-    let answer = compose(
-        &server,
-        "c/compose",
-        &json!({ "sourceObjects": named(&["a"; 32]) }),
-    )
-    .await;
+    let answer = compose(&server, "c/compose", &json!({ "sourceObjects": named(&["a"; 32]) })).await;
     assert_eq!(answer.status, 200);
     assert_eq!(stored(&server, "c").map(|body| body.len()), Some(32));
 }
@@ -252,32 +193,12 @@ async fn compositions_hold_the_conditions_of_target_and_sources() {
     let of = |source: Value| json!({ "sourceObjects": [source] });
     let plain = of(json!({ "name": "a" }));
     for (target, document, wanted) in [
-        (
-            "taken/compose?ifGenerationMatch=0",
-            plain.clone(),
-            (412, "conditionNotMet"),
-        ),
-        (
-            "c/compose?ifMetagenerationMatch=7",
-            plain.clone(),
-            (412, "conditionNotMet"),
-        ),
+        ("taken/compose?ifGenerationMatch=0", plain.clone(), (412, "conditionNotMet")),
+        ("c/compose?ifMetagenerationMatch=7", plain.clone(), (412, "conditionNotMet")),
         ("c/compose", of(json!({ "name": "none" })), (404, "notFound")),
-        (
-            "c/compose",
-            of(json!({ "generation": generation })),
-            (400, "required"),
-        ),
-        (
-            "c/compose",
-            of(json!({ "name": "a", "generation": "1" })),
-            (404, "notFound"),
-        ),
-        (
-            "c/compose",
-            of(json!({ "name": "a", "generation": "x" })),
-            (400, "invalid"),
-        ),
+        ("c/compose", of(json!({ "generation": generation })), (400, "required")),
+        ("c/compose", of(json!({ "name": "a", "generation": "1" })), (404, "notFound")),
+        ("c/compose", of(json!({ "name": "a", "generation": "x" })), (400, "invalid")),
         (
             "c/compose",
             of(json!({ "name": "a", "objectPreconditions": { "ifGenerationMatch": "1" } })),
@@ -300,24 +221,12 @@ async fn compositions_hold_the_conditions_of_target_and_sources() {
         ),
     ] {
         let answer = compose(&server, target, &document).await;
-        assert_eq!(
-            refusal(&answer),
-            (wanted.0, wanted.1.to_owned()),
-            "{target}: {document}"
-        );
+        assert_eq!(refusal(&answer), (wanted.0, wanted.1.to_owned()), "{target}: {document}");
     }
-    assert_eq!(
-        (stored(&server, "c"), stored(&server, "taken")),
-        (None, Some(b"y".to_vec()))
-    );
+    assert_eq!((stored(&server, "c"), stored(&server, "taken")), (None, Some(b"y".to_vec())));
     let right = json!({ "name": "a", "generation": generation,
         "objectPreconditions": { "ifGenerationMatch": generation } });
-    assert_eq!(
-        compose(&server, "c/compose?ifGenerationMatch=0", &of(right))
-            .await
-            .status,
-        200
-    );
+    assert_eq!(compose(&server, "c/compose?ifGenerationMatch=0", &of(right)).await.status, 200);
 }
 
 #[tokio::test]
@@ -333,11 +242,6 @@ async fn all_objects_of_a_composition_have_one_storage_class() {
         let answer = compose(&server, "c/compose", &document).await;
         assert_eq!(refusal(&answer), (400, "invalid".to_owned()), "{document}");
     }
-    let answer = compose(
-        &server,
-        "c/compose",
-        &json!({ "sourceObjects": named(&["cold"]) }),
-    )
-    .await;
+    let answer = compose(&server, "c/compose", &json!({ "sourceObjects": named(&["cold"]) })).await;
     assert_eq!(answer.json()["storageClass"], "NEARLINE", "it is the sources'");
 }

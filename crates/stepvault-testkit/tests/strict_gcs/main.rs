@@ -82,9 +82,7 @@ fn store_as(server: &StrictGcs, bearer: &str, bucket: &str) -> GoogleCloudStorag
 
 /// Bytes without a period that a chunk size could hide.
 fn payload(length: usize) -> Vec<u8> {
-    (0..length)
-        .map(|at| u8::try_from((at * 31 + at / 251) % 256).expect("below 256"))
-        .collect()
+    (0..length).map(|at| u8::try_from((at * 31 + at / 251) % 256).expect("below 256")).collect()
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -97,8 +95,5 @@ fn crc32c_base64(bytes: &[u8]) -> String {
 }
 
 fn stored(server: &StrictGcs, key: &str) -> Option<Vec<u8>> {
-    server
-        .objects()
-        .body(&format!("{BUCKET}/{key}"))
-        .map(|body| body.to_vec())
+    server.objects().body(&format!("{BUCKET}/{key}")).map(|body| body.to_vec())
 }

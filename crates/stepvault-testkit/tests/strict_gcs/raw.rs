@@ -77,21 +77,9 @@ pub(crate) async fn send_cut(
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
-        return Answer {
-            status: 0,
-            head: String::new(),
-            body: Vec::new(),
-        };
+        return Answer { status: 0, head: String::new(), body: Vec::new() };
     };
     let head = String::from_utf8_lossy(&answer[..end]).into_owned();
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok())
-        .unwrap_or(0);
-    Answer {
-        status,
-        head,
-        body: answer[end + 4..].to_vec(),
-    }
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Answer { status, head, body: answer[end + 4..].to_vec() }
 }

@@ -65,19 +65,13 @@ async fn there_are_conditions_on_both_ends() {
 
 #[tokio::test]
 async fn bytes_that_move_take_several_requests() {
-    let server = server_with(StrictGcsOptions {
-        rewrite_bytes: 400,
-        ..StrictGcsOptions::default()
-    });
+    let server = server_with(StrictGcsOptions { rewrite_bytes: 400, ..StrictGcsOptions::default() });
     put(&server, "a", &payload(1_000)).await;
     let class = br#"{"storageClass":"NEARLINE"}"#;
     let mut token = String::new();
     for total in ["400", "800"] {
         let answer = rewrite(&server, "a", "b", &token, class).await.json();
-        assert_eq!(
-            (&answer["done"], &answer["totalBytesRewritten"]),
-            (&false.into(), &total.into())
-        );
+        assert_eq!((&answer["done"], &answer["totalBytesRewritten"]), (&false.into(), &total.into()));
         assert_eq!(stored(&server, "b"), None, "it is there at the end only");
         token = format!("rewriteToken={}", answer["rewriteToken"].as_str().unwrap());
     }

@@ -44,24 +44,12 @@ async fn a_single_shot_upload_checks_every_stated_checksum() {
         assert_eq!(stored(&server, "a"), None);
     }
     let header = format!("crc32c={}", crc32c_base64(b"other"));
-    let answer = send(
-        &server,
-        "POST",
-        &path,
-        &[RELATED, ("x-goog-hash", &header)],
-        &related("{}", b"hello", None),
-    )
-    .await;
+    let answer =
+        send(&server, "POST", &path, &[RELATED, ("x-goog-hash", &header)], &related("{}", b"hello", None))
+            .await;
     assert_eq!(answer.status, 400);
 
-    let answer = send(
-        &server,
-        "POST",
-        &path,
-        &[RELATED],
-        &related(&good, b"hello", Some(&good)),
-    )
-    .await;
+    let answer = send(&server, "POST", &path, &[RELATED], &related(&good, b"hello", Some(&good))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.json()["crc32c"], crc32c_base64(b"hello"));
     assert_eq!(answer.json()["md5Hash"], "XUFAKrxLKna5cZ2REBfFkg==");
@@ -104,38 +92,20 @@ async fn generation_conditions_of_the_json_api_hold() {
     assert_eq!(refused.json()["error"]["errors"][0]["reason"], "conditionNotMet");
     assert_eq!(stored(&server, "a").as_deref(), Some(b"one".as_slice()));
 
-    let generation = first.json()["generation"]
-        .as_str()
-        .expect("a generation")
-        .to_owned();
+    let generation = first.json()["generation"].as_str().expect("a generation").to_owned();
     let replace = upload_path(&format!("uploadType=media&name=a&ifGenerationMatch={generation}"));
     let second = send(&server, "POST", &replace, &[], b"two").await;
     assert_eq!(second.status, 200);
-    let later: i64 = second.json()["generation"]
-        .as_str()
-        .and_then(|text| text.parse().ok())
-        .expect("a number");
-    assert!(
-        later > generation.parse().expect("a number"),
-        "generations increase"
-    );
+    let later: i64 =
+        second.json()["generation"].as_str().and_then(|text| text.parse().ok()).expect("a number");
+    assert!(later > generation.parse().expect("a number"), "generations increase");
     assert_eq!(send(&server, "POST", &replace, &[], b"three").await.status, 412);
     let unless = upload_path("uploadType=media&name=b&ifGenerationNotMatch=0");
+    assert_eq!(send(&server, "POST", &unless, &[], b"x").await.status, 412, "there is none");
     assert_eq!(
-        send(&server, "POST", &unless, &[], b"x").await.status,
-        412,
-        "there is none"
-    );
-    assert_eq!(
-        send(
-            &server,
-            "POST",
-            &upload_path("uploadType=media&name=a&ifGenerationMatch=x"),
-            &[],
-            b"x"
-        )
-        .await
-        .status,
+        send(&server, "POST", &upload_path("uploadType=media&name=a&ifGenerationMatch=x"), &[], b"x")
+            .await
+            .status,
         400
     );
 }
@@ -153,32 +123,16 @@ async fn an_xml_put_checks_hashes_and_conditions() {
     ] {
         let answer = send(&server, "PUT", &path, &[header], b"hello").await;
         assert_eq!(answer.status, 400, "{header:?}");
-        assert!(
-            answer
-                .element("Code")
-                .is_some_and(|code| code.ends_with("Digest")),
-            "{}",
-            answer.text()
-        );
+        assert!(answer.element("Code").is_some_and(|code| code.ends_with("Digest")), "{}", answer.text());
         assert_eq!(stored(&server, "dir/a"), None);
     }
     let good = format!("crc32c={}", crc32c_base64(b"hello"));
-    let headers = [
-        ("x-goog-hash", good.as_str()),
-        ("x-goog-if-generation-match", "0"),
-        ("x-goog-meta-step", "7"),
-    ];
+    let headers =
+        [("x-goog-hash", good.as_str()), ("x-goog-if-generation-match", "0"), ("x-goog-meta-step", "7")];
     let answer = send(&server, "PUT", &path, &headers, b"hello").await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert!(
-        answer
-            .header("x-goog-hash")
-            .is_some_and(|hash| hash.starts_with(&good))
-    );
-    assert_eq!(
-        answer.header("etag"),
-        Some("\"5d41402abc4b2a76b9719d911017c592\"")
-    );
+    assert!(answer.header("x-goog-hash").is_some_and(|hash| hash.starts_with(&good)));
+    assert_eq!(answer.header("etag"), Some("\"5d41402abc4b2a76b9719d911017c592\""));
     assert_eq!(send(&server, "PUT", &path, &headers, b"hello").await.status, 412);
 
     let head = send(&server, "HEAD", &path, &[], b"").await;
@@ -191,95 +145,46 @@ async fn an_xml_put_checks_hashes_and_conditions() {
 
 #[tokio::test]
 async fn a_liar_accepts_wrong_checksums_and_answers_true_ones() {
-    let server = server_with(StrictGcsOptions {
-        accept_wrong_checksums: true,
-        ..StrictGcsOptions::default()
-    });
+    let server =
+        server_with(StrictGcsOptions { accept_wrong_checksums: true, ..StrictGcsOptions::default() });
     let bad = format!("crc32c={}", crc32c_base64(b"other"));
-    let answer = send(
-        &server,
-        "POST",
-        &upload_path("uploadType=media&name=a"),
-        &[("x-goog-hash", &bad)],
-        b"hello",
-    )
-    .await;
+    let answer =
+        send(&server, "POST", &upload_path("uploadType=media&name=a"), &[("x-goog-hash", &bad)], b"hello")
+            .await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.json()["crc32c"], crc32c_base64(b"hello"));
-    let answer = send(
-        &server,
-        "PUT",
-        &format!("/{BUCKET}/b"),
-        &[("x-goog-hash", &bad)],
-        b"hello",
-    )
-    .await;
+    let answer = send(&server, "PUT", &format!("/{BUCKET}/b"), &[("x-goog-hash", &bad)], b"hello").await;
     assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]
 async fn checksums_can_be_left_out_of_every_answer() {
-    let server = server_with(StrictGcsOptions {
-        no_checksum_answers: true,
-        ..StrictGcsOptions::default()
-    });
-    let answer = send(
-        &server,
-        "POST",
-        &upload_path("uploadType=media&name=a"),
-        &[],
-        b"hello",
-    )
-    .await;
+    let server = server_with(StrictGcsOptions { no_checksum_answers: true, ..StrictGcsOptions::default() });
+    let answer = send(&server, "POST", &upload_path("uploadType=media&name=a"), &[], b"hello").await;
     assert!(answer.json().get("crc32c").is_none() && answer.json().get("md5Hash").is_none());
     let path = format!("/{BUCKET}/a");
     for (method, path) in [("PUT", &path), ("GET", &path), ("HEAD", &path)] {
-        let answer = send(
-            &server,
-            method,
-            path,
-            &[],
-            if method == "PUT" { b"hello" } else { b"" },
-        )
-        .await;
-        assert_eq!(
-            (answer.status, answer.header("x-goog-hash")),
-            (200, None),
-            "{method}"
-        );
+        let answer = send(&server, method, path, &[], if method == "PUT" { b"hello" } else { b"" }).await;
+        assert_eq!((answer.status, answer.header("x-goog-hash")), (200, None), "{method}");
     }
 }
 
 #[tokio::test]
 async fn create_only_can_be_ignored() {
-    let server = server_with(StrictGcsOptions {
-        ignore_create_only: true,
-        ..StrictGcsOptions::default()
-    });
+    let server = server_with(StrictGcsOptions { ignore_create_only: true, ..StrictGcsOptions::default() });
     let path = upload_path("uploadType=media&name=a&ifGenerationMatch=0");
     assert_eq!(send(&server, "POST", &path, &[], b"one").await.status, 200);
     assert_eq!(send(&server, "POST", &path, &[], b"two").await.status, 200);
     assert_eq!(stored(&server, "a").as_deref(), Some(b"two".as_slice()));
     let exact = upload_path("uploadType=media&name=a&ifGenerationMatch=1");
-    assert_eq!(
-        send(&server, "POST", &exact, &[], b"three").await.status,
-        412,
-        "other conditions still hold"
-    );
+    assert_eq!(send(&server, "POST", &exact, &[], b"three").await.status, 412, "other conditions still hold");
 }
 
 #[tokio::test]
 async fn reads_of_the_json_api_have_ranges_and_headers() {
     let server = server();
     let body = payload(1000);
-    send(
-        &server,
-        "POST",
-        &upload_path("uploadType=media&name=dir/a"),
-        &[],
-        &body,
-    )
-    .await;
+    send(&server, "POST", &upload_path("uploadType=media&name=dir/a"), &[], &body).await;
     let path = format!("/storage/v1/b/{BUCKET}/o/dir%2Fa?alt=media");
 
     let whole = send(&server, "GET", &path, &[], b"").await;
@@ -288,11 +193,7 @@ async fn reads_of_the_json_api_have_ranges_and_headers() {
     assert_eq!((part.status, part.body.as_slice()), (206, &body[10..20]));
     assert_eq!(part.header("content-range"), Some("bytes 10-19/1000"));
     assert_eq!(part.header("x-goog-stored-content-length"), Some("1000"));
-    assert_eq!(
-        part.header("x-goog-hash"),
-        whole.header("x-goog-hash"),
-        "the whole object's"
-    );
+    assert_eq!(part.header("x-goog-hash"), whole.header("x-goog-hash"), "the whole object's");
     let beyond = send(&server, "GET", &path, &[("Range", "bytes=1000-")], b"").await;
     assert_eq!(beyond.status, 416);
 
@@ -300,27 +201,10 @@ async fn reads_of_the_json_api_have_ranges_and_headers() {
     let at = |generation: &str| format!("{path}&generation={generation}");
     assert_eq!(send(&server, "GET", &at(generation), &[], b"").await.status, 200);
     assert_eq!(send(&server, "GET", &at("1"), &[], b"").await.status, 404);
-    let resource = send(
-        &server,
-        "GET",
-        &format!("/storage/v1/b/{BUCKET}/o/dir%2Fa"),
-        &[],
-        b"",
-    )
-    .await;
+    let resource = send(&server, "GET", &format!("/storage/v1/b/{BUCKET}/o/dir%2Fa"), &[], b"").await;
     assert_eq!(resource.json()["generation"], generation);
-    let missing = send(
-        &server,
-        "GET",
-        &format!("/storage/v1/b/{BUCKET}/o/none?alt=media"),
-        &[],
-        b"",
-    )
-    .await;
-    assert_eq!(
-        (missing.status, missing.json()["error"]["code"].as_u64()),
-        (404, Some(404))
-    );
+    let missing = send(&server, "GET", &format!("/storage/v1/b/{BUCKET}/o/none?alt=media"), &[], b"").await;
+    assert_eq!((missing.status, missing.json()["error"]["code"].as_u64()), (404, Some(404)));
 }
 
 #[tokio::test]
@@ -329,24 +213,9 @@ async fn entity_tags_guard_reads() {
     let path = format!("/{BUCKET}/a");
     let put = send(&server, "PUT", &path, &[], b"hello").await;
     let etag = put.header("etag").expect("an ETag");
-    assert_eq!(
-        send(&server, "GET", &path, &[("If-Match", etag)], b"")
-            .await
-            .status,
-        200
-    );
-    assert_eq!(
-        send(&server, "GET", &path, &[("If-Match", "\"x\"")], b"")
-            .await
-            .status,
-        412
-    );
-    assert_eq!(
-        send(&server, "GET", &path, &[("If-None-Match", etag)], b"")
-            .await
-            .status,
-        304
-    );
+    assert_eq!(send(&server, "GET", &path, &[("If-Match", etag)], b"").await.status, 200);
+    assert_eq!(send(&server, "GET", &path, &[("If-Match", "\"x\"")], b"").await.status, 412);
+    assert_eq!(send(&server, "GET", &path, &[("If-None-Match", etag)], b"").await.status, 304);
 }
 
 #[tokio::test]
@@ -363,28 +232,19 @@ async fn buckets_must_exist() {
     ] {
         let answer = send(&server, method, path, &[], b"").await;
         assert_eq!(answer.status, 404, "{method} {path}");
-        assert!(
-            answer.text().contains("The specified bucket does not exist."),
-            "{}",
-            answer.text()
-        );
+        assert!(answer.text().contains("The specified bucket does not exist."), "{}", answer.text());
     }
 }
 
 #[tokio::test]
 async fn bearers_are_checked() {
-    let strict = server_with(StrictGcsOptions {
-        anonymous: false,
-        ..StrictGcsOptions::default()
-    });
+    let strict = server_with(StrictGcsOptions { anonymous: false, ..StrictGcsOptions::default() });
     let relaxed = server();
     let right = format!("Bearer {}", strict.bearer());
     let xml = format!("/{BUCKET}/a");
-    for path in [
-        xml.clone(),
-        upload_path("uploadType=media&name=a"),
-        upload_path("uploadType=resumable&name=a"),
-    ] {
+    for path in
+        [xml.clone(), upload_path("uploadType=media&name=a"), upload_path("uploadType=resumable&name=a")]
+    {
         let method = if path == xml { "PUT" } else { "POST" };
         let with = |value: &str| [("Authorization".to_owned(), value.to_owned())];
         for (server, value, status) in [
@@ -399,11 +259,8 @@ async fn bearers_are_checked() {
             (&relaxed, Some("Basic wrong"), 401),
         ] {
             let header = value.map(with);
-            let header: Vec<_> = header
-                .iter()
-                .flatten()
-                .map(|(name, value)| (name.as_str(), value.as_str()))
-                .collect();
+            let header: Vec<_> =
+                header.iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())).collect();
             let answer = send(server, method, &path, &header, b"").await;
             assert_eq!(answer.status, status, "{method} {path} {value:?}");
         }

@@ -13,10 +13,7 @@ fn the_servers_use_no_other_crate_of_stepvault() {
     let (others, own): (Vec<_>, Vec<_>) = files
         .iter()
         .filter(|file| {
-            std::fs::read_to_string(file)
-                .unwrap()
-                .replace("stepvault_testkit", "")
-                .contains("stepvault_")
+            std::fs::read_to_string(file).unwrap().replace("stepvault_testkit", "").contains("stepvault_")
         })
         .partition(|file| !knows_them.iter().any(|known| file.starts_with(known)));
     assert_eq!(others, Vec::<&std::path::PathBuf>::new());

@@ -92,9 +92,7 @@ where
     match result {
         Ok(output) => panic!("accepted: {output:?}"),
         Err(error) => {
-            let status = error
-                .raw_response()
-                .map_or(0, |response| response.status().as_u16());
+            let status = error.raw_response().map_or(0, |response| response.status().as_u16());
             (status, error.code().unwrap_or_default().to_owned())
         }
     }
@@ -109,14 +107,7 @@ where
 }
 
 async fn put(client: &Client, key: &str, data: &[u8]) {
-    client
-        .put_object()
-        .bucket(BUCKET)
-        .key(key)
-        .body(stream(data))
-        .send()
-        .await
-        .unwrap();
+    client.put_object().bucket(BUCKET).key(key).body(stream(data)).send().await.unwrap();
 }
 
 async fn get(client: &Client, key: &str) -> Vec<u8> {

@@ -17,12 +17,7 @@ async fn checksums_are_told_only_when_asked_for_the_whole_object() {
     assert_eq!(get().send().await.unwrap().checksum_sha256(), None);
     let told = get().checksum_mode(ChecksumMode::Enabled).send().await.unwrap();
     assert_eq!(told.checksum_sha256(), Some(&*sha256(b"hello")));
-    let ranged = get()
-        .checksum_mode(ChecksumMode::Enabled)
-        .range("bytes=0-1")
-        .send()
-        .await
-        .unwrap();
+    let ranged = get().checksum_mode(ChecksumMode::Enabled).range("bytes=0-1").send().await.unwrap();
     assert_eq!(ranged.checksum_sha256(), None);
 }
 
@@ -37,26 +32,13 @@ async fn ranges_answer_206_and_416() {
         ("bytes=-3", b"789", "bytes 7-9/10"),
         ("bytes=8-99", b"89", "bytes 8-9/10"),
     ] {
-        let got = client
-            .get_object()
-            .bucket(BUCKET)
-            .key("k")
-            .range(range)
-            .send()
-            .await
-            .unwrap();
+        let got = client.get_object().bucket(BUCKET).key("k").range(range).send().await.unwrap();
         assert_eq!(got.content_range(), Some(told));
         assert_eq!(got.content_length(), i64::try_from(expected.len()).ok());
         assert_eq!(&got.body.collect().await.unwrap().to_vec(), expected);
     }
     for (key, range) in [("k", "bytes=10-11"), ("empty", "bytes=0-0")] {
-        let beyond = client
-            .get_object()
-            .bucket(BUCKET)
-            .key(key)
-            .range(range)
-            .send()
-            .await;
+        let beyond = client.get_object().bucket(BUCKET).key(key).range(range).send().await;
         assert_refused(beyond, 416, "InvalidRange");
     }
 }
@@ -65,16 +47,7 @@ async fn ranges_answer_206_and_416() {
 async fn conditional_reads() {
     let (_server, client) = strict();
     put(&client, "k", b"hello").await;
-    let tag = client
-        .head_object()
-        .bucket(BUCKET)
-        .key("k")
-        .send()
-        .await
-        .unwrap()
-        .e_tag()
-        .unwrap()
-        .to_owned();
+    let tag = client.head_object().bucket(BUCKET).key("k").send().await.unwrap().e_tag().unwrap().to_owned();
     let get = || client.get_object().bucket(BUCKET).key("k");
     get().if_match(&tag).send().await.unwrap();
     assert_refused(get().if_match("\"x\"").send().await, 412, "PreconditionFailed");
@@ -85,32 +58,12 @@ async fn conditional_reads() {
 #[tokio::test]
 async fn absent_keys_and_buckets_are_told_apart() {
     let (_server, client) = strict();
-    assert_refused(
-        client.get_object().bucket(BUCKET).key("none").send().await,
-        404,
-        "NoSuchKey",
-    );
-    assert_eq!(
-        refusal(client.head_object().bucket(BUCKET).key("none").send().await).0,
-        404
-    );
-    let elsewhere = client
-        .put_object()
-        .bucket("nowhere")
-        .key("k")
-        .body(stream(b"x"))
-        .send()
-        .await;
+    assert_refused(client.get_object().bucket(BUCKET).key("none").send().await, 404, "NoSuchKey");
+    assert_eq!(refusal(client.head_object().bucket(BUCKET).key("none").send().await).0, 404);
+    let elsewhere = client.put_object().bucket("nowhere").key("k").body(stream(b"x")).send().await;
     assert_refused(elsewhere, 404, "NoSuchBucket");
-    assert_refused(
-        client.list_objects_v2().bucket("nowhere").send().await,
-        404,
-        "NoSuchBucket",
-    );
-    assert_eq!(
-        refusal(client.head_bucket().bucket("nowhere").send().await).0,
-        404
-    );
+    assert_refused(client.list_objects_v2().bucket("nowhere").send().await, 404, "NoSuchBucket");
+    assert_eq!(refusal(client.head_bucket().bucket("nowhere").send().await).0, 404);
     client.head_bucket().bucket(BUCKET).send().await.unwrap();
 }
 
@@ -120,12 +73,7 @@ async fn damage_behind_the_clients_back_keeps_the_recorded_checksum() {
     let put = client.put_object().bucket(BUCKET).key("k").body(stream(b"hello"));
     put.checksum_sha256(sha256(b"hello")).send().await.unwrap();
     assert!(server.objects().flip_bit("vault/k", 0));
-    let got = client
-        .get_object()
-        .bucket(BUCKET)
-        .key("k")
-        .checksum_mode(ChecksumMode::Enabled)
-        .send();
+    let got = client.get_object().bucket(BUCKET).key("k").checksum_mode(ChecksumMode::Enabled).send();
     let got = got.await.unwrap();
     assert_eq!(got.checksum_sha256(), Some(&*sha256(b"hello")));
     got.body.collect().await.unwrap_err();

@@ -96,9 +96,7 @@ impl Command {
 
 /// Returns the list of exit codes that follows the help.
 fn exit_status_help() -> String {
-    let lines = ExitCode::ALL
-        .iter()
-        .map(|(code, meaning)| format!("  {:<4} {meaning}\n", code.number()));
+    let lines = ExitCode::ALL.iter().map(|(code, meaning)| format!("  {:<4} {meaning}\n", code.number()));
     format!("Exit status:\n{}", lines.collect::<String>().trim_end())
 }
 
@@ -134,14 +132,8 @@ mod tests {
     fn a_restore_needs_exactly_one_target() {
         assert!(parse("restore --into d").is_ok());
         assert!(parse("restore --as d/x").is_ok());
-        assert_eq!(
-            parse("restore").unwrap_err().kind(),
-            ErrorKind::MissingRequiredArgument
-        );
-        assert_eq!(
-            parse("restore --into d --as x").unwrap_err().kind(),
-            ErrorKind::ArgumentConflict
-        );
+        assert_eq!(parse("restore").unwrap_err().kind(), ErrorKind::MissingRequiredArgument);
+        assert_eq!(parse("restore --into d --as x").unwrap_err().kind(), ErrorKind::ArgumentConflict);
     }
 
     #[test]
@@ -150,18 +142,9 @@ mod tests {
         assert!(error.contains("\"24h\""), "{error}");
         let error = parse("verify --sample 20").unwrap_err().to_string();
         assert!(error.contains("write it as 1/20"), "{error}");
-        assert_eq!(
-            parse("verify --deep --sample 1/2").unwrap_err().kind(),
-            ErrorKind::ArgumentConflict
-        );
-        assert_eq!(
-            parse("list --run ../x").unwrap_err().kind(),
-            ErrorKind::ValueValidation
-        );
-        assert_eq!(
-            parse("push d --step 1000000000000").unwrap_err().kind(),
-            ErrorKind::ValueValidation
-        );
+        assert_eq!(parse("verify --deep --sample 1/2").unwrap_err().kind(), ErrorKind::ArgumentConflict);
+        assert_eq!(parse("list --run ../x").unwrap_err().kind(), ErrorKind::ValueValidation);
+        assert_eq!(parse("push d --step 1000000000000").unwrap_err().kind(), ErrorKind::ValueValidation);
     }
 
     #[test]

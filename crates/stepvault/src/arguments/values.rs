@@ -45,9 +45,7 @@ impl FromStr for TierChoice {
             "all" => Ok(Self::All),
             "local" => Ok(Self::Local),
             "remote" => Ok(Self::Remotes),
-            name => RemoteName::new(name)
-                .map(Self::Remote)
-                .map_err(|error| error.to_string()),
+            name => RemoteName::new(name).map(Self::Remote).map_err(|error| error.to_string()),
         }
     }
 }
@@ -65,9 +63,7 @@ impl fmt::Display for TierChoice {
 
 /// Parses a metric, a name with a finite value: `eval_loss=0.25`.
 pub(crate) fn metric(text: &str) -> Result<(String, f64), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or("give name=value, such as eval_loss=0.25")?;
+    let (name, value) = text.split_once('=').ok_or("give name=value, such as eval_loss=0.25")?;
     let value: f64 = value.parse().map_err(|_| format!("'{value}' is not a number"))?;
     if name.is_empty() || !value.is_finite() {
         return Err("give a name and a finite number, such as eval_loss=0.25".to_owned());
@@ -78,9 +74,7 @@ pub(crate) fn metric(text: &str) -> Result<(String, f64), String> {
 /// Parses a sample of one file in N, and returns N, at least 1: `1/20`.
 pub(crate) fn sample(text: &str) -> Result<u32, String> {
     let one_in = text.strip_prefix("1/").and_then(|digits| digits.parse().ok());
-    one_in
-        .filter(|one_in| *one_in > 0)
-        .ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
+    one_in.filter(|one_in| *one_in > 0).ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
 }
 
 /// Parses a duration with its unit: `24h`.
@@ -116,11 +110,9 @@ pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
     let count = words.next().and_then(|digits| digits.parse().ok());
     let metric = words.next().filter(|metric| !metric.is_empty());
     match (metric, count, prefer) {
-        (Some(metric), Some(count), Some(prefer)) => Ok(BestRule {
-            metric: metric.to_owned(),
-            count,
-            prefer,
-        }),
+        (Some(metric), Some(count), Some(prefer)) => {
+            Ok(BestRule { metric: metric.to_owned(), count, prefer })
+        }
         _ => Err("give metric:count:lowest or metric:count:highest".to_owned()),
     }
 }
@@ -158,11 +150,7 @@ mod tests {
             ("gs", false, false),
         ] {
             let choice: TierChoice = text.parse().unwrap();
-            assert_eq!(
-                (choice.takes(&Tier::Local), choice.takes(&remote)),
-                (local, takes_remote),
-                "{text}"
-            );
+            assert_eq!((choice.takes(&Tier::Local), choice.takes(&remote)), (local, takes_remote), "{text}");
             assert_eq!(choice.to_string(), text);
         }
         assert!("a b".parse::<TierChoice>().is_err());
@@ -193,10 +181,7 @@ mod tests {
     #[test]
     fn best_rules_are_read_from_the_right() {
         let rule = best_rule("eval:loss:2:lowest").unwrap();
-        assert_eq!(
-            (rule.metric.as_str(), rule.count, rule.prefer),
-            ("eval:loss", 2, Prefer::Lowest)
-        );
+        assert_eq!((rule.metric.as_str(), rule.count, rule.prefer), ("eval:loss", 2, Prefer::Lowest));
         for bad in ["loss", "loss:2", "loss:2:low", "loss:x:lowest", ":2:lowest"] {
             assert!(best_rule(bad).is_err(), "{bad}");
         }

@@ -95,9 +95,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     let drain_deadline = options.agent.drain_deadline;
     let report = stepvault_agent::run(options, progress.observer(), stop.clone()).await;
     if let Some(request) = stop.requested() {
-        session
-            .exit_deadline
-            .set(request.exit_deadline(drain_deadline).into_std());
+        session.exit_deadline.set(request.exit_deadline(drain_deadline).into_std());
     }
     let report = match report {
         Err(error) if arguments.follow.is_some() && error.kind() == ErrorKind::Held => {
@@ -136,10 +134,7 @@ pub(super) async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) 
     let mut remotes = Vec::with_capacity(config.remotes.len());
     for settings in &config.remotes {
         let store = stepvault_remote::open::open(settings, Arc::clone(observer)).await?;
-        remotes.push(AgentRemote {
-            settings: Arc::new(settings.clone()),
-            store,
-        });
+        remotes.push(AgentRemote { settings: Arc::new(settings.clone()), store });
     }
     Ok(remotes)
 }
@@ -158,17 +153,13 @@ pub(super) fn served(settings: &Settings) -> Result<Config> {
     };
     let mut runs = config.runs.clone();
     for run in &mut runs {
-        if let Some(left_out) = config
-            .remotes_of(run)
-            .into_iter()
-            .find(|remote| !named.contains(&remote.name))
+        if let Some(left_out) =
+            config.remotes_of(run).into_iter().find(|remote| !named.contains(&remote.name))
         {
-            return Err(
-                Error::new(ErrorKind::Usage, "the agent must serve every remote of its runs")
-                    .on(format!("run '{}'", run.name))
-                    .because(format!("--remote excludes '{}'", left_out.name))
-                    .hint("name that remote too, or set the run's remotes in the configuration"),
-            );
+            return Err(Error::new(ErrorKind::Usage, "the agent must serve every remote of its runs")
+                .on(format!("run '{}'", run.name))
+                .because(format!("--remote excludes '{}'", left_out.name))
+                .hint("name that remote too, or set the run's remotes in the configuration"));
         }
         run.remotes = Some(named.to_vec());
     }
@@ -178,11 +169,7 @@ pub(super) fn served(settings: &Settings) -> Result<Config> {
 
 impl Report for AgentDocument {
     fn priority(&self) -> Priority {
-        if self.durable {
-            Priority::Info
-        } else {
-            Priority::Warning
-        }
+        if self.durable { Priority::Info } else { Priority::Warning }
     }
 
     fn human(&self) -> String {
@@ -201,9 +188,7 @@ impl Report for AgentDocument {
         }
         if report.given_up.total > 0 {
             let steps = human::count(report.given_up.total, "step");
-            lines.push(format!(
-                "gave up {steps} that were not durable, to free disk space"
-            ));
+            lines.push(format!("gave up {steps} that were not durable, to free disk space"));
         }
         let skipped = &report.skipped.latest;
         for entry in skipped.iter().rev().take(MAX_SKIPPED_TOLD).rev() {
@@ -229,52 +214,34 @@ mod tests {
 
     #[test]
     fn says_what_is_not_durable_and_why() {
-        let mut document = AgentDocument {
-            durable: true,
-            report: AgentReport::default(),
-        };
+        let mut document = AgentDocument { durable: true, report: AgentReport::default() };
         assert_eq!(
             document.human(),
             "sealed 0 steps, uploaded 0, evicted 0, pruned 0, skipped 0 entries\n\
              every finished step is sealed, and every sealed step is durable on every remote"
         );
         for number in 1..=9 {
-            document
-                .report
-                .skipped
-                .latest
-                .push(stepvault_agent::SkippedEntry {
-                    run: "demo".parse().unwrap(),
-                    path: format!("/out/step_{number}").into(),
-                    reason: "it has no .metadata".to_owned(),
-                });
+            document.report.skipped.latest.push(stepvault_agent::SkippedEntry {
+                run: "demo".parse().unwrap(),
+                path: format!("/out/step_{number}").into(),
+                reason: "it has no .metadata".to_owned(),
+            });
         }
         assert_eq!(
             document.human().lines().skip(1).take(2).collect::<Vec<_>>(),
-            [
-                "skipped /out/step_2: it has no .metadata",
-                "skipped /out/step_3: it has no .metadata",
-            ]
+            ["skipped /out/step_2: it has no .metadata", "skipped /out/step_3: it has no .metadata",]
         );
-        assert!(
-            document
-                .human()
-                .contains("\nearlier skipped entries are in the JSON document\n")
-        );
-        document
-            .report
-            .left
-            .not_durable
-            .push(stepvault_agent::NotDurable {
-                run: "demo".parse().unwrap(),
-                id: stepvault_core::ids::StepId::from_label("000000000010.a1").unwrap(),
-                remote: "main".parse().unwrap(),
-                required: true,
-                needs_this_vault: true,
-                failed: false,
-                missing_bytes: 3 << 20,
-                reason: "cannot reach it".to_owned(),
-            });
+        assert!(document.human().contains("\nearlier skipped entries are in the JSON document\n"));
+        document.report.left.not_durable.push(stepvault_agent::NotDurable {
+            run: "demo".parse().unwrap(),
+            id: stepvault_core::ids::StepId::from_label("000000000010.a1").unwrap(),
+            remote: "main".parse().unwrap(),
+            required: true,
+            needs_this_vault: true,
+            failed: false,
+            missing_bytes: 3 << 20,
+            reason: "cannot reach it".to_owned(),
+        });
         assert!(document.human().ends_with(
             "step 10 (attempt 1) of 'demo' is not durable on main, 3.0 MiB missing: cannot reach it"
         ));

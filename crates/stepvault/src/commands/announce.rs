@@ -67,18 +67,11 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
     let mut answer = client.announce(&request).await?;
     let mut waited = None;
     if let Some(goal) = arguments.wait_for {
-        let left = || {
-            deadline.map_or(Duration::MAX, |deadline| {
-                deadline.saturating_duration_since(Instant::now())
-            })
-        };
+        let left =
+            || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         answer = until_sealed(&client, answer, left()).await?;
         if let (Some(step), Some(attempt)) = (answer.announced.step, answer.announced.attempt) {
-            let goal_step = StepQuery {
-                run: answer.announced.run.clone(),
-                step,
-                attempt: Some(attempt),
-            };
+            let goal_step = StepQuery { run: answer.announced.run.clone(), step, attempt: Some(attempt) };
             waited = Some(wait::wait(session, &settings, goal_step, goal, left()).await?);
         }
     }
@@ -88,10 +81,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         (None, Some(_)) => ExitCode::Unreachable,
         (None, None) => ExitCode::Done,
     };
-    session.output.result(&AnnounceDocument {
-        announced: answer.announced,
-        wait: waited,
-    })?;
+    session.output.result(&AnnounceDocument { announced: answer.announced, wait: waited })?;
     Ok(code)
 }
 
@@ -113,9 +103,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     let fault = || Error::new(ErrorKind::Usage, "cannot announce").on(path.display());
     let given = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
     if let Err(error) = given.symlink_metadata() {
-        return Err(fault()
-            .caused_by(error)
-            .hint("announce the step after it is written"));
+        return Err(fault().caused_by(error).hint("announce the step after it is written"));
     }
     match (given.parent(), given.file_name()) {
         (Some(parent), Some(name)) => {

@@ -20,12 +20,7 @@ pub(crate) struct CompletionsArguments {
 /// Runs the command.
 pub(crate) fn run(session: &Session, arguments: &CompletionsArguments) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(
-        arguments.shell,
-        &mut Arguments::command(),
-        "stepvault",
-        &mut script,
-    );
+    clap_complete::generate(arguments.shell, &mut Arguments::command(), "stepvault", &mut script);
     session.output.text(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::Done)
 }

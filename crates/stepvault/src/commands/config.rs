@@ -42,10 +42,7 @@ impl Report for ShowReport<'_> {
         for value in self.values {
             values.add_row([value.key.clone(), value.value.clone(), value.source.to_string()]);
         }
-        let file = self
-            .file
-            .as_ref()
-            .map_or("none".to_owned(), |file| file.display().to_string());
+        let file = self.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
         format!("file: {file}\n\n{}", table::text(&values))
     }
 }
@@ -62,20 +59,13 @@ pub(super) struct CheckReport {
 
 impl Report for CheckReport {
     fn human(&self) -> String {
-        let file = self
-            .file
-            .as_ref()
-            .map_or("no file".to_owned(), |file| file.display().to_string());
+        let file = self.file.as_ref().map_or("no file".to_owned(), |file| file.display().to_string());
         let mut lines = Vec::new();
         for (word, findings) in [("fault", &self.faults), ("warning", &self.warnings)] {
             for finding in findings {
                 lines.push(format!("{word}: {finding}"));
                 lines.extend(
-                    finding
-                        .hint
-                        .iter()
-                        .filter(|hint| !hint.is_empty())
-                        .map(|hint| format!("  hint: {hint}")),
+                    finding.hint.iter().filter(|hint| !hint.is_empty()).map(|hint| format!("  hint: {hint}")),
                 );
             }
         }
@@ -100,29 +90,17 @@ pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<Exit
     match arguments.action {
         ConfigAction::Show => {
             let config = load(&sources)?;
-            session.output.result(&ShowReport {
-                file: path_of(&sources),
-                values: config.explain(),
-            })?;
+            session.output.result(&ShowReport { file: path_of(&sources), values: config.explain() })?;
             Ok(ExitCode::Done)
         }
         ConfigAction::Check => {
             let mut found = check(&sources);
             // The crate that reads the file does not know the frameworks.
             let profiles = found.config.as_ref().map(stepvault_agent::profiles);
-            found
-                .faults
-                .extend(profiles.and_then(std::result::Result::err).unwrap_or_default());
-            let code = if found.faults.is_empty() {
-                ExitCode::Done
-            } else {
-                ExitCode::Usage
-            };
-            let report = CheckReport {
-                file: path_of(&sources),
-                faults: found.faults,
-                warnings: found.warnings,
-            };
+            found.faults.extend(profiles.and_then(std::result::Result::err).unwrap_or_default());
+            let code = if found.faults.is_empty() { ExitCode::Done } else { ExitCode::Usage };
+            let report =
+                CheckReport { file: path_of(&sources), faults: found.faults, warnings: found.warnings };
             session.output.result(&report)?;
             Ok(code)
         }

@@ -53,9 +53,7 @@ pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result
     let within = match (arguments.wait, arguments.deadline) {
         (false, _) => Duration::ZERO,
         // Assumes that the agent has the same configuration.
-        (true, deadline) => deadline
-            .unwrap_or(settings.config.agent.drain_deadline)
-            .saturating_add(GRACE),
+        (true, deadline) => deadline.unwrap_or(settings.config.agent.drain_deadline).saturating_add(GRACE),
     };
     let answer = client.drain(&request, within).await?;
     let code = match (answer.ended, answer.durable) {

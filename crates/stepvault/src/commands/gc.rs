@@ -84,11 +84,7 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
 
 impl Report for GcDocument {
     fn human(&self) -> String {
-        let line = |GcRemote {
-                        remote,
-                        report,
-                        error,
-                    }: &GcRemote| match (report, error) {
+        let line = |GcRemote { remote, report, error }: &GcRemote| match (report, error) {
             (Some(report), _) => format!("{remote}: {}", sentence(report, self.dry_run)),
             (None, Some(error)) => format!("{remote}: gc failed: {}", error.message),
             (None, None) => format!("{remote}: gc failed"),
@@ -102,14 +98,8 @@ fn sentence(report: &GcReport, dry_run: bool) -> String {
     let would = if dry_run { "would have " } else { "" };
     let removed = orphans(report.removed.len() as u64);
     let mut parts = vec![
-        format!(
-            "{would}removed {removed} ({})",
-            human::bytes(report.removed_bytes)
-        ),
-        format!(
-            "{would}aborted {}",
-            human::count(report.aborted_uploads, "upload")
-        ),
+        format!("{would}removed {removed} ({})", human::bytes(report.removed_bytes)),
+        format!("{would}aborted {}", human::count(report.aborted_uploads, "upload")),
     ];
     if !report.marked.is_empty() {
         let marked = orphans(report.marked.len() as u64);
@@ -160,10 +150,7 @@ mod tests {
             &GcArguments::augment_args(clap::Command::new("gc")).get_matches_from(["gc"]),
         )
         .unwrap();
-        assert_eq!(
-            arguments.grace.as_secs(),
-            stepvault_diagnose::doctor::remote::GC_UPLOADS_AFTER_SECONDS
-        );
+        assert_eq!(arguments.grace.as_secs(), stepvault_diagnose::doctor::remote::GC_UPLOADS_AFTER_SECONDS);
     }
 
     #[test]

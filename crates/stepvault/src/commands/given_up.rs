@@ -50,12 +50,7 @@ impl From<GivenUpRecord> for GivenUpDocument {
             given_up_at: step.given_up_at.to_rfc3339(),
             durable_on: step.durable_on.iter().map(ToString::to_string).collect(),
         });
-        Self {
-            node: record.node.to_string(),
-            steps: steps.collect(),
-            more: record.more,
-            record,
-        }
+        Self { node: record.node.to_string(), steps: steps.collect(), more: record.more, record }
     }
 }
 
@@ -82,11 +77,8 @@ pub(super) async fn known_records(tiers: &Tiers, failed: &[&str]) -> Vec<GivenUp
     let mut remotes = tiers.remotes.clone();
     remotes.retain(|remote| !failed.contains(&remote.name().as_str()));
     let asked = tokio::time::timeout(ANSWERED_WITHIN, read_given_up_on(&remotes)).await;
-    let mut by_node: BTreeMap<_, GivenUpRecord> = asked
-        .unwrap_or_default()
-        .into_iter()
-        .map(|record| (record.node.clone(), record))
-        .collect();
+    let mut by_node: BTreeMap<_, GivenUpRecord> =
+        asked.unwrap_or_default().into_iter().map(|record| (record.node.clone(), record)).collect();
     if let Some(vault) = tiers.vault.clone() {
         let run = tiers.run_name().clone();
         // The vault's own record is at least as recent as its copy on a remote.

@@ -37,20 +37,13 @@ pub(super) struct InitReport {
 
 impl Report for InitReport {
     fn human(&self) -> String {
-        format!(
-            "wrote {}\nedit it, then check it with 'stepvault config check'",
-            self.path
-        )
+        format!("wrote {}\nedit it, then check it with 'stepvault config check'", self.path)
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(session: &Session, arguments: &InitArguments) -> Result<ExitCode> {
-    let path = if arguments.path.is_dir() {
-        arguments.path.join(FILE_NAME)
-    } else {
-        arguments.path.clone()
-    };
+    let path = if arguments.path.is_dir() { arguments.path.join(FILE_NAME) } else { arguments.path.clone() };
     let path = absolute(&path)?;
     write(Path::new(&path), arguments.force)?;
     session.output.result(&InitReport { path })?;

@@ -199,10 +199,8 @@ fn conclusion(inspection: &Inspection) -> Option<String> {
     if newest.check.is_sound() == Some(true) {
         return sound;
     }
-    let unknown = format!(
-        "{} is the newest complete step, and whether it is sound is unknown",
-        named(newest)
-    );
+    let unknown =
+        format!("{} is the newest complete step, and whether it is sound is unknown", named(newest));
     Some(sound.map_or_else(|| unknown.clone(), |sound| format!("{unknown}; {sound}")))
 }
 
@@ -228,18 +226,15 @@ impl DeepDocument {
         let unproved = deep.unproved_bytes.iter();
         Self {
             checksummed_bytes: deep.checksummed_bytes,
-            unproved_bytes: unproved
-                .map(|(format, bytes)| ((*format).to_owned(), *bytes))
-                .collect(),
+            unproved_bytes: unproved.map(|(format, bytes)| ((*format).to_owned(), *bytes)).collect(),
         }
     }
 
     fn text(&self) -> String {
         let proved = format!("{} match their checksums", human::bytes(self.checksummed_bytes));
         let unproved = self.unproved_bytes.iter();
-        let unproved = unproved
-            .map(|(format, bytes)| format!("{} of {format}", human::bytes(*bytes)))
-            .join(", ");
+        let unproved =
+            unproved.map(|(format, bytes)| format!("{} of {format}", human::bytes(*bytes))).join(", ");
         match (self.checksummed_bytes, unproved.as_str()) {
             (_, "") => proved,
             (0, _) => format!("no checksum covers its data, which was only read: {unproved}"),
@@ -250,21 +245,11 @@ impl DeepDocument {
 
 impl Report for InspectDocument {
     fn human(&self) -> String {
-        let head = format!(
-            "{}: {} ({})",
-            self.path.display(),
-            self.framework,
-            self.why.join("; ")
-        );
+        let head = format!("{}: {} ({})", self.path.display(), self.framework, self.why.join("; "));
         let mut lines = vec![head];
         if self.steps.is_empty() {
             lines.push("no step found".to_owned());
-            for SubdirectoryDocument {
-                path,
-                framework,
-                newest_complete,
-            } in &self.subdirectories
-            {
+            for SubdirectoryDocument { path, framework, newest_complete } in &self.subdirectories {
                 lines.push(match newest_complete {
                     Some(step) => format!("{path}: {framework}, {step} is its newest complete step"),
                     None => format!("{path}: {framework}, no complete step"),
@@ -272,10 +257,8 @@ impl Report for InspectDocument {
             }
             return lines.join("\n");
         }
-        let mut steps = table::table(
-            &["step", "path", "complete", "sound", "size", "files", "ranks"],
-            &[0, 4, 5, 6],
-        );
+        let mut steps =
+            table::table(&["step", "path", "complete", "sound", "size", "files", "ranks"], &[0, 4, 5, 6]);
         for step in &self.steps {
             let sound = match step.sound {
                 Some(true) => "yes",
@@ -283,8 +266,7 @@ impl Report for InspectDocument {
                 None => "unknown",
             };
             steps.add_row([
-                step.step
-                    .map_or_else(|| "-".to_owned(), |number| number.to_string()),
+                step.step.map_or_else(|| "-".to_owned(), |number| number.to_string()),
                 step.path.clone(),
                 if step.complete { "yes" } else { "NO" }.to_owned(),
                 sound.to_owned(),
@@ -295,22 +277,16 @@ impl Report for InspectDocument {
         }
         lines.push(table::text(&steps));
         for StepDocument { path, reasons, .. } in &self.steps {
-            lines.extend(
-                reasons
-                    .iter()
-                    .map(|reason| match reason.strip_prefix(path.as_str()) {
-                        // The reason already starts with a path inside the step.
-                        Some(rest) if rest.starts_with([':', '/']) => reason.clone(),
-                        _ => format!("{path}: {reason}"),
-                    }),
-            );
+            lines.extend(reasons.iter().map(|reason| match reason.strip_prefix(path.as_str()) {
+                // The reason already starts with a path inside the step.
+                Some(rest) if rest.starts_with([':', '/']) => reason.clone(),
+                _ => format!("{path}: {reason}"),
+            }));
         }
         for StepDocument { path, deep, .. } in &self.steps {
             lines.extend(deep.as_ref().map(|deep| format!("{path}: {}", deep.text())));
         }
-        if let Some(PointerDocument {
-            path, says, dangling, ..
-        }) = &self.pointer
+        if let Some(PointerDocument { path, says, dangling, .. }) = &self.pointer
             && !says.is_empty()
         {
             let dangling = if *dangling { ", which does not exist" } else { "" };
@@ -345,10 +321,7 @@ mod tests {
             path: PathBuf::from("outputs"),
             framework: "hf-trainer".to_owned(),
             why: vec!["checkpoint-5/trainer_state.json".to_owned()],
-            steps: vec![
-                step(5, true, &[]),
-                step(10, false, &["trainer_state.json does not exist yet"]),
-            ],
+            steps: vec![step(5, true, &[]), step(10, false, &["trainer_state.json does not exist yet"])],
             conclusion: Some("step 5 (checkpoint-5) is the newest complete and sound step".to_owned()),
             pointer: None,
             temporary: Vec::new(),
@@ -358,14 +331,8 @@ mod tests {
         let text = document.human();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "outputs: hf-trainer (checkpoint-5/trainer_state.json)");
-        assert!(
-            lines[3].contains("10  checkpoint-10  NO        yes    3.0 MiB      4      2"),
-            "{text}"
-        );
+        assert!(lines[3].contains("10  checkpoint-10  NO        yes    3.0 MiB      4      2"), "{text}");
         assert_eq!(lines[4], "checkpoint-10: trainer_state.json does not exist yet");
-        assert_eq!(
-            lines[5],
-            "step 5 (checkpoint-5) is the newest complete and sound step"
-        );
+        assert_eq!(lines[5], "step 5 (checkpoint-5) is the newest complete and sound step");
     }
 }

@@ -105,10 +105,8 @@ pub(super) struct FailedTier {
 impl FailedTier {
     /// Returns the document of each tier.
     pub(super) fn all(failed: &[(String, Error)]) -> Vec<Self> {
-        let failed = failed.iter().map(|(tier, error)| Self {
-            tier: tier.clone(),
-            error: ErrorInfo::from(error),
-        });
+        let failed =
+            failed.iter().map(|(tier, error)| Self { tier: tier.clone(), error: ErrorInfo::from(error) });
         failed.collect()
     }
 }
@@ -141,16 +139,13 @@ impl ChosenStep {
             return Ok(FoundStep { listed, failed });
         }
         if let Some((tier, error)) = failed.into_iter().next() {
-            return Err(error.hint(format!(
-                "retry when {tier} is reachable: no other tier has the step"
-            )));
+            return Err(error.hint(format!("retry when {tier} is reachable: no other tier has the step")));
         }
         let step = match (self.attempt, self.revision) {
-            (Some(attempt), revision) => StepId {
-                revision: revision.unwrap_or_default(),
-                ..StepId::new(attempt, self.step)
+            (Some(attempt), revision) => {
+                StepId { revision: revision.unwrap_or_default(), ..StepId::new(attempt, self.step) }
+                    .to_string()
             }
-            .to_string(),
             (None, Some(revision)) => format!("step {} (revision {revision})", self.step),
             (None, None) => format!("step {}", self.step),
         };
@@ -201,19 +196,13 @@ impl Inventory {
         for (id, step) in &mut found {
             step.abandoned = abandoned.contains(id);
         }
-        Ok(Self {
-            steps: found.into_values().rev().collect(),
-            failed,
-        })
+        Ok(Self { steps: found.into_values().rev().collect(), failed })
     }
 
     /// Returns warnings of times that contradict the order of the steps.
     pub(super) fn warnings(&self) -> Vec<String> {
         let own = self.steps.iter().filter(|step| !step.amends);
-        time_warnings(
-            own.filter_map(|step| Some((step.id, step.written_at?))),
-            SystemClock.now(),
-        )
+        time_warnings(own.filter_map(|step| Some((step.id, step.written_at?))), SystemClock.now())
     }
 }
 
@@ -298,11 +287,7 @@ fn found_locally(
             amends: record.origin.amends,
             bytes: Some(record.data_bytes()),
             files: Some(record.files.len() as u64),
-            local: Some(if durability.is_durable() {
-                LocalState::Durable
-            } else {
-                LocalState::Staged
-            }),
+            local: Some(if durability.is_durable() { LocalState::Durable } else { LocalState::Staged }),
             pinned: pinned.contains(&record.id),
             metrics: record.metrics.clone(),
             ..unknown(record.id)
@@ -327,11 +312,7 @@ struct RemoteListing {
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
     let ((visible, incomplete), pinned) = tokio::try_join!(visible_and_incomplete(remote), pins(remote))?;
-    Ok(RemoteListing {
-        visible,
-        incomplete,
-        pinned,
-    })
+    Ok(RemoteListing { visible, incomplete, pinned })
 }
 
 impl RemoteListing {
@@ -371,10 +352,7 @@ mod tests {
 
     fn warnings(steps: &[(&str, i64)]) -> Vec<String> {
         let step = |(label, seconds): &(&str, i64)| {
-            (
-                StepId::from_label(label).unwrap(),
-                Timestamp::from_seconds(*seconds),
-            )
+            (StepId::from_label(label).unwrap(), Timestamp::from_seconds(*seconds))
         };
         time_warnings(steps.iter().map(step), Timestamp::from_seconds(1000))
     }
@@ -382,20 +360,13 @@ mod tests {
     #[test]
     fn a_step_that_was_written_after_a_higher_number_is_named_with_the_command_that_takes_it() {
         assert_eq!(
-            warnings(&[
-                ("000000000100.a1", 30),
-                ("000000000200.a1", 10),
-                ("000000000300.a1", 20)
-            ]),
+            warnings(&[("000000000100.a1", 30), ("000000000200.a1", 10), ("000000000300.a1", 20)]),
             [
                 "step 100 was written after step 300, which has the higher number and is the newest; to resume from \
                  step 100, use 'stepvault restore --step 100'"
             ]
         );
-        assert_eq!(
-            warnings(&[("000000000100.a1", 10), ("000000000300.a1", 20)]),
-            [""; 0]
-        );
+        assert_eq!(warnings(&[("000000000100.a1", 10), ("000000000300.a1", 20)]), [""; 0]);
         let of_an_earlier_attempt = [("000000000300.a1", 30), ("000000000100.a2", 20)];
         assert_eq!(warnings(&of_an_earlier_attempt), [""; 0]);
     }
@@ -403,10 +374,7 @@ mod tests {
     #[test]
     fn a_newest_step_of_the_future_is_named() {
         let text = warnings(&[("000000000100.a1", 2000)]);
-        assert_eq!(
-            text,
-            ["step 100, the newest, has a time in the future: 1970-01-01T00:33:20Z"]
-        );
+        assert_eq!(text, ["step 100, the newest, has a time in the future: 1970-01-01T00:33:20Z"]);
         assert_eq!(warnings(&[("000000000100.a1", 1060)]), [""; 0]);
     }
 
@@ -418,9 +386,6 @@ mod tests {
             text.split(",\"name\"").next().unwrap_or_default().to_owned()
         };
         assert_eq!(members("000000000100.a3"), r#"{"step":100,"attempt":3"#);
-        assert_eq!(
-            members("000000000100.a3r2"),
-            r#"{"step":100,"attempt":3,"revision":2"#
-        );
+        assert_eq!(members("000000000100.a3r2"), r#"{"step":100,"attempt":3,"revision":2"#);
     }
 }

@@ -46,11 +46,7 @@ impl KeepArguments {
             hourly: self.hourly.or(configured.hourly),
             daily: self.daily.or(configured.daily),
             weekly: self.weekly.or(configured.weekly),
-            best: if self.best.is_empty() {
-                configured.best.clone()
-            } else {
-                self.best.clone()
-            },
+            best: if self.best.is_empty() { configured.best.clone() } else { self.best.clone() },
         }
     }
 }
@@ -61,21 +57,14 @@ mod tests {
 
     #[test]
     fn a_given_rule_replaces_its_own_and_no_other() {
-        let configured = KeepRules {
-            last: Some(5),
-            daily: Some(7),
-            ..KeepRules::default()
-        };
+        let configured = KeepRules { last: Some(5), daily: Some(7), ..KeepRules::default() };
         let given = KeepArguments {
             last: Some(1),
             within: Some(Duration::from_millis(1500)),
             ..KeepArguments::default()
         };
         let rules = given.over(&configured);
-        assert_eq!(
-            (rules.last, rules.daily, rules.within_seconds),
-            (Some(1), Some(7), Some(2))
-        );
+        assert_eq!((rules.last, rules.daily, rules.within_seconds), (Some(1), Some(7), Some(2)));
         assert_eq!(KeepArguments::default().over(&configured), configured);
     }
 }

@@ -18,9 +18,7 @@ pub(super) fn lines(left: &LeftUndone) -> Vec<String> {
         )
     });
     let entries = |entries: &'static str, of: &[SkippedEntry]| -> Vec<String> {
-        of.iter()
-            .map(|entry| format!("{} {entries}: {}", entry.path.display(), entry.reason))
-            .collect()
+        of.iter().map(|entry| format!("{} {entries}: {}", entry.path.display(), entry.reason)).collect()
     };
     not_durable
         .chain(entries("is not sealed", &left.unsealed))

@@ -88,11 +88,7 @@ impl ListDocument {
 /// Returns the steps that nodes gave up. A step that its node has sealed again, or that is durable by now, is not among
 /// them; on a remote that cannot be listed, no step is known to be durable.
 async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> {
-    let failed = inventory
-        .failed
-        .iter()
-        .map(|(tier, _)| tier.as_str())
-        .collect_vec();
+    let failed = inventory.failed.iter().map(|(tier, _)| tier.as_str()).collect_vec();
     let is_durable = |step: &ListedStep| {
         Durability::of(&tiers.remotes, |remote| Ok(step.is_on(remote)))
             .is_ok_and(|durability| durability.is_durable())
@@ -120,16 +116,7 @@ impl Report for ListDocument {
             let failed = self.failed.iter().map(|failed| &failed.tier).join(", ");
             return format!("no step of '{run}' was found, but {failed} could not be listed{drains}");
         }
-        let headings = [
-            "step",
-            "attempt",
-            "written (utc)",
-            "size",
-            "files",
-            "where",
-            "",
-            "metrics",
-        ];
+        let headings = ["step", "attempt", "written (utc)", "size", "files", "where", "", "metrics"];
         let mut steps = table::table(&headings, &[0, 1, 3, 4]);
         for (step, gave_up) in &rows {
             steps.add_row([
@@ -137,8 +124,7 @@ impl Report for ListDocument {
                 attempt_text(step.id),
                 step.written_at.map(short_time).unwrap_or_default(),
                 step.bytes.map_or_else(|| "?".to_owned(), human::bytes),
-                step.files
-                    .map_or_else(|| "?".to_owned(), |files| files.to_string()),
+                step.files.map_or_else(|| "?".to_owned(), |files| files.to_string()),
                 places(step, gave_up),
                 marks(step),
                 human::metrics(&step.metrics),
@@ -300,23 +286,10 @@ mod tests {
     fn an_empty_run_says_so() {
         let document = document(Vec::new(), Vec::new());
         assert_eq!(document.human(), "no tier holds a step of 'demo'");
-        let failed = vec![(
-            "gs".to_owned(),
-            Error::new(ErrorKind::Unreachable, "cannot list objects"),
-        )];
-        let partial = ListDocument {
-            failed: FailedTier::all(&failed),
-            ..document
-        };
-        assert_eq!(
-            partial.human(),
-            "no step of 'demo' was found, but gs could not be listed"
-        );
+        let failed = vec![("gs".to_owned(), Error::new(ErrorKind::Unreachable, "cannot list objects"))];
+        let partial = ListDocument { failed: FailedTier::all(&failed), ..document };
+        assert_eq!(partial.human(), "no step of 'demo' was found, but gs could not be listed");
         let document = self::document(Vec::new(), Vec::new());
-        assert!(
-            crate::output::json::document(&document)
-                .unwrap()
-                .contains("\"steps\": []")
-        );
+        assert!(crate::output::json::document(&document).unwrap().contains("\"steps\": []"));
     }
 }

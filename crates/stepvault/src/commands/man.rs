@@ -57,9 +57,8 @@ fn write_pages(command: &Command, directory: &Path, pages: &mut Vec<PathBuf>) ->
     let path = directory.join(format!("{name}.1"));
     durable::replace(&path, &page(command)?)?;
     pages.push(path);
-    let documented = command
-        .get_subcommands()
-        .filter(|inner| inner.get_name() != "help" && !inner.is_hide_set());
+    let documented =
+        command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set());
     for inner in documented {
         write_pages(inner, directory, pages)?;
     }
@@ -85,10 +84,7 @@ mod tests {
         command.build();
         let mut pages = Vec::new();
         write_pages(&command, directory.path(), &mut pages).unwrap();
-        let names: Vec<&str> = pages
-            .iter()
-            .filter_map(|page| page.file_name()?.to_str())
-            .collect();
+        let names: Vec<&str> = pages.iter().filter_map(|page| page.file_name()?.to_str()).collect();
         for name in ["stepvault.1", "stepvault-push.1", "stepvault-config-check.1"] {
             assert!(names.contains(&name), "{names:?}");
         }

@@ -126,10 +126,7 @@ async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> R
     }
     for (tier, error) in &errors {
         session.output.error_beside_report(error);
-        document.failed.push(FailedTier {
-            tier: tier.clone(),
-            message: error.to_string(),
-        });
+        document.failed.push(FailedTier { tier: tier.clone(), message: error.to_string() });
     }
     session.output.result(&document)?;
     Ok(code)
@@ -175,9 +172,6 @@ mod tests {
         );
         document.changed.clear();
         document.pinned = false;
-        assert_eq!(
-            document.human(),
-            "step 10 (attempt 1) of 'demo' was not pinned on main"
-        );
+        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' was not pinned on main");
     }
 }

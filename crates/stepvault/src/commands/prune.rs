@@ -88,9 +88,7 @@ pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result
             session.output.error_beside_report(error);
         }
     }
-    session
-        .output
-        .result(&PruneDocument::new(tiers.run_name(), arguments.dry_run, results))?;
+    session.output.result(&PruneDocument::new(tiers.run_name(), arguments.dry_run, results))?;
     Ok(code)
 }
 
@@ -135,9 +133,7 @@ async fn prune_remote_tier(
         match pins(other).await {
             Ok(ids) => pinned_elsewhere.extend(ids),
             // Every tier holds the pins; an unreachable one must not prevent pruning the others.
-            Err(error) => tiers
-                .output
-                .warn(&format!("cannot read the pins on {}: {error}", other.name())),
+            Err(error) => tiers.output.warn(&format!("cannot read the pins on {}: {error}", other.name())),
         }
     }
     let prune = RemotePrune {
@@ -163,12 +159,7 @@ async fn prune_vault(prune: &LocalPrune, dry_run: bool) -> Result<PruneReport> {
 }
 
 fn planned(plan: RetentionPlan) -> PruneReport {
-    PruneReport {
-        plan,
-        removed: Vec::new(),
-        given_up: Vec::new(),
-        spared: Vec::new(),
-    }
+    PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() }
 }
 
 impl PruneDocument {
@@ -178,9 +169,7 @@ impl PruneDocument {
         Self {
             run: run.to_string(),
             dry_run,
-            tiers: tiers
-                .map(|(tier, result)| PrunedTier::new(&tier, result))
-                .collect(),
+            tiers: tiers.map(|(tier, result)| PrunedTier::new(&tier, result)).collect(),
         }
     }
 }
@@ -188,17 +177,10 @@ impl PruneDocument {
 /// Returns the exit code. A refused plan is a failure, except for an empty vault: a fresh node has nothing to prune.
 fn exit_code(results: &[(Tier, Result<PruneReport>)]) -> ExitCode {
     let refused = results.iter().any(|(tier, result)| {
-        let refusal = result
-            .as_ref()
-            .ok()
-            .and_then(|report| report.plan.refusal.as_ref());
+        let refusal = result.as_ref().ok().and_then(|report| report.plan.refusal.as_ref());
         refusal.is_some_and(|refusal| *tier != Tier::Local || refusal.kind != RefusalKind::ListingEmpty)
     });
-    if refused {
-        ExitCode::Failed
-    } else {
-        ExitCode::of_any_tiers(results)
-    }
+    if refused { ExitCode::Failed } else { ExitCode::of_any_tiers(results) }
 }
 
 impl PrunedTier {
@@ -285,21 +267,10 @@ mod tests {
             now: Timestamp::default(),
             free_bytes: None,
         };
-        let plan = plan(
-            &view,
-            &KeepRules::default(),
-            &LocalLimits::default(),
-            &Guards::default(),
-        )
-        .unwrap();
+        let plan = plan(&view, &KeepRules::default(), &LocalLimits::default(), &Guards::default()).unwrap();
         (
             tier.clone(),
-            Ok(PruneReport {
-                plan,
-                removed: Vec::new(),
-                given_up: Vec::new(),
-                spared: Vec::new(),
-            }),
+            Ok(PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() }),
         )
     }
 

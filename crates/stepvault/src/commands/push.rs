@@ -141,9 +141,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
             session.output.error_beside_report(&text);
         }
     }
-    session
-        .output
-        .result(&document(&tiers, pushed, began.elapsed().as_secs_f64()))?;
+    session.output.result(&document(&tiers, pushed, began.elapsed().as_secs_f64()))?;
     Ok(code)
 }
 
@@ -151,17 +149,11 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
 pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<Pushed> {
     let checked = check(tiers, &arguments.source).await?;
     for fault in checked.faults.iter().take(MAX_FAULTS_TOLD) {
-        tiers.output.warn(&format!(
-            "the checkpoint is damaged and is uploaded unchanged: {fault}"
-        ));
+        tiers.output.warn(&format!("the checkpoint is damaged and is uploaded unchanged: {fault}"));
     }
     let config = &tiers.settings.config;
     let mut checkpoint = checkpoint_at(&arguments.source)?;
-    checkpoint.links = if arguments.copy {
-        LinkPolicy::Copy
-    } else {
-        checked.links(config.local.links)
-    };
+    checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { checked.links(config.local.links) };
     checkpoint.metrics = arguments.metric.into_iter().collect();
     checkpoint.origin = checked.origin;
     if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {
@@ -195,22 +187,11 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
     })
     .await?;
     let held = hold(tiers, &vault, &request).await?;
-    let report = push(
-        &vault,
-        &tiers.remotes,
-        request,
-        &tiers.budget,
-        patience,
-        &tiers.observer(),
-    )
-    .await;
+    let report = push(&vault, &tiers.remotes, request, &tiers.budget, patience, &tiers.observer()).await;
     for held in held {
         held.release().await;
     }
-    Ok(Pushed {
-        report: report?,
-        faults: checked.faults,
-    })
+    Ok(Pushed { report: report?, faults: checked.faults })
 }
 
 /// Returns the name of the watched directory, and the directory below it that holds the checkpoint; `None` when that is
@@ -345,30 +326,16 @@ mod tests {
 
     fn outcome(name: &str, required: bool, error: Option<ErrorKind>) -> RemoteOutcome {
         let result = error.map_or(Ok(Uploaded::Durable), |kind| Err(Error::new(kind, "cannot")));
-        RemoteOutcome {
-            remote: name.parse().unwrap(),
-            required,
-            result,
-            copied_bytes: 0,
-        }
+        RemoteOutcome { remote: name.parse().unwrap(), required, result, copied_bytes: 0 }
     }
 
     #[test]
     fn only_required_remotes_decide() {
         let unreachable = Some(ErrorKind::Unreachable);
         let denied = Some(ErrorKind::Denied);
-        assert_eq!(
-            exit_code(&[outcome("a", true, None), outcome("b", false, denied)]),
-            ExitCode::Done
-        );
-        assert_eq!(
-            exit_code(&[outcome("a", true, None), outcome("b", true, denied)]),
-            ExitCode::Partly
-        );
-        assert_eq!(
-            exit_code(&[outcome("a", true, None), outcome("b", true, unreachable)]),
-            ExitCode::Partly
-        );
+        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", false, denied)]), ExitCode::Done);
+        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", true, denied)]), ExitCode::Partly);
+        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", true, unreachable)]), ExitCode::Partly);
         assert_eq!(exit_code(&[outcome("a", true, denied)]), ExitCode::Failed);
         assert_eq!(exit_code(&[outcome("a", false, denied)]), ExitCode::Failed);
     }

@@ -76,10 +76,7 @@ pub(crate) async fn run(session: &Session, arguments: &RemoteArguments) -> Resul
         Some(run) => vec![run.clone()],
         None => vault.runs()?,
     };
-    let mut document = ForgetDocument {
-        remote: name.to_string(),
-        runs: Vec::new(),
-    };
+    let mut document = ForgetDocument { remote: name.to_string(), runs: Vec::new() };
     for run in runs {
         let forgotten = forget(&vault, &run, name).await?;
         if forgotten.archive || forgotten.steps > 0 {

@@ -179,11 +179,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Resul
         (None, path) => Target::As(path.unwrap_or_default()),
     };
     let resumes = !arguments.plan && resumes_from(tiers, &target);
-    let demoted = if arguments.step.is_some() {
-        BTreeMap::new()
-    } else {
-        demoted_steps(tiers).await
-    };
+    let demoted = if arguments.step.is_some() { BTreeMap::new() } else { demoted_steps(tiers).await };
     let request = RestoreRequest {
         step: arguments.step,
         attempt: arguments.attempt,
@@ -339,21 +335,13 @@ impl NodesArguments {
 
     /// Returns how to agree with the nodes that restore at the same time.
     pub(super) fn together(&self, writer: &Writer) -> Together {
-        Together {
-            writer: writer.clone(),
-            since: SystemClock.now(),
-            patience: self.wait_for_nodes,
-        }
+        Together { writer: writer.clone(), since: SystemClock.now(), patience: self.wait_for_nodes }
     }
 }
 
 /// Returns what to do with other content that has the step's name.
 pub(super) const fn existing(replace: bool) -> Existing {
-    if replace {
-        Existing::Replace
-    } else {
-        Existing::Refuse
-    }
+    if replace { Existing::Replace } else { Existing::Refuse }
 }
 
 /// Returns the engine's context for a restore.

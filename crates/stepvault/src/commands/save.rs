@@ -104,10 +104,7 @@ pub(crate) async fn run_stage(session: &Session, arguments: StageArguments) -> R
 
 /// Runs `commit`.
 pub(crate) async fn run_commit(session: &Session, arguments: CommitArguments) -> Result<ExitCode> {
-    let request = CommitRequest {
-        staged: arguments.staged,
-        expected: arguments.expect,
-    };
+    let request = CommitRequest { staged: arguments.staged, expected: arguments.expect };
     let report = blocking(move || commit(&request)).await?;
     session.output.result(&CommitDocument {
         step: report.step.number(),

@@ -60,12 +60,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
 fn undescribed(name: &str, schema: &Value, found: &mut Vec<String>) {
     match schema {
         Value::Object(members) => {
-            for (key, member) in members
-                .get("properties")
-                .and_then(Value::as_object)
-                .into_iter()
-                .flatten()
-            {
+            for (key, member) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
                 let is_tag = member["const"].is_string();
                 if !is_tag && member["description"].as_str().is_none_or(str::is_empty) {
                     found.push(format!("{name}.{key}"));
@@ -87,25 +82,16 @@ fn undescribed(name: &str, schema: &Value, found: &mut Vec<String>) {
 #[test]
 fn every_member_of_a_document_is_described_in_the_schema() {
     let (documents, mut definitions) = schemas();
-    let any: Vec<Value> = documents
-        .iter()
-        .map(|(name, _)| json!({ "$ref": format!("#/$defs/{name}") }))
-        .collect();
+    let any: Vec<Value> =
+        documents.iter().map(|(name, _)| json!({ "$ref": format!("#/$defs/{name}") })).collect();
     for (name, schema) in documents {
-        assert!(
-            definitions.insert(name.to_owned(), schema).is_none(),
-            "two schemas called {name}"
-        );
+        assert!(definitions.insert(name.to_owned(), schema).is_none(), "two schemas called {name}");
     }
     let mut missing = Vec::new();
     for (name, schema) in &definitions {
         undescribed(name, schema, &mut missing);
     }
-    assert!(
-        missing.is_empty(),
-        "members without a doc comment: {}",
-        missing.join(", ")
-    );
+    assert!(missing.is_empty(), "members without a doc comment: {}", missing.join(", "));
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "The documents that stepvault prints with --json",

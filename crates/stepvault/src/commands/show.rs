@@ -137,10 +137,7 @@ async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
         let entries =
             files.map(|file| EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime));
         let best = step.record().origin.best.iter();
-        Ok(Content {
-            best: best.map(|best| best.name.clone()).collect(),
-            entries: entries.collect(),
-        })
+        Ok(Content { best: best.map(|best| best.name.clone()).collect(), entries: entries.collect() })
     })
     .await
 }
@@ -158,10 +155,7 @@ fn of_manifests(manifests: &[PartManifest]) -> Content {
         crc32c: Some(file.crc32c.to_string()),
         ..EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime)
     });
-    Content {
-        best: best.into_iter().cloned().collect(),
-        entries: entries.collect(),
-    }
+    Content { best: best.into_iter().cloned().collect(), entries: entries.collect() }
 }
 
 impl EntryDocument {
@@ -204,9 +198,7 @@ impl Report for ShowDocument {
         let began = began.map(|began| format!("attempt {}: {began}", step.id.attempt));
         line("began", began.unwrap_or_default());
         line("size", step.bytes.map(human::bytes).unwrap_or_default());
-        let local = step
-            .local
-            .map(|state| format!("local ({})", format!("{state:?}").to_lowercase()));
+        let local = step.local.map(|state| format!("local ({})", format!("{state:?}").to_lowercase()));
         line("where", local.iter().chain(&step.remotes).join(", "));
         line("pinned", if step.pinned { "yes" } else { "" }.to_owned());
         for remote in &self.unguarded {

@@ -174,26 +174,18 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         })
         .await?;
         if let Some(fault) = fault {
-            session
-                .output
-                .warn(&format!("cannot read earlier starts: {fault}"));
+            session.output.warn(&format!("cannot read earlier starts: {fault}"));
         }
         if arguments.watch && crate::output::draws_on_terminal() {
             // Move the cursor home and clear the screen.
             let text = document.human();
-            session
-                .output
-                .text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)))?;
+            session.output.text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)))?;
         } else {
             session.output.result(&document)?;
         }
         if !arguments.watch {
             let lacks_agent = session.output.is_quiet() && document.agent.is_none();
-            return Ok(if lacks_agent {
-                ExitCode::Unreachable
-            } else {
-                ExitCode::Done
-            });
+            return Ok(if lacks_agent { ExitCode::Unreachable } else { ExitCode::Done });
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
     }
@@ -202,9 +194,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
 /// Queries the agent; returns `None` if none answers in time.
 async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> {
     let asked = settings.control()?.status(ANSWERED_WITHIN).await;
-    let answer = asked
-        .inspect_err(|error| tracing::debug!(%error, "no agent answers"))
-        .ok()?;
+    let answer = asked.inspect_err(|error| tracing::debug!(%error, "no agent answers")).ok()?;
     let served = answer.runs.into_iter().find(|served| served.run == *run);
     let serves_run = served.is_some();
     let (remotes, seen) = served.map(|run| (run.remotes, run.seen)).unwrap_or_default();
@@ -234,16 +224,11 @@ fn collect(
     let drain = stepvault_agent::read_drain(vault, run)?;
     let last_drain =
         drain.and_then(|record| LeftByDrain::of(&record, |left| waits(left, &scan.steps, remotes)));
-    let (notes, rates) = agent
-        .as_ref()
-        .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.rates));
+    let (notes, rates) = agent.as_ref().map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.rates));
     let newest_steps = steps::newest(vault, &scan.steps, remotes, notes, rates)?;
     let own = scan.steps.iter().map(SealedStep::record);
     let own = own.filter(|record| !record.origin.amends);
-    let warnings = time_warnings(
-        own.map(|record| (record.id, record.written_at)),
-        SystemClock.now(),
-    );
+    let warnings = time_warnings(own.map(|record| (record.id, record.written_at)), SystemClock.now());
     let sealed = scan.steps.iter().map(SealedStep::id).collect();
     let given_up = read_given_up(vault, run)?
         .and_then(|record| still_given_up(&record, &sealed))
@@ -274,21 +259,12 @@ fn collect(
 
 /// Returns the suffix for an error that only an operator can resolve.
 fn for_operator(needs_operator: bool) -> &'static str {
-    if needs_operator {
-        "; an operator must resolve this; retried every few minutes"
-    } else {
-        ""
-    }
+    if needs_operator { "; an operator must resolve this; retried every few minutes" } else { "" }
 }
 
 fn rate_text(remote: &RemoteRate) -> String {
-    let rate = remote
-        .bytes_per_second
-        .map(|rate| format!("recently {}", human::per_second(rate)));
-    let prune = remote
-        .next_prune_at
-        .as_ref()
-        .map(|time| format!("next retention at {time}"));
+    let rate = remote.bytes_per_second.map(|rate| format!("recently {}", human::per_second(rate)));
+    let prune = remote.next_prune_at.as_ref().map(|time| format!("next retention at {time}"));
     let known: Vec<String> = rate.into_iter().chain(prune).collect();
     if known.is_empty() {
         return String::new();
@@ -379,10 +355,7 @@ impl StatusDocument {
             return "agent  no answer".to_owned();
         };
         let (process, seen) = (&agent.process, &agent.seen);
-        let mut line = format!(
-            "agent  process {}, since {}",
-            process.process_id, process.started_at
-        );
+        let mut line = format!("agent  process {}, since {}", process.process_id, process.started_at);
         if !agent.serves_run {
             line.push_str(", does not serve this run");
         }
@@ -417,11 +390,7 @@ impl StatusDocument {
         }
         for entry in seen.unsealed.iter().take(MAX_UNFINISHED_SHOWN) {
             let path = entry.path.display();
-            let _ = write!(
-                line,
-                "\n       {path} is finished but not sealed: {}",
-                entry.reason
-            );
+            let _ = write!(line, "\n       {path} is finished but not sealed: {}", entry.reason);
         }
         let is_unsealed = |entry: &&Skipped| seen.unsealed.iter().any(|other| other.path == entry.path);
         let unfinished = seen.unfinished.iter().filter(|entry| !is_unsealed(entry));
@@ -444,11 +413,7 @@ impl Report for StatusDocument {
     fn human(&self) -> String {
         let mut lines = vec![
             format!("run    {}", self.run),
-            format!(
-                "vault  {}{}",
-                self.vault.display(),
-                if self.locked { " (in use)" } else { "" }
-            ),
+            format!("vault  {}{}", self.vault.display(), if self.locked { " (in use)" } else { "" }),
             self.agent_line(),
             format!("steps  {}, {}", self.steps, human::bytes(self.bytes)),
         ];
@@ -468,15 +433,8 @@ impl Report for StatusDocument {
         lines.push(self.disk_line());
         lines.extend(self.starts.lines());
         if !self.remotes.is_empty() {
-            let headings = [
-                "remote",
-                "staged",
-                "uploaded",
-                "durable",
-                "not durable",
-                "newest durable",
-                "url",
-            ];
+            let headings =
+                ["remote", "staged", "uploaded", "durable", "not durable", "newest durable", "url"];
             let mut remotes = table::table(&headings, &[1, 2, 3, 4, 5]);
             for remote in &self.remotes {
                 remotes.add_row([
@@ -489,9 +447,7 @@ impl Report for StatusDocument {
                     remote.uploaded_steps.to_string(),
                     remote.durable_steps.to_string(),
                     human::bytes(remote.not_durable_bytes),
-                    remote
-                        .newest_durable_step
-                        .map_or_else(|| "-".to_owned(), |step| step.to_string()),
+                    remote.newest_durable_step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
                     remote.url.clone(),
                 ]);
             }

@@ -154,23 +154,15 @@ pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Resul
 fn depth(arguments: &VerifyArguments) -> Depth {
     match (arguments.deep, arguments.sample) {
         (true, _) => Depth::Deep,
-        (false, Some(one_in)) => Depth::Sample {
-            one_in,
-            turn: days_since_epoch(),
-        },
+        (false, Some(one_in)) => Depth::Sample { one_in, turn: days_since_epoch() },
         (false, None) => Depth::Checksums,
     }
 }
 
 /// Returns the turn for samples, which changes daily.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "which files a sample reads may follow the wall clock"
-)]
+#[expect(clippy::disallowed_methods, reason = "which files a sample reads may follow the wall clock")]
 fn days_since_epoch() -> u32 {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs() / SECONDS_IN_A_DAY).unwrap_or(u32::MAX)
 }
 
@@ -199,10 +191,7 @@ async fn check_vault(
             // The step may be sound: it could not be read.
             Some(_) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), outage(error))),
             Some(id) => {
-                let health = StepHealth {
-                    faults: vec![error.to_string()],
-                    ..StepHealth::default()
-                };
+                let health = StepHealth { faults: vec![error.to_string()], ..StepHealth::default() };
                 findings.add(id, &Tier::Local, health);
             }
         }
@@ -258,15 +247,7 @@ fn exit_code(document: &VerifyDocument) -> ExitCode {
 
 impl Report for VerifyDocument {
     fn human(&self) -> String {
-        let headings = [
-            "step",
-            "attempt",
-            "tier",
-            "result",
-            "proved",
-            "unproved",
-            "read back",
-        ];
+        let headings = ["step", "attempt", "tier", "result", "proved", "unproved", "read back"];
         let mut rows = table::table(&headings, &[0, 1, 4, 5, 6]);
         let mut faults = String::new();
         let mut unproved = 0;
@@ -338,28 +319,13 @@ mod tests {
 
     #[test]
     fn the_code_says_sound_damaged_lost_or_unknown() {
-        assert_eq!(
-            exit_code(&document(&[&[true], &[true, true]], &[])),
-            ExitCode::Done
-        );
+        assert_eq!(exit_code(&document(&[&[true], &[true, true]], &[])), ExitCode::Done);
         assert_eq!(exit_code(&document(&[&[true, false]], &[])), ExitCode::Failed);
         assert_eq!(exit_code(&document(&[&[false], &[true]], &[])), ExitCode::Failed);
-        assert_eq!(
-            exit_code(&document(&[&[false], &[false]], &[])),
-            ExitCode::NoneValid
-        );
-        assert_eq!(
-            exit_code(&document(&[&[true]], &[ErrorKind::Unreachable])),
-            ExitCode::Unreachable
-        );
-        assert_eq!(
-            exit_code(&document(&[&[true]], &[ErrorKind::Denied])),
-            ExitCode::Failed
-        );
-        assert_eq!(
-            exit_code(&document(&[&[false]], &[ErrorKind::Unreachable])),
-            ExitCode::Failed
-        );
+        assert_eq!(exit_code(&document(&[&[false], &[false]], &[])), ExitCode::NoneValid);
+        assert_eq!(exit_code(&document(&[&[true]], &[ErrorKind::Unreachable])), ExitCode::Unreachable);
+        assert_eq!(exit_code(&document(&[&[true]], &[ErrorKind::Denied])), ExitCode::Failed);
+        assert_eq!(exit_code(&document(&[&[false]], &[ErrorKind::Unreachable])), ExitCode::Failed);
     }
 
     #[test]

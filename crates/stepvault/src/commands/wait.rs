@@ -79,11 +79,7 @@ pub(super) struct WaitDocument {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &WaitArguments) -> Result<ExitCode> {
     let settings = Settings::load(session)?;
-    let wanted = StepQuery {
-        run: settings.run()?.name,
-        step: arguments.step,
-        attempt: arguments.attempt,
-    };
+    let wanted = StepQuery { run: settings.run()?.name, step: arguments.step, attempt: arguments.attempt };
     let document = wait(session, &settings, wanted, arguments.goal, arguments.timeout).await?;
     session.output.result(&document)?;
     Ok(document.exit_code())
@@ -107,12 +103,7 @@ pub(super) async fn wait(
         deadline: begun + timeout,
         seen: Mutex::new(None),
     };
-    let cut = begun
-        + if timeout.is_zero() {
-            ONE_LOOK_WITHIN
-        } else {
-            timeout
-        };
+    let cut = begun + if timeout.is_zero() { ONE_LOOK_WITHIN } else { timeout };
     let progress = tokio::select! {
         biased;
         progress = barrier.hold() => progress?,
@@ -122,12 +113,7 @@ pub(super) async fn wait(
         Some(progress) => (progress.outcome(goal), progress),
         None => (Outcome::Late, nothing(&wanted)),
     };
-    Ok(WaitDocument {
-        goal,
-        outcome,
-        progress,
-        seconds: begun.elapsed().as_secs_f64(),
-    })
+    Ok(WaitDocument { goal, outcome, progress, seconds: begun.elapsed().as_secs_f64() })
 }
 
 /// Returns the progress when nothing answered: it is not even known that there is no such step.
@@ -190,11 +176,7 @@ impl Barrier<'_> {
                     true
                 }
             };
-            let interval = if in_vault {
-                VAULT_INTERVAL
-            } else {
-                REMOTES_INTERVAL
-            };
+            let interval = if in_vault { VAULT_INTERVAL } else { REMOTES_INTERVAL };
             let left = self.deadline.saturating_duration_since(Instant::now());
             tokio::time::sleep(interval.min(left).max(SHORTEST_INTERVAL)).await;
         }
@@ -267,11 +249,7 @@ impl Report for WaitDocument {
             Some(id) => format!("{id} of '{run}'"),
             None => format!("step {} of '{run}'", progress.step),
         };
-        let reason = progress
-            .reason
-            .as_ref()
-            .map(|reason| format!(": {reason}"))
-            .unwrap_or_default();
+        let reason = progress.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let mut lines = vec![match (self.outcome, progress.reached) {
             (Outcome::Reached, _) => return format!("{step} is {goal}"),
             (Outcome::Failed, _) => format!("{step} will not become {goal} by waiting{reason}"),
@@ -279,18 +257,12 @@ impl Report for WaitDocument {
             (Outcome::Late, Some(reached)) => format!("{step} is {}, not {goal} yet{reason}", reached.name()),
             (Outcome::Late, None) => format!("{step} is not {goal} yet{reason}"),
         }];
-        let missing = progress
-            .remotes
-            .iter()
-            .filter(|remote| remote.reached.is_none_or(|reached| reached < self.goal));
+        let missing =
+            progress.remotes.iter().filter(|remote| remote.reached.is_none_or(|reached| reached < self.goal));
         for remote in missing.filter(|_| progress.attempt.is_some()) {
             let weight = if remote.required { "" } else { " (optional)" };
             let reached = remote.reached.map_or("missing", Goal::name);
-            let reason = remote
-                .reason
-                .as_ref()
-                .map(|reason| format!(": {reason}"))
-                .unwrap_or_default();
+            let reason = remote.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             lines.push(format!("  {}{weight}: {reached}{reason}", remote.remote));
         }
         lines.join("\n")

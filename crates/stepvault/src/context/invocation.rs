@@ -75,9 +75,7 @@ impl Invocation {
                 .hint("give --local alone, or all of the configuration"));
         }
         let (directory, flag) = vault_flag(global)?.ok_or_else(|| {
-            fault()
-                .because("no vault is given")
-                .hint("give the vault's directory: --local DIR")
+            fault().because("no vault is given").hint("give the vault's directory: --local DIR")
         })?;
         // Whether the directories above may be open to others is recorded inside. The vault itself must be the user's.
         let vault = Vault::open_below(&directory, Parents::Shared)?;
@@ -98,9 +96,7 @@ impl Invocation {
     /// When it cannot be read.
     pub(super) fn of_vault(vault: &Vault) -> Result<Option<Self>> {
         let bytes = vault.read_invocation()?;
-        bytes
-            .map(|bytes| decode(&bytes, &vault.root().display().to_string()))
-            .transpose()
+        bytes.map(|bytes| decode(&bytes, &vault.root().display().to_string())).transpose()
     }
 
     /// Returns the identity under which that agent wrote steps.

@@ -50,10 +50,7 @@ fn choose(text: &str, configured: &[RemoteSettings], chosen: &[ChosenRemote]) ->
     if !text.contains(['/', ':']) {
         let remote = configured.iter().find(|remote| remote.name.as_str() == text);
         let remote = remote.ok_or_else(|| no_such_remote(text, configured))?;
-        return Ok(ChosenRemote {
-            name: remote.name.clone(),
-            url: None,
-        });
+        return Ok(ChosenRemote { name: remote.name.clone(), url: None });
     }
     let (url, options) = RemoteUrl::parse(text)?;
     match configured.iter().find(|remote| remote.url == url) {
@@ -61,10 +58,9 @@ fn choose(text: &str, configured: &[RemoteSettings], chosen: &[ChosenRemote]) ->
             name: remote.name.clone(),
             url: (!options.is_empty()).then(|| text.to_owned()),
         }),
-        None => Ok(ChosenRemote {
-            name: derived_name(&url, configured, chosen)?,
-            url: Some(text.to_owned()),
-        }),
+        None => {
+            Ok(ChosenRemote { name: derived_name(&url, configured, chosen)?, url: Some(text.to_owned()) })
+        }
     }
 }
 
@@ -84,8 +80,7 @@ fn no_such_remote(name: &str, configured: &[RemoteSettings]) -> Error {
 /// Replaces the characters that a name may not contain.
 pub(super) fn with_name_letters(text: &str) -> impl Iterator<Item = char> {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    text.chars()
-        .map(move |letter| if is_allowed(letter) { letter } else { '-' })
+    text.chars().map(move |letter| if is_allowed(letter) { letter } else { '-' })
 }
 
 /// Derives a free name from the scheme and the bucket or directory name: `s3-my-bucket`, `file-checkpoints`.
@@ -122,10 +117,7 @@ mod tests {
     fn chosen(given: &[&str]) -> Vec<(String, Option<String>)> {
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
         let chosen = choose_remotes(&given, &configured()).unwrap();
-        chosen
-            .into_iter()
-            .map(|remote| (remote.name.to_string(), remote.url))
-            .collect()
+        chosen.into_iter().map(|remote| (remote.name.to_string(), remote.url)).collect()
     }
 
     fn refused(given: &[&str]) -> String {
@@ -140,40 +132,20 @@ mod tests {
         assert_eq!(chosen(&["main"]), [("main".to_owned(), None)]);
         assert_eq!(chosen(&["s3://bucket/prefix/"]), [("main".to_owned(), None)]);
         let with_option = "s3://bucket/prefix?region=x";
-        assert_eq!(
-            chosen(&[with_option]),
-            [("main".to_owned(), Some(with_option.to_owned()))]
-        );
+        assert_eq!(chosen(&[with_option]), [("main".to_owned(), Some(with_option.to_owned()))]);
         let with_name = chosen(&["copy=gs://other?endpoint=http://127.0.0.1:1"]);
         assert_eq!(
             with_name,
-            [(
-                "copy".to_owned(),
-                Some("gs://other?endpoint=http://127.0.0.1:1".to_owned())
-            )]
+            [("copy".to_owned(), Some("gs://other?endpoint=http://127.0.0.1:1".to_owned()))]
         );
         // The same place under another name.
         let again = "s3://bucket/prefix?region=x".to_owned();
-        assert_eq!(
-            chosen(&[&format!("copy={again}")]),
-            [("main".to_owned(), Some(again))]
-        );
+        assert_eq!(chosen(&[&format!("copy={again}")]), [("main".to_owned(), Some(again))]);
         let elsewhere = "s3://bucket/prefix?endpoint=http://127.0.0.1:1".to_owned();
-        assert_eq!(
-            chosen(&[&format!("copy={elsewhere}")]),
-            [("copy".to_owned(), Some(elsewhere))]
-        );
-        let names = |given: &[&str]| {
-            chosen(given)
-                .into_iter()
-                .map(|(name, _)| name)
-                .collect::<Vec<_>>()
-        };
+        assert_eq!(chosen(&[&format!("copy={elsewhere}")]), [("copy".to_owned(), Some(elsewhere))]);
+        let names = |given: &[&str]| chosen(given).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(&["s3://b/one?a=b", "s3://b/two"]), ["s3-b", "s3-b-2"]);
-        assert_eq!(
-            names(&["file:///data/my vault", "memory://x"]),
-            ["file-my-vault", "memory-x"]
-        );
+        assert_eq!(names(&["file:///data/my vault", "memory://x"]), ["file-my-vault", "memory-x"]);
     }
 
     #[test]

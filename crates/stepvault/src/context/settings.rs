@@ -44,18 +44,9 @@ impl Settings {
     pub(crate) fn of_last_agent(session: &Session) -> Result<Self> {
         let last = Invocation::read(&session.global)?;
         let writer = (last.writer()?, last.attempt);
-        let sources = Sources {
-            run: last.run,
-            ..last.sources
-        };
-        let given = Gathered {
-            sources,
-            remotes: last.remotes,
-        };
-        let settings = Self {
-            last: Some(writer),
-            ..Self::loaded(given)?
-        };
+        let sources = Sources { run: last.run, ..last.sources };
+        let given = Gathered { sources, remotes: last.remotes };
+        let settings = Self { last: Some(writer), ..Self::loaded(given)? };
         Ok(settings.introduced(session))
     }
 
@@ -74,11 +65,7 @@ impl Settings {
     }
 
     fn loaded(given: Gathered) -> Result<Self> {
-        Ok(Self {
-            config: load(&given.sources)?,
-            given,
-            last: None,
-        })
+        Ok(Self { config: load(&given.sources)?, given, last: None })
     }
 
     /// Prints the node and the warnings.
@@ -100,14 +87,7 @@ impl Settings {
     /// be none: that is no reason not to save checkpoints.
     pub(crate) fn invocation(&self) -> Option<Vec<u8>> {
         let Gathered { sources, remotes } = self.given.clone();
-        let record = || {
-            encode(&Invocation::new(
-                sources,
-                remotes,
-                &self.writer()?,
-                self.attempt(None)?,
-            ))
-        };
+        let record = || encode(&Invocation::new(sources, remotes, &self.writer()?, self.attempt(None)?));
         let warn =
             |error: &Error| tracing::warn!(%error, "how the agent was started is not recorded in the vault");
         record().inspect_err(warn).ok()
@@ -130,14 +110,8 @@ impl Settings {
 
     /// Builds settings from sources that the command itself provides, for a node that writes its steps alone.
     pub(crate) fn of(sources: Sources, node: NodeName) -> Result<Self> {
-        let given = Gathered {
-            sources,
-            remotes: None,
-        };
-        Ok(Self {
-            last: Some((Writer::alone(node), None)),
-            ..Self::loaded(given)?
-        })
+        let given = Gathered { sources, remotes: None };
+        Ok(Self { last: Some((Writer::alone(node), None)), ..Self::loaded(given)? })
     }
 
     /// Returns the built-in and the configured profiles.
@@ -153,19 +127,14 @@ impl Settings {
             return Ok(self.config.run(name));
         }
         let fault = |why: &str, hint: String| {
-            Err(Error::new(ErrorKind::Usage, "no run selected")
-                .because(why)
-                .hint(hint))
+            Err(Error::new(ErrorKind::Usage, "no run selected").because(why).hint(hint))
         };
         match self.config.runs.as_slice() {
             [only] => Ok(only.clone()),
             [] => fault("none is given or configured", "give --run NAME".to_owned()),
             several => {
                 let names = several.iter().map(|run| &run.name).join(", ");
-                fault(
-                    "several are configured",
-                    format!("select one with --run: {names}"),
-                )
+                fault("several are configured", format!("select one with --run: {names}"))
             }
         }
     }
@@ -189,10 +158,7 @@ impl Settings {
     /// Returns the remotes in the order of preference: the named ones, else the run's.
     pub(crate) fn remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
         match &self.given.remotes {
-            Some(names) => names
-                .iter()
-                .filter_map(|name| self.config.remote(name).cloned())
-                .collect(),
+            Some(names) => names.iter().filter_map(|name| self.config.remote(name).cloned()).collect(),
             None => self.config.remotes_of(run).into_iter().cloned().collect(),
         }
     }
@@ -233,16 +199,12 @@ fn add_last_agent(sources: &mut Sources) -> Result<()> {
         return Ok(());
     };
     let flags = last.sources.flags.into_iter();
-    sources
-        .flags
-        .extend(flags.filter(|flag| flag.key.starts_with("run.")));
+    sources.flags.extend(flags.filter(|flag| flag.key.starts_with("run.")));
     if !unset.is_empty() {
         sources.run = last.run;
     }
     let variables = last.sources.environment.into_iter();
-    sources
-        .environment
-        .extend(variables.filter(|(name, _)| unset.contains(name)));
+    sources.environment.extend(variables.filter(|(name, _)| unset.contains(name)));
     Ok(())
 }
 

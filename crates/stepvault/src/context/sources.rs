@@ -49,12 +49,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         }
         (run, _) => run.clone(),
     };
-    let mut sources = Sources {
-        file,
-        environment: environment()?,
-        flags,
-        run,
-    };
+    let mut sources = Sources { file, environment: environment()?, flags, run };
     for name in sources.variables_of_names() {
         let value = if name == HOSTNAME {
             Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
@@ -72,9 +67,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         for remote in &chosen {
             let key = format!("remote.\"{}\".url", remote.name);
             let url = remote.url.as_ref();
-            sources
-                .flags
-                .extend(url.map(|url| FlagOverride::text(key, url, origin)));
+            sources.flags.extend(url.map(|url| FlagOverride::text(key, url, origin)));
         }
         remotes = Some(chosen.into_iter().map(|remote| remote.name).collect());
     }
@@ -137,10 +130,7 @@ fn environment() -> Result<Vec<(String, String)>> {
 pub(crate) fn absolute(path: &Path) -> Result<String> {
     let fault = || Error::new(ErrorKind::Usage, "invalid path").on(path.display());
     let absolute = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
-    absolute
-        .into_os_string()
-        .into_string()
-        .map_err(|_| fault().because("it is not UTF-8"))
+    absolute.into_os_string().into_string().map_err(|_| fault().because("it is not UTF-8"))
 }
 
 /// Reads an explicitly named file, which must exist. It is trusted regardless of its owner.
@@ -148,11 +138,7 @@ fn read_named(path: &Path) -> Result<FileText> {
     let full = in_full(path)?;
     let bytes = stepvault_local::durable::read_bounded(&full, MAX_FILE_BYTES)
         .map_err(|error| error.with_kind(ErrorKind::Usage))?;
-    let missing = || {
-        fault(path)
-            .because("no such file")
-            .hint("run 'stepvault init' to create one")
-    };
+    let missing = || fault(path).because("no such file").hint("run 'stepvault init' to create one");
     text_of(full, bytes.ok_or_else(missing)?)
 }
 

@@ -69,10 +69,7 @@ impl Tiers {
         let vault = open_vault(settings, default).await?;
         let remotes = open_remotes(configured, &run.name, vault.as_ref(), &progress.observer()).await?;
         Ok(Self {
-            writer: Writer {
-                shared: run.shared,
-                ..settings.writer()?
-            },
+            writer: Writer { shared: run.shared, ..settings.writer()? },
             vault,
             remotes,
             budget: MemoryBudget::new(settings.config.upload.memory_budget_bytes),
@@ -122,11 +119,9 @@ impl Tiers {
         if !self.remotes.is_empty() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Usage, "no remote selected")
-            .because("none is given or configured")
-            .hint(
-                "give --remote URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE",
-            ))
+        Err(Error::new(ErrorKind::Usage, "no remote selected").because("none is given or configured").hint(
+            "give --remote URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE",
+        ))
     }
 
     /// Returns the steps that are pinned on the local tier.
@@ -194,19 +189,10 @@ mod tests {
 
     #[test]
     fn the_vault_stands_outside_what_the_trainer_scans() {
-        assert_eq!(
-            vault_beside(Path::new("/data/run/step_1")).unwrap(),
-            Path::new("/data/.stepvault")
-        );
-        assert_eq!(
-            vault_beside(Path::new("/data/step_1/")).unwrap(),
-            Path::new("/.stepvault")
-        );
+        assert_eq!(vault_beside(Path::new("/data/run/step_1")).unwrap(), Path::new("/data/.stepvault"));
+        assert_eq!(vault_beside(Path::new("/data/step_1/")).unwrap(), Path::new("/.stepvault"));
         let error = vault_beside(Path::new("/step_1")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert_eq!(
-            error.hint_text(),
-            Some("give the vault's directory with --local DIR")
-        );
+        assert_eq!(error.hint_text(), Some("give the vault's directory with --local DIR"));
     }
 }

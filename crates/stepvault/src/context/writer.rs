@@ -28,12 +28,7 @@ impl Settings {
             None => launcher.launch.clone(),
         };
         Ok(Writer {
-            place: place(
-                self.config.node.clone(),
-                self.config.nodes.clone(),
-                launcher,
-                &host,
-            )?,
+            place: place(self.config.node.clone(), self.config.nodes.clone(), launcher, &host)?,
             launch,
             shared: false,
         })
@@ -43,10 +38,9 @@ impl Settings {
 /// Returns the attempt from the flag, else from `STEPVAULT_ATTEMPT`.
 pub(crate) fn attempt(flag: Option<Attempt>) -> Result<Option<Attempt>> {
     match (flag, variable("STEPVAULT_ATTEMPT")?) {
-        (None, Some(text)) => text
-            .parse()
-            .map(Some)
-            .map_err(|error: Error| error.hint("correct STEPVAULT_ATTEMPT")),
+        (None, Some(text)) => {
+            text.parse().map(Some).map_err(|error: Error| error.hint("correct STEPVAULT_ATTEMPT"))
+        }
         (flag, _) => Ok(flag),
     }
 }
@@ -74,10 +68,7 @@ fn place(
     let among = |name: Option<NodeName>| name.filter(|name| nodes.contains(name));
     let own = match node {
         Some(node) => node,
-        None => among(launcher.node.clone())
-            .or(among(Some(host.clone())))
-            .or(launcher.node)
-            .unwrap_or(host),
+        None => among(launcher.node.clone()).or(among(Some(host.clone()))).or(launcher.node).unwrap_or(host),
     };
     NodePlace::new(own, nodes)
 }
@@ -95,12 +86,9 @@ mod tests {
 
     #[test]
     fn any_host_name_makes_a_node_name() {
-        for (host, node) in [
-            ("gpu-7.example", "gpu-7.example"),
-            ("", "node"),
-            (".x", "x"),
-            ("a b/\u{fc}", "a-b--"),
-        ] {
+        for (host, node) in
+            [("gpu-7.example", "gpu-7.example"), ("", "node"), (".x", "x"), ("a b/\u{fc}", "a-b--")]
+        {
             assert_eq!(node_name_of(host).unwrap().as_str(), node);
         }
         assert_eq!(node_name_of(&"h".repeat(80)).unwrap().as_str().len(), 63);
@@ -125,22 +113,13 @@ mod tests {
         };
         let none = Launcher::default;
         assert_eq!(told(None, None, none(), "gpu-7").unwrap(), "gpu-7 of gpu-7");
-        assert_eq!(
-            told(None, None, launcher("1", "2"), "gpu-7").unwrap(),
-            "node-1 of node-0, node-1"
-        );
-        assert_eq!(
-            told(None, nodes("1"), launcher("1", "2"), "gpu-7").unwrap(),
-            "node-1 of node-1"
-        );
+        assert_eq!(told(None, None, launcher("1", "2"), "gpu-7").unwrap(), "node-1 of node-0, node-1");
+        assert_eq!(told(None, nodes("1"), launcher("1", "2"), "gpu-7").unwrap(), "node-1 of node-1");
         assert_eq!(
             told(None, nodes("gpu-6,gpu-7"), launcher("1", "2"), "gpu-7").unwrap(),
             "gpu-7 of gpu-6, gpu-7"
         );
-        assert_eq!(
-            told(name("b"), nodes("a,b"), none(), "gpu-7").unwrap(),
-            "b of a, b"
-        );
+        assert_eq!(told(name("b"), nodes("a,b"), none(), "gpu-7").unwrap(), "b of a, b");
         assert_eq!(
             told(None, nodes("2"), none(), "gpu-7").unwrap_err().to_string(),
             "this node is not one of the declared nodes: gpu-7: the declared nodes are node-0, node-1"

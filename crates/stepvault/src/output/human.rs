@@ -48,9 +48,7 @@ pub(crate) fn copied(count: u64) -> String {
 /// Formats the rate of a transfer: `310.0 MiB/s`. Returns `None` if `length` is zero.
 pub(crate) fn rate(count: u64, length: Duration) -> Option<String> {
     let nanoseconds = length.as_nanos();
-    let rate = u128::from(count)
-        .saturating_mul(1_000_000_000)
-        .checked_div(nanoseconds)?;
+    let rate = u128::from(count).saturating_mul(1_000_000_000).checked_div(nanoseconds)?;
     Some(per_second(u64::try_from(rate).unwrap_or(u64::MAX)))
 }
 
@@ -76,19 +74,13 @@ mod tests {
     #[test]
     fn what_would_take_effect_in_a_terminal_is_shown() {
         assert_eq!(printable("a\tb\nü"), "a\tb\nü");
-        assert_eq!(
-            printable("\u{1b}[2Jgone\u{7}\r\u{9b}1m"),
-            "\\u{1b}[2Jgone\\u{7}\\r\\u{9b}1m"
-        );
+        assert_eq!(printable("\u{1b}[2Jgone\u{7}\r\u{9b}1m"), "\\u{1b}[2Jgone\\u{7}\\r\\u{9b}1m");
         assert_eq!(printable("a\u{202e}gpj.exe"), "a\\u{202e}gpj.exe");
     }
 
     #[test]
     fn a_rate_needs_time() {
-        assert_eq!(
-            rate(2 << 20, Duration::from_secs(2)).as_deref(),
-            Some("1.0 MiB/s")
-        );
+        assert_eq!(rate(2 << 20, Duration::from_secs(2)).as_deref(), Some("1.0 MiB/s"));
         assert_eq!(rate(1, Duration::ZERO), None);
     }
 }

@@ -13,10 +13,7 @@ pub(crate) fn document<Body: Serialize>(body: &Body) -> Result<String> {
 /// Serializes an error.
 pub(crate) fn error_document(error: &Error) -> String {
     // Only strings, so this cannot fail.
-    document(&ErrorAnswer {
-        error: ErrorInfo::from(error),
-    })
-    .unwrap_or_default()
+    document(&ErrorAnswer { error: ErrorInfo::from(error) }).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -25,9 +22,7 @@ mod tests {
 
     #[test]
     fn an_error_is_a_document_with_kind_message_and_hint() {
-        let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint")
-            .on("run 'a'")
-            .hint("verify");
+        let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint").on("run 'a'").hint("verify");
         let document: serde_json::Value = serde_json::from_str(&error_document(&error)).unwrap();
         let expected = serde_json::json!({
             "format": 1,

@@ -58,13 +58,7 @@ pub(crate) struct Output {
 impl Output {
     /// Creates an output that prints JSON documents if `json`, and only results and errors if `quiet`.
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self {
-            json,
-            quiet,
-            bars: MultiProgress::new(),
-            is_service: false,
-            node: Arc::default(),
-        }
+        Self { json, quiet, bars: MultiProgress::new(), is_service: false, node: Arc::default() }
     }
 
     /// Returns the output of a command whose lines may stand between those of other processes.
@@ -188,9 +182,7 @@ impl Output {
 
 /// Returns the error of a result that was not written to stdout.
 pub(crate) fn not_printed(error: io::Error) -> Error {
-    Error::new(ErrorKind::Failed, "cannot print the result")
-        .on("standard output")
-        .caused_by(error)
+    Error::new(ErrorKind::Failed, "cannot print the result").on("standard output").caused_by(error)
 }
 
 /// Puts `beginning` before each line.

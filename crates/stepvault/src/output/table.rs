@@ -76,11 +76,7 @@ impl Table {
     /// Returns a cell with the spaces that its column needs.
     fn aligned(&self, column: usize, cell: &str, width: usize) -> String {
         let space = " ".repeat(width.saturating_sub(measure_text_width(cell)));
-        if self.right.contains(&column) {
-            space + cell
-        } else {
-            cell.to_owned() + &space
-        }
+        if self.right.contains(&column) { space + cell } else { cell.to_owned() + &space }
     }
 }
 

@@ -79,10 +79,7 @@ mod tests {
             for (number, line) in text.lines().enumerate() {
                 let is_one_word = line.split_whitespace().count() == 1;
                 assert!(line.len() <= width || is_one_word, "{width}: {line}");
-                assert!(
-                    number == 0 || line.starts_with("         ") && !line.ends_with(' '),
-                    "{text}"
-                );
+                assert!(number == 0 || line.starts_with("         ") && !line.ends_with(' '), "{text}");
             }
         }
         assert_eq!(fit(WARNING, UNLIMITED), WARNING);

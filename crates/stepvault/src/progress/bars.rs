@@ -27,10 +27,7 @@ struct Drawn {
 
 impl Bars {
     pub(super) fn new(all: &MultiProgress) -> Self {
-        Self {
-            all: all.clone(),
-            drawn: Vec::new(),
-        }
+        Self { all: all.clone(), drawn: Vec::new() }
     }
 
     /// Updates the bars from the counters.
@@ -44,11 +41,7 @@ impl Bars {
             let new = || {
                 let bar = self.all.add(ProgressBar::no_length().with_style(style(UNKNOWN)));
                 bar.set_prefix(counters.tier.to_string());
-                Drawn {
-                    bar,
-                    transfer: 0,
-                    spared_bytes: 0,
-                }
+                Drawn { bar, transfer: 0, spared_bytes: 0 }
             };
             drawn.get_or_insert_with(new).update(&counts);
         }
@@ -91,15 +84,9 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .with_key("done", number(|state| human::bytes(state.pos())))
-        .with_key(
-            "all",
-            number(|state| human::bytes(state.len().unwrap_or_default())),
-        )
+        .with_key("all", number(|state| human::bytes(state.len().unwrap_or_default())))
         .with_key("rate", number(|state| human::per_second(whole(state.per_sec()))))
-        .with_key(
-            "remaining",
-            number(|state| remaining(state.elapsed(), state.per_sec(), state.eta())),
-        )
+        .with_key("remaining", number(|state| remaining(state.elapsed(), state.per_sec(), state.eta())))
         .progress_chars("=> ")
 }
 
@@ -117,10 +104,7 @@ fn remaining(elapsed: Duration, bytes_per_second: f64, estimate: Duration) -> St
     if elapsed < MEASURED_FOR || bytes_per_second < 1.0 {
         return String::new();
     }
-    format!(
-        "{} left ",
-        human::duration(Duration::from_secs(estimate.as_secs()))
-    )
+    format!("{} left ", human::duration(Duration::from_secs(estimate.as_secs())))
 }
 
 #[expect(

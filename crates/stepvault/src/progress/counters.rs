@@ -17,10 +17,7 @@ pub(super) struct TierCounters {
 
 impl TierCounters {
     pub(super) fn new(tier: Tier) -> Self {
-        Self {
-            tier,
-            counts: Mutex::default(),
-        }
+        Self { tier, counts: Mutex::default() }
     }
 
     /// Locks the counts, for no longer than it takes to change or to copy them.
@@ -103,9 +100,7 @@ impl Counts {
 
     /// Returns whether another line about retries is due; if so, resets the interval.
     pub(super) fn may_tell_of_retry(&mut self) -> bool {
-        let is_due = self
-            .retry_told
-            .is_none_or(|told| told.elapsed() >= RETRY_LINE_INTERVAL);
+        let is_due = self.retry_told.is_none_or(|told| told.elapsed() >= RETRY_LINE_INTERVAL);
         if is_due {
             self.retry_told = Some(Instant::now());
         }
@@ -155,10 +150,6 @@ mod tests {
         counters.begin(2, 10);
         counters.begin(1, 5);
         let total = counters.total_bytes;
-        assert_eq!(
-            (counters.done_bytes(), total),
-            (0, 15),
-            "the second try counts alone"
-        );
+        assert_eq!((counters.done_bytes(), total), (0, 15), "the second try counts alone");
     }
 }

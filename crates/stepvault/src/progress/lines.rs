@@ -35,23 +35,14 @@ struct Last {
 
 impl Lines {
     pub(super) fn new(is_sparse: bool) -> Self {
-        Self {
-            began: Instant::now(),
-            is_sparse,
-            last: Vec::new(),
-        }
+        Self { began: Instant::now(), is_sparse, last: Vec::new() }
     }
 
     /// Returns a line for each tier with a transfer under way. Called once in each interval; with sparse lines, a
     /// transfer has one after 4, 8, 16, … intervals.
     pub(super) fn due(&mut self, tiers: &[TierCounters]) -> Vec<String> {
         let now = Instant::now();
-        let none = Last {
-            at: self.began,
-            sent_bytes: 0,
-            transfer: 0,
-            intervals: 0,
-        };
+        let none = Last { at: self.began, sent_bytes: 0, transfer: 0, intervals: 0 };
         self.last.resize(tiers.len(), none);
         let mut lines = Vec::new();
         for (counters, last) in tiers.iter().zip(&mut self.last) {
@@ -59,12 +50,7 @@ impl Lines {
             let sent_bytes = counts.sent_bytes();
             if let Some(began) = counts.began.filter(|_| counts.transfer != last.transfer) {
                 // The counters began anew, and maybe not long ago.
-                *last = Last {
-                    at: began,
-                    sent_bytes: 0,
-                    transfer: counts.transfer,
-                    intervals: 0,
-                };
+                *last = Last { at: began, sent_bytes: 0, transfer: counts.transfer, intervals: 0 };
             }
             last.intervals = last.intervals.saturating_add(1);
             let is_due = last.intervals >= FIRST_SPARSE_INTERVAL && last.intervals.is_power_of_two();
@@ -104,22 +90,12 @@ fn line(tier: &Tier, counts: &Counts, sent_bytes: u64, elapsed: Duration) -> Str
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::Started(operation) => of_start(operation),
-        Event::Finished {
-            operation,
-            copied_bytes,
-            seconds,
-        } => of_end(operation, *copied_bytes, *seconds, false),
-        Event::Failed {
-            operation,
-            seconds,
-            error,
-        } => of_failure(operation, *seconds, error),
+        Event::Finished { operation, copied_bytes, seconds } => {
+            of_end(operation, *copied_bytes, *seconds, false)
+        }
+        Event::Failed { operation, seconds, error } => of_failure(operation, *seconds, error),
         Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
-        Event::Retrying {
-            tier,
-            error,
-            wait_seconds,
-        } => {
+        Event::Retrying { tier, error, wait_seconds } => {
             format!("{tier}: {error}; retrying in {}", human::seconds(*wait_seconds))
         }
         Event::Skipped { tier, id, reason } => format!("{tier}: {id} skipped: {reason}"),
@@ -182,10 +158,9 @@ pub(super) fn of_failure(operation: &Operation<'_>, seconds: f64, error: &Error)
 /// Formats a step with its size: `step 100 (attempt 1): 2.0 GiB`.
 fn sized(operation: &Operation<'_>) -> String {
     let id = operation.id;
-    operation.bytes.map_or_else(
-        || format!("the remainder of {id}"),
-        |bytes| format!("{id}: {}", human::bytes(bytes)),
-    )
+    operation
+        .bytes
+        .map_or_else(|| format!("the remainder of {id}"), |bytes| format!("{id}: {}", human::bytes(bytes)))
 }
 
 /// Formats a size with duration and rate: `2.0 GiB in 4.0s, 512.0 MiB/s`.
@@ -235,10 +210,7 @@ mod tests {
         counters[0].lock().moved_bytes = 4 << 20;
         std::thread::sleep(Duration::from_millis(20));
         let line = lines.due(&counters).remove(0);
-        assert!(
-            line.starts_with("local: 4.0 MiB of 8.0 MiB, ") && line.contains("MiB/s"),
-            "{line}"
-        );
+        assert!(line.starts_with("local: 4.0 MiB of 8.0 MiB, ") && line.contains("MiB/s"), "{line}");
         assert!(!line.contains("left"), "{line}");
     }
 
@@ -278,18 +250,11 @@ mod tests {
         let events = [
             Event::Started(operation),
             Event::Finished {
-                operation: Operation {
-                    bytes: None,
-                    ..operation
-                },
+                operation: Operation { bytes: None, ..operation },
                 copied_bytes: 0,
                 seconds: 0.5,
             },
-            Event::Failed {
-                operation,
-                seconds: 1.0,
-                error,
-            },
+            Event::Failed { operation, seconds: 1.0, error },
         ];
         events.iter().filter_map(of_event).collect()
     }
@@ -310,11 +275,7 @@ mod tests {
             of_event(&Event::Started(transfer)).unwrap(),
             "main: step 100 (attempt 1) started: 1 file, 2.0 KiB, to s3://b/demo/000000000100.a1/step_100"
         );
-        let finished = Event::Finished {
-            operation: transfer,
-            copied_bytes: 0,
-            seconds: 2.0,
-        };
+        let finished = Event::Finished { operation: transfer, copied_bytes: 0, seconds: 2.0 };
         assert_eq!(
             of_event(&finished).unwrap(),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
@@ -323,11 +284,7 @@ mod tests {
             of_end(&transfer, 0, 2.0, true)
                 .starts_with("main: step 100 (attempt 1) is durable: 2.0 KiB in 2s")
         );
-        let copied = Event::Finished {
-            operation: transfer,
-            copied_bytes: 1536,
-            seconds: 2.0,
-        };
+        let copied = Event::Finished { operation: transfer, copied_bytes: 1536, seconds: 2.0 };
         assert_eq!(
             of_event(&copied).unwrap(),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
@@ -341,23 +298,14 @@ mod tests {
             files: 3,
             bytes: Some(0),
         };
-        let sealed = Event::Finished {
-            operation,
-            copied_bytes: 0,
-            seconds: 0.0,
-        };
+        let sealed = Event::Finished { operation, copied_bytes: 0, seconds: 0.0 };
         assert_eq!(
             of_event(&sealed).unwrap(),
             "local: sealed step 100 (attempt 1): 3 files, 0 B in 0s, from /out/step_100"
         );
-        let error = Error::new(ErrorKind::NoSpace, "cannot seal")
-            .on("/out/step_100")
-            .because("no space is left");
-        let failed = Event::Failed {
-            operation,
-            seconds: 0.012,
-            error: &error,
-        };
+        let error =
+            Error::new(ErrorKind::NoSpace, "cannot seal").on("/out/step_100").because("no space is left");
+        let failed = Event::Failed { operation, seconds: 0.012, error: &error };
         assert_eq!(
             of_event(&failed).unwrap(),
             "local: step 100 (attempt 1) failed after 12ms: cannot seal: /out/step_100: no space is left"
@@ -372,21 +320,8 @@ mod tests {
             ]
         );
         let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");
-        let retrying = Event::Retrying {
-            tier: &tier,
-            error: &error,
-            wait_seconds: 0.5,
-        };
-        assert_eq!(
-            of_event(&retrying).unwrap(),
-            "main: cannot list: timed out; retrying in 500ms"
-        );
-        assert_eq!(
-            of_event(&Event::BytesMoved {
-                tier: &tier,
-                bytes: 1
-            }),
-            None
-        );
+        let retrying = Event::Retrying { tier: &tier, error: &error, wait_seconds: 0.5 };
+        assert_eq!(of_event(&retrying).unwrap(), "main: cannot list: timed out; retrying in 500ms");
+        assert_eq!(of_event(&Event::BytesMoved { tier: &tier, bytes: 1 }), None);
     }
 }

@@ -54,11 +54,7 @@ impl Style {
 
     /// Returns the style for a service, which prints lines on a terminal too.
     pub(crate) fn of_service(output: &Output) -> Self {
-        if output.is_quiet() {
-            Self::Silent
-        } else {
-            Self::SparseLines
-        }
+        if output.is_quiet() { Self::Silent } else { Self::SparseLines }
     }
 }
 
@@ -110,10 +106,7 @@ impl Progress {
                 .map(|thread| Drawing { ending, thread })
                 .ok(),
         };
-        Self {
-            watcher,
-            drawing: Mutex::new(drawing),
-        }
+        Self { watcher, drawing: Mutex::new(drawing) }
     }
 
     /// Returns the observer for the engine.
@@ -141,9 +134,7 @@ impl Drop for Progress {
 impl Watcher {
     fn counts(&self, tier: &Tier) -> Option<MutexGuard<'_, Counts>> {
         let mut tiers = self.tiers.iter();
-        tiers
-            .find(|counters| counters.tier == *tier)
-            .map(TierCounters::lock)
+        tiers.find(|counters| counters.tier == *tier).map(TierCounters::lock)
     }
 
     fn count(&self, tier: &Tier, change: impl FnOnce(&mut Counts)) {
@@ -155,11 +146,7 @@ impl Watcher {
     fn draw_until(&self, ended: &Receiver<()>) {
         let mut bars = Bars::new(self.output.bars());
         let mut lines = Lines::new(self.style == Style::SparseLines);
-        let interval = if self.style == Style::Bars {
-            BAR_INTERVAL
-        } else {
-            LINE_INTERVAL
-        };
+        let interval = if self.style == Style::Bars { BAR_INTERVAL } else { LINE_INTERVAL };
         while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
             if self.style == Style::Bars {
                 bars.draw(&self.tiers);
@@ -205,10 +192,7 @@ impl Watcher {
     }
 
     fn print_start(&self, operation: &Operation<'_>) {
-        if !self
-            .repeats()
-            .tells_of_start(operation.tier, operation.id, Instant::now())
-        {
+        if !self.repeats().tells_of_start(operation.tier, operation.id, Instant::now()) {
             return;
         }
         let text = lines::of_start(operation);
@@ -221,10 +205,7 @@ impl Watcher {
 
     fn print_failure(&self, operation: &Operation<'_>, seconds: f64, error: &Error) {
         let Operation { tier, id, .. } = *operation;
-        if self
-            .repeats()
-            .tells_of_failure(tier, id, error.kind(), Instant::now())
-        {
+        if self.repeats().tells_of_failure(tier, id, error.kind(), Instant::now()) {
             self.print(Priority::Warning, || lines::of_failure(operation, seconds, error));
         }
     }
@@ -262,24 +243,14 @@ impl Observer for Watcher {
                 }
                 self.print_start(operation);
             }
-            Event::Finished {
-                operation,
-                copied_bytes,
-                seconds,
-            } => {
+            Event::Finished { operation, copied_bytes, seconds } => {
                 if operation.kind != OperationKind::Removal {
                     self.repeats().succeeded(operation.tier, operation.id);
                 }
                 let is_durable = self.end_transfer(operation);
-                self.print(Priority::Info, || {
-                    lines::of_end(operation, *copied_bytes, *seconds, is_durable)
-                });
+                self.print(Priority::Info, || lines::of_end(operation, *copied_bytes, *seconds, is_durable));
             }
-            Event::Failed {
-                operation,
-                seconds,
-                error,
-            } => {
+            Event::Failed { operation, seconds, error } => {
                 self.end_transfer(operation);
                 self.print_failure(operation, *seconds, error);
             }
@@ -287,9 +258,7 @@ impl Observer for Watcher {
             Event::Durable { tier, id } if self.is_transferring(tier, *id) => {}
             Event::Retrying { tier, .. } => {
                 // While a remote is down, every request is retried; one line per interval is enough.
-                if self
-                    .counts(tier)
-                    .is_none_or(|mut counts| counts.may_tell_of_retry())
+                if self.counts(tier).is_none_or(|mut counts| counts.may_tell_of_retry())
                     && let Some(line) = lines::of_event(event)
                 {
                     self.output.line(&line);

@@ -67,10 +67,7 @@ mod tests {
         assert!(!repeats.tells_of_start(&tier, id, at(5)));
         assert!(!repeats.tells_of_failure(&tier, id, ErrorKind::NoSpace, at(5)));
         assert!(repeats.tells_of_start(&tier, other, at(5)));
-        assert!(
-            repeats.tells_of_failure(&tier, id, ErrorKind::Denied, at(6)),
-            "another reason"
-        );
+        assert!(repeats.tells_of_failure(&tier, id, ErrorKind::Denied, at(6)), "another reason");
         assert!(repeats.tells_of_start(&tier, id, at(400)));
         assert!(repeats.tells_of_failure(&tier, id, ErrorKind::Denied, at(400)));
         repeats.succeeded(&tier, id);

@@ -45,15 +45,11 @@ pub(crate) fn drain(place: &Place, name: &str, agent: TestProcess) -> Outcome {
 
 /// One round of the agent with the configuration `n.toml`, and what it says.
 pub(crate) fn round(place: &Place, code: i32) -> Outcome {
-    place
-        .run(&["agent", "--once", "--config", "n.toml"])
-        .expect_code(code)
+    place.run(&["agent", "--once", "--config", "n.toml"]).expect_code(code)
 }
 
 fn round_document(place: &Place, code: i32) -> Value {
-    place
-        .command(["agent", "--once", "--config", "n.toml"])
-        .document(code)
+    place.command(["agent", "--once", "--config", "n.toml"]).document(code)
 }
 
 pub(crate) fn configure(place: &Place, name: &str, remote: &str, run: &str) {
@@ -73,9 +69,7 @@ pub(crate) fn save(place: &Place, name: &str, step: &str) {
 
 /// As `rm -r` does it, called again where the agent has just written something.
 fn delete_vault(place: &Place) {
-    wait_until("the vault is deleted", || {
-        std::fs::remove_dir_all(place.path("vault-n")).is_ok()
-    });
+    wait_until("the vault is deleted", || std::fs::remove_dir_all(place.path("vault-n")).is_ok());
 }
 
 pub(crate) fn main_remote(place: &Place) -> String {
@@ -92,19 +86,13 @@ fn a_round_is_not_durable_while_the_vault_holds_undurable_steps_of_a_run_that_wa
     configure(&place, "n", &main_remote(&place), "");
     place.remove("out-n");
     place.write("n.toml", place.read("n.toml").replace("demo/a", "demo/renamed"));
-    round(&place, 3).expect_stdout(&[
-        "'stepvault agent --once --run demo/a'",
-        "1 step of the run 'demo/a'",
-    ]);
+    round(&place, 3).expect_stdout(&["'stepvault agent --once --run demo/a'", "1 step of the run 'demo/a'"]);
     let document = round_document(&place, 3);
     assert_eq!(document["durable"], false);
     assert_eq!(document["unserved"][0]["run"], "demo/a");
     assert_eq!(document["not_durable"][0]["run"], "demo/a");
     let shown = place.run(&["status", "--config", "n.toml"]).expect_code(0).stdout;
-    assert!(
-        shown.contains("other  the vault holds 1 step of the run 'demo/a'"),
-        "{shown}"
-    );
+    assert!(shown.contains("other  the vault holds 1 step of the run 'demo/a'"), "{shown}");
     // What the hint says helps.
     place.succeed(&["agent", "--once", "--config", "n.toml", "--run", "demo/a"]);
     round(&place, 0);
@@ -116,13 +104,7 @@ fn a_round_is_not_durable_while_a_finished_step_cannot_be_sealed() {
     configure(&place, "n", &main_remote(&place), "");
     save(&place, "n", "step_1");
     let made = place.checkpoint("n-step_2", "two");
-    assert!(
-        Command::new("mkfifo")
-            .arg(made.join("pipe"))
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("mkfifo").arg(made.join("pipe")).status().unwrap().success());
     std::fs::rename(made, place.path("out-n/step_2")).unwrap();
     let told = round_document(&place, 3);
     assert_eq!(told["not_durable"], json!([]));
@@ -130,12 +112,8 @@ fn a_round_is_not_durable_while_a_finished_step_cannot_be_sealed() {
     assert!(path.ends_with("out-n/step_2"), "{told:#}");
     // The same of a drain.
     let agent = start_again(&place, "n", &[]);
-    wait_until("it cannot be sealed", || {
-        status(&place, "n")["unsealed"] != json!([])
-    });
-    drain(&place, "n", agent)
-        .expect_code(3)
-        .expect_stdout(&["step_2 is not sealed"]);
+    wait_until("it cannot be sealed", || status(&place, "n")["unsealed"] != json!([]));
+    drain(&place, "n", agent).expect_code(3).expect_stdout(&["step_2 is not sealed"]);
     std::fs::remove_file(place.path("out-n/step_2/pipe")).unwrap();
     round(&place, 0);
 }
@@ -164,24 +142,15 @@ fn a_bucket_that_somebody_creates_later_gets_every_step_without_a_restart() {
         }
     };
     no_bucket();
-    let remote = format!(
-        "s3=s3://bucket/prefix?endpoint={}&region=us-east-1",
-        server.endpoint()
-    );
-    let keys = [
-        ("AWS_ACCESS_KEY_ID", server.access_key()),
-        ("AWS_SECRET_ACCESS_KEY", server.secret_key()),
-    ];
+    let remote = format!("s3=s3://bucket/prefix?endpoint={}&region=us-east-1", server.endpoint());
+    let keys = [("AWS_ACCESS_KEY_ID", server.access_key()), ("AWS_SECRET_ACCESS_KEY", server.secret_key())];
     let mut agent = start(&place, "n", &remote, "", &keys);
     save(&place, "n", "step_1");
     agent.wait_for_log("is not durable on s3");
     let told = &status(&place, "n")["remotes"][0];
     assert_members(told, &json!({ "needs_operator": true, "error_kind": "usage" }));
     let shown = place.run(&["status", "--config", "n.toml"]).expect_code(0).stdout;
-    assert!(
-        shown.contains("an operator must resolve this; retried"),
-        "{shown}"
-    );
+    assert!(shown.contains("an operator must resolve this; retried"), "{shown}");
     // It is tried again.
     wait_until("more requests", || server.faults().requests().len() >= 6);
     server.faults().clear();
@@ -229,9 +198,7 @@ fn what_was_lost_with_a_deleted_vault_is_not_called_durable() {
     agent.wait_for_log("creating a new vault");
     // The control socket is created after that message.
     status(&place, "n");
-    drain(&place, "n", agent)
-        .expect_code(3)
-        .expect_stdout(&["it was lost with the vault"]);
+    drain(&place, "n", agent).expect_code(3).expect_stdout(&["it was lost with the vault"]);
 }
 
 #[test]
@@ -273,10 +240,7 @@ fn an_agent_warns_of_another_job_under_its_run_name_and_not_of_its_own_restart()
         "another training job writes this run on main: step 1 (attempt 2) was written by two, launch 'job-2'",
     );
     let told = &status(&place, "one")["other_writers"][0];
-    assert_eq!(
-        (&told["launch"], &told["nodes"][0]),
-        (&Value::from("job-2"), &Value::from("two"))
-    );
+    assert_eq!((&told["launch"], &told["nodes"][0]), (&Value::from("job-2"), &Value::from("two")));
     // Written after the second had begun, by a launch that is older.
     save(&place, "two", "step_2");
     second.wait_for_log("another training job writes this run on main");
@@ -305,22 +269,10 @@ fn an_agent_warns_of_another_job_under_its_run_name_and_not_of_its_own_restart()
 fn an_exclusive_run_is_written_by_one_job_at_a_time() {
     let place = Place::new();
     let (remote, exclusive) = (main_remote(&place), "exclusive = true\n");
-    let mut first = start(
-        &place,
-        "one",
-        &remote,
-        exclusive,
-        &[("STEPVAULT_LAUNCH", "job-1")],
-    );
+    let mut first = start(&place, "one", &remote, exclusive, &[("STEPVAULT_LAUNCH", "job-1")]);
     save(&place, "one", "step_1");
     first.wait_for_log("main: step 1 (attempt 1) is durable");
-    let mut second = start(
-        &place,
-        "two",
-        &remote,
-        exclusive,
-        &[("STEPVAULT_LAUNCH", "job-2")],
-    );
+    let mut second = start(&place, "two", &remote, exclusive, &[("STEPVAULT_LAUNCH", "job-2")]);
     save(&place, "two", "step_7");
     second.wait_for_log(
         "another training job writes the run: 'demo/a' on main: the job of one in launch 'job-1'",
@@ -365,16 +317,7 @@ fn a_vault_below_an_open_directory_is_used_in_every_command_if_that_is_allowed()
     open_volume(&place, true);
     let trainer =
         "mkdir -p volume/out/.t && echo 1 >volume/out/.t/m.bin && mv volume/out/.t volume/out/step_1";
-    let run = [
-        "run",
-        "--config",
-        "n.toml",
-        "--into",
-        "volume/out",
-        "--",
-        "sh",
-        "-c",
-    ];
+    let run = ["run", "--config", "n.toml", "--into", "volume/out", "--", "sh", "-c"];
     place.command(run).with([trainer]).run().expect_code(0);
     assert!(place.commit(1, 1).exists(), "the step of `run` is durable");
 
@@ -385,20 +328,10 @@ fn a_vault_below_an_open_directory_is_used_in_every_command_if_that_is_allowed()
     let made = place.checkpoint("three", "three");
     std::fs::rename(made, place.path("volume/out/step_3")).unwrap();
     place.succeed(&["agent", "--once", "--like-last", "--local", "volume/vault"]);
-    assert!(
-        place.commit(3, 1).exists(),
-        "the step of `agent --like-last` is durable"
-    );
+    assert!(place.commit(3, 1).exists(), "the step of `agent --like-last` is durable");
 
     place.remove("volume/out");
-    let restored = place.run(&[
-        "restore",
-        "--config",
-        "n.toml",
-        "--into",
-        "volume/out",
-        "--wait-for-turn",
-    ]);
+    let restored = place.run(&["restore", "--config", "n.toml", "--into", "volume/out", "--wait-for-turn"]);
     let restored = restored.expect_code(0);
     assert!(!restored.stderr.contains("cannot"), "{restored:?}");
     assert!(place.path("volume/out/step_3").exists());
@@ -412,10 +345,7 @@ fn a_vault_that_others_could_replace_never_ends_with_0() {
     std::fs::create_dir_all(place.path("volume/out")).unwrap();
     place.succeed(&["agent", "--once", "--config", "n.toml"]);
     place.remove("volume/vault");
-    place.write(
-        "n.toml",
-        place.read("n.toml").replace("parents = true", "parents = false"),
-    );
+    place.write("n.toml", place.read("n.toml").replace("parents = true", "parents = false"));
     round(&place, 1).expect_stderr(&["allow-shared-parents"]);
     place.run(&["doctor", "--config", "n.toml"]).expect_code(14);
 }
@@ -432,10 +362,7 @@ fn two_jobs_that_push_by_turns_are_warned() {
     assert!(!is_warned(&push(1, "one")) && !is_warned(&push(2, "one")));
     // It cannot know whether the job has moved here.
     assert!(!is_warned(&push(3, "two")));
-    push(4, "one").expect_stderr(&[
-        "another job writes the run",
-        "step 3 (attempt 1) was written by two",
-    ]);
+    push(4, "one").expect_stderr(&["another job writes the run", "step 3 (attempt 1) was written by two"]);
     push(5, "two").expect_stderr(&["step 4 (attempt 1) was written by one"]);
     assert!(!is_warned(&push(6, "two")), "it is told once");
 }
@@ -447,15 +374,10 @@ fn the_same_size_and_times_with_other_bytes_are_another_checkpoint() {
         place.remove("checkpoints");
         let path = place.write("checkpoints/step_1/model.bin", bytes);
         for path in [path.as_path(), path.parent().unwrap()] {
-            let touched = Command::new("touch")
-                .args(["-d", "@1600000000"])
-                .arg(path)
-                .status();
+            let touched = Command::new("touch").args(["-d", "@1600000000"]).arg(path).status();
             assert!(touched.unwrap().success());
         }
-        place
-            .run_here(&["push", "checkpoints/step_1", "--local", "vault", links])
-            .expect_code(0)
+        place.run_here(&["push", "checkpoints/step_1", "--local", "vault", links]).expect_code(0)
     };
     for links in ["--copy", "-v"] {
         save("AAAA", links);
@@ -475,19 +397,11 @@ fn the_same_size_and_times_with_other_bytes_are_another_checkpoint() {
 fn an_agent_does_not_take_other_bytes_for_the_sealed_step_because_of_their_times() {
     let place = Place::new();
     configure(&place, "n", &main_remote(&place), "");
-    place.write(
-        "n.toml",
-        place
-            .read("n.toml")
-            .replace("[local]\n", "[local]\nlinks = \"copy\"\n"),
-    );
+    place.write("n.toml", place.read("n.toml").replace("[local]\n", "[local]\nlinks = \"copy\"\n"));
     let save = |bytes: &str| {
         place.remove("out-n/step_1");
         let path = place.write("new/model.bin", bytes);
-        let touched = Command::new("touch")
-            .args(["-d", "@1600000000"])
-            .arg(path)
-            .status();
+        let touched = Command::new("touch").args(["-d", "@1600000000"]).arg(path).status();
         assert!(touched.unwrap().success());
         std::fs::rename(place.path("new"), place.path("out-n/step_1")).unwrap();
     };
@@ -542,12 +456,7 @@ fn a_round_after_the_trainers_end_serves_the_run_that_only_the_command_line_name
         "sh",
         "-c",
     ];
-    place
-        .command(run)
-        .with([trainer])
-        .envs(ANY_KEYS)
-        .run()
-        .expect_code(0);
+    place.command(run).with([trainer]).envs(ANY_KEYS).run().expect_code(0);
     let epilog = ["agent", "--once", "--trainer-ended", "--config", "n.toml"];
     for runs in ["", "[run.other]\nwatch = \"other\"\n"] {
         std::fs::create_dir_all(place.path("other")).unwrap();

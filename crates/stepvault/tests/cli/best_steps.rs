@@ -13,10 +13,7 @@ const PRUNE: [&str; 5] = ["prune", "--tier", "main", "--keep-last", "1"];
 fn save(place: &Place, step: i64) {
     let best = if step < 40 { 10 } else { 40 };
     let directory = format!("out/checkpoint-{step}");
-    place.write(
-        &format!("{directory}/pytorch_model.bin"),
-        state(&[("step", step)], "weights"),
-    );
+    place.write(&format!("{directory}/pytorch_model.bin"), state(&[("step", step)], "weights"));
     // Python writes NaN, which is no JSON.
     let text = format!(
         "{{\"log_history\": [{{\"loss\": NaN}}], \"global_step\": {step}, \
@@ -27,15 +24,11 @@ fn save(place: &Place, step: i64) {
 
 /// Returns the verdict and the reasons for each step on the remote, by `prune --dry-run`.
 fn verdicts(place: &Place) -> Vec<(u64, String, Vec<String>)> {
-    let document = on(place, &[&PRUNE[..], &["--dry-run", "--json"]].concat())
-        .expect_code(0)
-        .json();
+    let document = on(place, &[&PRUNE[..], &["--dry-run", "--json"]].concat()).expect_code(0).json();
     let decisions = list(&document["tiers"][0]["plan"], "decisions").iter();
     let texts = |reasons: &Value| {
         let reasons = reasons.as_array().unwrap().iter();
-        reasons
-            .map(|reason| reason.as_str().unwrap().to_owned())
-            .collect()
+        reasons.map(|reason| reason.as_str().unwrap().to_owned()).collect()
     };
     decisions
         .map(|decision| {
@@ -49,11 +42,7 @@ fn verdicts(place: &Place) -> Vec<(u64, String, Vec<String>)> {
 }
 
 fn kept(step: u64, reasons: &[&str]) -> (u64, String, Vec<String>) {
-    (
-        step,
-        "keep".to_owned(),
-        reasons.iter().map(|&text| text.to_owned()).collect(),
-    )
+    (step, "keep".to_owned(), reasons.iter().map(|&text| text.to_owned()).collect())
 }
 
 fn dropped(step: u64) -> (u64, String, Vec<String>) {
@@ -78,48 +67,30 @@ fn it_stays_as_long_as_the_newest_state_names_it_and_comes_back_with_it() {
     on(&place, &PRUNE).expect_code(0);
 
     lose_the_node(&place);
-    on(&place, &["show", "30"])
-        .expect_code(0)
-        .expect_stdout(&["best     checkpoint-10"]);
-    let plan = on(&place, &["restore", "--into", "out", "--plan", "--json"])
-        .expect_code(0)
-        .json();
+    on(&place, &["show", "30"]).expect_code(0).expect_stdout(&["best     checkpoint-10"]);
+    let plan = on(&place, &["restore", "--into", "out", "--plan", "--json"]).expect_code(0).json();
     let best = json!([{ "step": 10, "attempt": 1, "path": place.path("out/checkpoint-10"), "bytes": plan["best"][0]["bytes"],
                         "already_there": false }]);
     assert_eq!((&plan["step"], &plan["best"]), (&json!(30), &best));
-    on(&place, &["restore", "--into", "out"])
-        .expect_code(0)
-        .expect_stdout(&["step 30", "the best step so far, 10", "out/checkpoint-10"]);
+    on(&place, &["restore", "--into", "out"]).expect_code(0).expect_stdout(&[
+        "step 30",
+        "the best step so far, 10",
+        "out/checkpoint-10",
+    ]);
     for step in [10, 30] {
-        assert!(
-            place
-                .path(&format!("out/checkpoint-{step}/pytorch_model.bin"))
-                .is_file()
-        );
+        assert!(place.path(&format!("out/checkpoint-{step}/pytorch_model.bin")).is_file());
     }
     // Again, after a restore that was cut off in between.
     place.remove("out/checkpoint-10");
-    let document = on(&place, &["restore", "--into", "out", "--json"])
-        .expect_code(0)
-        .json();
-    assert_eq!(
-        (&document["already_there"], &document["best"]),
-        (&json!(true), &best)
-    );
+    let document = on(&place, &["restore", "--into", "out", "--json"]).expect_code(0).json();
+    assert_eq!((&document["already_there"], &document["best"]), (&json!(true), &best));
     // What was restored is no new step, and later steps follow the newest.
     round(&place);
     assert_eq!(verdicts(&place).len(), 2);
 
     save(&place, 40);
     round(&place);
-    assert_eq!(
-        verdicts(&place),
-        [
-            dropped(10),
-            dropped(30),
-            kept(40, &["last 1", "newest valid step"])
-        ]
-    );
+    assert_eq!(verdicts(&place), [dropped(10), dropped(30), kept(40, &["last 1", "newest valid step"])]);
 }
 
 #[test]
@@ -196,10 +167,7 @@ fn of_lightning() {
     };
     let both = ["best-epoch=0-step=10.ckpt", "epoch=0-step=10.ckpt"];
     assert_eq!(names(&place), [both[0], both[1], "epoch=0-step=30.ckpt"]);
-    assert!(
-        both.iter()
-            .all(|name| place.path(checkpoints).join(name).is_file())
-    );
+    assert!(both.iter().all(|name| place.path(checkpoints).join(name).is_file()));
     round(&place);
     on(&place, &["restore", "--into", "out"]).expect_code(0);
     assert_eq!(verdicts(&place).len(), 2, "what was restored is no new step");

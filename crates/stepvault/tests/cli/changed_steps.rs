@@ -91,20 +91,17 @@ fn a_changed_old_step_stays_where_it_is() {
             }
         }),
     ];
-    at_once(
-        ["", "[keep.local]\nlast = 1\n[keep.remote]\nlast = 1\n"],
-        |keep| {
-            let place = three_steps(keep);
-            for (what, change) in changes {
-                for step in ["out/checkpoint-100", "out/checkpoint-200"] {
-                    change(&place.path(step));
-                }
-                let report = round(&place);
-                assert_eq!(report["durable"], true, "{what}: {report:#}");
+    at_once(["", "[keep.local]\nlast = 1\n[keep.remote]\nlast = 1\n"], |keep| {
+        let place = three_steps(keep);
+        for (what, change) in changes {
+            for step in ["out/checkpoint-100", "out/checkpoint-200"] {
+                change(&place.path(step));
             }
-            the_newest_is_300(&place, keep);
-        },
-    );
+            let report = round(&place);
+            assert_eq!(report["durable"], true, "{what}: {report:#}");
+        }
+        the_newest_is_300(&place, keep);
+    });
 }
 
 #[test]
@@ -139,19 +136,9 @@ fn one_step_that_is_fetched_while_the_agent_runs_is_stored_in_its_place_and_warn
     place.write("arriving/checkpoint-100/model.pt", state(&[], "m"));
     place.write("arriving/checkpoint-100/optimizer.pt", state(&[], "o"));
     place.write("arriving/checkpoint-100/scheduler.pt", state(&[], "s"));
-    std::fs::rename(
-        place.path("arriving/checkpoint-100"),
-        place.path("out/checkpoint-100"),
-    )
-    .unwrap();
+    std::fs::rename(place.path("arriving/checkpoint-100"), place.path("out/checkpoint-100")).unwrap();
     agent.wait_for_log(&durable("100"));
-    assert!(
-        agent
-            .logged()
-            .contains("step 100 was written after step 300 (attempt 1)"),
-        "{}",
-        agent.logged()
-    );
+    assert!(agent.logged().contains("step 100 was written after step 300 (attempt 1)"), "{}", agent.logged());
     agent.kill();
     the_newest_is_300(&place, "fetched");
 }

@@ -24,20 +24,13 @@ fn init_writes_a_file_that_is_right_and_never_over_another() {
 
     std::fs::create_dir(place.path("etc")).unwrap();
     let document = place.document(0, &["init", "etc"]);
-    assert_eq!(
-        document["path"],
-        place.path("etc/stepvault.toml").to_str().unwrap()
-    );
+    assert_eq!(document["path"], place.path("etc/stepvault.toml").to_str().unwrap());
 }
 
 #[test]
 fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
     let place = Place::new();
-    std::fs::write(
-        place.path("stepvault.toml"),
-        "[upload]\nmemory-budgte = \"64 MiB\"\n",
-    )
-    .unwrap();
+    std::fs::write(place.path("stepvault.toml"), "[upload]\nmemory-budgte = \"64 MiB\"\n").unwrap();
     place
         .run(&["config", "check"])
         .expect_code(2)
@@ -45,17 +38,9 @@ fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
 
     let document = place.document(2, &["config", "check"]);
     assert_eq!(document["faults"][0]["source"]["line"], 2);
-    assert!(
-        document["faults"][0]["hint"]
-            .as_str()
-            .unwrap()
-            .contains("memory-budget")
-    );
+    assert!(document["faults"][0]["hint"].as_str().unwrap().contains("memory-budget"));
 
-    place
-        .run(&["list", "--run", "a"])
-        .expect_code(2)
-        .expect_error("memory-budgte");
+    place.run(&["list", "--run", "a"]).expect_code(2).expect_error("memory-budgte");
 }
 
 fn value<'a>(document: &'a Value, key: &str) -> &'a Value {
@@ -78,19 +63,13 @@ fn flags_win_over_variables_which_win_over_the_file() {
     let document = show(&[], &[]);
     assert_eq!(value(&document, "local.directory")["source"]["from"], "file");
     assert_eq!(value(&document, "local.directory")["source"]["line"], 2);
-    assert_eq!(
-        value(&document, "agent.poll-interval")["source"]["from"],
-        "default"
-    );
+    assert_eq!(value(&document, "agent.poll-interval")["source"]["from"], "default");
 
     let local = ("STEPVAULT_LOCAL", "from-variable");
     let document = show(&[local, ("STEPVAULT_UPLOAD_MEMORY_BUDGET", "64 MiB")], &[]);
     let expected = format!("{:?}", place.path("from-variable").to_str().unwrap());
     assert_eq!(value(&document, "local.directory")["value"], expected);
-    assert_eq!(
-        value(&document, "local.directory")["source"]["flag"],
-        "STEPVAULT_LOCAL"
-    );
+    assert_eq!(value(&document, "local.directory")["source"]["flag"], "STEPVAULT_LOCAL");
     assert_eq!(
         value(&document, "upload.memory-budget")["source"]["variable"],
         "STEPVAULT_UPLOAD_MEMORY_BUDGET"
@@ -142,10 +121,7 @@ fn profiles_are_checked_with_the_rest_and_the_agent_refuses_wrong_ones() {
     let outcome = place.run(&["config", "check"]).expect_code(2);
     let told = "stepvault.toml:4: run.r.profile: there is no profile 'hf-trianer'\n  hint: did you mean 'hf-trainer'?\n";
     outcome.expect_stdout(&[told]);
-    place
-        .run(&["agent", "--once"])
-        .expect_code(2)
-        .expect_error("there is no profile 'hf-trianer'");
+    place.run(&["agent", "--once"]).expect_code(2).expect_error("there is no profile 'hf-trianer'");
 
     write("[run.r]\n[[profile]]\nname = \"mine\"\nlinks = \"soft\"\n");
     let document = place.document(2, &["config", "check"]);

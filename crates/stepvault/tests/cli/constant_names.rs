@@ -13,11 +13,7 @@ fn save(place: &Place, step: u64, other_names: bool) {
 }
 
 fn model(step: u64, other_names: bool) -> String {
-    if other_names {
-        format!("last/model-{step}.bin")
-    } else {
-        "last/model.bin".to_owned()
-    }
+    if other_names { format!("last/model-{step}.bin") } else { "last/model.bin".to_owned() }
 }
 
 fn push(place: &Place, what: &str, run: &str, step: u64) {
@@ -48,10 +44,7 @@ fn each_step_of_one_name_restores_its_own_bytes() {
             on(&place, "dirs", &arguments).expect_code(0);
             on(&place, "files", &arguments).expect_code(0);
             let read = |path: &str| place.read(&format!("{into}/{path}"));
-            assert_eq!(
-                read(&model(step, other_names)),
-                format!("weights of {step}").repeat(100)
-            );
+            assert_eq!(read(&model(step, other_names)), format!("weights of {step}").repeat(100));
             assert_eq!(read("best.pt"), format!("best at {step}"));
         }
     }
@@ -68,22 +61,12 @@ fn a_prune_of_one_step_leaves_the_others_of_its_name_alone() {
     let note = place.path("remote/dirs/000000001000.a1/last/note.txt");
     std::fs::write(&note, "keep me").unwrap();
     on(&place, "dirs", &["prune", "--tier", "remote", "--keep-last", "1"]).expect_code(0);
-    assert!(
-        !place
-            .path("remote/dirs/000000001000.a1/last/model-1000.bin")
-            .exists()
-    );
+    assert!(!place.path("remote/dirs/000000001000.a1/last/model-1000.bin").exists());
     assert_eq!(std::fs::read_to_string(&note).unwrap(), "keep me");
-    assert_eq!(
-        listed_steps(&on(&place, "dirs", &["list", "--json"]).json()),
-        [2000]
-    );
+    assert_eq!(listed_steps(&on(&place, "dirs", &["list", "--json"]).json()), [2000]);
     on(&place, "dirs", &["verify", "--deep"]).expect_code(0);
     place.remove("out");
     place.remove(".stepvault");
     on(&place, "dirs", &["restore", "--into", "back"]).expect_code(0);
-    assert_eq!(
-        place.read("back/last/model-2000.bin"),
-        "weights of 2000".repeat(100)
-    );
+    assert_eq!(place.read("back/last/model-2000.bin"), "weights of 2000".repeat(100));
 }

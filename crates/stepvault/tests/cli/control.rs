@@ -34,21 +34,13 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     place.checkpoint("step_7", "x");
     let announced = place.document(0, &["announce", "checkpoints/step_7", "--wait-for", "durable"]);
     assert_eq!(announced["state"], "sealed");
-    assert_members(
-        &announced,
-        &json!({ "step": 7, "attempt": 1, "newly_sealed": true }),
-    );
+    assert_members(&announced, &json!({ "step": 7, "attempt": 1, "newly_sealed": true }));
     assert_eq!(announced["wait"]["outcome"], "reached");
     assert!(place.remote_file("step_7", "model.bin").exists());
     let outcome = place.run(&["wait", "7", "--for", "durable"]).expect_code(0);
     assert_eq!(outcome.stdout, "step 7 (attempt 1) of 'demo/a' is durable\n");
     let again = place.run(&["announce", "checkpoints/step_7"]).expect_code(0);
-    assert!(
-        again
-            .stdout
-            .starts_with("step 7 (attempt 1) of 'demo/a' was already sealed: "),
-        "{again:?}"
-    );
+    assert!(again.stdout.starts_with("step 7 (attempt 1) of 'demo/a' was already sealed: "), "{again:?}");
     place
         .run(&["announce", "checkpoints/step_8"])
         .expect_code(2)
@@ -65,10 +57,7 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     let drained = place.document(0, &["drain", "--wait"]);
     assert_members(&drained, &json!({ "ended": true, "durable": true }));
     agent.wait().expect_code(0);
-    place
-        .run(&["drain"])
-        .expect_code(12)
-        .expect_error("cannot reach the agent");
+    place.run(&["drain"]).expect_code(12).expect_error("cannot reach the agent");
     assert!(place.run(&["status", "--json"]).json()["agent"].is_null());
     place.run(&["status", "--quiet"]).expect_code(12);
     place.succeed(&["wait", "7", "--for", "durable"]);
@@ -80,19 +69,14 @@ fn without_an_agent_the_records_answer() {
     place.checkpoint("step_1", "x");
     place.write("file", "");
     let broken = format!("broken=file://{}", place.path("file/remote").display());
-    place
-        .run_here(&["push", "checkpoints/step_1", "--remote", &broken])
-        .expect_code(3);
+    place.run_here(&["push", "checkpoints/step_1", "--remote", &broken]).expect_code(3);
     let wait = |arguments: &[&str]| {
         let more = ["--local", ".stepvault", "--remote", broken.as_str()];
         place.run_here(&[&["wait"], arguments, &more].concat())
     };
     wait(&["1", "--for", "staged"]).expect_code(0);
     let late = wait(&["1", "--for", "durable", "--timeout", "1s"]).expect_code(12);
-    assert_eq!(
-        late.stdout,
-        "step 1 (attempt 1) of 'demo/a' is staged, not durable yet\n  broken: missing\n"
-    );
+    assert_eq!(late.stdout, "step 1 (attempt 1) of 'demo/a' is staged, not durable yet\n  broken: missing\n");
     let late = wait(&["1", "--for", "durable", "--timeout", "0s", "--json"]).expect_code(12);
     let document = late.json();
     assert_members(&document, &json!({ "outcome": "late", "reached": "staged" }));
@@ -107,9 +91,7 @@ fn without_an_agent_the_records_answer() {
     place.push_steps(&[3]);
     let there = place.run_here(&["wait", "3", "--for", "durable"]).expect_code(0);
     assert_eq!(there.stdout, "step 3 (attempt 1) of 'demo/a' is durable\n");
-    let none = place
-        .run_here(&["wait", "4", "--for", "durable", "--timeout", "1s"])
-        .expect_code(10);
+    let none = place.run_here(&["wait", "4", "--for", "durable", "--timeout", "1s"]).expect_code(10);
     assert_eq!(none.stdout, "no step 4 of 'demo/a' was found\n");
     place
         .run(&["wait", "3", "--for", "durable", "--run", "demo/a"])
@@ -152,9 +134,7 @@ fn a_socket_that_takes_connections_and_never_answers_holds_nobody() {
     here(&["wait", "1", "--for", "durable", "--timeout", "30s"]).expect_code(0);
     here(&["wait", "2", "--for", "durable", "--timeout", "2s"]).expect_code(10);
     assert!(here(&["status", "--json"]).expect_code(0).json()["agent"].is_null());
-    here(&["drain"])
-        .expect_code(12)
-        .expect_error("it did not answer within 10 s");
+    here(&["drain"]).expect_code(12).expect_error("it did not answer within 10 s");
     assert!(begun.elapsed() < PATIENCE);
     // The four before were those of the commands.
     UnixStream::connect(place.path(".stepvault/agent.sock")).unwrap();
@@ -170,9 +150,7 @@ fn a_frozen_agent_does_not_hold_the_wait() {
     agent.signal(Signal::STOP);
     let begun = Instant::now();
     place.succeed(&["wait", "7", "--for", "durable", "--timeout", "20s"]);
-    place
-        .run(&["wait", "8", "--for", "durable", "--timeout", "2s"])
-        .expect_code(10);
+    place.run(&["wait", "8", "--for", "durable", "--timeout", "2s"]).expect_code(10);
     assert!(begun.elapsed() < PATIENCE);
     agent.signal(Signal::CONT);
     place.succeed(&["drain", "--wait"]);

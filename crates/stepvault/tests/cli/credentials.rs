@@ -10,14 +10,9 @@ use crate::support::{Outcome, Place};
 /// Of nobody, by its documentation: nothing is sent there.
 const ELSEWHERE: &str = "http://192.0.2.1:9000";
 
-const AWS: [(&str, &str); 2] = [
-    ("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE"),
-    ("AWS_SECRET_ACCESS_KEY", "secret"),
-];
-const AZURE: [(&str, &str); 2] = [
-    ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
-    ("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0"),
-];
+const AWS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+const AZURE: [(&str, &str); 2] =
+    [("AZURE_STORAGE_ACCOUNT_NAME", "account"), ("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")];
 
 fn list(place: &Place, remote: &str, variables: &[(&str, &str)]) -> Outcome {
     let mut command = place.command(["list", "--run", "mine", "--remote", remote]);
@@ -37,31 +32,16 @@ fn plain_http_to_another_machine_is_refused_wherever_it_is_named() {
         (named("gs://bucket/p"), vec![]),
         (named("az://container/p"), vec![]),
         ("s3://bucket/p".to_owned(), vec![("AWS_ENDPOINT_URL", ELSEWHERE)]),
-        (
-            "s3://bucket/p".to_owned(),
-            vec![("AWS_ENDPOINT_URL_S3", ELSEWHERE)],
-        ),
-        (
-            "s3://bucket/p".to_owned(),
-            vec![("AWS_CONFIG_FILE", file.as_str())],
-        ),
-        (
-            "gs://bucket/p".to_owned(),
-            vec![("STORAGE_EMULATOR_HOST", emulator)],
-        ),
-        (
-            "az://container/p".to_owned(),
-            vec![("AZURE_STORAGE_ENDPOINT", ELSEWHERE)],
-        ),
+        ("s3://bucket/p".to_owned(), vec![("AWS_ENDPOINT_URL_S3", ELSEWHERE)]),
+        ("s3://bucket/p".to_owned(), vec![("AWS_CONFIG_FILE", file.as_str())]),
+        ("gs://bucket/p".to_owned(), vec![("STORAGE_EMULATOR_HOST", emulator)]),
+        ("az://container/p".to_owned(), vec![("AZURE_STORAGE_ENDPOINT", ELSEWHERE)]),
     ] {
         let all = [&variables[..], &AWS, &AZURE].concat();
         let outcome = list(&place, &remote, &all);
         assert_eq!(outcome.code, 2, "{remote} {variables:?}: {outcome:#?}");
         let told = outcome.stderr.to_lowercase();
-        assert!(
-            told.contains("plain http") && told.contains("allow-http"),
-            "{remote} {variables:?}: {told}"
-        );
+        assert!(told.contains("plain http") && told.contains("allow-http"), "{remote} {variables:?}: {told}");
     }
 }
 
@@ -78,10 +58,7 @@ fn a_token_is_sent_to_no_host_but_the_providers_unless_that_is_configured() {
     for (remote, variables) in [
         ("gs://bucket/p?endpoint=https://evil.invalid", &google[..]),
         // The host has to be trusted with the token, and plain HTTP allowed by itself.
-        (
-            "gs://bucket/p?endpoint=http://192.0.2.1:9&allow-http=true",
-            &google,
-        ),
+        ("gs://bucket/p?endpoint=http://192.0.2.1:9&allow-http=true", &google),
         ("az://container/p?endpoint=https://evil.invalid", &AZURE),
     ] {
         list(&place, remote, variables)
@@ -89,14 +66,8 @@ fn a_token_is_sent_to_no_host_but_the_providers_unless_that_is_configured() {
             .expect_stderr(&["it is not a host of", "send-token = true"]);
     }
     // S3 signs, and knows no token to keep back.
-    let outcome = list(
-        &place,
-        "s3://bucket/p?endpoint=https://evil.invalid&send-token=true",
-        &AWS,
-    );
-    outcome
-        .expect_code(2)
-        .expect_error("it does not apply to a s3:// remote");
+    let outcome = list(&place, "s3://bucket/p?endpoint=https://evil.invalid&send-token=true", &AWS);
+    outcome.expect_code(2).expect_error("it does not apply to a s3:// remote");
 }
 
 /// A server that answers every request alike, and keeps the heads of all.
@@ -160,11 +131,7 @@ fn a_redirect_is_followed_by_no_credential() {
         assert_ne!(outcome.code, 0, "{outcome:#?}");
         let asked = first.heads();
         assert!(!asked.is_empty(), "{outcome:#?}");
-        assert_eq!(
-            asked.iter().any(|head| head.contains("\nauthorization:")),
-            is_signed,
-            "{asked:?}"
-        );
+        assert_eq!(asked.iter().any(|head| head.contains("\nauthorization:")), is_signed, "{asked:?}");
         for head in other.heads() {
             let secret = ["authorization:", "x-amz-security-token", "sig="];
             assert!(!secret.iter().any(|word| head.contains(word)), "{url}: {head}");

@@ -6,12 +6,9 @@ use crate::support::Place;
 fn the_whole_loop_goes_as_it_has_to_and_leaves_nothing_behind() {
     let place = Place::new();
     let outcome = place.run(&["demo"]).expect_code(0);
-    for text in [
-        "restore",
-        "step 40; skipped step 50",
-        "removed steps 10, 20",
-        "all results were as expected",
-    ] {
+    for text in
+        ["restore", "step 40; skipped step 50", "removed steps 10, 20", "all results were as expected"]
+    {
         assert!(outcome.stdout.contains(text), "{outcome:#?}");
     }
     assert_eq!(outcome.stderr, "");
@@ -27,14 +24,8 @@ fn the_document_names_every_stage() {
     assert_eq!(document["stages"].as_array().unwrap().len(), 16);
     assert!(document["stages"][0]["seconds"].is_number());
     assert_eq!(document["directory"], place.path("kept").to_str().unwrap());
-    assert!(
-        place
-            .path("kept/remote/demo/000000000040.a1/step_40/model.safetensors")
-            .is_file()
-    );
+    assert!(place.path("kept/remote/demo/000000000040.a1/step_40/model.safetensors").is_file());
 
     let error = place.run(&["demo", "--keep", "kept"]).expect_code(2);
-    error
-        .expect_error("refusing to run the demo here")
-        .expect_error("the directory is not empty");
+    error.expect_error("refusing to run the demo here").expect_error("the directory is not empty");
 }

@@ -19,10 +19,7 @@ fn start(place: &Place, remotes: &[&str], settings: &[(&str, &str)], metadata: &
     );
     let remotes: Vec<&str> = remotes.iter().flat_map(|remote| ["--remote", remote]).collect();
     let common = ["--json", "--config", "agent.toml", "--node", "node-0"];
-    let metadata = [
-        ("AWS_EC2_METADATA_DISABLED", "false"),
-        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata),
-    ];
+    let metadata = [("AWS_EC2_METADATA_DISABLED", "false"), ("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)];
     place.start_agent(&[&common[..], &remotes].concat(), &[settings, &metadata].concat())
 }
 
@@ -52,25 +49,17 @@ fn a_signal_of_the_batch_system_drains_within_the_deadline_and_the_rest_is_told(
 
     std::fs::create_dir(place.path("elsewhere")).unwrap();
     let elsewhere = format!("gone=file://{}", place.path("elsewhere").display());
-    let common = [
-        "--local", "vault", "--run", "demo/a", "--remote", &main, "--remote", &elsewhere,
-    ];
+    let common = ["--local", "vault", "--run", "demo/a", "--remote", &main, "--remote", &elsewhere];
     for command in ["status", "list"] {
         place
             .run(&[&[command], &common[..]].concat())
             .expect_code(0)
-            .expect_stdout(&[
-                "the drain of node-0 after SIGUSR1 (",
-                "left step 7 (attempt 1) with",
-            ]);
+            .expect_stdout(&["the drain of node-0 after SIGUSR1 (", "left step 7 (attempt 1) with"]);
     }
     // Made up for: nothing is told any more.
     place.succeed(&[&["push", "watched/step_7"], &common[..]].concat());
     for command in ["status", "list"] {
-        let told = place
-            .run(&[&[command], &common[..]].concat())
-            .expect_code(0)
-            .stdout;
+        let told = place.run(&[&[command], &common[..]].concat()).expect_code(0).stdout;
         assert!(!told.contains("the drain of"), "{told}");
     }
 }
@@ -78,20 +67,12 @@ fn a_signal_of_the_batch_system_drains_within_the_deadline_and_the_rest_is_told(
 #[test]
 fn a_spot_notice_ends_the_process_before_the_machine_does() {
     let (place, metadata) = (Place::new(), FakeMetadata::ec2());
-    let mut agent = start(
-        &place,
-        &[&format!("main={}", place.remote())],
-        &[],
-        &metadata.endpoint(),
-    );
+    let mut agent = start(&place, &[&format!("main={}", place.remote())], &[], &metadata.endpoint());
     place.save_into("watched", "step_8");
     agent.wait_for_log("main: step 8 (attempt 1) is durable");
     // At most five seconds until the next look.
     let deadline = Instant::now() + Duration::from_secs(12);
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_secs();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let time = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_secs(now + 12));
     metadata.interrupt(format!("{{\"action\": \"terminate\", \"time\": \"{time}\"}}"));
     let (outcome, gone_at) = ended(agent);

@@ -15,10 +15,7 @@ fn save(place: &Place, step: u64) -> PathBuf {
     weights.extend_from_slice(header);
     weights.extend_from_slice(&step.to_le_bytes()[..4]);
     tree::write(&directory.join("model.safetensors"), weights);
-    tree::write(
-        &directory.join("trainer_state.json"),
-        format!("{{\"global_step\": {step}}}"),
-    );
+    tree::write(&directory.join("trainer_state.json"), format!("{{\"global_step\": {step}}}"));
     directory
 }
 
@@ -30,10 +27,7 @@ fn linked(place: &Place) -> usize {
 fn links_of_a_killed_agent_are_neither_listed_nor_restored_and_the_next_one_removes_them() {
     let place = Place::new();
     std::fs::create_dir(place.path("out")).unwrap();
-    place.write(
-        "stepvault.toml",
-        "[local]\ndirectory = \".stepvault\"\n[run.\"demo/a\"]\nwatch = \"out\"\n",
-    );
+    place.write("stepvault.toml", "[local]\ndirectory = \".stepvault\"\n[run.\"demo/a\"]\nwatch = \"out\"\n");
     let remote = place.remote();
     let arguments = ["--remote", &remote];
     let agent = place.start_agent(&arguments, &[]);

@@ -19,10 +19,7 @@ fn estimated(place: &Place, line: &str) -> Value {
 fn taken(roots: &[&Path]) -> (u64, u64, u64) {
     let mut files: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     let mut directories = 0;
-    for path in roots
-        .iter()
-        .flat_map(|root| [vec![root.to_path_buf()], entries_below(root)].concat())
-    {
+    for path in roots.iter().flat_map(|root| [vec![root.to_path_buf()], entries_below(root)].concat()) {
         let facts = path.symlink_metadata().unwrap();
         if facts.is_dir() {
             directories += 1;
@@ -57,10 +54,7 @@ fn thirty_billion_parameters_over_four_nodes() {
     // By one rank.
     let document = estimated(&place, &format!("{model} --nodes 4 --sharding rank-zero"));
     assert_eq!(bytes(&document, "other_nodes"), 0);
-    let text = place
-        .run(&["estimate", "--params", "7B", "--optimizer", "none"])
-        .expect_code(0)
-        .stdout;
+    let text = place.run(&["estimate", "--params", "7B", "--optimizer", "none"]).expect_code(0).stdout;
     assert!(
         text.starts_with(
             "7000000000 parameters in 500 tensors: weights as bf16, none; layout torch, rank-zero, 1 rank\n"
@@ -81,20 +75,10 @@ fn the_shuffle_buffer_that_filled_a_disk() {
     assert_eq!(buffer["smaller"]["payload_bytes"], 5_000_000_000_u64);
     assert_eq!(document["bytes"], 187_500_000_000_u64);
     let text = place
-        .run(&[
-            "estimate",
-            "--shuffle-buffer",
-            "250000",
-            "--sample",
-            "500KB",
-            "--through-tmpdir",
-        ])
+        .run(&["estimate", "--shuffle-buffer", "250000", "--sample", "500KB", "--through-tmpdir"])
         .expect_code(0)
         .stdout;
-    for line in [
-        "250000 of 488.3 KiB  116.4 GiB  174.6 GiB",
-        "10000 of 488.3 KiB     4.7 GiB    7.0 GiB",
-    ] {
+    for line in ["250000 of 488.3 KiB  116.4 GiB  174.6 GiB", "10000 of 488.3 KiB     4.7 GiB    7.0 GiB"] {
         assert!(text.contains(line), "{text}");
     }
     // The old step, the new one, and the new one in TMPDIR.
@@ -104,10 +88,7 @@ fn the_shuffle_buffer_that_filled_a_disk() {
         &place,
         "--params 1e9 --optimizer none --nodes 2 --shuffle-buffer 1000 --sample 1MB --buffer-overhead 1",
     );
-    assert_eq!(
-        both["parts"].as_array().unwrap().last().unwrap()["bytes"],
-        2_000_000_000_u64
-    );
+    assert_eq!(both["parts"].as_array().unwrap().last().unwrap()["bytes"], 2_000_000_000_u64);
     assert_eq!(both["shuffle_buffer"]["smaller"], Value::Null);
 }
 
@@ -150,15 +131,7 @@ fn what_the_local_tier_takes_is_what_it_takes() {
         } else {
             vec!["--vault", "reflink"]
         };
-        let estimate = [
-            "estimate",
-            "checkpoints/step_2",
-            "--json",
-            "--steps",
-            "2",
-            "--every",
-            "1",
-        ];
+        let estimate = ["estimate", "checkpoints/step_2", "--json", "--steps", "2", "--every", "1"];
         let keep = ["--keep", "5", "--trainer-keep", "5"];
         let document = run(&[&estimate[..], &keep, &common, &vault_flag].concat()).json();
         let saving = &document["saving"];
@@ -176,10 +149,7 @@ fn what_the_local_tier_takes_is_what_it_takes() {
 fn records(steps: &Path) -> u64 {
     let is_data = |path: &PathBuf| {
         let inside = path.strip_prefix(steps).unwrap();
-        inside
-            .components()
-            .nth(1)
-            .is_some_and(|name| name.as_os_str() == "data")
+        inside.components().nth(1).is_some_and(|name| name.as_os_str() == "data")
     };
     let records = files_below(steps).into_iter().filter(|path| !is_data(path));
     records.map(|path| path.metadata().unwrap().len()).sum()
@@ -198,21 +168,12 @@ fn retention_in_force_is_the_configurations_or_the_flags() {
     let tiers = |document: &Value| -> Vec<(String, u64)> {
         let tiers = document["run"]["tiers"].as_array().unwrap().iter();
         tiers
-            .map(|tier| {
-                (
-                    tier["tier"].as_str().unwrap().to_owned(),
-                    tier["steps"].as_u64().unwrap(),
-                )
-            })
+            .map(|tier| (tier["tier"].as_str().unwrap().to_owned(), tier["steps"].as_u64().unwrap()))
             .collect()
     };
     let document = estimated(&place, line);
     let named = |local, remote| {
-        vec![
-            ("local".to_owned(), local),
-            ("main".to_owned(), remote),
-            ("second".to_owned(), remote),
-        ]
+        vec![("local".to_owned(), local), ("main".to_owned(), remote), ("second".to_owned(), remote)]
     };
     // Of 1000 to 5000 the last is among the newest three.
     assert_eq!(tiers(&document), named(2, 7));
@@ -232,49 +193,25 @@ fn wrong_numbers_say_what_to_write() {
     let place = Place::new();
     std::fs::write(place.path("file.bin"), "x").unwrap();
     for (line, text) in [
-        (
-            "",
-            "nothing to estimate\n  hint: give a PATH, a model with --params 30e9",
-        ),
+        ("", "nothing to estimate\n  hint: give a PATH, a model with --params 30e9"),
         ("file.bin --params 7B", "cannot be used with"),
         (
             "--params seven",
             "not a count: \"seven\": it is not a number (write 250000, 30e9, 7B, 1.5T or 350M)",
         ),
         ("--params 7B --weights float32", "write one of fp64, fp32"),
-        (
-            "--params 7B --optimizer adamw-fp33",
-            "not an optimizer: \"adamw-fp33\"",
-        ),
+        ("--params 7B --optimizer adamw-fp33", "not an optimizer: \"adamw-fp33\""),
         ("--params 7B --layout pickle", "not a layout: \"pickle\""),
-        (
-            "--params 7B --tensors 8B",
-            "7000000000 parameters are in 8000000000 tensors",
-        ),
-        (
-            "--params 1e19 --weights fp64",
-            "it is more bytes or files than a 64-bit number can hold",
-        ),
-        (
-            "--params 7B --layout hf-trainer --sharding sharded",
-            "layout hf-trainer cannot be sharded",
-        ),
-        (
-            "--params 7B --ranks-per-node 0",
-            "at least one rank must write a step",
-        ),
-        (
-            "--params 7B --steps 1e12 --every 1",
-            "at most 100000 saves can be simulated",
-        ),
+        ("--params 7B --tensors 8B", "7000000000 parameters are in 8000000000 tensors"),
+        ("--params 1e19 --weights fp64", "it is more bytes or files than a 64-bit number can hold"),
+        ("--params 7B --layout hf-trainer --sharding sharded", "layout hf-trainer cannot be sharded"),
+        ("--params 7B --ranks-per-node 0", "at least one rank must write a step"),
+        ("--params 7B --steps 1e12 --every 1", "at most 100000 saves can be simulated"),
         ("--params 7B --steps 10", "--every"),
         ("--params 7B --keep 0", "the keep rules would delete everything"),
         ("--shuffle-buffer 250000", "--sample"),
         ("--shuffle-buffer 1e19 --sample 1GB", "it is more bytes"),
-        (
-            "--shuffle-buffer 250000 --sample 500",
-            "write \"500 B\", \"500 MiB\" or \"500 GiB\"",
-        ),
+        ("--shuffle-buffer 250000 --sample 500", "write \"500 B\", \"500 MiB\" or \"500 GiB\""),
         ("nothing-there", "cannot determine the size: nothing-there"),
     ] {
         let mut estimate = place.command(["estimate"]);

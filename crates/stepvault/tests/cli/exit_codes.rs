@@ -9,15 +9,10 @@ use crate::support::{ANY_KEYS, Place, assert_members, damage, list};
 #[test]
 fn ten_is_no_such_checkpoint() {
     let place = Place::new();
-    place
-        .run_here(&["restore", "--into", "back"])
-        .expect_code(10)
-        .expect_error("no such checkpoint");
+    place.run_here(&["restore", "--into", "back"]).expect_code(10).expect_error("no such checkpoint");
     place.run_here(&["verify"]).expect_code(10);
     place.push_steps(&[1]);
-    place
-        .run_here(&["restore", "--into", "back", "--step", "2"])
-        .expect_code(10);
+    place.run_here(&["restore", "--into", "back", "--step", "2"]).expect_code(10);
     place
         .run_here(&["show", "2"])
         .expect_code(10)
@@ -41,15 +36,11 @@ fn eleven_is_none_valid_and_a_damaged_step_is_skipped() {
     assert_members(&verified, &json!({ "sound_steps": 1, "damaged_steps": 1 }));
 
     damage(&place.remote_file("step_1", "model.bin"));
-    let outcome = place
-        .run_here(&["restore", "--into", "other", "--json"])
-        .expect_code(11);
+    let outcome = place.run_here(&["restore", "--into", "other", "--json"]).expect_code(11);
     assert_eq!(outcome.json()["error"]["kind"], "none-valid");
     assert!(!place.path("other/step_1").exists());
     place.run_here(&["verify", "--deep"]).expect_code(11);
-    place
-        .run_here(&["restore", "--into", "other", "--step", "2"])
-        .expect_code(11);
+    place.run_here(&["restore", "--into", "other", "--step", "2"]).expect_code(11);
 }
 
 #[test]
@@ -79,13 +70,8 @@ fn thirteen_is_a_lock_that_somebody_holds() {
     place.succeed_here(&["push", "checkpoints/step_1"]);
     let lock = File::open(place.path(".stepvault/lock")).unwrap();
     lock.lock().unwrap();
-    place
-        .run_here(&["push", "checkpoints/step_1"])
-        .expect_code(13)
-        .expect_error("cannot lock the vault");
-    place
-        .run_here(&["prune", "--tier", "local", "--local", ".stepvault"])
-        .expect_code(13);
+    place.run_here(&["push", "checkpoints/step_1"]).expect_code(13).expect_error("cannot lock the vault");
+    place.run_here(&["prune", "--tier", "local", "--local", ".stepvault"]).expect_code(13);
     let status = place.document_here(0, &["status", "--local", ".stepvault"]);
     assert_eq!(status["locked"], true);
     drop(lock);
@@ -100,23 +86,13 @@ fn three_is_partly_done() {
     // A file stands where this remote's directory would have to be.
     place.write("file", "");
     let broken = format!("broken=file://{}", place.path("file/remote").display());
-    let outcome = place
-        .run_here(&["push", "checkpoints/step_1", "--json", "--remote", &broken])
-        .expect_code(3);
-    let durable: Vec<bool> = list(&outcome.json(), "remotes")
-        .iter()
-        .map(|remote| remote["durable"].as_bool().unwrap())
-        .collect();
+    let outcome =
+        place.run_here(&["push", "checkpoints/step_1", "--json", "--remote", &broken]).expect_code(3);
+    let durable: Vec<bool> =
+        list(&outcome.json(), "remotes").iter().map(|remote| remote["durable"].as_bool().unwrap()).collect();
     assert_eq!(durable, [false, true]);
     let optional = format!("{broken}?required=false");
     place.succeed_here(&["push", "checkpoints/step_1", "--remote", &optional]);
-    let outcome = place.run(&[
-        "push",
-        "checkpoints/step_1",
-        "--run",
-        "demo/a",
-        "--remote",
-        &broken,
-    ]);
+    let outcome = place.run(&["push", "checkpoints/step_1", "--run", "demo/a", "--remote", &broken]);
     outcome.expect_code(2).expect_error("file/remote");
 }

@@ -56,18 +56,11 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
     agent.wait_for_log("gave up step 2 (attempt 1)");
     save(&place, &mut agent, 4);
     agent.wait_for_log("gave up step 3 (attempt 1)");
-    assert!(
-        agent.logged().contains("local.give-up-undurable = false"),
-        "{}",
-        agent.logged()
-    );
+    assert!(agent.logged().contains("local.give-up-undurable = false"), "{}", agent.logged());
     assert_eq!(in_vault(&place), [4, 1], "the newest and the pinned one stay");
     let list = place.run(&["list", "--json"]).json();
     assert_eq!(
-        (
-            &list["given_up"][0]["steps"][0]["step"],
-            &list["given_up"][0]["steps"][1]["step"]
-        ),
+        (&list["given_up"][0]["steps"][0]["step"], &list["given_up"][0]["steps"][1]["step"]),
         (&3.into(), &2.into()),
         "{list:#}"
     );
@@ -77,27 +70,17 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
     let status = place.document(0, &["status"]);
     let given_up = &status["given_up"];
     assert_eq!(
-        (
-            &given_up["node"],
-            &given_up["steps"][0]["step"],
-            &given_up["steps"][1]["step"]
-        ),
+        (&given_up["node"], &given_up["steps"][0]["step"], &given_up["steps"][1]["step"]),
         (&"node-0".into(), &3.into(), &2.into()),
         "{status:#}"
     );
     let shown = place.run(&["status"]).expect_code(0).stdout;
-    assert!(
-        shown.contains("\nlost   node-0 gave up step 3 (attempt 1) of "),
-        "{shown}"
-    );
+    assert!(shown.contains("\nlost   node-0 gave up step 3 (attempt 1) of "), "{shown}");
 
     assert_eq!(drained(agent)["given_up"]["total"], 2);
 
     let restored = place.document(0, &["restore", "--into", "restored", "--local", "vault"]);
-    assert_eq!(
-        (&restored["step"], &restored["given_up"][0]["steps"][0]["step"]),
-        (&4.into(), &3.into())
-    );
+    assert_eq!((&restored["step"], &restored["given_up"][0]["steps"][0]["step"]), (&4.into(), &3.into()));
 
     // Once a remote answers, the record is copied to it, so that a restore on another node reports it.
     let remote = place.remote();
@@ -110,10 +93,7 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
     place
         .run_here(&["restore", "--into", "elsewhere/checkpoints", "--local", "none"])
         .expect_code(0)
-        .expect_stdout(&[
-            "node-0 gave up step 3 (attempt 1) of ",
-            "restored step 4 (attempt 1)",
-        ]);
+        .expect_stdout(&["node-0 gave up step 3 (attempt 1) of ", "restored step 4 (attempt 1)"]);
 }
 
 #[test]

@@ -14,10 +14,7 @@ fn copy(place: &Place, from: &str, to: &str) {
     if target.exists() {
         place.remove(to);
     }
-    let copied = Command::new("cp")
-        .arg("-a")
-        .args([&place.path(from), &target])
-        .status();
+    let copied = Command::new("cp").arg("-a").args([&place.path(from), &target]).status();
     assert!(copied.unwrap().success());
 }
 
@@ -41,10 +38,7 @@ fn go_back(place: &Place, name: &str, older: &str) {
 fn steps_that_a_remote_has_lost_are_uploaded_again() {
     let place = Place::new();
     configure(&place, "n", &main_remote(&place), "");
-    place.write(
-        "n.toml",
-        place.read("n.toml") + "[agent]\nretention-interval = \"1s\"\n",
-    );
+    place.write("n.toml", place.read("n.toml") + "[agent]\nretention-interval = \"1s\"\n");
     save(&place, "n", "step_1");
     round(&place, 0);
     let older = || copy(&place, "remote", "older");
@@ -55,10 +49,8 @@ fn steps_that_a_remote_has_lost_are_uploaded_again() {
     round(&place, 0);
     go_back();
     assert!(!place.commit(3, 1).exists());
-    round(&place, 0).expect_stderr(&[
-        "steps of demo/a that were durable on main are gone from it: step 2",
-        "step 3",
-    ]);
+    round(&place, 0)
+        .expect_stderr(&["steps of demo/a that were durable on main are gone from it: step 2", "step 3"]);
     assert!(place.commit(2, 1).exists() && place.commit(3, 1).exists());
     // Nothing is lost any more.
     let quiet = round(&place, 0);
@@ -84,9 +76,7 @@ fn a_push_sends_what_the_remote_has_lost() {
     for lost in [".stepvault/commits", ".stepvault/parts", "000000000001.a1"] {
         place.remove(&format!("remote/demo/a/{lost}"));
     }
-    push()
-        .expect_code(0)
-        .expect_stderr(&["step 1 (attempt 1) was durable on", "and is gone from it"]);
+    push().expect_code(0).expect_stderr(&["step 1 (attempt 1) was durable on", "and is gone from it"]);
     assert!(place.commit(1, 1).exists());
 }
 
@@ -106,15 +96,7 @@ fn a_vault_that_goes_back_in_time_uses_no_identity_again() {
     save(&place, "n", "step_3");
     save(&place, "n", "step_4");
     round(&place, 0);
-    let prune = [
-        "prune",
-        "--tier",
-        "remote",
-        "--keep-last",
-        "1",
-        "--config",
-        "n.toml",
-    ];
+    let prune = ["prune", "--tier", "remote", "--keep-last", "1", "--config", "n.toml"];
     place.run(&prune).expect_code(0);
     let commits = || {
         let mut names = files_below(&place.path("remote/demo/a/.stepvault/commits"));
@@ -136,23 +118,12 @@ fn a_vault_that_goes_back_in_time_uses_no_identity_again() {
     }
     let said = round(&place, 0);
     let removed = "retention had already removed step 2 (attempt 1)";
-    assert!(
-        said.stdout.contains(removed) && !place.commit(2, 1).exists(),
-        "{said:?}"
-    );
+    assert!(said.stdout.contains(removed) && !place.commit(2, 1).exists(), "{said:?}");
     assert_eq!(std::fs::read(place.commit(4, 1)).unwrap(), content);
     assert!(!place.commit(3, 1).exists(), "{said:?}");
     let restored = place.path("restored");
     place
-        .run(&[
-            "restore",
-            "--config",
-            "n.toml",
-            "--local",
-            "vault-new",
-            "--as",
-            restored.to_str().unwrap(),
-        ])
+        .run(&["restore", "--config", "n.toml", "--local", "vault-new", "--as", restored.to_str().unwrap()])
         .expect_code(0);
     assert_eq!(place.read("restored/model.bin"), "another");
 }
@@ -163,9 +134,7 @@ fn two_clones_of_a_vault_are_two_jobs() {
     let (remote, exclusive) = (main_remote(&place), "exclusive = true\n");
     configure(&place, "one", &remote, exclusive);
     save(&place, "one", "step_1");
-    let ended = place
-        .run(&["agent", "--once", "--config", "one.toml"])
-        .expect_code(0);
+    let ended = place.run(&["agent", "--once", "--config", "one.toml"]).expect_code(0);
     assert!(!ended.stderr.contains("copy of another"), "{ended:?}");
     copy(&place, "vault-one", "vault-two");
     let mut first = start_again(&place, "one", &[]);

@@ -31,10 +31,7 @@ fn a_sparse_file_comes_back_sparse_and_a_file_of_zeros_as_it_was() {
     let place = Place::new();
     let source = place.checkpoint("step_100", "weights");
     write_sparse(&source.join("sparse.bin"));
-    File::create(source.join("nothing-but-a-hole"))
-        .unwrap()
-        .set_len(20 * MIB + 7)
-        .unwrap();
+    File::create(source.join("nothing-but-a-hole")).unwrap().set_len(20 * MIB + 7).unwrap();
     let zeros = vec![0; 12 << 20];
     std::fs::write(source.join("zeros.bin"), &zeros).unwrap();
     File::open(source.join("zeros.bin")).unwrap().sync_all().unwrap();
@@ -54,10 +51,7 @@ fn a_sparse_file_comes_back_sparse_and_a_file_of_zeros_as_it_was() {
         }
         place.succeed_here(&["restore", "--into", from]);
         let back = place.path(from).join("step_100");
-        assert!(
-            std::fs::read(back.join("sparse.bin")).unwrap() == before,
-            "{from}"
-        );
+        assert!(std::fs::read(back.join("sparse.bin")).unwrap() == before, "{from}");
         assert!(room_bytes(&back.join("sparse.bin")) <= 2 * MIB, "{from}");
         let hole = back.join("nothing-but-a-hole");
         assert_eq!(hole.metadata().unwrap().len(), 20 * MIB + 7);
@@ -121,10 +115,7 @@ fn names_of_one_file_come_back_as_files_of_their_own_with_plain_permissions() {
     assert_eq!(facts("sub").mode() & 0o7777, 0o777);
     // The user who restores owns what is restored.
     let own = place.path("tmp").metadata().unwrap();
-    assert_eq!(
-        (facts("model.bin").uid(), facts("model.bin").gid()),
-        (own.uid(), own.gid())
-    );
+    assert_eq!((facts("model.bin").uid(), facts("model.bin").gid()), (own.uid(), own.gid()));
 }
 
 /// A trainer that has a file mapped and writes to it when it is told to.

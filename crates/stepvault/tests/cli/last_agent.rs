@@ -8,17 +8,11 @@ use crate::support::Place;
 fn a_round_like_the_last_agent_needs_nothing_but_the_vault() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("out")).unwrap();
-    place.write(
-        "once.toml",
-        "[run.\"demo/a\"]\nwatch = \"out\"\nquiet-time = \"1h\"\n",
-    );
+    place.write("once.toml", "[run.\"demo/a\"]\nwatch = \"out\"\nquiet-time = \"1h\"\n");
     let arguments = ["--config", "once.toml", "--run", "demo/a", "--local", "vault"];
     let remote = place.remote();
     let options = ["--remote", &remote, "--node", "b", "--nodes", "a,b"];
-    let variables = [
-        ("STEPVAULT_LAUNCH", "job-7"),
-        ("STEPVAULT_RUN_DEMO_A_PATTERN", "step_1*"),
-    ];
+    let variables = [("STEPVAULT_LAUNCH", "job-7"), ("STEPVAULT_RUN_DEMO_A_PATTERN", "step_1*")];
     let agent = place.start_agent(&[&arguments[..], &options].concat(), &variables);
     place.agent_status(&["--run", "demo/a", "--local", "vault"]);
     agent.kill();
@@ -35,9 +29,7 @@ fn a_round_like_the_last_agent_needs_nothing_but_the_vault() {
     // Its remote, its launch, and its node among two.
     let records = files_below(&place.path("remote/demo/a/.stepvault"));
     let of = |directory: &str| -> Vec<String> {
-        let found = records
-            .iter()
-            .filter(|path| path.to_string_lossy().contains(directory));
+        let found = records.iter().filter(|path| path.to_string_lossy().contains(directory));
         found.map(|path| std::fs::read_to_string(path).unwrap()).collect()
     };
     let (claims, parts) = (of("/attempts/"), of("/parts/"));
@@ -58,14 +50,7 @@ fn a_round_does_what_a_killed_run_has_left() {
     let run = [&run[..], &options, &["--", "sh", "-c", save]].concat();
     place.command(run).own_group().run();
     assert!(!place.commit(1, 1).exists());
-    place.succeed(&[
-        "agent",
-        "--once",
-        "--trainer-ended",
-        "--like-last",
-        "--local",
-        ".stepvault",
-    ]);
+    place.succeed(&["agent", "--once", "--trainer-ended", "--like-last", "--local", ".stepvault"]);
     assert!(place.commit(1, 1).exists());
 }
 
@@ -93,8 +78,5 @@ fn a_round_like_no_agent_is_refused() {
         .run(&[&round[..], &["--local", ".stepvault", "--node", "a"]].concat())
         .expect_code(2)
         .expect_stderr(&["--node is given too"]);
-    place
-        .run(&["agent", "--like-last", "--local", ".stepvault"])
-        .expect_code(2)
-        .expect_stderr(&["--once"]);
+    place.run(&["agent", "--like-last", "--local", ".stepvault"]).expect_code(2).expect_stderr(&["--once"]);
 }

@@ -37,9 +37,7 @@ fn content(name: &str, seed: &str, newest: &str) -> Vec<u8> {
 fn save(place: &Place, paths: &str, number: &str, seconds: u64) -> Vec<String> {
     let paths = paths.replace("{}", number);
     let newest = paths.split([' ', '/']).next().unwrap_or_default().to_owned();
-    let newest = newest
-        .rsplit_once('.')
-        .map_or(newest.clone(), |(stem, _)| stem.to_owned());
+    let newest = newest.rsplit_once('.').map_or(newest.clone(), |(stem, _)| stem.to_owned());
     let mut written = Vec::new();
     for path in paths.split(' ') {
         let at = place.path("out").join(path);
@@ -61,9 +59,7 @@ fn lost(paths: &str, numbers: &[&str]) -> (Vec<String>, String) {
     for (index, number) in numbers.iter().enumerate() {
         last = save(&place, paths, number, 60 * index as u64);
     }
-    let outcome = place
-        .command(["agent", "--once", "--config", "n.toml", "--json"])
-        .run();
+    let outcome = place.command(["agent", "--once", "--config", "n.toml", "--json"]).run();
     let document = outcome.json();
     let unsealed = list(&document, "unsealed").to_vec();
     assert_eq!(outcome.code == 3, !unsealed.is_empty(), "{paths}: {document:#}");
@@ -90,16 +86,10 @@ fn all_come_back(layouts: &[(&str, &[&str])]) {
 fn nothing_is_lost_in_silence(layouts: &[(&str, &[&str])]) {
     for (paths, numbers) in layouts {
         let (lost, unsealed) = lost(paths, numbers);
-        assert!(
-            !lost.is_empty(),
-            "{paths}: all come back, so this is the wrong list"
-        );
+        assert!(!lost.is_empty(), "{paths}: all come back, so this is the wrong list");
         for path in lost {
             let outermost = path.split('/').next().unwrap_or_default();
-            assert!(
-                unsealed.contains(outermost),
-                "{paths}: {path} is lost in silence; {unsealed}"
-            );
+            assert!(unsealed.contains(outermost), "{paths}: {path} is lost in silence; {unsealed}");
         }
     }
 }
@@ -113,16 +103,10 @@ fn several_files_of_one_number() {
         ("netG_epoch_{}.pth netD_epoch_{}.pth", &["1", "2"]),
         ("g_0000{} do_0000{}", STEPS),
         ("ema_0.9999_01{}.pt model01{}.pt opt01{}.pt", STEPS),
-        (
-            "model_state_epoch_{}.th training_state_epoch_{}.th best.th",
-            &["1", "2"],
-        ),
+        ("model_state_epoch_{}.th training_state_epoch_{}.th best.th", &["1", "2"]),
         ("net_iter_{}.caffemodel net_iter_{}.solverstate", STEPS),
         ("epoch_{}.pdparams epoch_{}.pdopt", &["1", "2"]),
-        (
-            "rl_model_{}_steps.zip.bin rl_model_replay_buffer_{}_steps.pkl",
-            STEPS,
-        ),
+        ("rl_model_{}_steps.zip.bin rl_model_replay_buffer_{}_steps.pkl", STEPS),
         ("model_{}.bin optim_{}.bin ema_{}.bin", STEPS),
         ("ckpt_{}_rank_0.pt ckpt_{}_rank_1.pt", STEPS),
     ]);
@@ -134,10 +118,7 @@ fn a_path_without_a_number_that_each_save_writes_too() {
         ("{}epoch.pth checkpoint.pth", &["1", "2"]),
         ("checkpoint0{}.pth checkpoint.pth", STEPS),
         ("{}.ckpt best.ckpt latest.ckpt", STEPS),
-        (
-            "{}_net_G.pth {}_net_D.pth latest_net_G.pth latest_net_D.pth",
-            &["5", "10"],
-        ),
+        ("{}_net_G.pth {}_net_D.pth latest_net_G.pth latest_net_D.pth", &["5", "10"]),
         ("params.0{} params.best", STEPS),
         ("checkpoint_{}.pth best_model_{}.pth best_model.pth", STEPS),
         ("step_{}/model.pt step_{}/optimizer.pt final.pt", STEPS),
@@ -147,10 +128,7 @@ fn a_path_without_a_number_that_each_save_writes_too() {
 #[test]
 fn a_text_that_names_the_newest_step() {
     all_come_back(&[
-        (
-            "ckpt-{}.index ckpt-{}.data-00000-of-00001 checkpoint",
-            &["1", "2"],
-        ),
+        ("ckpt-{}.index ckpt-{}.data-00000-of-00001 checkpoint", &["1", "2"]),
         ("model.ckpt-{}.index model.ckpt-{}.meta checkpoint", STEPS),
         ("epoch_{}.pth last_checkpoint", &["1", "2"]),
         ("model_000{}.pth last_checkpoint", STEPS),
@@ -196,19 +174,10 @@ fn what_has_no_number_at_all() {
 #[test]
 fn a_conversion_beside_a_step() {
     all_come_back(&[
-        (
-            "step_{}/model.pt step_{}/optimizer.pt step_{}_hf/model.safetensors step_{}_hf/config.json",
-            STEPS,
-        ),
-        (
-            "step_{}/model.pt step_{}/optimizer.pt hf_step_{}/model.safetensors",
-            STEPS,
-        ),
+        ("step_{}/model.pt step_{}/optimizer.pt step_{}_hf/model.safetensors step_{}_hf/config.json", STEPS),
+        ("step_{}/model.pt step_{}/optimizer.pt hf_step_{}/model.safetensors", STEPS),
         ("step_{}/model.pt step_{}/optimizer.pt step_{}.gguf", STEPS),
-        (
-            "step_{}/model.pt step_{}/optimizer.pt step_{}_fp16.safetensors",
-            STEPS,
-        ),
+        ("step_{}/model.pt step_{}/optimizer.pt step_{}_fp16.safetensors", STEPS),
         ("step{}/model.pt step{}/optim.pt step{}-unsharded/model.pt", STEPS),
         ("epoch=1-step={}.ckpt epoch=1-step={}-EMA.ckpt", STEPS),
     ]);

@@ -64,10 +64,7 @@ impl Scene {
 
     /// The same, with what follows `--` behind the options.
     fn command_of(&self, arguments: &[&str]) -> TestCommand {
-        let options = arguments
-            .iter()
-            .position(|word| *word == "--")
-            .unwrap_or(arguments.len());
+        let options = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
         self.command(&arguments[..options]).with(&arguments[options..])
     }
 
@@ -96,8 +93,7 @@ impl Scene {
     /// Lets every read whose path has this text end so.
     fn inject(&self, path_contains: &str, action: &FaultAction) {
         for method in ["GET", "HEAD"] {
-            self.faults
-                .inject(method, path_contains, u64::MAX, action.clone());
+            self.faults.inject(method, path_contains, u64::MAX, action.clone());
         }
     }
 
@@ -173,11 +169,7 @@ fn one_answer_about_a_listed_object_does_not_make_the_step_older() {
 #[test]
 fn an_object_that_is_refused_archived_or_denied_is_no_proof() {
     let [s3, gcs] = Scene::all();
-    for (status, code) in [
-        (403, "AccessDenied"),
-        (403, "InvalidObjectState"),
-        (404, "NoSuchKey"),
-    ] {
+    for (status, code) in [(403, "AccessDenied"), (403, "InvalidObjectState"), (404, "NoSuchKey")] {
         for object in ["commits/", "parts/", ""] {
             let path = format!("{object}{NEWEST}");
             s3.restore_beside(&path, &FaultAction::refuse(status, code));
@@ -252,10 +244,7 @@ fn sweep(scene: &Scene, every: usize) {
             assert!(!resumes || ended.code != 0 || out("step_2"), "{beside}");
             scene.forget();
             let restored = scene.command(&["restore", "--into", "out"]).run();
-            assert!(
-                restored.code == 0 && out("step_2"),
-                "after {beside}: {restored:?}"
-            );
+            assert!(restored.code == 0 && out("step_2"), "after {beside}: {restored:?}");
         }
     }
     assert!(struck > 5);
@@ -265,10 +254,6 @@ fn sweep(scene: &Scene, every: usize) {
 
 #[test]
 fn one_page_in_the_place_of_any_answer_costs_no_step() {
-    let every = if std::env::var_os("FAULTS_FULL").is_some() {
-        1
-    } else {
-        4
-    };
+    let every = if std::env::var_os("FAULTS_FULL").is_some() { 1 } else { 4 };
     at_once(Scene::all(), |scene| sweep(&scene, every));
 }

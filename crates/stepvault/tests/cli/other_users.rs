@@ -31,9 +31,7 @@ impl Scratch {
         scratch.directory("attacker", ATTACKER);
         scratch.directory("archive", VICTIM);
         scratch.checkpoint("victim/out/step_5", VICTIM, "genuine");
-        scratch
-            .run(VICTIM, &["push", "victim/out/step_5", "--local", "victim/vault"])
-            .expect_code(0);
+        scratch.run(VICTIM, &["push", "victim/out/step_5", "--local", "victim/vault"]).expect_code(0);
         scratch.place.remove("victim/vault");
         scratch.place.remove("victim/out");
         Some(scratch)
@@ -69,10 +67,7 @@ impl Scratch {
         let remote = format!("store=file://{}", self.path("archive").display());
         let more = ["--remote", &remote, "--run", "mine"];
         // What stands behind `--` is the trainer's.
-        let end = arguments
-            .iter()
-            .position(|word| *word == "--")
-            .unwrap_or(arguments.len());
+        let end = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
         let (own, rest) = arguments.split_at(end);
         self.command(user, &[own, &more, rest].concat()).run()
     }
@@ -93,10 +88,7 @@ impl Scratch {
             "--remote",
         ];
         let own_store = format!("file://{}", self.path("attacker/store").display());
-        self.command(ATTACKER, &arguments)
-            .arg(own_store)
-            .run()
-            .expect_code(0);
+        self.command(ATTACKER, &arguments).arg(own_store).run().expect_code(0);
         // Opened to everybody, as an attacker who plants it would do.
         let opened = Command::new("chmod").args(["-R", "go+rX"]).arg(&vault).status();
         assert!(opened.unwrap().success());
@@ -104,10 +96,7 @@ impl Scratch {
 
     fn restored(&self) -> Vec<String> {
         let found = ["step_5", "step_9"].map(|step| self.path("victim/in").join(step).join("model.bin"));
-        found
-            .iter()
-            .filter_map(|path| std::fs::read_to_string(path).ok())
-            .collect()
+        found.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
     }
 }
 
@@ -121,27 +110,17 @@ fn a_planted_vault_is_refused_by_every_command_that_would_use_it() {
         &["restore", "--into", "victim"] as &[&str],
         &["run", "--into", "victim", "--", "touch", "victim/started"],
     ] {
-        scratch
-            .run(VICTIM, arguments)
-            .expect_code(1)
-            .expect_error(refused)
-            .expect_stderr(&["--local DIR"]);
+        scratch.run(VICTIM, arguments).expect_code(1).expect_error(refused).expect_stderr(&["--local DIR"]);
     }
     let left: Vec<_> = std::fs::read_dir(scratch.path("victim")).unwrap().collect();
     assert!(left.is_empty(), "neither restored nor started: {left:?}");
     scratch.checkpoint("victim/step_6", VICTIM, "mine");
-    scratch
-        .run(VICTIM, &["push", "victim/step_6"])
-        .expect_code(1)
-        .expect_error(refused);
+    scratch.run(VICTIM, &["push", "victim/step_6"]).expect_code(1).expect_error(refused);
     // Named, it is no better.
     let named = scratch.path(".stepvault");
     for command in [&["list"] as &[&str], &["verify"], &["show", "9"]] {
         let arguments = [command, &["--local", named.to_str().unwrap()]].concat();
-        scratch
-            .run(VICTIM, &arguments)
-            .expect_code(1)
-            .expect_error(refused);
+        scratch.run(VICTIM, &arguments).expect_code(1).expect_error(refused);
     }
     // Root is told who could use it.
     scratch
@@ -149,12 +128,7 @@ fn a_planted_vault_is_refused_by_every_command_that_would_use_it() {
         .expect_code(1)
         .expect_stderr(&["setpriv --reuid=64002"]);
     // With a vault of one's own the genuine step comes.
-    scratch
-        .run(
-            VICTIM,
-            &["restore", "--into", "victim/in", "--local", "victim/own"],
-        )
-        .expect_code(0);
+    scratch.run(VICTIM, &["restore", "--into", "victim/in", "--local", "victim/own"]).expect_code(0);
     assert_eq!(scratch.restored(), ["genuine"]);
 }
 
@@ -183,20 +157,8 @@ fn a_vault_that_others_could_replace_is_refused_unless_that_is_configured() {
         .expect_code(1)
         .expect_error("/team belongs to user 64002");
     let remote = format!("store=file://{}", scratch.path("archive").display());
-    let list = [
-        "list",
-        "--local",
-        "team/vault",
-        "--run",
-        "mine",
-        "--remote",
-        &remote,
-    ];
-    scratch
-        .command(VICTIM, &list)
-        .env("STEPVAULT_LOCAL_ALLOW_SHARED_PARENTS", "true")
-        .run()
-        .expect_code(0);
+    let list = ["list", "--local", "team/vault", "--run", "mine", "--remote", &remote];
+    scratch.command(VICTIM, &list).env("STEPVAULT_LOCAL_ALLOW_SHARED_PARENTS", "true").run().expect_code(0);
 }
 
 #[test]
@@ -208,19 +170,9 @@ fn what_is_planted_where_steps_are_staged_is_neither_used_nor_followed() {
     for name in [".stepvault", ".stepvault/restore"] {
         set_mode(&scratch.path(name), 0o777);
     }
-    scratch
-        .run(VICTIM, &["restore", "--into", "victim"])
-        .expect_code(0);
-    assert_eq!(
-        std::fs::read_to_string(scratch.path("victim/step_5/model.bin")).unwrap(),
-        "genuine"
-    );
-    assert_eq!(
-        std::fs::read_dir(scratch.path(".stepvault/restore"))
-            .unwrap()
-            .count(),
-        0
-    );
+    scratch.run(VICTIM, &["restore", "--into", "victim"]).expect_code(0);
+    assert_eq!(std::fs::read_to_string(scratch.path("victim/step_5/model.bin")).unwrap(), "genuine");
+    assert_eq!(std::fs::read_dir(scratch.path(".stepvault/restore")).unwrap().count(), 0);
     std::fs::remove_dir_all(scratch.path(".stepvault")).unwrap();
     // A link to a directory of the victim's own.
     scratch.directory("victim/private", VICTIM);
@@ -231,10 +183,7 @@ fn what_is_planted_where_steps_are_staged_is_neither_used_nor_followed() {
         .run(VICTIM, &["push", "victim/step_7"])
         .expect_code(1)
         .expect_error(".stepvault is a symbolic link owned by user 64002");
-    assert_eq!(
-        std::fs::read_dir(scratch.path("victim/private")).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(scratch.path("victim/private")).unwrap().count(), 0);
 }
 
 #[test]
@@ -242,15 +191,9 @@ fn a_configuration_of_another_user_counts_only_when_it_is_named() {
     let Some(scratch) = Scratch::new() else { return };
     let file = scratch.path("stepvault.toml");
     let show = |user: u32, arguments: &[&str]| {
-        scratch
-            .command(user, &[&["config", "show"], arguments].concat())
-            .run()
+        scratch.command(user, &[&["config", "show"], arguments].concat()).run()
     };
-    std::fs::write(
-        &file,
-        "[remote.x]\nurl = \"gs://b\"\nendpoint = \"https://evil.example\"\n",
-    )
-    .unwrap();
+    std::fs::write(&file, "[remote.x]\nurl = \"gs://b\"\nendpoint = \"https://evil.example\"\n").unwrap();
     set_mode(&file, 0o644);
     chown(&file, Some(ATTACKER), Some(ATTACKER)).unwrap();
     for user in [VICTIM, 0] {
@@ -260,11 +203,7 @@ fn a_configuration_of_another_user_counts_only_when_it_is_named() {
             .expect_stderr(&["belongs to user 64002", "pass --config FILE"]);
     }
     show(VICTIM, &["--config", "stepvault.toml"]).expect_code(0);
-    scratch
-        .command(VICTIM, &["config", "show"])
-        .env("STEPVAULT_CONFIG", &file)
-        .run()
-        .expect_code(0);
+    scratch.command(VICTIM, &["config", "show"]).env("STEPVAULT_CONFIG", &file).run().expect_code(0);
     // One's own, and root's, count.
     for owner in [VICTIM, 0] {
         chown(&file, Some(owner), Some(owner)).unwrap();
@@ -272,23 +211,17 @@ fn a_configuration_of_another_user_counts_only_when_it_is_named() {
     }
     // What anybody may write to was perhaps written by somebody else.
     set_mode(&file, 0o666);
-    show(VICTIM, &[])
-        .expect_code(2)
-        .expect_error("it can be written to by every user");
+    show(VICTIM, &[]).expect_code(2).expect_error("it can be written to by every user");
     set_mode(&file, 0o644);
     // So was one in a directory of somebody else's, where it can be replaced.
     chown(scratch.path(""), Some(ATTACKER), None).unwrap();
-    show(VICTIM, &[])
-        .expect_code(2)
-        .expect_error("belongs to user 64002");
+    show(VICTIM, &[]).expect_code(2).expect_error("belongs to user 64002");
     chown(scratch.path(""), Some(0), None).unwrap();
     // And in the home.
     std::fs::remove_file(&file).unwrap();
     scratch.directory("victim/.config/stepvault", ATTACKER);
     std::fs::write(scratch.path("victim/.config/stepvault/stepvault.toml"), "").unwrap();
-    show(VICTIM, &[])
-        .expect_code(2)
-        .expect_error("/stepvault belongs to user 64002");
+    show(VICTIM, &[]).expect_code(2).expect_error("/stepvault belongs to user 64002");
 }
 
 #[test]

@@ -45,25 +45,17 @@ fn mount(place: &Place) {
 }
 
 fn is_empty_or_missing(path: &Path) -> bool {
-    path.read_dir()
-        .map_or(true, |mut entries| entries.next().is_none())
+    path.read_dir().map_or(true, |mut entries| entries.next().is_none())
 }
 
 #[test]
 fn a_directory_that_is_missing_is_no_new_run() {
     let place = Place::new();
     std::fs::remove_dir(place.path("remote")).unwrap();
-    for arguments in [
-        &["restore", "--into", "back"][..],
-        &["list"],
-        &["verify"],
-        &["prune", "--keep-last", "1"],
-        &["gc"],
-    ] {
-        place
-            .run_here(arguments)
-            .expect_code(12)
-            .expect_stderr(&["does not exist", "mount its filesystem"]);
+    for arguments in
+        [&["restore", "--into", "back"][..], &["list"], &["verify"], &["prune", "--keep-last", "1"], &["gc"]]
+    {
+        place.run_here(arguments).expect_code(12).expect_stderr(&["does not exist", "mount its filesystem"]);
         assert!(!place.path("remote").exists(), "{arguments:?}");
     }
     std::fs::create_dir(place.path("remote")).unwrap();
@@ -121,9 +113,7 @@ fn another_name_for_the_same_directory_remembers_the_same() {
     unmount(&place, true);
     let named = format!("another={}", place.remote());
     place
-        .run(&[
-            "restore", "--into", "again", "--run", "demo/a", "--local", "vault", "--remote", &named,
-        ])
+        .run(&["restore", "--into", "again", "--run", "demo/a", "--local", "vault", "--remote", &named])
         .expect_code(12);
 }
 
@@ -133,16 +123,7 @@ fn another_run_begins_no_archive_where_this_vault_has_seen_one() {
     place.checkpoint("step_2", "y");
     let remote = place.remote();
     let push = || {
-        place.run(&[
-            "push",
-            "checkpoints/step_2",
-            "--run",
-            "demo/b",
-            "--local",
-            "vault",
-            "--remote",
-            &remote,
-        ])
+        place.run(&["push", "checkpoints/step_2", "--run", "demo/b", "--local", "vault", "--remote", &remote])
     };
     for leaves in [false, true] {
         unmount(&place, leaves);
@@ -184,15 +165,10 @@ fn an_archive_that_was_emptied_on_purpose_is_forgotten_and_filled_again() {
     };
     let document = forget(&["--json"]).expect_code(0).json();
     assert_eq!(document["runs"][0]["run"], "demo/a", "{document:#}");
-    assert_eq!(
-        (&document["runs"][0]["archive"], &document["runs"][0]["steps"]),
-        (&true.into(), &1.into())
-    );
+    assert_eq!((&document["runs"][0]["archive"], &document["runs"][0]["steps"]), (&true.into(), &1.into()));
     let again = forget(&[]).expect_code(0);
     assert_eq!(again.stdout, "the vault has no records of file-remote\n");
-    let pushed = on_node(&place, &["push", "checkpoints/step_1", "--json"])
-        .expect_code(0)
-        .json();
+    let pushed = on_node(&place, &["push", "checkpoints/step_1", "--json"]).expect_code(0).json();
     assert_eq!(pushed["remotes"][0]["durable"], true);
     on_node(&place, &["verify", "--deep", "--tier", "remote"]).expect_code(0);
 }
@@ -203,9 +179,7 @@ fn a_remote_is_not_forgotten_under_an_agent() {
     let lock = std::fs::File::open(place.path("vault/lock"));
     let lock = lock.unwrap_or_else(|_| std::fs::File::create(place.path("vault/lock")).unwrap());
     lock.lock().unwrap();
-    place
-        .run(&["remote", "forget", "file-remote", "--local", "vault"])
-        .expect_code(13);
+    place.run(&["remote", "forget", "file-remote", "--local", "vault"]).expect_code(13);
 }
 
 #[test]
@@ -230,9 +204,7 @@ fn no_trainer_is_started_while_the_remote_is_not_mounted() {
     std::fs::remove_dir_all(place.path("out")).unwrap();
     std::fs::create_dir(place.path("out")).unwrap();
     unmount(&place, true);
-    run()
-        .expect_code(12)
-        .expect_stderr(&["the trainer was not started"]);
+    run().expect_code(12).expect_stderr(&["the trainer was not started"]);
     assert!(!place.path("started").exists() && is_empty_or_missing(&place.path("remote")));
 }
 
@@ -300,23 +272,16 @@ fn a_bucket_that_was_emptied_gets_no_marker_in_silence() {
     // The vault can be asked, so that a list is had in part.
     let of_remote = ["--tier", "remote", "--keep-last", "1"];
     let prune = [&["prune", "--local", "vault"][..], &of_remote].concat();
-    for (arguments, code) in [
-        (&["list", "--local", "vault"][..], 3),
-        (&prune, 12),
-        (&["gc", "--local", "vault"], 12),
-    ] {
+    for (arguments, code) in
+        [(&["list", "--local", "vault"][..], 3), (&prune, 12), (&["gc", "--local", "vault"], 12)]
+    {
         let outcome = place.run(arguments).expect_code(code);
-        assert!(
-            outcome.stderr.contains("stepvault remote forget s3"),
-            "{arguments:?} {outcome:#?}"
-        );
+        assert!(outcome.stderr.contains("stepvault remote forget s3"), "{arguments:?} {outcome:#?}");
     }
     place.push(2).expect_code(12);
     let keys = place.server.objects().keys();
     assert!(keys.is_empty(), "{keys:?}");
-    place
-        .run(&["remote", "forget", "s3", "--local", "vault"])
-        .expect_code(0);
+    place.run(&["remote", "forget", "s3", "--local", "vault"]).expect_code(0);
     place.push(2).expect_code(0);
     let list = place.command(&["list"]).document(0);
     assert_eq!(listed_steps(&list), [2]);
@@ -332,9 +297,7 @@ fn a_step_that_cannot_be_read_is_not_skipped_in_silence(key: &str) {
     let kept = place.server.objects().with(|objects| objects.clone());
     let faults = place.server.faults();
     faults.inject("GET", key, u64::MAX, FaultAction::refuse(503, "SlowDown"));
-    let outcome = place
-        .run(&["restore", "--into", "back", "--json"])
-        .expect_code(12);
+    let outcome = place.run(&["restore", "--into", "back", "--json"]).expect_code(12);
     let document = outcome.json();
     assert_eq!(document["error"]["kind"], "unreachable", "{document:#}");
     let message = document["error"]["message"].as_str().unwrap();
@@ -346,15 +309,11 @@ fn a_step_that_cannot_be_read_is_not_skipped_in_silence(key: &str) {
     let trainer = ["--", "touch", "started"];
     place.run(&[&run[..], &trainer].concat()).expect_code(12);
     assert!(!place.place.path("started").exists(), "{key}");
-    let older = place
-        .command(&["restore", "--into", "older", "--replace", "--allow-older"])
-        .document(0);
+    let older = place.command(&["restore", "--into", "older", "--replace", "--allow-older"]).document(0);
     assert_eq!(older["step"], 1, "{older:#}");
     let skipped: &Value = &older["skipped"][0];
     assert_members(skipped, &json!({ "step": 2, "unread": true }));
-    place
-        .run(&[&run[..], &["--allow-older"], &trainer].concat())
-        .expect_code(0);
+    place.run(&[&run[..], &["--allow-older"], &trainer].concat()).expect_code(0);
     assert!(place.place.path("started").exists(), "{key}");
     std::fs::remove_file(place.place.path("started")).unwrap();
     for directory in ["out", "older", "vault"] {
@@ -370,10 +329,6 @@ fn a_step_that_cannot_be_read_is_not_skipped_in_silence(key: &str) {
 
 #[test]
 fn a_commit_a_manifest_or_a_file_that_cannot_be_read_is_not_skipped_in_silence() {
-    let keys = [
-        "commits/000000000002.a1",
-        "parts/000000000002.a1",
-        "000000000002.a1/step_2/model.bin",
-    ];
+    let keys = ["commits/000000000002.a1", "parts/000000000002.a1", "000000000002.a1/step_2/model.bin"];
     at_once(keys, a_step_that_cannot_be_read_is_not_skipped_in_silence);
 }

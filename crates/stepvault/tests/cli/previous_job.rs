@@ -24,14 +24,9 @@ fn uploading(place: &Place, limit: &str) -> TestProcess {
 fn resumes(place: &Place, wait: &str) -> Outcome {
     configure(place, "after", &main_remote(place), "");
     let text = place.read("after.toml");
-    place.write(
-        "after.toml",
-        format!("{text}[restart]\nwait-for-uploads = \"{wait}\"\n"),
-    );
+    place.write("after.toml", format!("{text}[restart]\nwait-for-uploads = \"{wait}\"\n"));
     let script = "echo resumes from $STEPVAULT_RESTORED_STEP";
-    place
-        .run(&["run", "--config", "after.toml", "--", "sh", "-c", script])
-        .expect_code(0)
+    place.run(&["run", "--config", "after.toml", "--", "sh", "-c", script]).expect_code(0)
 }
 
 #[test]

@@ -24,9 +24,8 @@ fn they_restore_once_and_a_later_start_restores_what_is_newest_then() {
     let restored = restore(&first);
     assert_eq!(restored["step"], 2);
     assert_eq!(list(&restored, "sources").len(), 1);
-    let text = place
-        .run_here(&["restore", "--into", "checkpoints", "--rank-process", &second])
-        .expect_code(0);
+    let text =
+        place.run_here(&["restore", "--into", "checkpoints", "--rank-process", &second]).expect_code(0);
     let path = place.path("checkpoints/step_2");
     text.expect_stdout(&[&format!("another rank has restored step 2: {}", path.display())]);
     assert_eq!(restore(&third), restored);

@@ -25,9 +25,7 @@ fn cut_off_before_its_records() -> (Place, impl Fn(&Place) -> Outcome) {
 fn a_file_that_vanished_since_it_was_sent_is_sent_again() {
     let (place, push) = cut_off_before_its_records();
     fs::remove_file(place.remote_file("step_2", "model.bin")).unwrap();
-    push(&place)
-        .expect_code(0)
-        .expect_stderr(&["sending them again", "lifecycle rule"]);
+    push(&place).expect_code(0).expect_stderr(&["sending them again", "lifecycle rule"]);
     place.succeed_here(&["verify", "--deep"]);
 }
 
@@ -36,9 +34,7 @@ fn an_object_of_another_size_is_never_committed() {
     let (place, push) = cut_off_before_its_records();
     fs::write(place.remote_file("step_2", "model.bin"), "somebody else's").unwrap();
     // It is kept as it is, and the step gets another revision.
-    push(&place)
-        .expect_code(0)
-        .expect_stderr(&["is sealed under another identity"]);
+    push(&place).expect_code(0).expect_stderr(&["is sealed under another identity"]);
     let theirs = fs::read_to_string(place.remote_file("step_2", "model.bin")).unwrap();
     assert_eq!(theirs, "somebody else's");
     let commits = place.path("remote/demo/a/.stepvault/commits");

@@ -15,38 +15,16 @@ fn steps(place: &Place) -> Vec<u64> {
 fn a_dry_run_tells_and_does_nothing() {
     let place = Place::new();
     place.push_steps(&[1, 2, 3]);
-    let arguments = [
-        "prune",
-        "--dry-run",
-        "--keep-last",
-        "1",
-        "--keep-best",
-        "loss:1:lowest",
-    ];
-    place
-        .run_here(&arguments)
-        .expect_code(0)
-        .expect_stdout(&["would remove 1 step"]);
-    let document = place
-        .run_here(&[&arguments[..], &["--json"]].concat())
-        .expect_code(0)
-        .json();
+    let arguments = ["prune", "--dry-run", "--keep-last", "1", "--keep-best", "loss:1:lowest"];
+    place.run_here(&arguments).expect_code(0).expect_stdout(&["would remove 1 step"]);
+    let document = place.run_here(&[&arguments[..], &["--json"]].concat()).expect_code(0).json();
     let decisions = document["tiers"][0]["plan"]["decisions"].as_array().unwrap();
     let verdicts: Vec<(u64, &str)> = decisions
         .iter()
-        .map(|decision| {
-            (
-                decision["step"].as_u64().unwrap(),
-                decision["verdict"].as_str().unwrap(),
-            )
-        })
+        .map(|decision| (decision["step"].as_u64().unwrap(), decision["verdict"].as_str().unwrap()))
         .collect();
     assert_eq!(verdicts, [(1, "keep"), (2, "drop"), (3, "keep")]);
-    assert!(
-        decisions
-            .iter()
-            .all(|decision| !decision["reasons"].as_array().unwrap().is_empty())
-    );
+    assert!(decisions.iter().all(|decision| !decision["reasons"].as_array().unwrap().is_empty()));
     assert_eq!(document["dry_run"], true);
     assert_eq!(steps(&place), [3, 2, 1]);
 }
@@ -56,10 +34,7 @@ fn a_prune_removes_what_no_rule_keeps_and_no_more_than_allowed() {
     let place = Place::new();
     place.push_steps(&[1, 2, 3, 4]);
     let document = place.document_here(0, &["prune", "--keep-last", "1", "--max-delete", "1"]);
-    assert_eq!(
-        document["tiers"][0]["removed"],
-        json!([{ "attempt": 1, "step": 1 }])
-    );
+    assert_eq!(document["tiers"][0]["removed"], json!([{ "attempt": 1, "step": 1 }]));
     assert_eq!(steps(&place), [4, 3, 2]);
     assert!(!place.remote_file("step_1", "model.bin").exists());
     place.succeed_here(&["prune", "--keep-last", "1"]);
@@ -73,12 +48,7 @@ fn the_last_steps_are_those_of_the_live_line() {
     place.push_steps(&[1, 2, 3, 4, 5, 6]);
     let push_again = |step: u64| {
         place.checkpoint(&format!("again/step_{step}"), &format!("again {step}"));
-        place.succeed_here(&[
-            "push",
-            &format!("checkpoints/again/step_{step}"),
-            "--attempt",
-            "2",
-        ]);
+        place.succeed_here(&["push", &format!("checkpoints/again/step_{step}"), "--attempt", "2"]);
     };
     push_again(4);
     push_again(5);
@@ -101,10 +71,7 @@ fn without_rules_everything_stays_and_rules_that_keep_nothing_are_refused() {
     let place = Place::new();
     place.push_steps(&[1, 2]);
     place.succeed_here(&["prune"]);
-    place
-        .run_here(&["prune", "--keep-last", "0"])
-        .expect_code(1)
-        .expect_error("would delete everything");
+    place.run_here(&["prune", "--keep-last", "0"]).expect_code(1).expect_error("would delete everything");
     assert_eq!(steps(&place), [2, 1]);
 }
 
@@ -126,10 +93,7 @@ fn a_pin_holds_until_it_is_taken_away() {
 #[test]
 fn local_copies_stay_until_every_configured_remote_has_them() {
     let place = Place::new();
-    let (first, second) = (
-        place.remote(),
-        format!("file://{}", place.path("second").display()),
-    );
+    let (first, second) = (place.remote(), format!("file://{}", place.path("second").display()));
     let file = format!(
         "[local]\ndirectory = \"vault\"\n[remote.first]\nurl = \"{first}\"\n[remote.second]\nurl = \"{second}\"\n[run.\"demo/a\"]\n"
     );
@@ -140,42 +104,26 @@ fn local_copies_stay_until_every_configured_remote_has_them() {
     }
     let prune = ["prune", "--tier", "local", "--keep-last", "1", "--json"];
     // Naming one remote must not make the other one forgotten.
-    let document = place
-        .run(&[&prune[..], &["--remote", "first"]].concat())
-        .expect_code(0)
-        .json();
+    let document = place.run(&[&prune[..], &["--remote", "first"]].concat()).expect_code(0).json();
     assert_eq!(document["tiers"][0]["removed"], json!([]));
     let reasons = &document["tiers"][0]["plan"]["decisions"][0]["reasons"];
     assert_eq!(reasons, &json!(["not durable on second"]));
     place.succeed(&["push", "checkpoints/step_1"]);
     let document = place.run(&prune).expect_code(0).json();
-    assert_eq!(
-        document["tiers"][0]["removed"],
-        json!([{ "attempt": 1, "step": 1 }])
-    );
+    assert_eq!(document["tiers"][0]["removed"], json!([{ "attempt": 1, "step": 1 }]));
 }
 
 #[test]
 fn orphans_go_at_the_second_gc_run() {
     let place = Place::new();
-    place
-        .run_here(&["gc"])
-        .expect_code(1)
-        .expect_error("the run has no marker on it");
+    place.run_here(&["gc"]).expect_code(1).expect_error("the run has no marker on it");
     place.push_steps(&[1]);
     std::fs::write(place.remote_file("step_1", "orphan.bin"), "left over").unwrap();
     let gc = |more: &[&str]| {
-        let report = place
-            .run_here(&[&["gc", "--json"], more].concat())
-            .expect_code(0)
-            .json();
+        let report = place.run_here(&[&["gc", "--json"], more].concat()).expect_code(0).json();
         let report = &report["remotes"][0]["report"];
         let count = |key: &str| report[key].as_array().unwrap().len();
-        (
-            count("marked"),
-            count("removed"),
-            report["young"].as_u64().unwrap(),
-        )
+        (count("marked"), count("removed"), report["young"].as_u64().unwrap())
     };
     assert_eq!(gc(&[]), (0, 0, 1));
     assert_eq!(gc(&["--grace", "0s", "--dry-run"]), (1, 0, 0));
@@ -193,16 +141,9 @@ fn a_local_copy_stays_where_a_remote_has_lost_its_data_and_others_go_in_its_plac
         place.succeed_here(&["push", &format!("checkpoints/step_{step}")]);
     }
     std::fs::remove_file(place.remote_file("step_1", "model.bin")).unwrap();
-    let bytes = std::fs::metadata(place.path("checkpoints/step_2/model.bin"))
-        .unwrap()
-        .len()
-        + std::fs::metadata(place.path("checkpoints/step_2/state.json"))
-            .unwrap()
-            .len();
-    let file = format!(
-        "[local]\ndirectory = \".stepvault\"\nmaximum-size = \"{} B\"\n",
-        2 * bytes
-    );
+    let bytes = std::fs::metadata(place.path("checkpoints/step_2/model.bin")).unwrap().len()
+        + std::fs::metadata(place.path("checkpoints/step_2/state.json")).unwrap().len();
+    let file = format!("[local]\ndirectory = \".stepvault\"\nmaximum-size = \"{} B\"\n", 2 * bytes);
     place.write("stepvault.toml", file);
     let document = place.document_here(0, &["prune", "--tier", "local"]);
     let tier = &document["tiers"][0];
@@ -225,30 +166,13 @@ fn a_removal_that_is_cut_off_says_what_to_do_with_what_is_left() {
     for number in [1, 2] {
         place.place.save_in_run(&format!("step_{number}"), 1000, 0);
         let step = format!("run/step_{number}");
-        let arguments = [
-            "push",
-            &step,
-            "--local",
-            "vault",
-            "--run",
-            RUN,
-            "--remote",
-            &place.remote,
-        ];
+        let arguments = ["push", &step, "--local", "vault", "--run", RUN, "--remote", &place.remote];
         place.stepvault(&arguments).expect_code(0);
     }
     // The commit goes by a request of its own.
     let refusal = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("POST", "delete", u64::MAX, refusal);
-    let prune = [
-        "prune",
-        "--keep-last",
-        "1",
-        "--run",
-        RUN,
-        "--remote",
-        &place.remote,
-    ];
+    let prune = ["prune", "--keep-last", "1", "--run", RUN, "--remote", &place.remote];
     let ran = place.stepvault(&prune).expect_code(1);
     ran.expect_stderr(&[
         "no longer listed, but some of their files are left",

@@ -34,39 +34,27 @@ fn a_directory_comes_back_with_bytes_modes_and_times() {
     let before = snapshot(&source);
 
     let pushed = place.document_here(0, &["push", "checkpoints/step_100"]);
-    assert_members(
-        &pushed,
-        &json!({ "step": 100, "attempt": 1, "newly_sealed": true }),
-    );
+    assert_members(&pushed, &json!({ "step": 100, "attempt": 1, "newly_sealed": true }));
     assert_eq!(pushed["remotes"][0]["durable"], true);
     assert_eq!(snapshot(&source), before, "the push changed its source");
     place.remove("checkpoints");
     place.remove(".stepvault");
 
     let plan = place.document_here(0, &["restore", "--into", "back", "--plan"]);
-    assert_eq!(
-        (&plan["planned"], &plan["sources"][0]["tier"]),
-        (&true.into(), &"file-remote".into())
-    );
+    assert_eq!((&plan["planned"], &plan["sources"][0]["tier"]), (&true.into(), &"file-remote".into()));
     assert!(!place.path("back").exists(), "a plan did something");
 
     let restored = place.document_here(0, &["restore", "--into", "back"]);
     assert_eq!(restored["path"], place.path("back/step_100").to_str().unwrap());
     assert_eq!(restored["bytes"], pushed["bytes"]);
-    assert_eq!(
-        restored["sources"],
-        json!([{ "tier": "file-remote", "bytes": pushed["bytes"] }])
-    );
+    assert_eq!(restored["sources"], json!([{ "tier": "file-remote", "bytes": pushed["bytes"] }]));
     assert_eq!(restored["skipped"], json!([]));
     assert_eq!(snapshot(&place.path("back/step_100")), before);
 
     let again = place.document_here(0, &["restore", "--into", "back"]);
     assert_eq!(again["already_there"], true);
     std::fs::write(place.path("back/step_100/model.bin"), "other").unwrap();
-    place
-        .run_here(&["restore", "--into", "back"])
-        .expect_code(1)
-        .expect_error("--replace");
+    place.run_here(&["restore", "--into", "back"]).expect_code(1).expect_error("--replace");
     place.succeed_here(&["restore", "--into", "back", "--replace"]);
     assert_eq!(snapshot(&place.path("back/step_100")), before);
 }
@@ -113,10 +101,7 @@ fn what_is_unchanged_since_the_step_before_is_copied_and_said_to_be() {
     assert_eq!(first["remotes"][0]["copied_bytes"], 0);
     let second = place.document_here(0, &["push", "checkpoints/step_2"]);
     let copied = second["remotes"][0]["copied_bytes"].as_u64().unwrap();
-    assert!(
-        copied > 0 && copied <= second["bytes"].as_u64().unwrap(),
-        "{second}"
-    );
+    assert!(copied > 0 && copied <= second["bytes"].as_u64().unwrap(), "{second}");
     place.checkpoint("step_3", "the same");
     let third = place.run_here(&["push", "checkpoints/step_3"]).expect_code(0);
     assert!(third.stdout.contains("copied in the store)"), "{third:#?}");
@@ -133,19 +118,11 @@ fn what_is_added_to_an_old_step_is_a_revision_that_every_command_names() {
     place.succeed_here(&["push", "checkpoints/step_300"]);
     std::fs::write(source.join("README.md"), "# A model card").unwrap();
     let pushed = place.document_here(0, &["push", "checkpoints/step_100"]);
-    assert_members(
-        &pushed,
-        &json!({ "step": 100, "attempt": 1, "revision": 2, "newly_sealed": true }),
-    );
+    assert_members(&pushed, &json!({ "step": 100, "attempt": 1, "revision": 2, "newly_sealed": true }));
     let listed = place.document_here(0, &["list"]);
     let steps = listed["steps"].as_array().unwrap().iter();
-    let steps: Vec<_> = steps
-        .map(|step| (step["step"].as_u64(), step["revision"].as_u64()))
-        .collect();
-    assert_eq!(
-        steps,
-        [(Some(300), None), (Some(100), Some(2)), (Some(100), None)]
-    );
+    let steps: Vec<_> = steps.map(|step| (step["step"].as_u64(), step["revision"].as_u64())).collect();
+    assert_eq!(steps, [(Some(300), None), (Some(100), Some(2)), (Some(100), None)]);
     assert!(listed.get("warnings").is_none(), "{listed}");
     let shown = place.document_here(0, &["show", "100"]);
     assert_eq!((&shown["revision"], &shown["files"]), (&2.into(), &3.into()));
@@ -189,8 +166,5 @@ fn a_time_that_contradicts_the_numbers_and_the_evidence_of_an_attempt_are_named(
         &json!({ "step": 100, "attempt": 2, "began": "the attempt was given" }),
     );
     assert!(listed.get("warnings").is_none(), "{listed}");
-    assert_eq!(
-        place.document_here(0, &["show", "100"])["began"],
-        "the attempt was given"
-    );
+    assert_eq!(place.document_here(0, &["show", "100"])["began"], "the attempt was given");
 }

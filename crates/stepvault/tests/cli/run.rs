@@ -76,15 +76,9 @@ fn the_newest_step_is_restored_and_what_the_trainer_leaves_is_durable_when_it_en
                   mkdir out/tmp-3; echo weights > out/tmp-3/model.bin; mv out/tmp-3 out/step_3; exit 7";
     let remote = place.remote();
     let mut command = place.command(arguments(&remote, &[], script));
-    let outcome = command
-        .env("OWN", "kept")
-        .run_with_input("a line\n")
-        .expect_code(7);
+    let outcome = command.env("OWN", "kept").run_with_input("a line\n").expect_code(7);
     let path = place.path("out/step_2").canonicalize().unwrap();
-    assert_eq!(
-        outcome.stdout,
-        format!("step=2 path={} own=kept\na line\n", path.display())
-    );
+    assert_eq!(outcome.stdout, format!("step=2 path={} own=kept\na line\n", path.display()));
     outcome.expect_stderr(&[
         "stepvault: restored step 2 (attempt 1) of 'demo/a'",
         "to-stderr\n",
@@ -97,12 +91,8 @@ fn the_newest_step_is_restored_and_what_the_trainer_leaves_is_durable_when_it_en
 #[test]
 fn a_first_start_begins_anew_and_quiet_is_silent() {
     let place = place("");
-    let outcome = run(
-        &place,
-        &["-q"],
-        "echo [$STEPVAULT_RESTORED_STEP][$STEPVAULT_RESTORED_PATH]",
-    )
-    .expect_code(0);
+    let outcome =
+        run(&place, &["-q"], "echo [$STEPVAULT_RESTORED_STEP][$STEPVAULT_RESTORED_PATH]").expect_code(0);
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("[][]\n", ""));
     run(&place, &[], "kill -USR1 $$")
         .expect_code(138)
@@ -116,15 +106,8 @@ fn a_first_start_finds_no_step_that_is_not_whole() {
     place.write("out/step_2/model.bin", "weights");
     let outcome = run(&place, &[], "ls out").expect_code(0);
     assert_eq!(outcome.stdout, "step_2\n", "{}", outcome.stderr);
-    outcome.expect_stderr(&[
-        "out/step_1 is moved to ",
-        ": it is not whole, and there is no step to restore",
-    ]);
-    assert!(
-        place
-            .path(".stepvault/moved-aside/0001-step_1/__0_0.distcp")
-            .exists()
-    );
+    outcome.expect_stderr(&["out/step_1 is moved to ", ": it is not whole, and there is no step to restore"]);
+    assert!(place.path(".stepvault/moved-aside/0001-step_1/__0_0.distcp").exists());
 }
 
 #[test]
@@ -145,9 +128,7 @@ fn without_a_configuration_a_directory_is_enough() {
 fn what_cannot_be_had_is_not_begun_anew() {
     let place = place_with_steps(&[1], "");
     std::fs::write(place.remote_file("step_1", "model.bin"), "damaged").unwrap();
-    run(&place, &[], "touch started")
-        .expect_code(11)
-        .expect_stderr(&["--start-anyway"]);
+    run(&place, &[], "touch started").expect_code(11).expect_stderr(&["--start-anyway"]);
     assert!(!place.path("started").exists());
     assert!(
         last_ending(&place).starts_with("stepvault failed: no valid checkpoint: "),
@@ -155,9 +136,7 @@ fn what_cannot_be_had_is_not_begun_anew() {
         last_ending(&place)
     );
     let gone = "s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s";
-    let options = [
-        "run", "--remote", gone, "--local", "other", "--", "touch", "started",
-    ];
+    let options = ["run", "--remote", gone, "--local", "other", "--", "touch", "started"];
     place
         .command(options)
         .envs(ANY_KEYS)
@@ -169,20 +148,9 @@ fn what_cannot_be_had_is_not_begun_anew() {
     let outcome = run(&place, &["--start-anyway"], "touch started; exit 3").expect_code(3);
     outcome.expect_stderr(&["the trainer is started without a restored step: "]);
     assert!(place.path("started").exists());
-    place
-        .run(&["run", "--json", "--run", "a", "--", "true"])
-        .expect_code(2);
-    let unknown = place.run(&[
-        "run",
-        "--remote",
-        &place.remote(),
-        "--start-anyway",
-        "--",
-        "/no/such",
-    ]);
-    unknown
-        .expect_code(2)
-        .expect_error("cannot start the trainer: /no/such: ");
+    place.run(&["run", "--json", "--run", "a", "--", "true"]).expect_code(2);
+    let unknown = place.run(&["run", "--remote", &place.remote(), "--start-anyway", "--", "/no/such"]);
+    unknown.expect_code(2).expect_error("cannot start the trainer: /no/such: ");
 }
 
 #[test]
@@ -199,25 +167,18 @@ fn a_step_that_the_trainer_never_survives_is_skipped_and_the_loop_is_named() {
     let reason =
         "restored 3 times, and the trainer crashed within 5 min each time (exit 1, exit 1, signal 11)";
     let shown = status(&place);
-    assert_eq!(
-        shown["demoted"],
-        serde_json::json!([{ "step": 2, "attempt": 1, "reason": reason }])
-    );
+    assert_eq!(shown["demoted"], serde_json::json!([{ "step": 2, "attempt": 1, "reason": reason }]));
     assert_eq!(shown["restart_loops"][0]["starts"], 3);
 
     // A new disk knows it from the remote.
     place.remove(".stepvault");
     place.remove("out");
     std::fs::create_dir(place.path("out")).unwrap();
-    let restored = place
-        .run_here(&["restore", "--into", "by-hand", "--local", "none"])
-        .expect_code(0);
+    let restored = place.run_here(&["restore", "--into", "by-hand", "--local", "none"]).expect_code(0);
     let skipped = format!("skipped step 2 (attempt 1): {reason}\nto restore step 2 anyway: --step 2\n");
     assert!(restored.stdout.starts_with(&skipped), "{restored:#?}");
     assert!(place.path("by-hand/step_1").exists() && !place.path("by-hand/step_2").exists());
-    run(&place, &[], crash)
-        .expect_code(5)
-        .expect_stderr(&[&format!("skipped step 2 (attempt 1): {reason}")]);
+    run(&place, &[], crash).expect_code(5).expect_stderr(&[&format!("skipped step 2 (attempt 1): {reason}")]);
     let asked_for = run(&place, &["--step", "2"], crash).expect_code(1);
     assert!(!asked_for.stderr.contains("skipped step 2"), "{asked_for:#?}");
 }
@@ -236,11 +197,7 @@ fn a_step_that_crashes_the_trainer_is_moved_aside_where_the_disk_survives() {
         passed.expect_stderr(&["skipped step 2 (attempt 1): restored 3 times, and the trainer crashed"]);
         assert!(place.path("out/step_1/model.bin").exists());
     }
-    assert!(
-        place
-            .path(".stepvault/moved-aside/0001-step_2/model.bin")
-            .exists()
-    );
+    assert!(place.path(".stepvault/moved-aside/0001-step_2/model.bin").exists());
     assert!(place.remote_file("step_2", "model.bin").exists());
 }
 
@@ -253,10 +210,7 @@ fn sigterm_is_passed_on_and_what_the_trainer_saves_last_is_durable() {
     let running = start(&place, &[], script);
     wait_for_file(&place, "ready");
     running.signal(Signal::TERM);
-    running
-        .wait()
-        .expect_code(0)
-        .expect_stderr(&["the trainer ended: stopped by SIGTERM, with exit 0"]);
+    running.wait().expect_code(0).expect_stderr(&["the trainer ended: stopped by SIGTERM, with exit 0"]);
     assert!(place.remote_file("step_5", "model.bin").exists());
     assert_eq!(status(&place)["demoted"], serde_json::json!([]));
 }
@@ -273,10 +227,7 @@ fn a_notice_ends_the_trainer_in_time_and_what_it_saves_then_is_durable() {
         place.write("drain", "60");
         place.path("out/step_5").exists()
     });
-    running
-        .wait()
-        .expect_code(7)
-        .expect_stderr(&["sending SIGTERM to the trainer"]);
+    running.wait().expect_code(7).expect_stderr(&["sending SIGTERM to the trainer"]);
     assert!(place.remote_file("step_5", "model.bin").exists());
     assert_eq!(status(&place)["demoted"], serde_json::json!([]));
 }
@@ -298,10 +249,8 @@ fn asked_twice_the_drain_ends_at_once() {
     running.signal(Signal::TERM);
     running.wait_for_log("a second signal ends them at once");
     running.signal(Signal::TERM);
-    let outcome = running
-        .wait()
-        .expect_code(4)
-        .expect_stderr(&["uploads stop; the next start continues them"]);
+    let outcome =
+        running.wait().expect_code(4).expect_stderr(&["uploads stop; the next start continues them"]);
     assert_eq!(outcome.stdout, "");
 }
 
@@ -316,10 +265,7 @@ fn every_signal_reaches_the_trainer_again_and_again() {
     running.signal(Signal::TERM);
     wait_for_file(&place, "term-1");
     running.signal(Signal::TERM);
-    running
-        .wait()
-        .expect_code(4)
-        .expect_stderr(&["stopped by SIGTERM, with exit 4"]);
+    running.wait().expect_code(4).expect_stderr(&["stopped by SIGTERM, with exit 4"]);
 
     let script = "trap 'touch got-usr1' USR1; trap 'touch got-hup; exit 6' HUP; touch ready-2; \
                   while :; do sleep 0.1; done";
@@ -345,10 +291,7 @@ fn a_trainer_that_ignores_sigterm_is_killed_with_all_its_children_before_the_dea
     running.wait().expect_code(137).expect_stderr(&["killing it"]);
     let child = std::fs::read_to_string(place.path("child")).unwrap();
     wait_until("the child's end", || has_ended(child.trim()));
-    assert_eq!(
-        last_ending(&place),
-        "stopped by SIGTERM, and killed because it did not exit"
-    );
+    assert_eq!(last_ending(&place), "stopped by SIGTERM, and killed because it did not exit");
 }
 
 #[test]
@@ -375,17 +318,10 @@ fn after_a_kill_of_run_itself_the_next_start_knows() {
     wait_until("the trainer to be noted", || trainer_is_noted(&place));
     running.kill();
     assert_eq!(last_ending(&place), "unknown");
-    let trainer = std::fs::read_to_string(place.path("trainer"))
-        .unwrap()
-        .trim()
-        .to_owned();
-    run(&place, &[], "touch second")
-        .expect_code(13)
-        .expect_stderr(&[&format!("kill -TERM -- -{trainer}")]);
+    let trainer = std::fs::read_to_string(place.path("trainer")).unwrap().trim().to_owned();
+    run(&place, &[], "touch second").expect_code(13).expect_stderr(&[&format!("kill -TERM -- -{trainer}")]);
     assert!(!place.path("second").exists());
-    let ended = std::process::Command::new("kill")
-        .args(["-KILL", "--", &format!("-{trainer}")])
-        .status();
+    let ended = std::process::Command::new("kill").args(["-KILL", "--", &format!("-{trainer}")]).status();
     assert!(ended.unwrap().success());
     wait_until("the end of the trainer", || has_ended(&trainer));
     run(&place, &[], "touch second").expect_code(0);
@@ -399,9 +335,7 @@ fn the_next_run_of_the_same_launch_ends_the_trainer_that_a_killed_run_left() {
     let script = "trap 'sleep 0.5; touch saved; exit' TERM; echo $$ > trainer; while :; do sleep 0.1; done";
     let mut command = place.command(arguments(&remote, &[], script));
     let running = command.env("STEPVAULT_LAUNCH", "job-7").own_group().start();
-    wait_until("the trainer to be noted", || {
-        place.path("trainer").exists() && trainer_is_noted(&place)
-    });
+    wait_until("the trainer to be noted", || place.path("trainer").exists() && trainer_is_noted(&place));
     running.kill();
     let trainer = std::fs::read_to_string(place.path("trainer")).unwrap();
     assert!(!has_ended(trainer.trim()));
@@ -411,13 +345,10 @@ fn the_next_run_of_the_same_launch_ends_the_trainer_that_a_killed_run_left() {
     assert!(!has_ended(trainer.trim()));
 
     let mut next = place.command(arguments(&remote, &[], "test -e saved && touch second"));
-    next.env("STEPVAULT_LAUNCH", "job-7")
-        .run()
-        .expect_code(0)
-        .expect_stderr(&[
-            &format!("ended process {}", trainer.trim()),
-            "the trainer of an earlier start of this launch",
-        ]);
+    next.env("STEPVAULT_LAUNCH", "job-7").run().expect_code(0).expect_stderr(&[
+        &format!("ended process {}", trainer.trim()),
+        "the trainer of an earlier start of this launch",
+    ]);
     assert!(has_ended(trainer.trim()));
     assert!(place.path("second").exists());
 }
@@ -429,9 +360,8 @@ fn status_of_start(place: &Place) -> Option<String> {
 
 fn trainer_is_noted(place: &Place) -> bool {
     let path = place.path(".stepvault/runs/demo%2Fa/notes/starts.json");
-    let history: Option<Value> = std::fs::read(path)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let history: Option<Value> =
+        std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     history.is_some_and(|history| {
         let starts = history["starts"].as_array().unwrap();
         starts.iter().any(|start| start["trainer"].is_object())
@@ -469,10 +399,7 @@ const OTHER_PROCESSES: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"
 
 /// Whether this machine lets this user make a namespace; prints that the test is skipped if not.
 fn can_unshare(wrapper: &[&str]) -> bool {
-    let tried = std::process::Command::new(wrapper[0])
-        .args(&wrapper[1..])
-        .arg("true")
-        .output();
+    let tried = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
     let can = tried.is_ok_and(|output| output.status.success());
     if !can {
         eprintln!("not run: {} is not permitted", wrapper.join(" "));
@@ -497,17 +424,7 @@ fn a_second_run_starts_no_trainer_beside_the_first_one_even_from_another_contain
         refused(second.clone().under(OTHER_PROCESSES));
     }
     // Another run has a trainer of its own.
-    let other = [
-        "run",
-        "--remote",
-        &remote,
-        "--run",
-        "demo/b",
-        "--into",
-        "other",
-        "--local",
-        ".stepvault",
-    ];
+    let other = ["run", "--remote", &remote, "--run", "demo/b", "--into", "other", "--local", ".stepvault"];
     place.command(other).with(["--", "true"]).run().expect_code(0);
     place.write("end", "");
     first.wait().expect_code(0);

@@ -51,9 +51,6 @@ fn every_script_is_replayed() {
     let own = include_str!("scenario.rs");
     for entry in std::fs::read_dir(scenarios()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(
-            name == "common.sh" || own.contains(&format!("replay(\"{name}\")")),
-            "{name}"
-        );
+        assert!(name == "common.sh" || own.contains(&format!("replay(\"{name}\")")), "{name}");
     }
 }

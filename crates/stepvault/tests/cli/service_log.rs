@@ -35,10 +35,7 @@ fn lines_for_the_journal_say_their_priority_and_lines_for_a_file_do_not() {
     let lines = log_with_journal(&place, own, &agent);
     let has = |beginning: &str| lines.iter().any(|line| line.starts_with(beginning));
     assert!(has("<6>stepvault: local: sealed step 1"), "{lines:#?}");
-    assert!(
-        has("<3>stepvault: error: ") && has("<3>stepvault:   hint: "),
-        "{lines:#?}"
-    );
+    assert!(has("<3>stepvault: error: ") && has("<3>stepvault:   hint: "), "{lines:#?}");
     // A broken file does not keep the agent from its work.
     place.write("vault/runs/demo%2Fa/notes/starts.json", "{");
     place.write(
@@ -46,25 +43,13 @@ fn lines_for_the_journal_say_their_priority_and_lines_for_a_file_do_not() {
         format!("{CONFIGURATION}[run.\"demo/b\"]\nprofile = \"hf-trainer\"\ncomplete = \"quiet\"\n"),
     );
     let warned = log_with_journal(&place, own, &format!("stepvault agent --once --remote {remote}"));
-    assert!(
-        warned
-            .iter()
-            .any(|line| line.starts_with("<4>stepvault: warning: ")),
-        "{warned:#?}"
-    );
+    assert!(warned.iter().any(|line| line.starts_with("<4>stepvault: warning: ")), "{warned:#?}");
     // The log too.
-    let logged = log_with_journal(
-        &place,
-        own,
-        &format!("stepvault -v agent --once --remote {remote}"),
-    );
+    let logged = log_with_journal(&place, own, &format!("stepvault -v agent --once --remote {remote}"));
     assert!(logged.iter().all(|line| line.starts_with('<')), "{logged:#?}");
     for other in ["1:1", "", "x"] {
         let lines = log_with_journal(&place, other, &agent);
-        assert!(
-            !lines.is_empty() && lines.iter().all(|line| line.starts_with("stepvault: ")),
-            "{lines:#?}"
-        );
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.starts_with("stepvault: ")), "{lines:#?}");
     }
 }
 
@@ -75,22 +60,12 @@ fn each_line_of_a_run_of_several_nodes_names_its_node() {
     let node = ["--remote", &remote, "--nodes", "2", "--node", "node-1"];
     place.save_into("out", "step_1");
     let agent = place.run(&[&["agent", "--once"], &node[..]].concat());
-    let run = place.run(
-        &[
-            &["run", "--start-anyway"],
-            &node[..],
-            &["--", "sh", "-c", "exit 4"],
-        ]
-        .concat(),
-    );
+    let run = place.run(&[&["run", "--start-anyway"], &node[..], &["--", "sh", "-c", "exit 4"]].concat());
     let failed = place.run(&[&["run"], &node[..], &["--step", "77", "--", "true"]].concat());
     for outcome in [agent, run.expect_code(4), failed.expect_code(10)] {
         assert!(!outcome.stderr.is_empty());
         for line in outcome.stderr.lines() {
-            assert!(
-                line.starts_with("stepvault: node-1: "),
-                "{line:?} of {outcome:#?}"
-            );
+            assert!(line.starts_with("stepvault: node-1: "), "{line:?} of {outcome:#?}");
         }
     }
 }
@@ -144,11 +119,7 @@ fn a_directory_that_the_unit_makes_read_only_is_named_at_the_start() {
     let remote = place.remote();
     let mut command = place.command(["agent", "--remote", &remote, "--local", "vault/new"]);
     std::fs::create_dir(place.path("vault")).unwrap();
-    let can = place
-        .command([] as [&str; 0])
-        .program("true")
-        .under(wrapped("vault"))
-        .run();
+    let can = place.command([] as [&str; 0]).program("true").under(wrapped("vault")).run();
     if !can.is_success() {
         eprintln!("not run: only the superuser can mount a directory read-only");
         return;
@@ -157,25 +128,12 @@ fn a_directory_that_the_unit_makes_read_only_is_named_at_the_start() {
         command
             .under(wrapped(directory))
             .run()
-            .expect_one_error(
-                1,
-                &[
-                    &place.path(directory).display().to_string(),
-                    "read-only file system",
-                ],
-            )
+            .expect_one_error(1, &[&place.path(directory).display().to_string(), "read-only file system"])
             .expect_hint("ReadWritePaths=");
     }
     // The trainer of `run` trains all the same, and its steps are sealed.
     let script = "mkdir out/tmp-1; echo x > out/tmp-1/model.bin; mv out/tmp-1 out/step_1";
-    let mut run = place.command([
-        "run",
-        "--remote",
-        &remote,
-        "--local",
-        "vault/new",
-        "--start-anyway",
-    ]);
+    let mut run = place.command(["run", "--remote", &remote, "--local", "vault/new", "--start-anyway"]);
     run.env("STEPVAULT_AGENT_DRAIN_DEADLINE", "3s");
     run.args(["--", "sh", "-c", script]).under(wrapped("remote"));
     run.run().expect_code(0).expect_stderr(&[

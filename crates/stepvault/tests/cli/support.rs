@@ -21,10 +21,8 @@ pub fn at_once<Item: Send>(items: impl IntoIterator<Item = Item>, check: impl Fn
 /// The built program.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_stepvault");
 /// Keys for stores that are never reached.
-pub(crate) const ANY_KEYS: [(&str, &str); 2] = [
-    ("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE"),
-    ("AWS_SECRET_ACCESS_KEY", "secret"),
-];
+pub(crate) const ANY_KEYS: [(&str, &str); 2] =
+    [("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "secret")];
 
 /// A temporary directory with an empty remote in it, and no configuration of the machine's in sight.
 #[derive(Debug)]
@@ -119,8 +117,7 @@ impl Place {
 
     fn command_here(&self, arguments: &[&str]) -> TestCommand {
         let remote = self.remote();
-        self.command(arguments)
-            .with(["--remote", &remote, "--run", "demo/a"])
+        self.command(arguments).with(["--remote", &remote, "--run", "demo/a"])
     }
 
     /// Runs with `--json`; the exit code must be `code`.
@@ -201,9 +198,7 @@ impl Place {
 
     /// Where the commit of a step stands on the remote.
     pub(crate) fn commit(&self, step: u64, attempt: u32) -> PathBuf {
-        self.path(&format!(
-            "remote/demo/a/.stepvault/commits/{step:012}.a{attempt}.json"
-        ))
+        self.path(&format!("remote/demo/a/.stepvault/commits/{step:012}.a{attempt}.json"))
     }
 }
 

@@ -44,11 +44,7 @@ fn each_task_has_its_own_run_in_every_command() {
     place.remove("out");
     place.remove("vault");
     std::fs::create_dir(place.path("out")).unwrap();
-    let other = run_as(
-        &place,
-        Some("4"),
-        &["run", "--", "sh", "-c", "echo from $STEPVAULT_RESTORED_STEP"],
-    );
+    let other = run_as(&place, Some("4"), &["run", "--", "sh", "-c", "echo from $STEPVAULT_RESTORED_STEP"]);
     assert_eq!(other.expect_code(0).stdout, "from\n");
     save(&place, "step_6");
     run_as(&place, Some("4"), &["agent", "--once"]).expect_code(0);
@@ -57,11 +53,7 @@ fn each_task_has_its_own_run_in_every_command() {
     run_as(&place, Some("4"), &["push", pushed.to_str().unwrap()]).expect_code(0);
     assert_eq!(steps(&place, "sweep-4"), [7, 6]);
     // The rules of the table count for the name that the template can have.
-    let plan = run_as(
-        &place,
-        None,
-        &["prune", "--run", "sweep-4", "--dry-run", "--tier", "remote"],
-    );
+    let plan = run_as(&place, None, &["prune", "--run", "sweep-4", "--dry-run", "--tier", "remote"]);
     plan.expect_code(0).expect_stdout(&["last 3"]);
     run_as(&place, None, &["list"]).expect_one_error(2, &["the variable SLURM_ARRAY_TASK_ID is not set"]);
 }
@@ -90,14 +82,10 @@ fn a_selected_run_may_watch_what_another_one_watches() {
 #[test]
 fn a_second_trainer_of_an_exclusive_run_is_not_started() {
     let place = place();
-    let text = place
-        .read("c.toml")
-        .replace("complete", "exclusive = true\ncomplete");
+    let text = place.read("c.toml").replace("complete", "exclusive = true\ncomplete");
     place.write("c.toml", text);
     let start = |vault: &str, script: &str| {
-        let run = [
-            "run", "--config", "c.toml", "--run", "sweep-1", "--local", vault, "--node", vault,
-        ];
+        let run = ["run", "--config", "c.toml", "--run", "sweep-1", "--local", vault, "--node", vault];
         let mut command = place.command([&run[..], &["--", "sh", "-c", script]].concat());
         command.own_group().start()
     };

@@ -14,10 +14,7 @@ fn a_list_shows_every_step_with_its_places() {
     let rows: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(rows.len(), 3, "{outcome:#?}");
     assert!(rows[0].starts_with("STEP  ATTEMPT"), "{outcome:#?}");
-    assert!(
-        rows[1].trim_start().starts_with("10 ") && rows[1].contains("file-remote"),
-        "{outcome:#?}"
-    );
+    assert!(rows[1].trim_start().starts_with("10 ") && rows[1].contains("file-remote"), "{outcome:#?}");
 
     let document = place.document_here(0, &["list"]);
     assert_eq!(listed_steps(&document), [10, 9]);
@@ -37,10 +34,7 @@ fn one_step_is_shown_with_its_files() {
     let entry = &document["entries"][0];
     assert_members(entry, &json!({ "path": "model.bin", "bytes": 6000 }));
     assert_eq!(entry["sha256"].as_str().unwrap().len(), 64);
-    place
-        .run_here(&["show", "9"])
-        .expect_code(0)
-        .expect_stdout(&["metrics  loss=0.9", "state.json"]);
+    place.run_here(&["show", "9"]).expect_code(0).expect_stdout(&["metrics  loss=0.9", "state.json"]);
 }
 
 #[test]
@@ -77,29 +71,18 @@ fn status_counts_what_is_not_durable_without_asking_a_remote() {
     place.checkpoint("step_1", "x");
     place.write("file", "");
     let broken = format!("broken=file://{}", place.path("file/remote").display());
-    place
-        .run_here(&["push", "checkpoints/step_1", "--remote", &broken])
-        .expect_code(3);
+    place.run_here(&["push", "checkpoints/step_1", "--remote", &broken]).expect_code(3);
     let arguments = ["status", "--local", ".stepvault", "--remote", broken.as_str()];
-    let document = place
-        .run_here(&[&arguments[..], &["--json"]].concat())
-        .expect_code(0)
-        .json();
+    let document = place.run_here(&[&arguments[..], &["--json"]].concat()).expect_code(0).json();
     let bytes = &document["bytes"];
     assert_eq!(document["remotes"][0]["staged_steps"], 1);
     assert_eq!(&document["remotes"][0]["not_durable_bytes"], bytes);
     assert_eq!(
-        (
-            &document["remotes"][1]["durable_steps"],
-            &document["remotes"][1]["not_durable_bytes"]
-        ),
+        (&document["remotes"][1]["durable_steps"], &document["remotes"][1]["not_durable_bytes"]),
         (&1.into(), &0.into())
     );
     assert!(document["disk_free_bytes"].as_u64().unwrap() > 0);
-    place
-        .run_here(&arguments)
-        .expect_code(0)
-        .expect_stdout(&["NEWEST DURABLE"]);
+    place.run_here(&arguments).expect_code(0).expect_stdout(&["NEWEST DURABLE"]);
 }
 
 #[test]
@@ -108,10 +91,7 @@ fn verify_says_how_much_is_proved() {
     place.push_steps(&[1, 2]);
     let document = place.document_here(0, &["verify"]);
     let tier = &document["steps"][0]["tiers"][0];
-    assert_members(
-        tier,
-        &json!({ "tier": "file-remote", "sound": true, "read_bytes": 0 }),
-    );
+    assert_members(tier, &json!({ "tier": "file-remote", "sound": true, "read_bytes": 0 }));
     let document = place.document_here(0, &["verify", "2", "--deep"]);
     assert_eq!(document["steps"].as_array().unwrap().len(), 1);
     assert_eq!(document["steps"][0]["tiers"][0]["proved_files"], 2);

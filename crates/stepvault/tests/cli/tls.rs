@@ -40,9 +40,7 @@ impl Scene {
 
     fn push_to(&self, endpoint: &str, options: &str) -> TestCommand {
         let remote = format!("main=s3://bucket/p?endpoint={endpoint}&region=us-east-1{options}");
-        let mut command = self
-            .place
-            .command(["push", "step_1", "--run", "demo/a", "--local", "vault"]);
+        let mut command = self.place.command(["push", "step_1", "--run", "demo/a", "--local", "vault"]);
         command
             .option("--remote", remote)
             .env("AWS_ACCESS_KEY_ID", self.server.access_key())
@@ -84,10 +82,7 @@ fn awss_own_ways_to_name_it_are_known() {
 
     let scene = Scene::new(Validity::Valid);
     let bundle = scene.place.path("authority.pem");
-    scene.place.write(
-        "aws",
-        format!("[profile own]\nca_bundle = {}\n", bundle.display()),
-    );
+    scene.place.write("aws", format!("[profile own]\nca_bundle = {}\n", bundle.display()));
     let mut by_profile = scene.push("&profile=own");
     by_profile.env("AWS_CONFIG_FILE", scene.place.path("aws"));
     by_profile.run().expect_code(0);
@@ -97,14 +92,8 @@ fn awss_own_ways_to_name_it_are_known() {
 #[test]
 fn a_certificate_that_is_not_valid_is_named() {
     for (validity, texts) in [
-        (
-            Validity::Expired,
-            ["expired", "renew it, or set this machine's clock"],
-        ),
-        (
-            Validity::OtherHost,
-            ["not valid for name", "correct the endpoint"],
-        ),
+        (Validity::Expired, ["expired", "renew it, or set this machine's clock"]),
+        (Validity::OtherHost, ["not valid for name", "correct the endpoint"]),
     ] {
         let scene = Scene::new(validity);
         refused(&scene, scene.push("&ca-file=authority.pem").run(), &texts);
@@ -151,15 +140,9 @@ fn a_server_that_asks_for_a_certificate_gets_it() {
     };
     refused(&scene, with("stranger"), &why);
     let missing = with("missing");
-    missing
-        .expect_code(2)
-        .expect_stderr(&["cannot use the client certificate", "missing.pem"]);
-    let alone = scene
-        .push("&ca-file=authority.pem&client-certificate=node.pem")
-        .run();
-    alone
-        .expect_code(2)
-        .expect_stderr(&["client-certificate", "it has no effect without client-key"]);
+    missing.expect_code(2).expect_stderr(&["cannot use the client certificate", "missing.pem"]);
+    let alone = scene.push("&ca-file=authority.pem&client-certificate=node.pem").run();
+    alone.expect_code(2).expect_stderr(&["client-certificate", "it has no effect without client-key"]);
     with("node").expect_code(0);
     assert!(scene.is_stored());
 }
@@ -179,23 +162,17 @@ fn googles_store_is_reached_in_the_same_way_through_its_json_api() {
     let endpoint = front.endpoint().replace("http://", "https://");
     let push = |options: &str| {
         let remote = format!("main=gs://bucket/p?endpoint={endpoint}{options}");
-        let arguments = [
-            "push", "step_1", "--run", "demo/a", "--local", "vault", "--remote",
-        ];
+        let arguments = ["push", "step_1", "--run", "demo/a", "--local", "vault", "--remote"];
         let mut command = place.command(arguments);
         command.arg(remote).run()
     };
     let json = "&transport=json";
     push(json).expect_code(12).expect_stderr(&["UnknownIssuer"]);
     let json = "&transport=json&ca-file=authority.pem";
-    push(json)
-        .expect_code(12)
-        .expect_stderr(&["refuses this client's certificate, or requires one"]);
+    push(json).expect_code(12).expect_stderr(&["refuses this client's certificate, or requires one"]);
     push(&format!("{json}&client-certificate=node.pem&client-key=node.key")).expect_code(0);
     assert!(!server.objects().keys().is_empty());
-    push("&ca-file=authority.pem")
-        .expect_code(2)
-        .expect_stderr(&["set transport = \"json\""]);
+    push("&ca-file=authority.pem").expect_code(2).expect_stderr(&["set transport = \"json\""]);
 }
 
 /// Starts a proxy that connects to `server` for any host, if it is given its password.
@@ -241,11 +218,7 @@ fn a_proxy_carries_what_it_may_and_is_named_when_it_refuses() {
     let mut without_password = push();
     without_password.env("HTTPS_PROXY", format!("http://{proxy}"));
     let why = format!("the proxy {proxy} refuses the connection");
-    refused(
-        &scene,
-        without_password.run(),
-        &["proxy authorization required", &why],
-    );
+    refused(&scene, without_password.run(), &["proxy authorization required", &why]);
     let mut wrong_password = push();
     wrong_password.env("HTTPS_PROXY", format!("http://user:wrong@{proxy}"));
     let outcome = wrong_password.run();
@@ -270,10 +243,7 @@ const MAX_CONCURRENT_REQUESTS: u64 = 8;
 fn connections_are_reused_and_later_ones_resume_a_session() {
     let (place, authority) = (Place::new(), Authority::new());
     authority.write(&place.path("authority.pem"));
-    let delays = Delays {
-        latency: Duration::from_millis(20),
-        ..Delays::default()
-    };
+    let delays = Delays { latency: Duration::from_millis(20), ..Delays::default() };
     let server = DiscardS3::start_with(authority.acceptor(Validity::Valid), delays);
     for number in 0..FILES {
         place.write(&format!("step_1/part-{number:03}.bin"), format!("part {number}"));

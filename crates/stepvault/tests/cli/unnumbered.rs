@@ -15,9 +15,7 @@ fn steps(place: &Place) -> Vec<(u64, u64)> {
     let document = on(place, &["list", "--json"]).expect_code(0).json();
     let number = |step: &Value, member: &str| step[member].as_u64().unwrap();
     let steps = list(&document, "steps").iter();
-    let mut steps: Vec<_> = steps
-        .map(|step| (number(step, "attempt"), number(step, "step")))
-        .collect();
+    let mut steps: Vec<_> = steps.map(|step| (number(step, "attempt"), number(step, "step"))).collect();
     steps.sort_unstable();
     steps
 }
@@ -64,17 +62,12 @@ fn every_content_is_a_step(write: fn(&Place, u64), numbers: [u64; 2], of_the_tra
     let third = saved(&place);
     let to_first = ["restore", "--into", "out", "--step", &numbers[0].to_string()].map(str::to_owned);
     let to_first: Vec<&str> = to_first.iter().map(String::as_str).collect();
-    let plan = on(&place, &[&to_first[..], &["--plan", "--json"]].concat())
-        .expect_code(0)
-        .json();
+    let plan = on(&place, &[&to_first[..], &["--plan", "--json"]].concat()).expect_code(0).json();
     let aside = list(&plan, "moved_aside");
     assert!(!aside.is_empty(), "{plan:#}");
     on(&place, &to_first).expect_code(0);
     assert_eq!(saved(&place), first);
-    let kept: Vec<Vec<u8>> = moved_aside(&place)
-        .iter()
-        .map(|path| std::fs::read(path).unwrap())
-        .collect();
+    let kept: Vec<Vec<u8>> = moved_aside(&place).iter().map(|path| std::fs::read(path).unwrap()).collect();
     for (path, (_, bytes)) in &third {
         let is_unchanged = first[path].1 == *bytes;
         assert!(is_unchanged || kept.contains(bytes), "{} is lost", path.display());
@@ -169,12 +162,8 @@ fn newer_content_that_is_on_no_tier_is_kept_if_it_is_whole() {
     round(&place);
     place.write("out/checkpoint.pt", content(20));
     let into = ["restore", "--into", "out"];
-    let plan = on(&place, &[&into[..], &["--plan", "--json"]].concat())
-        .expect_code(0)
-        .json();
-    let restored = on(&place, &[&into[..], &["--json"]].concat())
-        .expect_code(0)
-        .json();
+    let plan = on(&place, &[&into[..], &["--plan", "--json"]].concat()).expect_code(0).json();
+    let restored = on(&place, &[&into[..], &["--json"]].concat()).expect_code(0).json();
     for document in [plan, restored] {
         let kept = document["kept"].as_str().unwrap();
         assert!(kept.ends_with("out/checkpoint.pt"), "{document:#}");
@@ -200,10 +189,7 @@ fn a_copy_of_a_numbered_step_is_no_other_step() {
         let bytes = state(&[("global_step", step)], "weights");
         place.write(&format!("out/epoch={epoch}-step={step}.ckpt"), bytes);
         // The trainer saves it twice, and the bytes differ.
-        place.write(
-            "out/last.ckpt",
-            state(&[("global_step", step)], "the same weights"),
-        );
+        place.write("out/last.ckpt", state(&[("global_step", step)], "the same weights"));
         let report = round(&place);
         assert_eq!(report["skipped"]["total"], 0, "{report:#}");
     }
@@ -221,10 +207,7 @@ fn the_last_write_of_a_training_is_the_next_step_and_the_resumable_one_stays() {
     place.write("out/args.yaml", "model: yolo");
     let save = |epoch: i64, weights: &str| {
         for name in ["last.pt", "best.pt"] {
-            place.write(
-                &format!("out/weights/{name}"),
-                state(&[("epoch", epoch)], weights),
-            );
+            place.write(&format!("out/weights/{name}"), state(&[("epoch", epoch)], weights));
         }
         round(&place);
     };
@@ -291,20 +274,12 @@ fn damaged_content_is_not_sealed_and_inspect_and_push_agree() {
     place.write("out/checkpoint.pt", &bytes[..bytes.len() - 30]);
     let told = on(&place, &["agent", "--once", "--json"]).json();
     assert_eq!(told["skipped"]["total"], 1, "{told:#}");
-    assert_eq!(
-        on(&place, &["list", "--json"]).json()["steps"],
-        serde_json::json!([])
-    );
+    assert_eq!(on(&place, &["list", "--json"]).json()["steps"], serde_json::json!([]));
     place.write("out/checkpoint.pt", &bytes);
     let inspected = place.run(&["inspect", "out", "--json"]).json();
     let step = &list(&inspected, "steps")[0];
-    assert_eq!(
-        (&step["step"], &step["path"]),
-        (&3.into(), &"checkpoint.pt".into())
-    );
-    let pushed = on(&place, &["push", "out/checkpoint.pt", "--json"])
-        .expect_code(0)
-        .json();
+    assert_eq!((&step["step"], &step["path"]), (&3.into(), &"checkpoint.pt".into()));
+    let pushed = on(&place, &["push", "out/checkpoint.pt", "--json"]).expect_code(0).json();
     assert_eq!(pushed["step"], 3);
     // Sealed by hand, and known to the agent.
     round(&place);
@@ -313,10 +288,7 @@ fn damaged_content_is_not_sealed_and_inspect_and_push_agree() {
 
 /// Saves an epoch as torchtune 0.6.1 does: the last one of the run without a recipe state.
 fn save_epoch(place: &Place, epoch: i64, of_run: i64) {
-    place.write(
-        &format!("out/epoch_{epoch}/ft-model.bin"),
-        state(&[("epoch", epoch)], "weights"),
-    );
+    place.write(&format!("out/epoch_{epoch}/ft-model.bin"), state(&[("epoch", epoch)], "weights"));
     if epoch + 1 < of_run {
         save_recipe(place, epoch, of_run);
     }
@@ -342,9 +314,7 @@ fn recipe_epoch(place: &Place) -> i64 {
 fn of_torchtune_whose_recipe_state_belongs_to_one_epoch_after_the_other() {
     let place = configured();
     let epochs = |place: &Place| -> Vec<i64> {
-        (0..9)
-            .filter(|epoch| place.path(&format!("out/epoch_{epoch}/ft-model.bin")).is_file())
-            .collect()
+        (0..9).filter(|epoch| place.path(&format!("out/epoch_{epoch}/ft-model.bin")).is_file()).collect()
     };
     for epoch in [0, 1] {
         save_epoch(&place, epoch, 9);
@@ -374,10 +344,7 @@ fn of_torchtune_whose_recipe_state_belongs_to_one_epoch_after_the_other() {
     }
     assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![0, 1, 2], 2));
     // One without its recipe state does not, nor does a recipe state that is cut off.
-    place.write(
-        "out/recipe_state/recipe_state.pt",
-        &state(&[("epochs_run", 3)], "cut off")[..40],
-    );
+    place.write("out/recipe_state/recipe_state.pt", &state(&[("epochs_run", 3)], "cut off")[..40]);
     on(&place, &["restore", "--into", "out"]).expect_code(0);
     assert_eq!((epochs(&place), recipe_epoch(&place)), (vec![0, 1], 1));
     // Going back and forth moved an epoch and two recipe states, and this another epoch and its recipe state.
@@ -398,10 +365,7 @@ fn of_torchtune_whose_last_epoch_has_no_recipe_state() {
             assert_eq!(steps(&place), [(1, 0), (1, 1), (1, 2)]);
             continue;
         }
-        let report = place
-            .command(["agent", "--once", "--config", "n.toml"])
-            .document(3)
-            .to_string();
+        let report = place.command(["agent", "--once", "--config", "n.toml"]).document(3).to_string();
         assert!(report.contains("it is written after the weights"), "{report}");
         assert_eq!(steps(&place), [(1, 0), (1, 1)]);
     }

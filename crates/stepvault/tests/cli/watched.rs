@@ -23,9 +23,7 @@ pub(crate) fn on(place: &Place, arguments: &[&str]) -> Outcome {
 /// One round of the agent, after which all is durable.
 #[track_caller]
 pub(crate) fn round(place: &Place) -> Value {
-    let document = place
-        .command(["agent", "--once", "--config", "n.toml"])
-        .document(0);
+    let document = place.command(["agent", "--once", "--config", "n.toml"]).document(0);
     assert_eq!(document["durable"], true, "{document:#}");
     document
 }

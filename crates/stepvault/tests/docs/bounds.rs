@@ -17,10 +17,7 @@ fn unwrapped(document: &str) -> String {
 fn doctor_takes_no_longer_than_it_is_said_to() {
     let seconds = stepvault_engine::doctor::remote::LONGEST.as_secs();
     let promise = format!("It takes {seconds} s at most, whatever a store does.");
-    assert!(
-        unwrapped("docs/guides/preflight.md").contains(&promise),
-        "{promise}"
-    );
+    assert!(unwrapped("docs/guides/preflight.md").contains(&promise), "{promise}");
 }
 
 /// `1234567` as `1,234,567`.
@@ -55,17 +52,11 @@ fn a_step_may_have_as_many_entries_as_the_documents_say() {
                 "f".repeat(path_bytes - 402)
             ))
         });
-        let mtime = Timestamp {
-            seconds: 1_767_323_045,
-            nanoseconds: 678_901_234,
-        };
+        let mtime = Timestamp { seconds: 1_767_323_045, nanoseconds: 678_901_234 };
         let unread = [PartDigest::of(b"")];
         let unread = FileEntry::from_parts(path.unwrap(), 0o644, mtime, &unread).unwrap();
         let entry = unread.encoded_bytes(8 << 20).unwrap() + 1;
         let room = MAX_RECORD_BYTES / entry;
-        assert!(
-            (files..files + 2_000).contains(&room),
-            "{room} of {path_bytes} bytes"
-        );
+        assert!((files..files + 2_000).contains(&room), "{room} of {path_bytes} bytes");
     }
 }

@@ -16,10 +16,7 @@ fn the_reference_of_commands_is_the_help() {
         text.push_str(&section(&format!("stepvault {command}"), without_global(&help)));
         for inner in subcommands(&help) {
             let help = stepvault(&[&command, &inner, "--help"]);
-            text.push_str(&section(
-                &format!("stepvault {command} {inner}"),
-                without_global(&help),
-            ));
+            text.push_str(&section(&format!("stepvault {command} {inner}"), without_global(&help)));
         }
     }
     check_generated("docs/reference/commands.md", &text);

@@ -30,25 +30,17 @@ fn defaults() -> BTreeMap<String, String> {
     std::fs::write(place.path().join("bare.toml"), BARE).unwrap();
     let shown: serde_json::Value =
         serde_json::from_str(&place.output("stepvault config show --config bare.toml --json")).unwrap();
-    let values = shown["values"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|value| value["source"]["from"] == "default");
+    let values =
+        shown["values"].as_array().unwrap().iter().filter(|value| value["source"]["from"] == "default");
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    values
-        .map(|value| (text(&value["key"]), text(&value["value"])))
-        .collect()
+    values.map(|value| (text(&value["key"]), text(&value["value"]))).collect()
 }
 
 /// Returns the page of a file, whose paragraphs are one key each, or several that share their description; the first
 /// is the preface. What directly follows a `#` is a key or table that may be switched on.
 fn page(file: &str, defaults: &BTreeMap<String, String>) -> String {
     let (preface, paragraphs) = file.split_once("\n\n").unwrap();
-    let preface: Vec<&str> = preface
-        .lines()
-        .map(|line| line.trim_start_matches(['#', ' ']))
-        .collect();
+    let preface: Vec<&str> = preface.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
     let mut text = format!("{}\n\n## Top level\n", preface.join("\n"));
     let mut table = String::new();
     for paragraph in paragraphs.trim_end().split("\n\n") {

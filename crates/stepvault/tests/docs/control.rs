@@ -28,9 +28,7 @@ fn the_answers_of_the_control_socket_are_those_of_an_agent() {
     let second = TestProcess::idle();
     let mut agent = Command::new(env!("CARGO_BIN_EXE_stepvault"));
     agent
-        .args([
-            "agent", "--quiet", "--run", "my-run", "--node", "node-0", "--local", "vault",
-        ])
+        .args(["agent", "--quiet", "--run", "my-run", "--node", "node-0", "--local", "vault"])
         .args(["--remote", &format!("main=file://{root}/remote")])
         .args(["--follow", &std::process::id().to_string()])
         .current_dir(place.path())
@@ -65,12 +63,8 @@ fn the_answers_of_the_control_socket_are_those_of_an_agent() {
 fn ask(socket: &Path, line: &str, body: &str) -> (String, Value) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(
-        stream,
-        "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
+    write!(stream, "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

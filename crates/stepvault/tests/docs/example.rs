@@ -37,10 +37,7 @@ pub(crate) fn write_checkpoint(place: &Path, step: u64) {
         if path.is_dir() {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         }
-        File::open(&path)
-            .unwrap()
-            .set_times(FileTimes::new().set_modified(time))
-            .unwrap();
+        File::open(&path).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
     }
 }
 
@@ -68,11 +65,8 @@ fn the_example_of_the_format_is_what_a_push_writes() {
         String::from("The checkpoint, with every modification time at 2026-01-02T03:04:05.678901234Z:\n\n");
     text.push_str("| Path | Bytes | Mode |\n|---|---|---|\n| `step_100/` | | 0755 |\n");
     for (path, bytes, mode) in FILES {
-        let shown = if bytes.is_empty() {
-            "none".to_owned()
-        } else {
-            format!("`{}`", bytes.replace('\n', "\\n"))
-        };
+        let shown =
+            if bytes.is_empty() { "none".to_owned() } else { format!("`{}`", bytes.replace('\n', "\\n")) };
         writeln!(text, "| `step_100/{path}` | {shown} | 0{mode:o} |").unwrap();
         if path == FILES[0].0 {
             text.push_str("| `step_100/latest.safetensors` | link to `model.safetensors` | |\n");
@@ -80,33 +74,20 @@ fn the_example_of_the_format_is_what_a_push_writes() {
         }
     }
     let command = PUSH.replace(" --node", " \\\n      --node");
-    write!(
-        text,
-        "\n```sh\n{command}\n```\n\nThe remote holds then:\n\n```text\n"
-    )
-    .unwrap();
+    write!(text, "\n```sh\n{command}\n```\n\nThe remote holds then:\n\n```text\n").unwrap();
     let relative = |path: &Path| path.strip_prefix(&remote).unwrap().display().to_string();
     let files = files_below(&remote);
     for path in &files {
         writeln!(text, "{}", relative(path)).unwrap();
     }
     text.push_str("```\n");
-    for path in files
-        .iter()
-        .filter(|path| path.components().any(|part| part.as_os_str() == ".stepvault"))
-    {
+    for path in files.iter().filter(|path| path.components().any(|part| part.as_os_str() == ".stepvault")) {
         let mut record = std::fs::read_to_string(path).unwrap();
         if path.ends_with("vault.json") {
             let marker: serde_json::Value = serde_json::from_str(&record).unwrap();
             record = record.replace(marker["vault"].as_str().unwrap(), IDENTITY);
         }
-        write!(
-            text,
-            "\n`{}`, {} bytes:\n\n```json\n{record}\n```\n",
-            relative(path),
-            record.len()
-        )
-        .unwrap();
+        write!(text, "\n`{}`, {} bytes:\n\n```json\n{record}\n```\n", relative(path), record.len()).unwrap();
     }
     check_generated(DOCUMENT, &text);
 }
@@ -128,17 +109,8 @@ fn the_reader_that_follows_the_document_restores_the_example() {
     place.output("diff -r checkpoints/step_100 restored/step_100");
     let facts = "find . -type f -printf '%P %m %T@\\n' -o -type d -mindepth 1 -printf '%P %m %T@\\n' | sort";
     let of = |directory: &str| place.output(&format!("cd {directory} && {facts}"));
-    assert_eq!(
-        of("checkpoints/step_100"),
-        of("restored/step_100"),
-        "modes and times are the trainer's"
-    );
-    assert_eq!(
-        place
-            .output("readlink restored/step_100/latest.safetensors")
-            .trim(),
-        "model.safetensors"
-    );
+    assert_eq!(of("checkpoints/step_100"), of("restored/step_100"), "modes and times are the trainer's");
+    assert_eq!(place.output("readlink restored/step_100/latest.safetensors").trim(), "model.safetensors");
 }
 
 #[test]

@@ -5,9 +5,7 @@ use crate::place::{read, stepvault};
 #[test]
 fn the_table_of_exit_codes_has_those_of_the_help() {
     let help = stepvault(&["--help"]);
-    let (_, list) = help
-        .split_once("Exit status:\n")
-        .expect("the help lists the exit codes");
+    let (_, list) = help.split_once("Exit status:\n").expect("the help lists the exit codes");
     let of_help: Vec<(&str, &str)> = list
         .lines()
         .filter_map(|line| line.trim().split_once(' '))

@@ -38,10 +38,7 @@ fn the_formats_page_says_what_the_checks_say() {
     let mut page = String::new();
     for (title, module) in FORMATS {
         let documentation = module_documentation(&read(format!("{SOURCE}/{module}")));
-        assert!(
-            documentation.contains("\n# Blind spots\n"),
-            "{module} names no blind spots"
-        );
+        assert!(documentation.contains("\n# Blind spots\n"), "{module} names no blind spots");
         writeln!(page, "## {title}\n\n{}\n", without_links(&documentation).trim()).unwrap();
     }
     check_generated("docs/reference/formats.md", &page);
@@ -54,14 +51,10 @@ fn every_check_is_on_the_formats_page() {
     // These are not formats: what checks share, and what other pages say.
     let others = ["holes", "kind", "torch", "zip"];
     for module in modules.map(|line| line.trim_end_matches(';')) {
-        let is_listed = FORMATS.iter().any(|(_, path)| {
-            path.strip_prefix("structure/")
-                .is_some_and(|path| path.starts_with(module))
-        });
-        assert!(
-            is_listed || others.contains(&module),
-            "{module} is not on the page"
-        );
+        let is_listed = FORMATS
+            .iter()
+            .any(|(_, path)| path.strip_prefix("structure/").is_some_and(|path| path.starts_with(module)));
+        assert!(is_listed || others.contains(&module), "{module} is not on the page");
     }
 }
 

@@ -23,11 +23,7 @@ pub(crate) fn check(path: &str, expected: &str) {
     if found == expected {
         return;
     }
-    let line = found
-        .lines()
-        .zip(expected.lines())
-        .take_while(|(found, expected)| found == expected)
-        .count();
+    let line = found.lines().zip(expected.lines()).take_while(|(found, expected)| found == expected).count();
     panic!(
         "{path} is out of date from line {} on:\n  it says      {:?}\n  it should be {:?}\n\
          `STEPVAULT_BLESS=1 cargo test -p stepvault --bin stepvault --test docs` writes it anew",
@@ -40,13 +36,10 @@ pub(crate) fn check(path: &str, expected: &str) {
 /// The same for what stands behind the line that says what it is generated from, up to the line that ends it, if any.
 pub(crate) fn check_generated(path: &str, expected: &str) {
     let document = read(path);
-    let (before, rest) = document
-        .split_once(BEGIN)
-        .unwrap_or_else(|| panic!("{path} does not say what is generated"));
+    let (before, rest) =
+        document.split_once(BEGIN).unwrap_or_else(|| panic!("{path} does not say what is generated"));
     let source = rest.lines().next().unwrap_or_default();
-    let after = rest
-        .split_once(END)
-        .map_or(String::new(), |(_, after)| format!("{END}{after}"));
+    let after = rest.split_once(END).map_or(String::new(), |(_, after)| format!("{END}{after}"));
     let whole = format!("{before}{BEGIN}{source}\n\n{}\n{after}", expected.trim());
     check(path, &whole);
 }

@@ -113,11 +113,7 @@ fn the_reference_of_json_documents_is_their_schema() {
         }
         shown.push(name);
         let title = name.replace('-', " ");
-        write!(
-            text,
-            "\n## {title}\n\n| Member | Type | Meaning |\n|---|---|---|\n"
-        )
-        .unwrap();
+        write!(text, "\n## {title}\n\n| Member | Type | Meaning |\n|---|---|---|\n").unwrap();
         for row in rows {
             writeln!(text, "| `{}` | {} | {} |", row.path, row.types(), row.meaning).unwrap();
         }
@@ -139,10 +135,7 @@ fn every_command_has_a_document() {
             names.push(command);
         }
         for name in names {
-            assert!(
-                schema.documents().contains(&name.as_str()),
-                "no document of '{name}'"
-            );
+            assert!(schema.documents().contains(&name.as_str()), "no document of '{name}'");
         }
     }
 }
@@ -159,11 +152,8 @@ struct Row {
 
 impl Row {
     fn types(&self) -> String {
-        let (null, other): (Vec<&str>, Vec<&str>) = self
-            .types
-            .iter()
-            .map(String::as_str)
-            .partition(|name| *name == "null");
+        let (null, other): (Vec<&str>, Vec<&str>) =
+            self.types.iter().map(String::as_str).partition(|name| *name == "null");
         [other, null].concat().join(" or ")
     }
 
@@ -192,11 +182,7 @@ impl Schema {
             }
         }
         for (name, members) in members {
-            let path = if path.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{path}.{name}")
-            };
+            let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
             let mut types = BTreeSet::new();
             let mut values = Vec::new();
             for (variant, member) in &members {
@@ -205,11 +191,7 @@ impl Schema {
                     // The tag of a variant is described with the variant.
                     let described = if members.len() > 1 { variant } else { schema };
                     values.extend(schema["const"].as_str().map(|value| (value, meaning(described))));
-                    let plain = schema["enum"]
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .filter_map(Value::as_str);
+                    let plain = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
                     values.extend(plain.map(|value| (value, String::new())));
                 }
             }
@@ -219,20 +201,13 @@ impl Schema {
             if is_error {
                 meaning.push_str(AS_ERROR);
             }
-            rows.push(Row {
-                path: path.clone(),
-                types,
-                meaning,
-            });
+            rows.push(Row { path: path.clone(), types, meaning });
             if is_error || target.is_some_and(|target| within.contains(&target)) {
                 continue;
             }
             within.extend(target);
             for (_, member) in members {
-                let items = self
-                    .variants(member)
-                    .into_iter()
-                    .find_map(|variant| variant.get("items"));
+                let items = self.variants(member).into_iter().find_map(|variant| variant.get("items"));
                 match items {
                     Some(items) => self.add_rows(&format!("{path}[]"), items, within, rows),
                     None => self.add_rows(&path, member, within, rows),
@@ -247,9 +222,7 @@ impl Schema {
         if let Some(name) = schema["$ref"].as_str() {
             return self.variants(&self.0["$defs"][name.trim_start_matches("#/$defs/")]);
         }
-        let inner = ["anyOf", "oneOf", "allOf"]
-            .iter()
-            .filter_map(|key| schema[*key].as_array());
+        let inner = ["anyOf", "oneOf", "allOf"].iter().filter_map(|key| schema[*key].as_array());
         let inner: Vec<&Value> = inner.flatten().flat_map(|schema| self.variants(schema)).collect();
         if inner.is_empty() || schema["properties"].is_object() {
             [vec![schema], inner].concat()
@@ -262,9 +235,7 @@ impl Schema {
 /// Returns the name of the type that a member refers to.
 fn target(member: &Value) -> Option<&str> {
     let alternatives = member["anyOf"].as_array().into_iter().flatten();
-    let referred = alternatives
-        .chain([member, &member["items"]])
-        .find_map(|schema| schema["$ref"].as_str());
+    let referred = alternatives.chain([member, &member["items"]]).find_map(|schema| schema["$ref"].as_str());
     referred.map(|name| name.trim_start_matches("#/$defs/"))
 }
 
@@ -346,21 +317,14 @@ fn printed(place: &Place, command: &str) -> Value {
         .iter()
         .enumerate()
         .filter(|(index, word)| {
-            let flag = if word.starts_with("--") {
-                word
-            } else {
-                &common[index - 1]
-            };
+            let flag = if word.starts_with("--") { word } else { &common[index - 1] };
             !command.split_whitespace().any(|own| own == *flag)
         })
         .fold(String::new(), |line, (_, word)| line + " " + word);
     let output = place.shell(&format!("stepvault {command}{common}"));
     let text = String::from_utf8(output.stdout).unwrap();
     let document = serde_json::from_str(&text).unwrap_or_else(|error| {
-        panic!(
-            "{command}: {error}: {text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        )
+        panic!("{command}: {error}: {text}{}", String::from_utf8_lossy(&output.stderr))
     });
     plain(document, "", &place.path().display().to_string())
 }
@@ -382,12 +346,9 @@ pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
             numbers.sort_unstable();
             Value::from(numbers)
         }
-        Value::Array(entries) => Value::Array(
-            entries
-                .into_iter()
-                .map(|entry| plain(entry, name, place))
-                .collect(),
-        ),
+        Value::Array(entries) => {
+            Value::Array(entries.into_iter().map(|entry| plain(entry, name, place)).collect())
+        }
         Value::Number(_) if name == "seconds" => Value::from(0.5),
         Value::Number(_) if name == "allocated_bytes" => Value::from(12_288),
         Value::Number(_) if name == "process_id" => Value::from(4711),
@@ -425,12 +386,9 @@ fn plain_text(text: &str, place: &str) -> String {
 
 fn cut(value: Value) -> Value {
     match value {
-        Value::Object(members) => Value::Object(
-            members
-                .into_iter()
-                .map(|(key, inner)| (key, cut(inner)))
-                .collect(),
-        ),
+        Value::Object(members) => {
+            Value::Object(members.into_iter().map(|(key, inner)| (key, cut(inner))).collect())
+        }
         Value::Array(entries) => Value::Array(entries.into_iter().take(SHOWN).map(cut).collect()),
         other => other,
     }

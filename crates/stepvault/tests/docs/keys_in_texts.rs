@@ -10,10 +10,8 @@ use crate::place::{read, repository};
 /// Comments, which say what they like, the kinds of strings there are, and characters, of which one may be a quote.
 const LITERALS: &str = r###"(?s)//[^\n]*|r##"(?<two>.*?)"##|r#"(?<one>.*?)"#|r"(?<none>[^"]*)"|"(?<plain>(?:[^"\\]|\\.)*)"|'(?:[^'\\]|\\.[^']*)'"###;
 /// What looks like a key, and is one wherever it stands so.
-const NAMED: [&str; 2] = [
-    r"\b([a-z]+(?:-[a-z]+)+) = ",
-    r"\b(?:set|raise|lower|correct|with) ([a-z]+(?:-[a-z]+)+)\b",
-];
+const NAMED: [&str; 2] =
+    [r"\b([a-z]+(?:-[a-z]+)+) = ", r"\b(?:set|raise|lower|correct|with) ([a-z]+(?:-[a-z]+)+)\b"];
 /// A key with its table.
 const QUALIFIED: &str = r"(?:^|[^\w.-])(local|upload|agent|restart|doctor)\.([a-z]+(?:-[a-z]+)*)\b";
 /// Files that are called after a table.
@@ -23,11 +21,8 @@ const FILES: [&str; 2] = ["json", "sock"];
 fn every_key_in_a_message_is_one_of_the_configurations() {
     let tables = tables();
     let keys: BTreeSet<&str> = tables.values().flatten().map(String::as_str).collect();
-    let underscored: BTreeMap<String, &str> = keys
-        .iter()
-        .filter(|key| key.contains('-'))
-        .map(|key| (key.replace('-', "_"), *key))
-        .collect();
+    let underscored: BTreeMap<String, &str> =
+        keys.iter().filter(|key| key.contains('-')).map(|key| (key.replace('-', "_"), *key)).collect();
     let [literals, word, placeholder, qualified] =
         [LITERALS, r"[a-z]+(?:_[a-z]+)+", r"\{[^}]*\}", QUALIFIED].map(|text| Regex::new(text).unwrap());
     let named = NAMED.map(|text| Regex::new(text).unwrap());
@@ -69,10 +64,7 @@ pub(crate) fn tables() -> BTreeMap<String, BTreeSet<String>> {
         if let Some(name) = header.captures(line) {
             name[1].clone_into(&mut table);
         } else if let Some(name) = key.captures(line) {
-            tables
-                .entry(table.clone())
-                .or_default()
-                .insert(name[1].to_owned());
+            tables.entry(table.clone()).or_default().insert(name[1].to_owned());
         }
     }
     tables
@@ -107,9 +99,7 @@ fn texts(literals: &Regex, source: &str) -> Vec<String> {
     let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let continued = Regex::new(r"\\\n\s*").unwrap();
     let found = literals.captures_iter(source).filter_map(|found| {
-        let text = ["two", "one", "none", "plain"]
-            .iter()
-            .find_map(|name| found.name(name))?;
+        let text = ["two", "one", "none", "plain"].iter().find_map(|name| found.name(name))?;
         Some(continued.replace_all(text.as_str(), "").into_owned())
     });
     found.collect()

@@ -9,10 +9,7 @@
     clippy::panic,
     reason = "a helper of tests fails as a test does"
 )]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "tests write documents and checkpoints as nobody else may"
-)]
+#![allow(clippy::disallowed_methods, reason = "tests write documents and checkpoints as nobody else may")]
 
 mod bounds;
 mod commands;

@@ -20,19 +20,13 @@ pub(crate) fn blocks(text: &str) -> Vec<Block> {
         match open.take() {
             None => {
                 if let Some(language) = line.trim_start().strip_prefix("```") {
-                    let block = Block {
-                        language: language.to_owned(),
-                        line: number + 1,
-                        lines: Vec::new(),
-                    };
+                    let block = Block { language: language.to_owned(), line: number + 1, lines: Vec::new() };
                     open = Some((block, indent));
                 }
             }
             Some((block, _)) if line.trim() == "```" => blocks.push(block),
             Some((mut block, cut)) => {
-                block
-                    .lines
-                    .push(line.get(cut.min(indent)..).unwrap_or_default().to_owned());
+                block.lines.push(line.get(cut.min(indent)..).unwrap_or_default().to_owned());
                 open = Some((block, cut));
             }
         }
@@ -64,10 +58,7 @@ pub(crate) fn code_spans(line: &str) -> Vec<&str> {
 fn blocks_and_spans_are_found() {
     let text = "a `b c` d `e`\n```sh\nx\n  y\n```\n  ```console\n  $ z\n  ```\n";
     let found = blocks(text);
-    assert_eq!(
-        (found[0].language.as_str(), found[0].line, found[0].lines.len()),
-        ("sh", 2, 2)
-    );
+    assert_eq!((found[0].language.as_str(), found[0].line, found[0].lines.len()), ("sh", 2, 2));
     assert_eq!(found[1].lines, ["$ z"]);
     assert_eq!(prose(text), [(1, "a `b c` d `e`")]);
     assert_eq!(code_spans("a `b c` d `e`"), ["b c", "e"]);

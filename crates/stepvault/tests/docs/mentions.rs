@@ -21,10 +21,7 @@ fn every_mentioned_command_and_flag_exists() {
     for document in documents() {
         let text = read(&document);
         let mut lines: Vec<(usize, String)> = Vec::new();
-        for block in blocks(&text)
-            .into_iter()
-            .filter(|block| LANGUAGES.contains(&block.language.as_str()))
-        {
+        for block in blocks(&text).into_iter().filter(|block| LANGUAGES.contains(&block.language.as_str())) {
             let mut joined = String::new();
             for (offset, line) in block.lines.iter().enumerate() {
                 joined.push_str(line.trim_end_matches('\\'));
@@ -69,12 +66,7 @@ pub(crate) fn invocations(line: &str) -> Vec<Vec<String>> {
             && position + 1 < words.len()
             && !words[..position].contains(&"cargo")
         {
-            found.push(
-                words[position + 1..]
-                    .iter()
-                    .map(|word| (*word).to_owned())
-                    .collect(),
-            );
+            found.push(words[position + 1..].iter().map(|word| (*word).to_owned()).collect());
         }
     }
     found
@@ -116,9 +108,7 @@ impl Helps {
                 None => return Some(format!("there is no command \"{first} {second}\"")),
             }
         }
-        let flags = words
-            .iter()
-            .filter(|word| word.starts_with('-') && word.len() > 1);
+        let flags = words.iter().filter(|word| word.starts_with('-') && word.len() > 1);
         flags
             .map(|word| word.split_once('=').map_or(word.as_str(), |(flag, _)| flag))
             .map(|flag| flag.trim_matches(|letter: char| "[]'\",.".contains(letter)))
@@ -128,21 +118,14 @@ impl Helps {
 }
 
 fn has_flag(help: &str, flag: &str) -> bool {
-    help.split([' ', '\n', ',', '[', ']', '|', '<', '>'])
-        .any(|word| word.trim_end_matches("...") == flag)
+    help.split([' ', '\n', ',', '[', ']', '|', '<', '>']).any(|word| word.trim_end_matches("...") == flag)
 }
 
 #[test]
 fn invocations_are_found() {
     let words = |line: &str| invocations(line).concat().join(" ");
-    assert_eq!(
-        words("ExecStart=/usr/local/bin/stepvault agent --config /etc/x"),
-        "agent --config /etc/x"
-    );
-    assert_eq!(
-        words("17 * * * * stepvault verify --deep && stepvault prune"),
-        "verify --deep prune"
-    );
+    assert_eq!(words("ExecStart=/usr/local/bin/stepvault agent --config /etc/x"), "agent --config /etc/x");
+    assert_eq!(words("17 * * * * stepvault verify --deep && stepvault prune"), "verify --deep prune");
     assert_eq!(words("cargo run --bin stepvault -- demo"), "demo");
     assert_eq!(words("stepvault"), "");
 }

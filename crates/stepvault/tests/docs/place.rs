@@ -7,10 +7,7 @@ use tempfile::TempDir;
 
 /// The repository's root.
 pub(crate) fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Every Markdown document under test, by its path in the repository.
@@ -78,11 +75,7 @@ impl Place {
     /// The standard output of a line that has to succeed.
     pub(crate) fn output(&self, line: &str) -> String {
         let output = self.shell(line);
-        assert!(
-            output.status.success(),
-            "{line}\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 }
@@ -95,10 +88,6 @@ pub(crate) fn stepvault(arguments: &[&str]) -> String {
         .stdin(std::process::Stdio::null())
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -40,27 +40,11 @@ fn section(profile: &Profile) -> String {
     }
     if !profile.best.is_empty() {
         let keys: BTreeSet<_> = profile.best.iter().map(|best| code(&best.key)).collect();
-        writeln!(
-            text,
-            "- **Best step:** what {} in a step names",
-            list(keys.into_iter())
-        )
-        .unwrap();
+        writeln!(text, "- **Best step:** what {} in a step names", list(keys.into_iter())).unwrap();
     }
-    writeln!(
-        text,
-        "- **To resume:** {}",
-        code(&profile.resume.text.to_string())
-    )
-    .unwrap();
+    writeln!(text, "- **To resume:** {}", code(&profile.resume.text.to_string())).unwrap();
     for hazard in &profile.hazard {
-        writeln!(
-            text,
-            "- **Must not be created:** {}: {}",
-            code(hazard.path.text()),
-            hazard.words
-        )
-        .unwrap();
+        writeln!(text, "- **Must not be created:** {}: {}", code(hazard.path.text()), hazard.words).unwrap();
     }
     let links = match profile.links {
         Links::Hard => "by reflink, hard link or copy: the trainer does not change finished files",
@@ -79,12 +63,7 @@ fn steps(series: &Series) -> String {
     };
     let mut text = format!("**{}:** {kind} {}", series.name, code(series.path.text()));
     if !series.holds.is_empty() {
-        write!(
-            text,
-            " with {}",
-            alternatives(series.holds.iter().map(PathGlob::text))
-        )
-        .unwrap();
+        write!(text, " with {}", alternatives(series.holds.iter().map(PathGlob::text))).unwrap();
     }
     if !series.resumable {
         text.push_str(", from which the trainer cannot resume");
@@ -124,12 +103,7 @@ fn complete(rule: &Complete) -> String {
         Proof::Quiet => "when quiet".to_owned(),
     };
     for required in &rule.required {
-        write!(
-            text,
-            ", with {}",
-            alternatives(required.any.iter().map(PathGlob::text))
-        )
-        .unwrap();
+        write!(text, ", with {}", alternatives(required.any.iter().map(PathGlob::text))).unwrap();
         if let Some(when) = &required.when {
             write!(text, " if {} exists", code(when.text())).unwrap();
         }
@@ -138,25 +112,14 @@ fn complete(rule: &Complete) -> String {
         write!(text, ", with {} if an earlier step has it", code(file.text())).unwrap();
     }
     for set in &rule.ranks {
-        write!(
-            text,
-            ", with {} of every rank ({})",
-            set.what,
-            code(set.files.text())
-        )
-        .unwrap();
+        write!(text, ", with {} of every rank ({})", set.what, code(set.files.text())).unwrap();
     }
     for file in &rule.refused {
         write!(text, ", without {}", code(file.text())).unwrap();
     }
     for newest in &rule.newest {
-        write!(
-            text,
-            ", with {} no older than {}",
-            code(newest.file.text()),
-            code(newest.than.text())
-        )
-        .unwrap();
+        write!(text, ", with {} no older than {}", code(newest.file.text()), code(newest.than.text()))
+            .unwrap();
     }
     text
 }
@@ -173,11 +136,7 @@ fn points(pointer: &Pointer) -> String {
         PointerRole::Resume => "Pointer",
         PointerRole::Best => "Pointer to the best step",
     };
-    format!(
-        "**{role}:** {}, {kind} {}",
-        code(&pointer.path.to_string()),
-        code(&pointer.says.to_string())
-    )
+    format!("**{role}:** {}, {kind} {}", code(&pointer.path.to_string()), code(&pointer.says.to_string()))
 }
 
 /// The blind spots that the profiles' own documentation names.

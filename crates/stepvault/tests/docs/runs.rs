@@ -13,10 +13,7 @@ fn every_console_block_runs_and_prints_what_it_says() {
     for document in documents() {
         let text = read(&document);
         let mut place = None;
-        for block in blocks(&text)
-            .into_iter()
-            .filter(|block| block.language == "console")
-        {
+        for block in blocks(&text).into_iter().filter(|block| block.language == "console") {
             let place = place.get_or_insert_with(Place::new);
             commands += run(place, &block, &document.display().to_string());
         }
@@ -31,9 +28,7 @@ fn run(place: &Place, block: &Block, document: &str) -> usize {
             commands.push((block.line + offset + 1, command.to_owned(), Vec::new()));
             continue;
         }
-        let (_, command, printed) = commands
-            .last_mut()
-            .expect("a console block begins with a command");
+        let (_, command, printed) = commands.last_mut().expect("a console block begins with a command");
         if command.ends_with('\\') {
             command.push('\n');
             command.push_str(line);
@@ -43,16 +38,11 @@ fn run(place: &Place, block: &Block, document: &str) -> usize {
     }
     for (line, command, expected) in &commands {
         let output = place.shell(command);
-        let wanted = command
-            .rsplit_once("# exit ")
-            .map_or(0, |(_, code)| code.trim().parse().expect("an exit code"));
+        let wanted =
+            command.rsplit_once("# exit ").map_or(0, |(_, code)| code.trim().parse().expect("an exit code"));
         let mut printed = String::from_utf8_lossy(&output.stdout).into_owned();
         printed.push_str(&String::from_utf8_lossy(&output.stderr));
-        assert_eq!(
-            output.status.code(),
-            Some(wanted),
-            "{document}:{line}: {command}\n{printed}"
-        );
+        assert_eq!(output.status.code(), Some(wanted), "{document}:{line}: {command}\n{printed}");
         if !expected.is_empty() {
             assert!(
                 fits(expected, &printed.lines().collect::<Vec<_>>()),
@@ -69,9 +59,9 @@ fn fits(expected: &[&str], printed: &[&str]) -> bool {
     match expected.split_first() {
         None => printed.is_empty(),
         Some((&"…", rest)) => (0..=printed.len()).any(|skipped| fits(rest, &printed[skipped..])),
-        Some((line, rest)) => printed
-            .split_first()
-            .is_some_and(|(first, more)| fits_line(line, first) && fits(rest, more)),
+        Some((line, rest)) => {
+            printed.split_first().is_some_and(|(first, more)| fits_line(line, first) && fits(rest, more))
+        }
     }
 }
 

@@ -9,11 +9,7 @@ use crate::place::{read, repository};
 fn every_defence_names_a_test_that_exists() {
     let text = read("docs/security.md");
     let (_, table) = text.split_once("| Attack | What happens | Test |").unwrap();
-    let rows: Vec<&str> = table
-        .lines()
-        .skip(2)
-        .take_while(|line| line.starts_with('|'))
-        .collect();
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
     assert!(rows.len() > 15, "{} rows", rows.len());
     let tests = tests_of(&repository().join("crates"));
     let mut faults = Vec::new();
@@ -41,9 +37,7 @@ fn tests_of(directory: &Path) -> BTreeSet<String> {
             let mut is_marked = false;
             for line in text.lines().map(str::trim_start) {
                 is_marked |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
-                let Some((_, rest)) = line
-                    .split_once("fn ")
-                    .filter(|_| is_marked && !line.starts_with("//"))
+                let Some((_, rest)) = line.split_once("fn ").filter(|_| is_marked && !line.starts_with("//"))
                 else {
                     continue;
                 };

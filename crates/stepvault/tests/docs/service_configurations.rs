@@ -56,12 +56,9 @@ pub(crate) fn own_containers(pod: &Yaml) -> Vec<Yaml> {
 /// The configuration that a container finds where it looks for one.
 pub(crate) fn configuration_of(manifest: &str, pod: &Yaml, container: &Yaml) -> String {
     let named = |list: &Yaml, key: &str, value: &str| {
-        let found = list.as_vec().and_then(|items| {
-            items
-                .iter()
-                .find(|item| item[key].as_str() == Some(value))
-                .cloned()
-        });
+        let found = list
+            .as_vec()
+            .and_then(|items| items.iter().find(|item| item[key].as_str() == Some(value)).cloned());
         found.unwrap_or_else(|| panic!("nothing has {key} {value} in {list:?}"))
     };
     let directory = Path::new(CONFIGURATION).parent().unwrap().to_str().unwrap();
@@ -74,10 +71,7 @@ pub(crate) fn configuration_of(manifest: &str, pod: &Yaml, container: &Yaml) -> 
             document["kind"].as_str() == Some("ConfigMap") && document["metadata"]["name"].as_str() == name
         })
         .expect("the volume is of a map of the same file");
-    map["data"]["stepvault.toml"]
-        .as_str()
-        .expect("the map holds the file")
-        .to_owned()
+    map["data"]["stepvault.toml"].as_str().expect("the map holds the file").to_owned()
 }
 
 /// The variables of a container, as a shell is told them; what only the cluster knows gets a stand-in.
@@ -94,15 +88,9 @@ pub(crate) fn variables(container: &Yaml) -> String {
 fn a_service_manager_waits_longer_than_an_agent_drains() {
     let unit = read("config/systemd/stepvault-agent.service");
     let stop = value_of(&unit, "TimeoutStopSec=");
-    assert!(
-        humantime::parse_duration(&stop).unwrap() > drain_deadline(BARE),
-        "TimeoutStopSec={stop}"
-    );
+    assert!(humantime::parse_duration(&stop).unwrap() > drain_deadline(BARE), "TimeoutStopSec={stop}");
     let mut agents = 0;
-    for file in service_files()
-        .iter()
-        .filter(|file| file.starts_with("config/kubernetes"))
-    {
+    for file in service_files().iter().filter(|file| file.starts_with("config/kubernetes")) {
         let text = read(file);
         for pod in tables_with(&text, "containers") {
             for agent in own_containers(&pod).iter().filter(|container| {
@@ -111,11 +99,7 @@ fn a_service_manager_waits_longer_than_an_agent_drains() {
             }) {
                 let grace = pod["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
                 let drain = drain_deadline(&configuration_of(&text, &pod, agent));
-                assert!(
-                    grace > i64::try_from(drain.as_secs()).unwrap(),
-                    "{}: {grace} s",
-                    file.display()
-                );
+                assert!(grace > i64::try_from(drain.as_secs()).unwrap(), "{}: {grace} s", file.display());
                 agents += 1;
             }
         }
@@ -130,9 +114,6 @@ pub(crate) fn drain_deadline(configuration: &str) -> Duration {
     let shown: serde_json::Value =
         serde_json::from_str(&place.output("stepvault config show --json")).unwrap();
     let values = shown["values"].as_array().unwrap();
-    let deadline = values
-        .iter()
-        .find(|value| value["key"] == "agent.drain-deadline")
-        .unwrap();
+    let deadline = values.iter().find(|value| value["key"] == "agent.drain-deadline").unwrap();
     humantime::parse_duration(deadline["value"].as_str().unwrap().trim_matches('"')).unwrap()
 }

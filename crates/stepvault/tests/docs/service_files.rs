@@ -50,13 +50,7 @@ fn fault_of(words: &[String]) -> Option<String> {
 fn a_wrong_call_is_found() {
     let fault = |line: &str| fault_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
     assert_eq!(fault("verify --tier remote --sample 1/30"), None);
-    for wrong in [
-        "serve",
-        "agent --forever",
-        "verify --sample 30",
-        "gc --grace 24",
-        "prune --run ../x",
-    ] {
+    for wrong in ["serve", "agent --forever", "verify --sample 30", "gc --grace 24", "prune --run ../x"] {
         assert!(fault(wrong).is_some(), "{wrong}");
     }
 }
@@ -92,12 +86,7 @@ fn every_key_that_is_named_exists() {
         for found in
             pattern("(?:^|[^-a-z])((local|upload|agent)\\.([a-z]+(?:-[a-z]+)*))").captures_iter(&read(&file))
         {
-            assert!(
-                keys[&found[2]].contains(&found[3]),
-                "{}: there is no {}",
-                file.display(),
-                &found[1]
-            );
+            assert!(keys[&found[2]].contains(&found[3]), "{}: there is no {}", file.display(), &found[1]);
             named += 1;
         }
     }

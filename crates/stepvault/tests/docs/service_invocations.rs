@@ -42,11 +42,9 @@ pub(crate) fn calls(path: &Path, text: &str) -> Vec<Vec<String>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let extension = path.extension().unwrap_or_default().to_string_lossy();
     calls.extend(match (extension.as_ref(), name.as_ref()) {
-        ("service", _) => text
-            .lines()
-            .filter(|line| line.starts_with("Exec"))
-            .flat_map(invocations)
-            .collect(),
+        ("service", _) => {
+            text.lines().filter(|line| line.starts_with("Exec")).flat_map(invocations).collect()
+        }
         ("sh" | "sbatch", _) => shell_calls(text),
         ("yaml", "task.yaml") => ["setup", "run"]
             .iter()
@@ -74,20 +72,13 @@ fn own_words(words: &[String]) -> Option<Vec<String>> {
         .take_while(|word| *word != "--" && !word.starts_with(['>', '<']) && !word.starts_with("2>"))
         .map(|word| word.replace("%I", "my-run"))
         .collect();
-    words
-        .first()
-        .is_some_and(|first| !first.starts_with('$'))
-        .then_some(words)
+    words.first().is_some_and(|first| !first.starts_with('$')).then_some(words)
 }
 
 /// The calls in the code of a shell script.
 pub(crate) fn shell_calls(script: &str) -> Vec<Vec<String>> {
     let joined = script.replace("\\\n", " ");
-    joined
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'))
-        .flat_map(invocations)
-        .collect()
+    joined.lines().filter(|line| !line.trim_start().starts_with('#')).flat_map(invocations).collect()
 }
 
 /// The documents of a manifest.
@@ -160,10 +151,7 @@ fn program(command: &[String], arguments: &[String]) -> Vec<Vec<String>> {
 
 pub(crate) fn words(list: &Yaml) -> Vec<String> {
     let items = list.as_vec().map(Vec::as_slice).unwrap_or_default();
-    items
-        .iter()
-        .map(|word| word.as_str().expect("words are texts").to_owned())
-        .collect()
+    items.iter().map(|word| word.as_str().expect("words are texts").to_owned()).collect()
 }
 
 #[test]
@@ -181,12 +169,6 @@ fn calls_are_found_wherever_they_stand() {
                     args: [--grace, 1h]\n- &same\n  image: stepvault:1\n  args: [agent]\n  lifecycle:\n    preStop:\n      \
                     exec: {command: [stepvault, status]}\n- *same\n- image: stepvault:1\n  command: [/bin/sh, -c]\n  \
                     args:\n  - |\n    stepvault list\n    true\n";
-    assert_eq!(
-        of("a.yaml", manifest),
-        ["gc --grace 1h", "agent", "status", "agent", "status", "list"]
-    );
-    assert_eq!(
-        of("Dockerfile", "RUN x\nCMD [\"agent\", \"--once\"]\n"),
-        ["agent --once"]
-    );
+    assert_eq!(of("a.yaml", manifest), ["gc --grace 1h", "agent", "status", "agent", "status", "list"]);
+    assert_eq!(of("Dockerfile", "RUN x\nCMD [\"agent\", \"--once\"]\n"), ["agent --once"]);
 }

@@ -18,15 +18,10 @@ const SBATCH_OPTIONS: &str = "\
 #[test]
 fn every_option_of_the_job_is_one_of_sbatch() {
     let text = read("config/slurm/job.sbatch");
-    let options: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("#SBATCH "))
-        .collect();
+    let options: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("#SBATCH ")).collect();
     assert!(options.len() >= 5, "only {options:?} were found");
     for option in options {
-        let name = option
-            .strip_prefix("--")
-            .and_then(|option| option.split('=').next());
+        let name = option.strip_prefix("--").and_then(|option| option.split('=').next());
         let is_known = SBATCH_OPTIONS.split(' ').any(|known| Some(known) == name);
         assert!(is_known, "sbatch has no {option}");
     }
@@ -64,10 +59,7 @@ fn check_numbers_of_nodes(text: &str) {
     let pod = &job["template"]["spec"];
     for container in own_containers(pod) {
         let variables = variables(&container);
-        assert!(
-            variables.contains(&format!("STEPVAULT_NODES='{nodes}'")),
-            "{variables}"
-        );
+        assert!(variables.contains(&format!("STEPVAULT_NODES='{nodes}'")), "{variables}");
         assert!(variables.contains("STEPVAULT_LAUNCH="), "{variables}");
     }
     let trainer = format!("{:?}", pod["containers"]);
@@ -86,16 +78,10 @@ fn the_image_is_built_from_what_is_there() {
         }
         for source in &words[..words.len() - 1] {
             assert!(repository().join(source).exists(), "there is no {source}");
-            assert!(
-                ignored.lines().any(|line| line == format!("!{source}")),
-                "{source} is left out"
-            );
+            assert!(ignored.lines().any(|line| line == format!("!{source}")), "{source} is left out");
             copied += 1;
         }
     }
     assert!(copied >= 4, "only {copied} sources were found");
-    assert!(
-        recipe.contains(&format!(" {BINARY}\n")),
-        "the image has no {BINARY}"
-    );
+    assert!(recipe.contains(&format!(" {BINARY}\n")), "the image has no {BINARY}");
 }

@@ -141,10 +141,7 @@ impl Manifest {
         ]);
         let is_read_only = container["securityContext"]["readOnlyRootFilesystem"].as_bool();
         command.arg(is_read_only.unwrap_or(false).to_string());
-        command.args(
-            of.iter()
-                .map(|word| word.replace("$(JOB_COMPLETION_INDEX)", &index)),
-        );
+        command.args(of.iter().map(|word| word.replace("$(JOB_COMPLETION_INDEX)", &index)));
         command.envs(self.variables.iter().map(|(name, value)| (*name, value.as_str())));
         command.env("JOB_COMPLETION_INDEX", &index);
         for variable in container["env"].as_vec().into_iter().flatten() {
@@ -158,14 +155,9 @@ impl Manifest {
     /// The steps on the remote, as a pod sees them.
     fn durable(&self, container: &Yaml, volume: &Path) -> Vec<u64> {
         let list = words_of("stepvault list --run my-run --json");
-        let listed = self
-            .command(container, &list, volume, "list", 0)
-            .run()
-            .expect_code(0);
+        let listed = self.command(container, &list, volume, "list", 0).run().expect_code(0);
         let steps = listed.json()["steps"].as_array().unwrap().clone();
-        let durable = steps
-            .iter()
-            .filter(|step| step["remotes"].as_array().is_some_and(|on| !on.is_empty()));
+        let durable = steps.iter().filter(|step| step["remotes"].as_array().is_some_and(|on| !on.is_empty()));
         let mut numbers: Vec<u64> = durable.map(|step| step["step"].as_u64().unwrap()).collect();
         numbers.sort_unstable();
         numbers
@@ -189,9 +181,8 @@ fn program(container: &Yaml) -> Vec<String> {
 
 /// A server that has the manifests' bucket; `None`, and reports it, where containers cannot be made.
 fn server() -> Option<StrictS3> {
-    let made = std::process::Command::new("unshare")
-        .args(["--mount", "mount", "--make-rprivate", "/"])
-        .status();
+    let made =
+        std::process::Command::new("unshare").args(["--mount", "mount", "--make-rprivate", "/"]).status();
     if !rustix::process::geteuid().is_root() || !made.is_ok_and(|status| status.success()) {
         eprintln!("not run: only the superuser can make containers, where mount namespaces are allowed");
         return None;
@@ -221,21 +212,15 @@ fn a_pod_that_runs_the_trainer_saves_and_its_successor_goes_on() {
         let manifest = Manifest::new(name, "/checkpoints", &server);
         let container = own_containers(&manifest.pod).remove(0);
         for (launch, saved) in [("first", vec![10]), ("second", vec![10, 20])] {
-            let volumes: Vec<PathBuf> = (0..nodes)
-                .map(|index| manifest.volume(&format!("{launch}-{index}"), mode))
-                .collect();
+            let volumes: Vec<PathBuf> =
+                (0..nodes).map(|index| manifest.volume(&format!("{launch}-{index}"), mode)).collect();
             complete(volumes.iter().enumerate().map(|(index, volume)| {
-                manifest
-                    .command(&container, &program(&container), volume, launch, index)
-                    .start()
+                manifest.command(&container, &program(&container), volume, launch, index).start()
             }));
             let durable = manifest.durable(&container, &volumes[0]);
             assert_eq!(durable, saved, "{name}, {launch}");
             let doctor = words_of("stepvault doctor --json");
-            manifest
-                .command(&container, &doctor, &volumes[0], launch, 0)
-                .run()
-                .expect_code(0);
+            manifest.command(&container, &doctor, &volumes[0], launch, 0).run().expect_code(0);
         }
         server.objects().with(std::collections::BTreeMap::clear);
     }
@@ -250,14 +235,10 @@ fn an_agent_beside_the_trainer_saves_and_the_next_pod_restores() {
         panic!("a restore and an agent are expected: {own:?}");
     };
     let others = manifest.pod["containers"].as_vec().unwrap();
-    let trainer = others
-        .iter()
-        .find(|container| !runs_stepvault(container))
-        .unwrap();
+    let trainer = others.iter().find(|container| !runs_stepvault(container)).unwrap();
     for (launch, saved) in [("first", vec![10]), ("second", vec![10, 20])] {
-        let volumes: Vec<PathBuf> = (0..4)
-            .map(|index| manifest.volume(&format!("{launch}-{index}"), 0o2777))
-            .collect();
+        let volumes: Vec<PathBuf> =
+            (0..4).map(|index| manifest.volume(&format!("{launch}-{index}"), 0o2777)).collect();
         let started = |container: &Yaml, of: &[String]| {
             let start = |(index, volume): (usize, &PathBuf)| {
                 manifest.command(container, of, volume, launch, index).start()
@@ -291,15 +272,11 @@ fn an_agent_of_a_node_saves_and_the_jobs_from_cron_look_after_it() {
     // A directory of the node that belongs to the pod's user.
     let volume = manifest.volume("nvme", 0o755);
     std::os::unix::fs::chown(&volume, Some(12345), Some(12345)).unwrap();
-    let running = manifest
-        .command(&agent, &program(&agent), &volume, "node-a", 0)
-        .start();
+    let running = manifest.command(&agent, &program(&agent), &volume, "node-a", 0).start();
     let probe = words_of("stepvault status --quiet");
     wait_for_agent(&manifest.command(&agent, &probe, &volume, "node-a", 0));
     let trainer = words_of("torchrun --output-dir=/mnt/nvme/my-run");
-    complete(std::iter::once(
-        manifest.command(&agent, &trainer, &volume, "node-a", 0).start(),
-    ));
+    complete(std::iter::once(manifest.command(&agent, &trainer, &volume, "node-a", 0).start()));
     running.signal(Signal::TERM);
     running.wait().expect_code(0);
     assert_eq!(manifest.durable(&agent, &volume), [10]);
@@ -310,9 +287,6 @@ fn an_agent_of_a_node_saves_and_the_jobs_from_cron_look_after_it() {
     assert_eq!(jobs.len(), 3, "prune, gc and verify");
     for job in jobs {
         let container = own_containers(&job).remove(0);
-        upkeep
-            .command(&container, &program(&container), &volume, "upkeep", 0)
-            .run()
-            .expect_code(0);
+        upkeep.command(&container, &program(&container), &volume, "upkeep", 0).run().expect_code(0);
     }
 }

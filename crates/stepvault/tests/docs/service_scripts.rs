@@ -28,16 +28,10 @@ fn the_entrypoint_tells_commands_from_trainers() {
         ("agent --once", "called: agent --once\n"),
         ("--version", "called: --version\n"),
         ("", "called: --help\n"),
-        (
-            "torchrun train.py --name 'a b'",
-            "called: run --into cp -- torchrun train.py --name a b\n",
-        ),
+        ("torchrun train.py --name 'a b'", "called: run --into cp -- torchrun train.py --name a b\n"),
         ("./agent", "called: run --into cp -- ./agent\n"),
     ] {
-        let output = run(
-            &place,
-            &format!("CHECKPOINTS=cp config/docker/entrypoint.sh {words}"),
-        );
+        let output = run(&place, &format!("CHECKPOINTS=cp config/docker/entrypoint.sh {words}"));
         assert_eq!(String::from_utf8_lossy(&output.stdout), called, "{words}");
         assert!(output.status.success(), "{words}");
     }
@@ -86,10 +80,9 @@ fn write_programs(place: &Place, programs: &[(&str, &str)]) {
 
 #[test]
 fn a_job_that_runs_out_of_time_ends_its_step_and_is_queued_again() {
-    for (overlaps, told) in [
-        ("\"$@\"", "scontrol requeue 7\n"),
-        ("false", "scontrol requeue 7\nscancel --signal=TERM 7.0\n"),
-    ] {
+    for (overlaps, told) in
+        [("\"$@\"", "scontrol requeue 7\n"), ("false", "scontrol requeue 7\nscancel --signal=TERM 7.0\n")]
+    {
         let place = Place::new();
         // The process whose ID stands in `run.pid` is the first srun itself.
         let srun = format!(
@@ -100,10 +93,7 @@ fn a_job_that_runs_out_of_time_ends_its_step_and_is_queued_again() {
         let scancel =
             "#!/bin/sh\nkill -TERM \"$(cat $scratch/7/run.pid)\"; sleep 1.5; echo scancel $* >>told\n";
         let scontrol = "#!/bin/sh\n[ \"$1\" = show ] && echo n0 || echo scontrol $* >>told\n";
-        write_programs(
-            &place,
-            &[("srun", &srun), ("scancel", scancel), ("scontrol", scontrol)],
-        );
+        write_programs(&place, &[("srun", &srun), ("scancel", scancel), ("scontrol", scontrol)]);
         let output = run(
             &place,
             "mkdir -p jobs/7 && sed \"s#/mnt/nvme/jobs#$PWD/jobs#\" config/slurm/job.sbatch >job && \
@@ -135,11 +125,7 @@ fn killed_job(place: &Place, remote: &str) -> Option<std::path::PathBuf> {
     let job = place.path().join("jobs/7");
     std::fs::create_dir_all(job.join("checkpoints/step_1")).unwrap();
     std::fs::create_dir_all(place.path().join("bin")).unwrap();
-    std::os::unix::fs::symlink(
-        env!("CARGO_BIN_EXE_stepvault"),
-        place.path().join("bin/stepvault"),
-    )
-    .unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_stepvault"), place.path().join("bin/stepvault")).unwrap();
     std::fs::write(job.join("checkpoints/step_1/model.bin"), "weights").unwrap();
     write_configuration(&job, "my-run", remote);
     Some(job)
@@ -186,10 +172,7 @@ fn the_epilog_removes_only_what_is_durable() {
     std::fs::remove_dir_all(job.join("checkpoints/step_1")).unwrap();
     write_configuration(&job, "renamed", &remote);
     finish(&place);
-    assert!(
-        job.join("vault").exists(),
-        "the old run's step is in the vault alone"
-    );
+    assert!(job.join("vault").exists(), "the old run's step is in the vault alone");
 
     // A vault that the configuration does not name.
     std::fs::rename(job.join("vault"), job.join("other")).unwrap();
@@ -241,12 +224,7 @@ fn what_jobs_left_on_a_node_is_uploaded_and_removed_unless_slurm_has_the_job_the
         let other = "#!/bin/sh\nexit 0\n";
         write_programs(
             &place,
-            &[
-                ("squeue", &squeue),
-                ("scontrol", other),
-                ("systemd-run", here),
-                ("logger", other),
-            ],
+            &[("squeue", &squeue), ("scontrol", other), ("systemd-run", here), ("logger", other)],
         );
         let output = place.shell(
             "sed \"s#^PATH=#PATH=$PWD/bin:#\" config/slurm/epilog.sh >epilog && chmod +x epilog && \

@@ -1,9 +1,6 @@
 //! Runs scripted trainers of every kind against discovery, on a clock that only the test moves: every sealed step is a
 //! save that the trainer had finished, byte for byte, and every save that exists for long enough is sealed.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "scripted trainers write and delete as trainers do"
-)]
+#![allow(clippy::disallowed_methods, reason = "scripted trainers write and delete as trainers do")]
 
 mod payload;
 mod script;
@@ -52,11 +49,7 @@ async fn every_whole_save_of_a_hasty_trainer_is_sealed() {
         trainers::hasty(&mut script);
         let world = World::new(script, &Completion::Auto(QUIET), None).watched_closely();
         let tally = world.live().await;
-        assert_eq!(
-            (tally.sealed, tally.uploaded),
-            (20, 20),
-            "seed {seed:#x}: {tally:?}"
-        );
+        assert_eq!((tally.sealed, tally.uploaded), (20, 20), "seed {seed:#x}: {tally:?}");
     }
 }
 

@@ -102,10 +102,7 @@ impl Script {
                 let rest = path.strip_prefix(from)?;
                 (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
             };
-            *paths = paths
-                .iter()
-                .map(|path| moved(path).unwrap_or(path.clone()))
-                .collect();
+            *paths = paths.iter().map(|path| moved(path).unwrap_or(path.clone())).collect();
         }
         self.act(Act::Rename(from.to_owned(), to.to_owned()));
     }
@@ -119,12 +116,8 @@ impl Script {
         let prefix = format!("{path}/");
         let is_in = |other: &String| other == path || other.starts_with(&prefix);
         let files: Vec<String> = self.files.iter().filter(|other| is_in(other)).cloned().collect();
-        let directories: Vec<String> = self
-            .directories
-            .iter()
-            .filter(|other| is_in(other))
-            .cloned()
-            .collect();
+        let directories: Vec<String> =
+            self.directories.iter().filter(|other| is_in(other)).cloned().collect();
         for file in files {
             self.pause(stall);
             self.files.remove(&file);
@@ -140,11 +133,7 @@ impl Script {
     /// Begins to delete a step and is killed: the step stays, without its first file.
     pub(super) fn begin_to_remove(&mut self, path: &str) {
         let prefix = format!("{path}/");
-        let first = self
-            .files
-            .iter()
-            .find(|other| other.starts_with(&prefix))
-            .cloned();
+        let first = self.files.iter().find(|other| other.starts_with(&prefix)).cloned();
         if let Some(first) = first {
             self.files.remove(&first);
             self.act(Act::RemoveFile(first));

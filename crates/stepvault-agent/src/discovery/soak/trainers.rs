@@ -55,12 +55,7 @@ pub(super) fn hugging_face(script: &mut Script) {
         script.directory(&step);
         let text = script.text();
         script.write(&format!("{step}/model.safetensors"), &safetensors(&text), short());
-        for name in [
-            "training_args.bin",
-            "optimizer.pt",
-            "scheduler.pt",
-            "rng_state.pth",
-        ] {
+        for name in ["training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"] {
             let text = script.text();
             script.write(&format!("{step}/{name}"), &torch(&text), short());
         }
@@ -81,26 +76,13 @@ pub(super) fn hasty(script: &mut Script) {
         let step = path(save * 10);
         script.directory(&step);
         let text = script.text();
-        script.write(
-            &format!("{step}/model.safetensors"),
-            &safetensors(&text),
-            Duration::ZERO,
-        );
-        for name in [
-            "training_args.bin",
-            "optimizer.pt",
-            "scheduler.pt",
-            "rng_state.pth",
-        ] {
+        script.write(&format!("{step}/model.safetensors"), &safetensors(&text), Duration::ZERO);
+        for name in ["training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"] {
             let text = script.text();
             script.write(&format!("{step}/{name}"), &torch(&text), Duration::ZERO);
         }
         let text = script.text();
-        script.write(
-            &format!("{step}/trainer_state.json"),
-            &json(&text),
-            Duration::ZERO,
-        );
+        script.write(&format!("{step}/trainer_state.json"), &json(&text), Duration::ZERO);
         script.whole(&step);
         script.finished(&step);
         if save > 2 {
@@ -144,11 +126,7 @@ pub(super) fn orbax(script: &mut Script) {
             script.write(&format!("{temporary}/state/{name}"), &json(&text), long());
         }
         let text = script.text();
-        script.write(
-            &format!("{temporary}/state/params.safetensors"),
-            &safetensors(&text),
-            long(),
-        );
+        script.write(&format!("{temporary}/state/params.safetensors"), &safetensors(&text), long());
         script.pause(long());
         script.rename(&temporary, &path(last));
         script.whole(&path(last));
@@ -258,11 +236,7 @@ pub(super) fn overwritten_file(script: &mut Script) {
 pub(super) fn one_path(script: &mut Script) {
     let mut step = 0;
     for _ in 0..SAVES {
-        step = if script.random.once_in(4) {
-            step / 2
-        } else {
-            step + 10
-        };
+        step = if script.random.once_in(4) { step / 2 } else { step + 10 };
         let bytes = state(&[("global_step", step)], &script.text());
         script.write("checkpoint.pt", &bytes, long());
         script.whole("checkpoint.pt");
@@ -340,19 +314,10 @@ pub(super) fn areal(script: &mut Script) {
     }
     for save in 1..=SAVES {
         let text = script.text();
-        script.write(
-            &format!("{WEIGHTS}/model.safetensors"),
-            &safetensors(&text),
-            short(),
-        );
+        script.write(&format!("{WEIGHTS}/model.safetensors"), &safetensors(&text), short());
         let step = format!("{{\"global_step\": {}}}", save * 10);
         script.write(&format!("{INFO}/step_info.json"), step.as_bytes(), short());
-        for name in [
-            "saver_info",
-            "evaluator_info",
-            "stats_logger_info",
-            "checkpoint_info",
-        ] {
+        for name in ["saver_info", "evaluator_info", "stats_logger_info", "checkpoint_info"] {
             let text = script.text();
             script.write(&format!("{INFO}/{name}.json"), &json(&text), short());
         }

@@ -67,11 +67,7 @@ pub(super) struct World {
 impl World {
     /// Scans as often as a kernel that reports each change, and requires every save to be sealed.
     pub(super) fn watched_closely(self) -> Self {
-        Self {
-            poll: Duration::from_millis(100),
-            enough: Duration::ZERO,
-            ..self
-        }
+        Self { poll: Duration::from_millis(100), enough: Duration::ZERO, ..self }
     }
 
     pub(super) fn new(script: Script, completion: &Completion, pattern: Option<&str>) -> Self {
@@ -87,11 +83,7 @@ impl World {
         let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
         let discovery = Discovery::new(&run, &Arc::default(), ScanMode::Continuous, Extent::Whole);
         let mut discovery = discovery.unwrap().unwrap();
-        discovery.link_early(EarlyPlace {
-            vault: vault.clone(),
-            links: LinkPolicy::Auto,
-            low_bytes: None,
-        });
+        discovery.link_early(EarlyPlace { vault: vault.clone(), links: LinkPolicy::Auto, low_bytes: None });
         Self {
             vault,
             discovery,
@@ -154,8 +146,7 @@ impl World {
         let look = self.discovery.scan(now, sealed);
         assert!(look.fault.is_none(), "{:?}", look.fault);
         let said = look.skipped.into_iter();
-        self.skipped
-            .extend(said.map(|(path, why)| format!("{}: {why}", path.display())));
+        self.skipped.extend(said.map(|(path, why)| format!("{}: {why}", path.display())));
         for ready in &look.ready {
             self.take_over(ready).await;
         }
@@ -163,10 +154,7 @@ impl World {
             self.upload_one();
         }
         let regular = Instant::now() + self.poll;
-        let next = [look.again_at, self.discovery.next_try()]
-            .into_iter()
-            .flatten()
-            .min();
+        let next = [look.again_at, self.discovery.next_try()].into_iter().flatten().min();
         let shortest = Instant::now() + Duration::from_millis(50);
         next.map_or(regular, |next| next.min(regular)).max(shortest)
     }
@@ -198,10 +186,7 @@ impl World {
                 self.discovery.handled(ready);
             }
             Err(error) => {
-                assert!(
-                    matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::NotFound),
-                    "{error}"
-                );
+                assert!(matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::NotFound), "{error}");
                 self.discovery.failed(ready, LONGEST, error.to_string());
             }
         }
@@ -230,10 +215,7 @@ impl World {
         let same = versions.and_then(|versions| versions.iter_mut().find(is_version));
         let Some(version) = same else {
             let sizes: Vec<_> = files.iter().map(|(path, bytes)| (path, bytes.len())).collect();
-            panic!(
-                "{} was sealed, and was never whole like this: {sizes:?}",
-                ready.key
-            );
+            panic!("{} was sealed, and was never whole like this: {sizes:?}", ready.key);
         };
         version.sealed = true;
         self.tally.sealed += 1;
@@ -321,35 +303,24 @@ impl World {
                     [path] => files_of(&at(path)),
                     _ => self.files_of_members(members),
                 };
-                self.versions
-                    .entry(members[0].clone())
-                    .or_default()
-                    .push(Version {
-                        members: members.clone(),
-                        files,
-                        finished: None,
-                        ended: None,
-                        sealed: false,
-                    });
+                self.versions.entry(members[0].clone()).or_default().push(Version {
+                    members: members.clone(),
+                    files,
+                    finished: None,
+                    ended: None,
+                    sealed: false,
+                });
                 return;
             }
             Act::Finished(path) => {
-                let version = self
-                    .versions
-                    .get_mut(path)
-                    .and_then(|versions| versions.last_mut())
-                    .unwrap();
+                let version = self.versions.get_mut(path).and_then(|versions| versions.last_mut()).unwrap();
                 version.finished = Some(Instant::now());
                 return;
             }
         };
         for path in touched {
             self.stamp(path, matches!(act, Act::Rename(..)));
-            for version in self
-                .versions
-                .values_mut()
-                .filter_map(|versions| versions.last_mut())
-            {
+            for version in self.versions.values_mut().filter_map(|versions| versions.last_mut()) {
                 let is_in = |member: &String| {
                     let rest = path.strip_prefix(member.as_str());
                     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -369,9 +340,7 @@ impl World {
                 return vec![(member.clone(), bytes)];
             }
             let files = files_of(&self.root.join(member)).into_iter();
-            files
-                .map(|(path, bytes)| (format!("{member}/{path}"), bytes))
-                .collect::<Vec<_>>()
+            files.map(|(path, bytes)| (format!("{member}/{path}"), bytes)).collect::<Vec<_>>()
         };
         members.iter().flat_map(inside).collect()
     }
@@ -384,10 +353,7 @@ impl World {
             written.push(&path);
         }
         for path in written {
-            std::fs::File::open(path)
-                .unwrap()
-                .set_modified(self.now())
-                .unwrap();
+            std::fs::File::open(path).unwrap().set_modified(self.now()).unwrap();
         }
     }
 
@@ -407,19 +373,11 @@ fn files_of(root: &Path) -> Files {
     let mut left = vec![root.to_owned()];
     while let Some(path) = left.pop() {
         if path.is_dir() {
-            left.extend(
-                std::fs::read_dir(path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
-            );
+            left.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
             continue;
         }
         let inside = path.strip_prefix(root).unwrap();
-        let name = if inside.as_os_str().is_empty() {
-            Path::new(path.file_name().unwrap())
-        } else {
-            inside
-        };
+        let name = if inside.as_os_str().is_empty() { Path::new(path.file_name().unwrap()) } else { inside };
         files.insert(name.display().to_string(), std::fs::read(&path).unwrap());
     }
     files

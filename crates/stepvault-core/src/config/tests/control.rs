@@ -11,24 +11,12 @@ fn the_socket_is_in_the_vault_elsewhere_or_nowhere() {
     for (text, kind, path) in [
         ("", ControlSocket::InVault, Some("/vault/agent.sock")),
         ("control-socket = \"off\"", ControlSocket::Off, None),
-        (
-            "control-socket = \"/run/a.sock\"",
-            ControlSocket::At("/run/a.sock".into()),
-            Some("/run/a.sock"),
-        ),
-        (
-            "control-socket = \"a.sock\"",
-            ControlSocket::At("/etc/a.sock".into()),
-            Some("/etc/a.sock"),
-        ),
+        ("control-socket = \"/run/a.sock\"", ControlSocket::At("/run/a.sock".into()), Some("/run/a.sock")),
+        ("control-socket = \"a.sock\"", ControlSocket::At("/etc/a.sock".into()), Some("/etc/a.sock")),
     ] {
         let config = loaded(&format!("[agent]\n{text}"));
         assert_eq!(config.agent.control_socket, kind, "{text}");
-        assert_eq!(
-            config.agent.control_socket.path(vault),
-            path.map(PathBuf::from),
-            "{text}"
-        );
+        assert_eq!(config.agent.control_socket.path(vault), path.map(PathBuf::from), "{text}");
     }
     assert_eq!(ControlSocket::InVault.path(None), None);
 }

@@ -12,21 +12,9 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
             "2: upload.memory_budget",
             "did you mean 'upload.memory-budget'?",
         ),
-        (
-            "\n[remots.x]\nurl = \"s3://b\"",
-            "2: remots",
-            "did you mean 'remote'?",
-        ),
-        (
-            "[keep.local]\nlsat = 3",
-            "2: keep.local.lsat",
-            "did you mean 'keep.local.last'?",
-        ),
-        (
-            "[run.r]\npoll-interval = \"1s\"",
-            "2: run.r.poll-interval",
-            "did you mean 'agent.poll-interval'?",
-        ),
+        ("\n[remots.x]\nurl = \"s3://b\"", "2: remots", "did you mean 'remote'?"),
+        ("[keep.local]\nlsat = 3", "2: keep.local.lsat", "did you mean 'keep.local.last'?"),
+        ("[run.r]\npoll-interval = \"1s\"", "2: run.r.poll-interval", "did you mean 'agent.poll-interval'?"),
         (
             "[upload]\nxyzzy = 1",
             "2: upload.xyzzy",
@@ -39,10 +27,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
              instance identity)",
         ),
     ] {
-        let expected = (
-            format!("/etc/stepvault.toml:{fault}: there is no such key"),
-            hint.to_owned(),
-        );
+        let expected = (format!("/etc/stepvault.toml:{fault}: there is no such key"), hint.to_owned());
         assert_eq!(only_fault(text), expected, "{text}");
     }
 }
@@ -54,10 +39,7 @@ fn broken_toml_names_its_line() {
     let (fault, _) = only_fault("[upload]\nmaximum-backlog-steps = 99999999999999999999\n");
     assert!(fault.starts_with("/etc/stepvault.toml:2: "), "{fault}");
     let (fault, _) = only_fault("format = 1\nformat = 1\n");
-    assert!(
-        fault.starts_with("/etc/stepvault.toml:2: ") && fault.contains("duplicate"),
-        "{fault}"
-    );
+    assert!(fault.starts_with("/etc/stepvault.toml:2: ") && fault.contains("duplicate"), "{fault}");
 }
 
 #[test]
@@ -96,19 +78,12 @@ fn rules_that_delete_everything_are_refused() {
         let error = load(&sources(text)).expect_err(text);
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(
-            error
-                .to_string()
-                .contains("the keep rules would delete everything: every given rule is 0"),
+            error.to_string().contains("the keep rules would delete everything: every given rule is 0"),
             "{error}"
         );
     }
     loaded("[keep.local]\nlast = 0\ndaily = 1");
-    assert_eq!(
-        loaded("[keep.local]\nwithin = \"200ms\"")
-            .keep_local
-            .within_seconds,
-        Some(1)
-    );
+    assert_eq!(loaded("[keep.local]\nwithin = \"200ms\"").keep_local.within_seconds, Some(1));
 }
 
 const REMOTE: &str = "[remote.r]\nurl = \"s3://b/p\"\n";
@@ -116,18 +91,12 @@ const REMOTE: &str = "[remote.r]\nurl = \"s3://b/p\"\n";
 #[test]
 fn settings_that_contradict_each_other_are_found() {
     for (text, fault) in [
-        (
-            "[local]\nfree-space-high = \"1 GB\"",
-            "2: local.free-space-high: the low mark is not set",
-        ),
+        ("[local]\nfree-space-high = \"1 GB\"", "2: local.free-space-high: the low mark is not set"),
         (
             "[local]\nfree-space-low = \"2 GB\"\nfree-space-high = \"1 GB\"",
             "3: local.free-space-high: it is lower than local.free-space-low",
         ),
-        (
-            "[agent]\npoll-interval = \"0s\"",
-            "2: agent.poll-interval: it is zero",
-        ),
+        ("[agent]\npoll-interval = \"0s\"", "2: agent.poll-interval: it is zero"),
         (
             "[remote.a]\nurl = \"s3://b/p\"\n[remote.b]\nurl = \"s3://b/p/\"",
             "4: remote.b.url: the remote 'a' has this URL already",
@@ -137,10 +106,7 @@ fn settings_that_contradict_each_other_are_found() {
             "1: remote.local: not a remote's name: \"local\": use 1 to 63 letters, digits and ._-=+; it must not \
              begin with a dot, and must not be 'local' or 'all'",
         ),
-        (
-            "[remote.r]\nregion = \"x\"",
-            "1: remote.r.url: the remote has no URL",
-        ),
+        ("[remote.r]\nregion = \"x\"", "1: remote.r.url: the remote has no URL"),
         (
             "[remote.r]\nurl = \"s3://b\"\nstall-timeout = \"100ms\"",
             "3: remote.r.stall-timeout: it must be a whole number of seconds, at least one",
@@ -161,10 +127,7 @@ fn settings_that_contradict_each_other_are_found() {
             "[remote.r]\nurl = \"s3://b\"\nendpoint = \"http://10.0.0.1:9000\"",
             "3: remote.r.endpoint: plain http to another machine would expose every byte on the network",
         ),
-        (
-            "[remote.r]\nurl = \"s3://b\"\nendpoint = \"minio:9000\"",
-            "3: remote.r.endpoint: it has no host",
-        ),
+        ("[remote.r]\nurl = \"s3://b\"\nendpoint = \"minio:9000\"", "3: remote.r.endpoint: it has no host"),
         (
             "[run.\"a b\"]\nwatch = \"/w\"",
             "1: run.\"a b\": not a run name: \"a b\": a segment between slashes may contain only letters, digits and \
@@ -174,18 +137,12 @@ fn settings_that_contradict_each_other_are_found() {
             "[run.r]\nquiet-time = \"0s\"",
             "2: run.r.quiet-time: it is zero: a step would be sealed while it is still being written",
         ),
-        (
-            "[run.r]\npattern = \"a/b\"",
-            "2: run.r.pattern: it contains a slash",
-        ),
+        ("[run.r]\npattern = \"a/b\"", "2: run.r.pattern: it contains a slash"),
         (
             "[run.r]\npattern = \"a[\"",
             "2: run.r.pattern: it is not a pattern: unclosed character class; missing ']'",
         ),
-        (
-            "[run.r]\nmetrics = { x = \"/x\" }",
-            "2: run.r.metrics: there is no metrics-file to read them from",
-        ),
+        ("[run.r]\nmetrics = { x = \"/x\" }", "2: run.r.metrics: there is no metrics-file to read them from"),
         (
             "[run.r]\nmetrics-file = \"m.json\"\nmetrics = { x = \"x\" }",
             "3: run.r.metrics: 'x' for 'x' is not a JSON pointer",
@@ -194,21 +151,14 @@ fn settings_that_contradict_each_other_are_found() {
             "[run.r]\nremotes = []",
             "2: run.r.remotes: it is empty: no step of the run would ever become durable",
         ),
-        (
-            "[run.r]\nseries = []",
-            "2: run.r.series: it is empty: no step would be sealed",
-        ),
+        ("[run.r]\nseries = []", "2: run.r.series: it is empty: no step would be sealed"),
         ("profile = \"mine\"", "1: profile: it is not a list of tables"),
         (
             "[run.a]\nwatch = \"/w\"\n[run.b]\nwatch = \"/x/../w\"",
             "4: run.b.watch: run 'a' already watches this directory with the same pattern",
         ),
     ] {
-        assert_eq!(
-            only_fault(text).0,
-            format!("/etc/stepvault.toml:{fault}"),
-            "{text}"
-        );
+        assert_eq!(only_fault(text).0, format!("/etc/stepvault.toml:{fault}"), "{text}");
     }
     let text = format!("{REMOTE}[run.r]\nremotes = [\"q\"]");
     assert_eq!(only_fault(&text).1, "the remotes are r");
@@ -231,57 +181,28 @@ fn the_trainers_own_steps_go_by_rules_that_are_there() {
             "7: run.r.clean-source: it requires a profile, which defines what the trainer can do without",
         ),
     ] {
-        assert_eq!(
-            only_fault(text).0,
-            format!("/etc/stepvault.toml:{fault}"),
-            "{text}"
-        );
+        assert_eq!(only_fault(text).0, format!("/etc/stepvault.toml:{fault}"), "{text}");
     }
 }
 
 #[test]
 fn endpoints_on_this_machine_or_allowed_by_name_may_be_plain() {
-    for endpoint in [
-        "http://127.0.0.1:9000",
-        "http://localhost:9000",
-        "http://[::1]:9000",
-        "https://example.com",
-    ] {
+    for endpoint in
+        ["http://127.0.0.1:9000", "http://localhost:9000", "http://[::1]:9000", "https://example.com"]
+    {
         loaded(&format!("{REMOTE}endpoint = \"{endpoint}\""));
     }
-    loaded(&format!(
-        "{REMOTE}endpoint = \"http://minio:9000\"\nallow-http = true"
-    ));
+    loaded(&format!("{REMOTE}endpoint = \"http://minio:9000\"\nallow-http = true"));
 }
 
 #[test]
 fn directories_must_not_lie_in_each_other() {
     for (vault, watch, remote, fault) in [
-        (
-            "/w/vault",
-            "/w",
-            "/r",
-            "run.r.watch: the local vault lies inside it (/w/vault)",
-        ),
-        (
-            "/v",
-            "/v/w",
-            "/r",
-            "run.r.watch: it lies inside the local vault (/v)",
-        ),
+        ("/w/vault", "/w", "/r", "run.r.watch: the local vault lies inside it (/w/vault)"),
+        ("/v", "/v/w", "/r", "run.r.watch: it lies inside the local vault (/v)"),
         ("/w", "/w", "/r", "run.r.watch: it is also the local vault"),
-        (
-            "/v",
-            "/w",
-            "/v/r",
-            "remote.r.url: it lies inside the local vault (/v)",
-        ),
-        (
-            "/v",
-            "/w",
-            "/w/r",
-            "run.r.watch: the remote 'r' lies inside it (/w/r)",
-        ),
+        ("/v", "/w", "/v/r", "remote.r.url: it lies inside the local vault (/v)"),
+        ("/v", "/w", "/w/r", "run.r.watch: the remote 'r' lies inside it (/w/r)"),
     ] {
         let text = format!(
             "local.directory = \"{vault}\"\nremote.r.url = \"file://{remote}\"\nrun.r.watch = \"{watch}\""
@@ -296,18 +217,12 @@ fn directories_must_not_lie_in_each_other() {
 fn settings_without_effect_are_warned_of() {
     for (text, warning) in [
         ("[run.r]\nmarker = \"m\"", "2: run.r.marker: it is not used"),
-        (
-            "[run.r]\ncomplete = \"rename\"\nquiet-time = \"1s\"",
-            "3: run.r.quiet-time: it is not used",
-        ),
+        ("[run.r]\ncomplete = \"rename\"\nquiet-time = \"1s\"", "3: run.r.quiet-time: it is not used"),
         (
             "[run.r]\npattern = \"step_*\"\ncomplete = \"quiet\"\nprofile = \"verl\"",
             "4: run.r.profile: it is not used",
         ),
-        (
-            "[run.r]\nmetrics-file = \"m.json\"",
-            "2: run.r.metrics-file: no metrics are read from it",
-        ),
+        ("[run.r]\nmetrics-file = \"m.json\"", "2: run.r.metrics-file: no metrics are read from it"),
         (
             "[run.r]\nmetrics-file = \"m\"\nmetrics = { x = \"/x\" }\nkeep.local.best = [{ metric = \"y\", count = 1, prefer = \"lowest\" }]",
             "3: run.r.metrics: the metric 'y' is not configured: the rule then keeps only steps whose push gave this \

@@ -11,14 +11,8 @@ mod values;
 use super::{Config, FileText, FlagOverride, Report, Sources, check, load};
 
 fn sources(text: &str) -> Sources {
-    let file = FileText {
-        path: "/etc/stepvault.toml".into(),
-        text: text.to_owned(),
-    };
-    Sources {
-        file: Some(file),
-        ..Sources::default()
-    }
+    let file = FileText { path: "/etc/stepvault.toml".into(), text: text.to_owned() };
+    Sources { file: Some(file), ..Sources::default() }
 }
 
 fn loaded(text: &str) -> Config {
@@ -39,9 +33,5 @@ fn only_fault(text: &str) -> (String, String) {
 }
 
 fn flag(key: &str, value: impl Into<toml::Value>) -> FlagOverride {
-    FlagOverride {
-        key: key.to_owned(),
-        value: value.into(),
-        flag: "--flag".to_owned(),
-    }
+    FlagOverride { key: key.to_owned(), value: value.into(), flag: "--flag".to_owned() }
 }

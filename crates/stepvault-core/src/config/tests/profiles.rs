@@ -32,21 +32,14 @@ fn a_pattern_alone_still_means_quiet_time() {
     let by_pattern = run("pattern = \"step_*\"");
     assert_eq!(by_pattern.complete, Completion::Quiet(MINUTE));
     let automatic = run("pattern = \"step_*\"\ncomplete = \"auto\"");
-    assert_eq!(
-        automatic.complete,
-        Completion::Auto(RunSettings::DEFAULT_QUIET_TIME)
-    );
+    assert_eq!(automatic.complete, Completion::Auto(RunSettings::DEFAULT_QUIET_TIME));
     assert_eq!(RunSettings::DEFAULT_QUIET_TIME, MINUTE);
 }
 
 #[test]
 fn a_rule_without_a_profile_has_a_pattern() {
     for rule in ["complete = \"rename\"", "complete = \"quiet\""] {
-        assert_eq!(
-            run(rule).pattern.as_deref(),
-            Some(RunSettings::DEFAULT_PATTERN),
-            "{rule}"
-        );
+        assert_eq!(run(rule).pattern.as_deref(), Some(RunSettings::DEFAULT_PATTERN), "{rule}");
     }
 }
 
@@ -71,8 +64,5 @@ fn profiles_are_kept_as_they_stand_for_those_who_know_them() {
     assert_eq!(loaded("[run.r]").profiles, None);
     let config = loaded("[run.\"a/b\"]\nprofile = \"verl\"");
     let finding = config.finding(&["run", "a/b", "profile"], "it is odd");
-    assert_eq!(
-        finding.to_string(),
-        "/etc/stepvault.toml:2: run.\"a/b\".profile: it is odd"
-    );
+    assert_eq!(finding.to_string(), "/etc/stepvault.toml:2: run.\"a/b\".profile: it is odd");
 }

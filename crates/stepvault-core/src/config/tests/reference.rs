@@ -47,11 +47,7 @@ fn the_reference_file_as_it_stands_is_the_defaults() {
 fn every_key_stands_in_the_reference_file_with_its_default() {
     let config = loaded(&uncommented());
     // Some keys have no effect when all are set.
-    let warned: Vec<&str> = config
-        .warnings
-        .iter()
-        .map(|warning| warning.key.as_str())
-        .collect();
+    let warned: Vec<&str> = config.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(warned, ["run.\"my-run/checkpoints\".marker"]);
     let shown: BTreeSet<&str> = config
         .explain()
@@ -64,11 +60,7 @@ fn every_key_stands_in_the_reference_file_with_its_default() {
         let key = path.to_string();
         assert!(shown.contains(key.as_str()), "{key} is missing");
         if let Some(default) = default {
-            assert_eq!(
-                written(&document, &path),
-                from_text(&kind, default).unwrap(),
-                "{key}"
-            );
+            assert_eq!(written(&document, &path), from_text(&kind, default).unwrap(), "{key}");
         }
     }
 }
@@ -89,14 +81,8 @@ fn the_schema_and_the_types_have_the_same_defaults() {
     assert_eq!(config.agent, AgentSettings::default());
     assert_eq!(config.restart, RestartSettings::default());
     let url: RemoteUrl = "memory://x".parse().unwrap();
-    assert_eq!(
-        config.remotes,
-        [RemoteSettings::new(RemoteName::new("r").unwrap(), url)]
-    );
-    let run = RunSettings {
-        watch: Some("/w".into()),
-        ..RunSettings::new(RunName::new("r").unwrap())
-    };
+    assert_eq!(config.remotes, [RemoteSettings::new(RemoteName::new("r").unwrap(), url)]);
+    let run = RunSettings { watch: Some("/w".into()), ..RunSettings::new(RunName::new("r").unwrap()) };
     assert_eq!(config.runs, [run]);
     assert_eq!(config.keep_local, KeepRules::default());
 }
@@ -115,29 +101,15 @@ fn the_examples_are_sound() {
         ("s3", include_str!("../../../../../config/examples/s3.toml")),
         ("gcs", include_str!("../../../../../config/examples/gcs.toml")),
         ("both", include_str!("../../../../../config/examples/both.toml")),
-        (
-            "directory",
-            include_str!("../../../../../config/examples/directory.toml"),
-        ),
+        ("directory", include_str!("../../../../../config/examples/directory.toml")),
     ] {
         let report = report(text);
         assert_eq!((report.faults, report.warnings), (vec![], vec![]), "{name}");
     }
     let both = loaded(include_str!("../../../../../config/examples/both.toml"));
     let weights = both.run(&RunName::new("grpo-30b/weights").unwrap());
-    assert_eq!(
-        (weights.keep_local.last, weights.keep_remote.last),
-        (Some(2), Some(3))
-    );
+    assert_eq!((weights.keep_local.last, weights.keep_remote.last), (Some(2), Some(3)));
     assert_eq!(both.remotes_of(&weights).len(), 1);
-    assert_eq!(
-        both.required_remotes_of(&weights),
-        [RemoteName::new("gcs").unwrap()]
-    );
-    assert_eq!(
-        both.run(&RunName::new("grpo-30b/checkpoints").unwrap())
-            .keep_remote
-            .every_steps,
-        Some(1000)
-    );
+    assert_eq!(both.required_remotes_of(&weights), [RemoteName::new("gcs").unwrap()]);
+    assert_eq!(both.run(&RunName::new("grpo-30b/checkpoints").unwrap()).keep_remote.every_steps, Some(1000));
 }

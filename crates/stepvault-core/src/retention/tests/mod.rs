@@ -38,10 +38,7 @@ fn step(attempt: u32, number: u64) -> StepFacts {
         metrics: [("loss".to_owned(), f64::from(u32::try_from(number).unwrap()))].into(),
         verified: Verified::Yes,
         needed: Needed::default(),
-        elsewhere: Elsewhere {
-            durable_on: vec![remote("s3-main")],
-            ..Elsewhere::default()
-        },
+        elsewhere: Elsewhere { durable_on: vec![remote("s3-main")], ..Elsewhere::default() },
         abandoned: false,
     }
 }
@@ -52,34 +49,19 @@ fn view(tier: Tier, mut steps: Vec<StepFacts>) -> TierView {
         step.abandoned = abandoned.contains(&step.id);
     }
     let now = steps.iter().map(|step| step.created).max().unwrap_or_default();
-    TierView {
-        tier,
-        steps,
-        unreadable: Vec::new(),
-        now,
-        free_bytes: None,
-    }
+    TierView { tier, steps, unreadable: Vec::new(), now, free_bytes: None }
 }
 
 fn steps(numbers: impl IntoIterator<Item = u64>) -> TierView {
-    view(
-        Tier::Remote(remote("s3-main")),
-        numbers.into_iter().map(|number| step(1, number)).collect(),
-    )
+    view(Tier::Remote(remote("s3-main")), numbers.into_iter().map(|number| step(1, number)).collect())
 }
 
 fn local(numbers: impl IntoIterator<Item = u64>) -> TierView {
-    TierView {
-        tier: Tier::Local,
-        ..steps(numbers)
-    }
+    TierView { tier: Tier::Local, ..steps(numbers) }
 }
 
 fn last(count: u32) -> KeepRules {
-    KeepRules {
-        last: Some(count),
-        ..KeepRules::default()
-    }
+    KeepRules { last: Some(count), ..KeepRules::default() }
 }
 
 fn planned(view: &TierView, rules: &KeepRules) -> RetentionPlan {
@@ -87,20 +69,13 @@ fn planned(view: &TierView, rules: &KeepRules) -> RetentionPlan {
 }
 
 fn dropped(plan: &RetentionPlan) -> Vec<u64> {
-    plan.deletions()
-        .iter()
-        .map(|decision| decision.id.step.number())
-        .collect()
+    plan.deletions().iter().map(|decision| decision.id.step.number()).collect()
 }
 
 /// Each step with its verdict's reasons, oldest first: `100 last 3`.
 fn told(plan: &RetentionPlan) -> Vec<String> {
     let tell = |decision: &Decision| {
-        let sign = if decision.verdict == Verdict::Keep {
-            '+'
-        } else {
-            '-'
-        };
+        let sign = if decision.verdict == Verdict::Keep { '+' } else { '-' };
         format!("{sign}{} {}", decision.id.step, decision.reasons.join(", "))
     };
     plan.decisions.iter().map(tell).collect()

@@ -4,11 +4,7 @@ use super::*;
 
 #[test]
 fn a_step_stays_if_any_rule_names_it_and_says_which() {
-    let rules = KeepRules {
-        last: Some(2),
-        every_steps: Some(4),
-        ..KeepRules::default()
-    };
+    let rules = KeepRules { last: Some(2), every_steps: Some(4), ..KeepRules::default() };
     let plan = planned(&steps([1, 2, 3, 4, 5, 6]), &rules);
     assert_eq!(
         told(&plan),
@@ -34,10 +30,7 @@ fn without_any_rule_every_step_stays() {
 
 #[test]
 fn within_counts_from_the_tiers_own_clock() {
-    let rules = KeepRules {
-        within_seconds: Some(7_200),
-        ..KeepRules::default()
-    };
+    let rules = KeepRules { within_seconds: Some(7_200), ..KeepRules::default() };
     let plan = planned(&steps([1, 2, 3, 4, 5]), &rules);
     assert_eq!(dropped(&plan), [1, 2]);
     assert_eq!(told(&plan)[2], "+3 within 2h");
@@ -45,59 +38,34 @@ fn within_counts_from_the_tiers_own_clock() {
 
 #[test]
 fn calendars_keep_the_newest_of_each_bucket_that_has_one() {
-    let days = |count| KeepRules {
-        daily: Some(count),
-        ..KeepRules::default()
-    };
+    let days = |count| KeepRules { daily: Some(count), ..KeepRules::default() };
     // Hours 1 to 80 are on four days, whose last ones are 23, 47, 71 and 80.
     let plan = planned(&steps(1..=80), &days(3));
-    let kept: Vec<String> = told(&plan)
-        .into_iter()
-        .filter(|line| line.starts_with('+'))
-        .collect();
-    assert_eq!(
-        kept,
-        ["+47 daily 3", "+71 daily 3", "+80 daily 3, newest valid step"]
-    );
+    let kept: Vec<String> = told(&plan).into_iter().filter(|line| line.starts_with('+')).collect();
+    assert_eq!(kept, ["+47 daily 3", "+71 daily 3", "+80 daily 3, newest valid step"]);
     // A gap does not count.
     assert_eq!(dropped(&planned(&steps([1, 2, 200, 300]), &days(3))), [1]);
-    let hours = KeepRules {
-        hourly: Some(2),
-        ..KeepRules::default()
-    };
+    let hours = KeepRules { hourly: Some(2), ..KeepRules::default() };
     assert_eq!(dropped(&planned(&steps([1, 5, 9]), &hours)), [1]);
 }
 
 #[test]
 fn weeks_begin_on_monday() {
     // 1970-01-04 was a Sunday, 1970-01-05 a Monday.
-    let rules = KeepRules {
-        weekly: Some(1),
-        ..KeepRules::default()
-    };
+    let rules = KeepRules { weekly: Some(1), ..KeepRules::default() };
     let sunday = 3 * 24;
     let mut all = steps([sunday, sunday + 23, sunday + 24, sunday + 7 * 24 + 23]);
-    assert_eq!(
-        dropped(&planned(&all, &rules)),
-        [sunday, sunday + 23, sunday + 24]
-    );
+    assert_eq!(dropped(&planned(&all, &rules)), [sunday, sunday + 23, sunday + 24]);
     all.steps.truncate(3);
     all.now = Timestamp::from_seconds(20 * DAY);
-    let two = KeepRules {
-        weekly: Some(2),
-        ..KeepRules::default()
-    };
+    let two = KeepRules { weekly: Some(2), ..KeepRules::default() };
     assert_eq!(dropped(&planned(&all, &two)), [sunday]);
 }
 
 #[test]
 fn the_best_are_kept_by_either_end_and_ties_go_to_the_newer() {
     let best = |count, prefer| KeepRules {
-        best: vec![BestRule {
-            metric: "loss".to_owned(),
-            count,
-            prefer,
-        }],
+        best: vec![BestRule { metric: "loss".to_owned(), count, prefer }],
         ..KeepRules::default()
     };
     let mut all = steps([1, 2, 3, 4, 5]);
@@ -120,18 +88,10 @@ fn a_hundred_thousand_steps_are_planned() {
         hourly: Some(24),
         daily: Some(7),
         weekly: Some(4),
-        best: vec![BestRule {
-            metric: "loss".to_owned(),
-            count: 5,
-            prefer: Prefer::Lowest,
-        }],
+        best: vec![BestRule { metric: "loss".to_owned(), count: 5, prefer: Prefer::Lowest }],
     };
     let plan = planned(&steps(0..100_000), &rules);
-    assert!(
-        (99_800..99_890).contains(&plan.deletions().len()),
-        "{}",
-        plan.deletions().len()
-    );
+    assert!((99_800..99_890).contains(&plan.deletions().len()), "{}", plan.deletions().len());
 }
 
 #[test]
@@ -147,20 +107,10 @@ fn a_rule_of_0_keeps_nothing_beside_one_that_keeps_something() {
         hourly: Some(0),
         daily: Some(0),
         weekly: Some(0),
-        best: vec![BestRule {
-            metric: "loss".to_owned(),
-            count: 0,
-            prefer: Prefer::Lowest,
-        }],
+        best: vec![BestRule { metric: "loss".to_owned(), count: 0, prefer: Prefer::Lowest }],
     };
-    let rules = KeepRules {
-        last: Some(1),
-        ..zeros.clone()
-    };
+    let rules = KeepRules { last: Some(1), ..zeros.clone() };
     assert_eq!(dropped(&planned(&all, &rules)), [0, 1, 2]);
-    let rules = KeepRules {
-        every_steps: Some(2),
-        ..zeros
-    };
+    let rules = KeepRules { every_steps: Some(2), ..zeros };
     assert_eq!(dropped(&planned(&all, &rules)), [1]);
 }

@@ -4,18 +4,12 @@ use super::*;
 
 #[test]
 fn a_byte_budget_evicts_the_oldest_and_says_what_it_cannot_reach() {
-    let limits = |bytes| LocalLimits {
-        maximum_bytes: Some(bytes),
-        ..LocalLimits::default()
-    };
+    let limits = |bytes| LocalLimits { maximum_bytes: Some(bytes), ..LocalLimits::default() };
     let mut all = local([1, 2, 3, 4]);
     all.steps[1].elsewhere.durable_on.clear();
     let plan_at = |bytes| plan(&all, &last(3), &limits(bytes), &Guards::default()).unwrap();
     let enough = plan_at(20);
-    assert_eq!(
-        (told(&enough)[2].as_str(), enough.kept_bytes),
-        ("-3 over local.maximum-size", 20)
-    );
+    assert_eq!((told(&enough)[2].as_str(), enough.kept_bytes), ("-3 over local.maximum-size", 20));
     assert!(enough.warnings.is_empty());
     let short = plan_at(5);
     assert_eq!(dropped(&short), [1, 3]);
@@ -58,10 +52,7 @@ fn several_runs_give_way_to_each_other_by_age() {
         planned(&local([1, 4, 5]), &KeepRules::default()),
         planned(&local([2, 3, 9]), &KeepRules::default()),
     ];
-    let limits = LocalLimits {
-        maximum_bytes: Some(35),
-        ..LocalLimits::default()
-    };
+    let limits = LocalLimits { maximum_bytes: Some(35), ..LocalLimits::default() };
     evict_for_space(&mut plans, &limits, None);
     assert_eq!((dropped(&plans[0]), dropped(&plans[1])), (vec![1], vec![2, 3]));
     assert_eq!((plans[1].freed_bytes, plans[1].kept_bytes), (20, 10));
@@ -72,10 +63,7 @@ fn what_frees_nothing_is_not_evicted() {
     let mut all = local([1, 2, 3]);
     all.steps[0].bytes = 0;
     all.steps[0].reclaimable_bytes = 0;
-    let limits = LocalLimits {
-        maximum_bytes: Some(10),
-        ..LocalLimits::default()
-    };
+    let limits = LocalLimits { maximum_bytes: Some(10), ..LocalLimits::default() };
     let plan = plan(&all, &KeepRules::default(), &limits, &Guards::default()).unwrap();
     assert_eq!(dropped(&plan), [2]);
 }
@@ -83,15 +71,9 @@ fn what_frees_nothing_is_not_evicted() {
 #[test]
 fn abandoned_branches_are_evicted_before_anything_else() {
     let old = [100, 200, 300].map(|number| step(1, number));
-    let new = [150, 160].map(|number| StepFacts {
-        created: Timestamp::default(),
-        ..step(2, number)
-    });
+    let new = [150, 160].map(|number| StepFacts { created: Timestamp::default(), ..step(2, number) });
     let all = view(Tier::Local, old.into_iter().chain(new).collect());
-    let limits = LocalLimits {
-        maximum_bytes: Some(20),
-        ..LocalLimits::default()
-    };
+    let limits = LocalLimits { maximum_bytes: Some(20), ..LocalLimits::default() };
     let plan = plan(&all, &KeepRules::default(), &limits, &Guards::default()).unwrap();
     assert_eq!(dropped(&plan), [200, 300, 150]);
 }
@@ -102,10 +84,7 @@ fn only_local_copies_are_evicted_for_space() {
         planned(&steps([1, 2, 3]), &KeepRules::default()),
         planned(&local([4, 5, 6]), &KeepRules::default()),
     ];
-    let limits = LocalLimits {
-        maximum_bytes: Some(0),
-        ..LocalLimits::default()
-    };
+    let limits = LocalLimits { maximum_bytes: Some(0), ..LocalLimits::default() };
     evict_for_space(&mut plans, &limits, None);
     assert_eq!((dropped(&plans[0]), dropped(&plans[1])), (vec![], vec![4, 5]));
 }
@@ -143,14 +122,8 @@ fn what_retention_frees_and_what_the_budget_takes_count_towards_free_space() {
 
 #[test]
 fn evictions_count_towards_the_most_that_one_plan_may_delete() {
-    let limits = LocalLimits {
-        maximum_bytes: Some(0),
-        ..LocalLimits::default()
-    };
-    let guards = Guards {
-        maximum_deletions: Some(2),
-        ..Guards::default()
-    };
+    let limits = LocalLimits { maximum_bytes: Some(0), ..LocalLimits::default() };
+    let guards = Guards { maximum_deletions: Some(2), ..Guards::default() };
     let plan = plan(&local([1, 2, 3, 4, 5]), &last(4), &limits, &guards).unwrap();
     assert_eq!(dropped(&plan), [1, 2]);
     assert_eq!(
@@ -161,11 +134,8 @@ fn evictions_count_towards_the_most_that_one_plan_may_delete() {
 
 /// Returns three undurable steps before a newest valid one; 0 bytes are free and `low` are required.
 fn room(all: &TierView, low: u64, uploads_below_bytes: u64) -> RetentionPlan {
-    let limits = LocalLimits {
-        free_space_low_bytes: Some(low),
-        give_up_undurable: true,
-        ..LocalLimits::default()
-    };
+    let limits =
+        LocalLimits { free_space_low_bytes: Some(low), give_up_undurable: true, ..LocalLimits::default() };
     let mut plans = [planned(all, &KeepRules::default())];
     make_room(&mut plans, &limits, Some(0), uploads_below_bytes);
     let [plan] = plans;
@@ -179,9 +149,7 @@ fn given_up(plan: &RetentionPlan) -> Vec<u64> {
 
 fn undurable(numbers: impl IntoIterator<Item = u64>) -> TierView {
     let mut all = local(numbers);
-    all.steps
-        .iter_mut()
-        .for_each(|step| step.elsewhere.durable_on.clear());
+    all.steps.iter_mut().for_each(|step| step.elsewhere.durable_on.clear());
     all
 }
 
@@ -205,10 +173,7 @@ fn the_oldest_undurable_steps_are_given_up_when_the_disk_has_no_room() {
 
 #[test]
 fn nothing_is_given_up_where_the_configuration_keeps_undurable_steps() {
-    let limits = LocalLimits {
-        free_space_low_bytes: Some(15),
-        ..LocalLimits::default()
-    };
+    let limits = LocalLimits { free_space_low_bytes: Some(15), ..LocalLimits::default() };
     let mut plans = [planned(&undurable([1, 2, 3]), &KeepRules::default())];
     make_room(&mut plans, &limits, Some(0), u64::MAX);
     assert!(plans[0].given_up().is_empty());
@@ -246,11 +211,7 @@ fn a_step_that_is_being_uploaded_is_given_up_last_and_only_below_the_configured_
     all.steps[0].needed.uploading = true;
     assert_eq!(given_up(&room(&all, 10, 0)), [2]);
     assert_eq!(given_up(&room(&all, 20, 0)), [2]);
-    assert_eq!(
-        given_up(&room(&all, 20, 10)),
-        [2],
-        "10 bytes are free with step 2 gone"
-    );
+    assert_eq!(given_up(&room(&all, 20, 10)), [2], "10 bytes are free with step 2 gone");
     assert_eq!(given_up(&room(&all, 20, 20)), [2, 1]);
 }
 
@@ -280,9 +241,7 @@ fn pinned_steps_and_those_that_are_restored_are_never_given_up() {
 #[test]
 fn of_steps_that_several_nodes_write_the_one_before_the_newest_stays_too() {
     let mut all = undurable([1, 2, 3, 4]);
-    all.steps
-        .iter_mut()
-        .for_each(|step| step.elsewhere.needs_other_nodes = true);
+    all.steps.iter_mut().for_each(|step| step.elsewhere.needs_other_nodes = true);
     assert_eq!(given_up(&room(&all, 1_000, 1_000)), [1, 2]);
     // The only step is kept, as in all cases.
     all.steps.truncate(1);
@@ -295,11 +254,8 @@ fn two_runs_give_up_by_age_and_keep_a_valid_step_each() {
         planned(&undurable([1, 4]), &KeepRules::default()),
         planned(&undurable([2, 3, 9]), &KeepRules::default()),
     ];
-    let limits = LocalLimits {
-        free_space_low_bytes: Some(1_000),
-        give_up_undurable: true,
-        ..LocalLimits::default()
-    };
+    let limits =
+        LocalLimits { free_space_low_bytes: Some(1_000), give_up_undurable: true, ..LocalLimits::default() };
     make_room(&mut plans, &limits, Some(0), 0);
     assert_eq!((given_up(&plans[0]), given_up(&plans[1])), (vec![1], vec![2, 3]));
 }

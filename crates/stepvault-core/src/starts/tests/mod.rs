@@ -38,8 +38,6 @@ fn endings_and_spans_are_words() {
     for (seconds, text) in [(0, "0 s"), (90, "90 s"), (300, "5 min"), (7200, "2 h")] {
         assert_eq!(span(seconds), text);
     }
-    let Ending::Failed(text) = Ending::failed("ü".repeat(400)) else {
-        panic!("another ending")
-    };
+    let Ending::Failed(text) = Ending::failed("ü".repeat(400)) else { panic!("another ending") };
     assert_eq!(text.len(), MAXIMUM_REASON_BYTES);
 }

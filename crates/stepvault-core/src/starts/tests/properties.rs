@@ -17,13 +17,7 @@ fn endings() -> impl Strategy<Value = Option<(u64, Ending)>> {
 }
 
 fn histories() -> impl Strategy<Value = Vec<Start>> {
-    let one = (
-        0..3_u8,
-        0..3_u64,
-        proptest::option::of(0..4_u8),
-        endings(),
-        0..900_i64,
-    );
+    let one = (0..3_u8, 0..3_u64, proptest::option::of(0..4_u8), endings(), 0..900_i64);
     proptest::collection::vec(one, 0..40).prop_map(|entries| {
         let build = |(position, (node, number, launch, end, at)): (usize, (u8, u64, Option<u8>, _, i64))| {
             let mut start = start(&position.to_string(), &format!("n{node}"), at, None);
@@ -38,10 +32,7 @@ fn histories() -> impl Strategy<Value = Vec<Start>> {
     })
 }
 
-const RULE: DemotionRule = DemotionRule {
-    crashes: 3,
-    within_seconds: 300,
-};
+const RULE: DemotionRule = DemotionRule { crashes: 3, within_seconds: 300 };
 
 /// Returns whether the trainer crashed by itself within the time limit.
 fn is_crash(start: &Start) -> bool {

@@ -81,11 +81,7 @@ fn inodes_of_a_step(situation: &Situation) -> u64 {
 /// Returns the finding on whether the disk has room for the steps that the rules keep; `None` without a vault.
 pub(super) fn steps(situation: &Situation) -> Option<Finding> {
     let capacity = capacity(situation)?;
-    let beside = if situation.local.shares_disk {
-        " in addition to the one being written"
-    } else {
-        ""
-    };
+    let beside = if situation.local.shares_disk { " in addition to the one being written" } else { "" };
     let there = format!(
         "room for {} of {}{beside}",
         words::count(capacity.steps, "step"),
@@ -105,17 +101,16 @@ pub(super) fn steps(situation: &Situation) -> Option<Finding> {
     }
     let is_limited = limits.maximum_bytes.is_some() || limits.free_space_low_bytes.is_some();
     match kept(&situation.keep_local, situation.forecast.interval_seconds) {
-        Kept::AtMost(count) if count < capacity.steps => pass(&format!(
-            "[keep.local] keeps at most {count}, plus one that waits for its upload"
-        )),
+        Kept::AtMost(count) if count < capacity.steps => {
+            pass(&format!("[keep.local] keeps at most {count}, plus one that waits for its upload"))
+        }
         _ if is_limited => pass("limits on the local tier evict durable steps before the disk is full"),
-        Kept::AtMost(count) => warn(&format!(
-            "[keep.local] keeps up to {count}, plus one that waits for its upload"
-        )),
-        Kept::Every => warn(&format!(
-            "without [keep.local] every step is kept{}",
-            full_after(situation, capacity.steps)
-        )),
+        Kept::AtMost(count) => {
+            warn(&format!("[keep.local] keeps up to {count}, plus one that waits for its upload"))
+        }
+        Kept::Every => {
+            warn(&format!("without [keep.local] every step is kept{}", full_after(situation, capacity.steps)))
+        }
         Kept::Growing => warn("the number of steps that keep.local.every-steps keeps grows without limit"),
         Kept::Unknown => {
             pass("the number of steps that [keep.local] keeps depends on the save interval, which is unknown")
@@ -189,15 +184,8 @@ mod tests {
         many.keep_local.daily = Some(7);
         let found = steps(&many).unwrap();
         assert_eq!(found.outcome, Outcome::Warn);
-        assert!(
-            found
-                .measured
-                .ends_with("[keep.local] keeps up to 27, plus one that waits for its upload")
-        );
-        assert_eq!(
-            suggestion(&many),
-            ["[run.\"my-run\".keep.local]", "last = 6", "daily = 0"]
-        );
+        assert!(found.measured.ends_with("[keep.local] keeps up to 27, plus one that waits for its upload"));
+        assert_eq!(suggestion(&many), ["[run.\"my-run\".keep.local]", "last = 6", "daily = 0"]);
         many.limits.free_space_low_bytes = Some(1);
         assert_eq!(steps(&many).unwrap().outcome, Outcome::Pass);
     }
@@ -208,9 +196,7 @@ mod tests {
         every.keep_local = KeepRules::default();
         let found = steps(&every).unwrap();
         assert!(
-            found
-                .measured
-                .ends_with("every step is kept: the disk is full after 1h 10m"),
+            found.measured.ends_with("every step is kept: the disk is full after 1h 10m"),
             "{}",
             found.measured
         );
@@ -220,16 +206,10 @@ mod tests {
     #[test]
     fn steps_within_a_time_are_as_many_as_the_interval_makes_them() {
         let mut within = situation();
-        within.keep_local = KeepRules {
-            within_seconds: Some(7200),
-            ..KeepRules::default()
-        };
+        within.keep_local = KeepRules { within_seconds: Some(7200), ..KeepRules::default() };
         assert_eq!(kept(&within.keep_local, Some(600)), Kept::AtMost(13));
         assert_eq!(steps(&within).unwrap().outcome, Outcome::Warn);
-        assert_eq!(
-            suggestion(&within),
-            ["[run.\"my-run\".keep.local]", "last = 3", "within = \"0s\""]
-        );
+        assert_eq!(suggestion(&within), ["[run.\"my-run\".keep.local]", "last = 3", "within = \"0s\""]);
         within.forecast.interval_seconds = None;
         assert_eq!(steps(&within).unwrap().outcome, Outcome::Pass);
     }
@@ -240,11 +220,7 @@ mod tests {
         small.local.room.as_mut().unwrap().free_bytes = 20_000_000_000;
         let found = steps(&small).unwrap();
         assert_eq!(found.outcome, Outcome::Warn);
-        assert!(
-            found.measured.ends_with("the vault cannot hold any step"),
-            "{}",
-            found.measured
-        );
+        assert!(found.measured.ends_with("the vault cannot hold any step"), "{}", found.measured);
         assert_eq!(
             suggestion(&small),
             [
@@ -288,9 +264,7 @@ mod tests {
         limited.limits.maximum_bytes = Some(1 << 30);
         let found = steps(&limited).unwrap();
         assert!(
-            found
-                .measured
-                .ends_with("local.maximum-size is 1.0 GiB, less than one step"),
+            found.measured.ends_with("local.maximum-size is 1.0 GiB, less than one step"),
             "{}",
             found.measured
         );

@@ -117,11 +117,7 @@ mod tests {
             },
             keep_table: "run.\"my-run\".keep.local".to_owned(),
             forecast: Forecast {
-                taken: Taken {
-                    bytes: 12_000_000_000,
-                    files: 8,
-                    directories: 2,
-                },
+                taken: Taken { bytes: 12_000_000_000, files: 8, directories: 2 },
                 interval_seconds: Some(600),
                 interval_steps: Some(100),
                 source: "the newest 3 steps in the vault".to_owned(),
@@ -135,14 +131,8 @@ mod tests {
                     latency_milliseconds: None,
                 },
             }],
-            notices: vec![Notice {
-                name: "EC2 spot notice".to_owned(),
-                seconds: 120,
-            }],
-            keep_local: KeepRules {
-                last: Some(2),
-                ..KeepRules::default()
-            },
+            notices: vec![Notice { name: "EC2 spot notice".to_owned(), seconds: 120 }],
+            keep_local: KeepRules { last: Some(2), ..KeepRules::default() },
             limits: LocalLimits::default(),
         }
     }
@@ -150,23 +140,12 @@ mod tests {
     #[test]
     fn all_questions_are_answered_and_what_fits_needs_no_lines() {
         let all = feasibility(&situation());
-        let checks: Vec<&str> = all
-            .findings
-            .iter()
-            .map(|finding| finding.check.as_str())
-            .collect();
-        assert_eq!(
-            checks,
-            ["save and seal", "upload", "drain", "steps on disk", "restore"]
-        );
+        let checks: Vec<&str> = all.findings.iter().map(|finding| finding.check.as_str()).collect();
+        assert_eq!(checks, ["save and seal", "upload", "drain", "steps on disk", "restore"]);
         let mut easy = situation();
         easy.forecast.taken.bytes = 6_000_000_000;
         let easy = feasibility(&easy);
-        assert_eq!(
-            super::super::worst(&easy.findings),
-            super::super::Outcome::Pass,
-            "{easy:#?}"
-        );
+        assert_eq!(super::super::worst(&easy.findings), super::super::Outcome::Pass, "{easy:#?}");
         assert!(easy.suggested.is_empty(), "{easy:#?}");
     }
 }

@@ -31,13 +31,7 @@ pub(super) fn save(situation: &Situation) -> Finding {
         SealMethod::HardLink => "written and linked into the vault",
         SealMethod::Reflink => "written and cloned into the vault",
     };
-    against_interval(
-        situation,
-        &check,
-        how,
-        seconds,
-        "use a faster disk, or save less often",
-    )
+    against_interval(situation, &check, how, seconds, "use a faster disk, or save less often")
 }
 
 /// Returns, for each remote, the finding on whether a step is uploaded before the next save.
@@ -45,10 +39,7 @@ pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
     const REMEDY: &str = "save less often; otherwise more steps wait in the vault with each save, and steps beyond \
         upload.maximum-backlog-steps are skipped";
     let finding = |remote: &MeasuredRemote| {
-        let check = Check::new(
-            "upload",
-            format!("{} to {}", situation.local.title, remote.remote),
-        );
+        let check = Check::new("upload", format!("{} to {}", situation.local.title, remote.remote));
         match upload_seconds(situation, remote) {
             Some(seconds) => against_interval(situation, &check, "uploaded", seconds, REMEDY),
             None => check.warn(
@@ -99,10 +90,7 @@ pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
         let disk = situation.local.disk_rates;
         let rate = disk.map_or(down, |disk| down.min(disk.write_bytes_per_second));
         let seconds = words::seconds(seconds_for(taken_bytes, rate));
-        let check = Check::new(
-            "restore",
-            format!("{} from {}", situation.local.title, remote.remote),
-        );
+        let check = Check::new("restore", format!("{} from {}", situation.local.title, remote.remote));
         Some(check.pass(format!("{seconds} for a step of {}", words::bytes(taken_bytes))))
     };
     situation.remotes.iter().filter_map(finding).collect()
@@ -110,10 +98,7 @@ pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
 
 /// Returns the save interval that would suffice, as comments, because only the trainer can set it.
 pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
-    let uploads = situation
-        .remotes
-        .iter()
-        .filter_map(|remote| upload_seconds(situation, remote));
+    let uploads = situation.remotes.iter().filter_map(|remote| upload_seconds(situation, remote));
     let longest = uploads.chain(save_seconds(situation)).fold(0.0_f64, f64::max);
     let Some(interval) = situation.forecast.interval_seconds else {
         return Vec::new();
@@ -131,10 +116,7 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
     )];
     if let Some(steps) = situation.forecast.interval_steps {
         let times = times_of(wanted, interval);
-        lines.push(format!(
-            "# By steps: interval = {} in place of {steps}.",
-            steps.saturating_mul(times)
-        ));
+        lines.push(format!("# By steps: interval = {} in place of {steps}.", steps.saturating_mul(times)));
     }
     lines
 }
@@ -208,10 +190,7 @@ mod tests {
             "a step of 11.2 GiB is written and linked into the vault in 12.0s; a step is saved every 10m"
         );
         let found = uploads(&situation());
-        assert_eq!(
-            found[0].measured,
-            "a step of 11.2 GiB is uploaded in 2m; a step is saved every 10m"
-        );
+        assert_eq!(found[0].measured, "a step of 11.2 GiB is uploaded in 2m; a step is saved every 10m");
         assert_eq!(found[0].subject, "my-run to s3-main");
     }
 
@@ -241,10 +220,7 @@ mod tests {
         copied.forecast.interval_seconds = Some(20);
         let found = save(&copied);
         assert_eq!(found.outcome, Outcome::Warn);
-        assert!(
-            found.measured.contains("copied into the vault in 30.0s"),
-            "{found:?}"
-        );
+        assert!(found.measured.contains("copied into the vault in 30.0s"), "{found:?}");
     }
 
     #[test]

@@ -76,10 +76,7 @@ pub fn credentials(remote: &RemoteSettings, credentials: &Credentials, now: Time
                 "renew them before they expire: stepvault reads them again when the store reports them as expired"
             }
         };
-        return check.warn(
-            format!("{source}, with a session token of unknown expiry"),
-            advice,
-        );
+        return check.warn(format!("{source}, with a session token of unknown expiry"), advice);
     };
     let until = end.to_rfc3339();
     if end <= now {
@@ -87,9 +84,7 @@ pub fn credentials(remote: &RemoteSettings, credentials: &Credentials, now: Time
         return check.fail(format!("{source}; expired at {until}"), advice);
     }
     if renewed {
-        return check.pass(format!(
-            "{source}; expire at {until} and are renewed automatically"
-        ));
+        return check.pass(format!("{source}; expire at {until} and are renewed automatically"));
     }
     let left = end.seconds_since(now);
     let in_time = words::duration(Duration::from_secs(left));
@@ -120,14 +115,10 @@ pub fn obstacle(remote: &RemoteSettings, obstacle: &Obstacle, error: &Error, wai
         }
         Obstacle::Rights => ("rights", list_right(remote)),
         Obstacle::Clock => ("clock", remedy(error, SET_CLOCK)),
-        Obstacle::Bucket => (
-            "bucket",
-            remedy(error, "create the bucket, or correct the remote's url"),
-        ),
-        Obstacle::Region(Some(region)) => (
-            "region",
-            format!("set it: [remote.{}] region = \"{region}\"", remote.name),
-        ),
+        Obstacle::Bucket => ("bucket", remedy(error, "create the bucket, or correct the remote's url")),
+        Obstacle::Region(Some(region)) => {
+            ("region", format!("set it: [remote.{}] region = \"{region}\"", remote.name))
+        }
         Obstacle::Region(None) => {
             let advice = format!(
                 "find it with `aws s3api get-bucket-location --bucket {}` and set region under [remote.{}]",
@@ -182,17 +173,11 @@ mod tests {
         let sso = CredentialSource::SingleSignOn;
         let soon = found(sso.clone(), Some(3 * 3_600), true);
         assert_eq!(soon.outcome, Outcome::Warn);
-        assert!(
-            soon.measured.ends_with("expire at 2027-01-15T11:00:00Z, in 3h"),
-            "{soon:?}"
-        );
+        assert!(soon.measured.ends_with("expire at 2027-01-15T11:00:00Z, in 3h"), "{soon:?}");
         assert_eq!(found(sso.clone(), Some(3 * 86_400), true).outcome, Outcome::Pass);
         let over = found(sso, Some(0), true);
         assert_eq!(over.outcome, Outcome::Fail);
-        assert!(
-            over.measured.ends_with("expired at 2027-01-15T08:00:00Z"),
-            "{over:?}"
-        );
+        assert!(over.measured.ends_with("expired at 2027-01-15T08:00:00Z"), "{over:?}");
     }
 
     #[test]
@@ -211,37 +196,22 @@ mod tests {
     #[test]
     fn each_obstacle_has_its_own_line_and_remedy() {
         let subject = subject("s3://bucket/prefix");
-        let error = |kind| {
-            Error::new(kind, "cannot list objects")
-                .on("s3://bucket/prefix")
-                .because("refused")
-        };
+        let error =
+            |kind| Error::new(kind, "cannot list objects").on("s3://bucket/prefix").because("refused");
         let line = |what: Obstacle, kind| {
             let finding = obstacle(&subject, &what, &error(kind), 5);
-            assert_eq!(
-                (finding.outcome, finding.subject.as_str()),
-                (Outcome::Fail, "main")
-            );
+            assert_eq!((finding.outcome, finding.subject.as_str()), (Outcome::Fail, "main"));
             (finding.check, finding.remedy.unwrap())
         };
-        let (check, advice) = line(
-            Obstacle::Region(Some("eu-central-1".to_owned())),
-            ErrorKind::Usage,
-        );
+        let (check, advice) = line(Obstacle::Region(Some("eu-central-1".to_owned())), ErrorKind::Usage);
         assert_eq!(
             (check.as_str(), advice.as_str()),
             ("region", "set it: [remote.main] region = \"eu-central-1\"")
         );
         let (check, advice) = line(Obstacle::Region(None), ErrorKind::Usage);
-        assert!(
-            check == "region" && advice.contains("get-bucket-location --bucket bucket"),
-            "{advice}"
-        );
+        assert!(check == "region" && advice.contains("get-bucket-location --bucket bucket"), "{advice}");
         let (check, advice) = line(Obstacle::Rights, ErrorKind::Denied);
-        assert!(
-            check == "rights" && advice.contains("s3:ListBucket on arn:aws:s3:::bucket"),
-            "{advice}"
-        );
+        assert!(check == "rights" && advice.contains("s3:ListBucket on arn:aws:s3:::bucket"), "{advice}");
         for (what, wanted) in [
             (Obstacle::Credentials, "credentials"),
             (Obstacle::Bucket, "bucket"),

@@ -20,10 +20,7 @@ fn covers(rule: &LifecycleRule, prefix: &str) -> bool {
 /// Returns whether it may apply to some key below `prefix`.
 fn touches(rule: &LifecycleRule, prefix: &str) -> bool {
     rule.prefixes.is_empty()
-        || rule
-            .prefixes
-            .iter()
-            .any(|one| prefix.starts_with(one.as_str()) || one.starts_with(prefix))
+        || rule.prefixes.iter().any(|one| prefix.starts_with(one.as_str()) || one.starts_with(prefix))
 }
 
 /// Returns the findings on the bucket's rules. `facts` is `None` for a store that has no rules, or does not report
@@ -56,10 +53,7 @@ pub fn bucket(remote: &RemoteSettings, facts: Option<&BucketFacts>) -> Vec<Findi
 
 fn without_rules(remote: &RemoteSettings) -> Vec<Finding> {
     let (kept, dropped) = provider::without_rules(remote.url.scheme);
-    vec![
-        check(VERSIONING, remote).pass(kept),
-        check(ABANDONED, remote).pass(dropped),
-    ]
+    vec![check(VERSIONING, remote).pass(kept), check(ABANDONED, remote).pass(dropped)]
 }
 
 fn versioning(

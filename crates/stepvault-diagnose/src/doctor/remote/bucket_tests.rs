@@ -3,11 +3,7 @@ use super::*;
 use crate::doctor::Outcome;
 
 fn facts(versioning: Versioning, rules: Vec<LifecycleRule>) -> BucketFacts {
-    BucketFacts {
-        versioning: Ok(versioning),
-        rules: Ok(rules),
-        soft_delete_seconds: None,
-    }
+    BucketFacts { versioning: Ok(versioning), rules: Ok(rules), soft_delete_seconds: None }
 }
 
 fn rule(prefixes: &[&str]) -> LifecycleRule {
@@ -55,16 +51,8 @@ fn a_bucket_without_a_rule_for_abandoned_uploads_gets_one_to_paste() {
 #[test]
 fn only_a_rule_for_the_whole_prefix_counts() {
     let with = |prefixes: &[&str], narrowed| {
-        let rule = LifecycleRule {
-            narrowed,
-            drops_uploads_after_days: Some(3),
-            ..rule(prefixes)
-        };
-        found(
-            "s3://bucket/team/vault",
-            &facts(Versioning::Off, vec![rule]),
-            "abandoned uploads",
-        )
+        let rule = LifecycleRule { narrowed, drops_uploads_after_days: Some(3), ..rule(prefixes) };
+        found("s3://bucket/team/vault", &facts(Versioning::Off, vec![rule]), "abandoned uploads")
     };
     for covering in [&[][..], &[""], &["team/"], &["team/vault/"], &["other/", "tea"]] {
         assert_eq!(with(covering, false).outcome, Outcome::Pass, "{covering:?}");
@@ -72,11 +60,7 @@ fn only_a_rule_for_the_whole_prefix_counts() {
     for other in [&["other/"][..], &["team/vault/run/"], &["team/vaults"]] {
         assert_eq!(with(other, false).outcome, Outcome::Warn, "{other:?}");
     }
-    assert_eq!(
-        with(&[], true).outcome,
-        Outcome::Warn,
-        "one for tagged objects alone"
-    );
+    assert_eq!(with(&[], true).outcome, Outcome::Warn, "one for tagged objects alone");
     assert!(with(&[], false).measured.contains("after 3 days"));
 }
 
@@ -88,30 +72,13 @@ fn versions_that_nobody_drops_are_billed_for_ever() {
         let finding = found("s3://bucket", &facts(kept, Vec::new()), "versioning");
         assert_eq!(finding.outcome, Outcome::Warn);
         assert!(finding.measured.ends_with("are billed forever"), "{finding:?}");
-        assert_eq!(
-            pasted(&finding)["NoncurrentVersionExpiration"]["NoncurrentDays"],
-            7
-        );
+        assert_eq!(pasted(&finding)["NoncurrentVersionExpiration"]["NoncurrentDays"], 7);
     }
-    let dropping = LifecycleRule {
-        drops_old_versions_after_days: Some(30),
-        ..rule(&[])
-    };
-    let finding = found(
-        "s3://bucket",
-        &facts(Versioning::On, vec![dropping]),
-        "versioning",
-    );
+    let dropping = LifecycleRule { drops_old_versions_after_days: Some(30), ..rule(&[]) };
+    let finding = found("s3://bucket", &facts(Versioning::On, vec![dropping]), "versioning");
     assert_eq!(finding.outcome, Outcome::Pass);
-    assert!(
-        finding.measured.contains("is billed for 30 days after"),
-        "{finding:?}"
-    );
-    let gcs = found(
-        "gs://bucket/vault",
-        &facts(Versioning::On, Vec::new()),
-        "versioning",
-    );
+    assert!(finding.measured.contains("is billed for 30 days after"), "{finding:?}");
+    let gcs = found("gs://bucket/vault", &facts(Versioning::On, Vec::new()), "versioning");
     assert_eq!(
         pasted(&gcs),
         serde_json::json!({
@@ -123,15 +90,9 @@ fn versions_that_nobody_drops_are_billed_for_ever() {
 
 #[test]
 fn rules_that_delete_or_archive_steps_are_warned_of_also_where_they_touch_some() {
-    let deleting = LifecycleRule {
-        deletes_after_days: Some(14),
-        narrowed: true,
-        ..rule(&["team/vault/run-7/"])
-    };
-    let archiving = LifecycleRule {
-        archives_after_days: Some(60),
-        ..rule(&["other/"])
-    };
+    let deleting =
+        LifecycleRule { deletes_after_days: Some(14), narrowed: true, ..rule(&["team/vault/run-7/"]) };
+    let archiving = LifecycleRule { archives_after_days: Some(60), ..rule(&["other/"]) };
     let findings = bucket(
         &subject("s3://bucket/team/vault"),
         Some(&facts(Versioning::Off, vec![deleting, archiving.clone()])),
@@ -140,52 +101,23 @@ fn rules_that_delete_or_archive_steps_are_warned_of_also_where_they_touch_some()
     assert_eq!(lifecycle.len(), 1, "{lifecycle:?}");
     assert_eq!(lifecycle[0].outcome, Outcome::Warn);
     assert!(lifecycle[0].measured.contains("deletes objects after 14 days"));
-    assert!(
-        lifecycle[0]
-            .remedy
-            .as_ref()
-            .unwrap()
-            .contains("[keep.remote] within = \"14d\"")
-    );
-    let finding = found(
-        "s3://bucket/other/x",
-        &facts(Versioning::Off, vec![archiving]),
-        "lifecycle",
-    );
-    assert!(
-        finding.measured.contains("archives objects after 60 days"),
-        "{finding:?}"
-    );
+    assert!(lifecycle[0].remedy.as_ref().unwrap().contains("[keep.remote] within = \"14d\""));
+    let finding = found("s3://bucket/other/x", &facts(Versioning::Off, vec![archiving]), "lifecycle");
+    assert!(finding.measured.contains("archives objects after 60 days"), "{finding:?}");
 }
 
 #[test]
 fn what_may_not_be_read_is_said_to_be_unread() {
     let denied = || Error::new(ErrorKind::Denied, "cannot read the bucket's rules");
-    let facts = BucketFacts {
-        versioning: Err(denied()),
-        rules: Err(denied()),
-        soft_delete_seconds: None,
-    };
+    let facts = BucketFacts { versioning: Err(denied()), rules: Err(denied()), soft_delete_seconds: None };
     let findings = bucket(&subject("s3://bucket"), Some(&facts));
     assert_eq!(findings.len(), 2);
     for finding in &findings {
         assert_eq!(finding.outcome, Outcome::Warn);
         assert_eq!(finding.measured, "cannot read it: cannot read the bucket's rules");
     }
-    assert!(
-        findings[0]
-            .remedy
-            .as_ref()
-            .unwrap()
-            .contains("s3:GetBucketVersioning")
-    );
-    assert!(
-        findings[1]
-            .remedy
-            .as_ref()
-            .unwrap()
-            .contains("s3:GetLifecycleConfiguration")
-    );
+    assert!(findings[0].remedy.as_ref().unwrap().contains("s3:GetBucketVersioning"));
+    assert!(findings[1].remedy.as_ref().unwrap().contains("s3:GetLifecycleConfiguration"));
     let gcs = found("gs://bucket", &facts, "abandoned uploads");
     assert!(gcs.remedy.unwrap().contains("storage.buckets.get"));
 }
@@ -196,12 +128,7 @@ fn soft_delete_is_named_with_its_days() {
     facts.soft_delete_seconds = Some(604_800);
     let finding = found("gs://bucket", &facts, "soft delete");
     assert!(finding.measured.contains("for 7 more days"), "{finding:?}");
-    assert!(
-        finding
-            .remedy
-            .unwrap()
-            .ends_with("gs://bucket --clear-soft-delete")
-    );
+    assert!(finding.remedy.unwrap().ends_with("gs://bucket --clear-soft-delete"));
     facts.soft_delete_seconds = Some(0);
     assert_eq!(bucket(&subject("gs://bucket"), Some(&facts)).len(), 2);
 }
@@ -211,9 +138,6 @@ fn stores_without_such_rules_pass() {
     for url in ["az://container", "file:///data"] {
         let findings = bucket(&subject(url), None);
         assert_eq!(findings.len(), 2);
-        assert!(
-            findings.iter().all(|finding| finding.outcome == Outcome::Pass),
-            "{findings:?}"
-        );
+        assert!(findings.iter().all(|finding| finding.outcome == Outcome::Pass), "{findings:?}");
     }
 }

@@ -47,13 +47,8 @@ struct GuaranteeText {
 
 impl Guarantee {
     fn words(self) -> GuaranteeText {
-        let words = |check, kept, broken, advice, needed| GuaranteeText {
-            check,
-            kept,
-            broken,
-            advice,
-            needed,
-        };
+        let words =
+            |check, kept, broken, advice, needed| GuaranteeText { check, kept, broken, advice, needed };
         match self {
             Self::Put => words(
                 "put",
@@ -211,10 +206,7 @@ pub fn attributes(settings: &RemoteSettings, ignored: &Result<Vec<String>, Error
     Some(if settings.attributes_required {
         check.fail(measured, hint)
     } else {
-        check.warn(
-            measured,
-            "nothing has to be done: attributes = \"if-supported\" accepts it",
-        )
+        check.warn(measured, "nothing has to be done: attributes = \"if-supported\" accepts it")
     })
 }
 
@@ -269,9 +261,7 @@ mod tests {
     ];
 
     fn denied() -> Error {
-        Error::new(ErrorKind::Denied, "cannot delete the object")
-            .on("s3://b/k")
-            .hint("general advice")
+        Error::new(ErrorKind::Denied, "cannot delete the object").on("s3://b/k").hint("general advice")
     }
 
     #[test]
@@ -311,31 +301,11 @@ mod tests {
             ("s3://b", Guarantee::Put, Outcome::Fail, "s3:PutObject"),
             ("s3://b", Guarantee::Get, Outcome::Fail, "s3:GetObject"),
             ("s3://b", Guarantee::Delete, Outcome::Warn, "s3:DeleteObject"),
-            (
-                "s3://b",
-                Guarantee::Abort,
-                Outcome::Warn,
-                "s3:AbortMultipartUpload",
-            ),
+            ("s3://b", Guarantee::Abort, Outcome::Warn, "s3:AbortMultipartUpload"),
             ("gs://b", Guarantee::List, Outcome::Fail, "storage.objects.list"),
-            (
-                "gs://b",
-                Guarantee::Multipart,
-                Outcome::Fail,
-                "storage.multipartUploads.create",
-            ),
-            (
-                "az://b",
-                Guarantee::Put,
-                Outcome::Fail,
-                "Storage Blob Data Contributor",
-            ),
-            (
-                "file:///b",
-                Guarantee::Put,
-                Outcome::Fail,
-                "the user that runs stepvault",
-            ),
+            ("gs://b", Guarantee::Multipart, Outcome::Fail, "storage.multipartUploads.create"),
+            ("az://b", Guarantee::Put, Outcome::Fail, "Storage Blob Data Contributor"),
+            ("file:///b", Guarantee::Put, Outcome::Fail, "the user that runs stepvault"),
         ] {
             let finding = guarantee(&subject(url), one, &Err(denied()));
             assert_eq!(finding.outcome, outcome, "{url} {one:?}");

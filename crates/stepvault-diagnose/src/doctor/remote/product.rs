@@ -19,28 +19,16 @@ struct Product {
 }
 
 const fn service(name: &'static str, hosts: &'static [&'static str]) -> Product {
-    Product {
-        name,
-        hosts,
-        servers: &[],
-        limit: None,
-    }
+    Product { name, hosts, servers: &[], limit: None }
 }
 
 const fn server(name: &'static str, servers: &'static [&'static str]) -> Product {
-    Product {
-        servers,
-        ..service(name, &[])
-    }
+    Product { servers, ..service(name, &[]) }
 }
 
 /// Services first: behind many of their hosts is one of the servers.
 const PRODUCTS: [Product; 25] = [
-    service(
-        "Google Cloud Storage by its S3 interface",
-        &["storage.googleapis.com"],
-    )
-    .limited(
+    service("Google Cloud Storage by its S3 interface", &["storage.googleapis.com"]).limited(
         "its buckets have their own gs:// interface, which checks more",
         "write gs://bucket/prefix and remove endpoint",
     ),
@@ -60,10 +48,7 @@ const PRODUCTS: [Product; 25] = [
     service("Hetzner", &["your-objectstorage.com"]),
     service("Oracle OCI", &["oci.customer-oci.com", "oraclecloud.com"]),
     service("DigitalOcean Spaces", &["digitaloceanspaces.com"]),
-    service(
-        "IBM Cloud Object Storage",
-        &["cloud-object-storage.appdomain.cloud"],
-    ),
+    service("IBM Cloud Object Storage", &["cloud-object-storage.appdomain.cloud"]),
     service("OVHcloud", &["cloud.ovh.net"]),
     service("Linode", &["linodeobjects.com"]),
     service("Vultr", &["vultrobjects.com"]),
@@ -105,10 +90,7 @@ pub fn product(settings: &RemoteSettings, server: Option<&str>) -> Option<Findin
 
 impl Product {
     const fn limited(self, what: &'static str, remedy: &'static str) -> Self {
-        Self {
-            limit: Some((what, remedy)),
-            ..self
-        }
+        Self { limit: Some((what, remedy)), ..self }
     }
 
     fn is_at(&self, host: &str) -> bool {
@@ -151,27 +133,17 @@ mod tests {
             found(Some("https://s3.us-west-004.backblazeb2.com"), Some("nginx")),
             pass("Backblaze B2, by its host")
         );
-        assert_eq!(
-            found(Some("https://cwobject.com:443/"), None),
-            pass("CoreWeave, by its host")
-        );
+        assert_eq!(found(Some("https://cwobject.com:443/"), None), pass("CoreWeave, by its host"));
         assert_eq!(
             found(Some("http://10.0.0.1:7480"), Some("Ceph Object Gateway (squid)")),
             pass("Ceph RGW, by its Server header")
         );
         // A service says more than the server behind it.
         assert_eq!(
-            found(
-                Some("https://ewr1.vultrobjects.com"),
-                Some("Ceph Object Gateway (tentacle)")
-            ),
+            found(Some("https://ewr1.vultrobjects.com"), Some("Ceph Object Gateway (tentacle)")),
             pass("Vultr, by its host")
         );
-        for endpoint in [
-            "https://notbackblazeb2.com",
-            "https://backblazeb2.com.evil.example",
-            "none",
-        ] {
+        for endpoint in ["https://notbackblazeb2.com", "https://backblazeb2.com.evil.example", "none"] {
             assert_eq!(found(Some(endpoint), Some("nginx")), None, "{endpoint}");
         }
         assert_eq!(found(None, Some("AmazonS3")), None);

@@ -85,10 +85,9 @@ pub(super) fn without_rules(scheme: Scheme) -> (&'static str, &'static str) {
             "not checked: the store does not report its rules",
             "not checked: the store does not report its rules",
         ),
-        Scheme::File | Scheme::Memory => (
-            "a directory keeps no versions: deleted data is gone",
-            "`stepvault gc` removes them",
-        ),
+        Scheme::File | Scheme::Memory => {
+            ("a directory keeps no versions: deleted data is gone", "`stepvault gc` removes them")
+        }
     }
 }
 
@@ -105,10 +104,9 @@ pub(super) fn clock(scheme: Scheme) -> ClockRule {
     let (refused, meaning) = match scheme {
         // Stepvault learns the store's time from the first rejected request. Credentials, other programs and the times
         // that distinguish steps still use this machine's clock.
-        Scheme::S3 => (
-            Some("; stepvault signs again by the store's clock, but other programs may not"),
-            REFUSES,
-        ),
+        Scheme::S3 => {
+            (Some("; stepvault signs again by the store's clock, but other programs may not"), REFUSES)
+        }
         Scheme::Azure => (Some(""), REFUSES),
         Scheme::Gcs => (None, "tokens may be refused, and the times in records are wrong"),
         Scheme::File | Scheme::Memory => (None, "the times in records are wrong"),
@@ -144,16 +142,12 @@ pub(super) fn add_rule(remote: &RemoteSettings, target: RuleTarget) -> String {
 
 fn s3_rule(remote: &RemoteSettings, target: RuleTarget) -> String {
     let (id, action, days) = match target {
-        RuleTarget::AbandonedUploads => (
-            "stepvault-abandoned-uploads",
-            "AbortIncompleteMultipartUpload",
-            "DaysAfterInitiation",
-        ),
-        RuleTarget::OldVersions => (
-            "stepvault-old-versions",
-            "NoncurrentVersionExpiration",
-            "NoncurrentDays",
-        ),
+        RuleTarget::AbandonedUploads => {
+            ("stepvault-abandoned-uploads", "AbortIncompleteMultipartUpload", "DaysAfterInitiation")
+        }
+        RuleTarget::OldVersions => {
+            ("stepvault-old-versions", "NoncurrentVersionExpiration", "NoncurrentDays")
+        }
     };
     format!(
         "{{\"ID\":\"{id}\",\"Status\":\"Enabled\",\"Filter\":{{\"Prefix\":{}}},\"{action}\":{{\"{days}\":{DAYS}}}}}",

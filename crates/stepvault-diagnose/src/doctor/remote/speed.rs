@@ -79,9 +79,8 @@ pub fn rate(remote: &RemoteSettings, direction: Direction, measured: &Result<Mea
         1 => "one request".to_owned(),
         count => format!("{count} requests at once"),
     };
-    let limited = limit_bytes_per_second.map_or_else(String::new, |limit| {
-        format!(", with bandwidth-limit at {}", words::rate(limit))
-    });
+    let limited = limit_bytes_per_second
+        .map_or_else(String::new, |limit| format!(", with bandwidth-limit at {}", words::rate(limit)));
     let text = format!(
         "{} ({} in {}, {requests}{limited}): 10 GiB take {}",
         words::rate(per_second),
@@ -113,10 +112,7 @@ pub fn latency(remote: &RemoteSettings, milliseconds: u64) -> Finding {
     if milliseconds < SLOW_ANSWER_MILLISECONDS {
         return check.pass(text);
     }
-    check.warn(
-        text,
-        "use a bucket in this machine's region; steps with many small files are affected most",
-    )
+    check.warn(text, "use a bucket in this machine's region; steps with many small files are affected most")
 }
 
 #[cfg(test)]
@@ -126,75 +122,36 @@ mod tests {
     use crate::doctor::Outcome;
     use stepvault_core::error::ErrorKind;
 
-    const FAST: Measured = Measured {
-        bytes: 16 << 20,
-        milliseconds: 80,
-        at_once: 4,
-    };
+    const FAST: Measured = Measured { bytes: 16 << 20, milliseconds: 80, at_once: 4 };
 
     #[test]
     fn a_rate_says_how_it_was_measured_and_what_it_means() {
         let finding = rate(&subject("s3://b"), Direction::Up, &Ok(FAST));
-        assert_eq!(
-            (finding.check.as_str(), finding.outcome),
-            ("upload rate", Outcome::Pass)
-        );
-        assert_eq!(
-            finding.measured,
-            "200.0 MiB/s (16.0 MiB in 80ms, 4 requests at once): 10 GiB take 51.2s"
-        );
+        assert_eq!((finding.check.as_str(), finding.outcome), ("upload rate", Outcome::Pass));
+        assert_eq!(finding.measured, "200.0 MiB/s (16.0 MiB in 80ms, 4 requests at once): 10 GiB take 51.2s");
         assert_eq!(FAST.bytes_per_second(), 209_715_200);
     }
 
     #[test]
     fn a_slow_one_is_a_warning_with_the_limit_that_makes_it_so() {
-        let slow = Measured {
-            bytes: 256 << 10,
-            milliseconds: 2_500,
-            at_once: 1,
-        };
+        let slow = Measured { bytes: 256 << 10, milliseconds: 2_500, at_once: 1 };
         let finding = rate(&subject("s3://b"), Direction::Down, &Ok(slow));
-        assert_eq!(
-            (finding.check.as_str(), finding.outcome),
-            ("download rate", Outcome::Warn)
-        );
-        assert!(
-            finding.measured.contains("one request): 10 GiB take 1day 4h"),
-            "{finding:?}"
-        );
+        assert_eq!((finding.check.as_str(), finding.outcome), ("download rate", Outcome::Warn));
+        assert!(finding.measured.contains("one request): 10 GiB take 1day 4h"), "{finding:?}");
         assert!(finding.remedy.unwrap().contains("this machine's region"));
         let mut limited = subject("s3://b");
         limited.bandwidth_limit_bytes_per_second = Some(1 << 20);
         let finding = rate(&limited, Direction::Down, &Ok(slow));
-        assert!(
-            finding.measured.contains("bandwidth-limit at 1.0 MiB/s"),
-            "{finding:?}"
-        );
-        assert!(
-            finding
-                .remedy
-                .unwrap()
-                .starts_with("raise bandwidth-limit under [remote.main]")
-        );
+        assert!(finding.measured.contains("bandwidth-limit at 1.0 MiB/s"), "{finding:?}");
+        assert!(finding.remedy.unwrap().starts_with("raise bandwidth-limit under [remote.main]"));
     }
 
     #[test]
     fn no_time_and_no_bytes_divide_nothing_by_zero() {
-        let nothing = Measured {
-            bytes: 0,
-            milliseconds: 0,
-            at_once: 1,
-        };
+        let nothing = Measured { bytes: 0, milliseconds: 0, at_once: 1 };
         assert_eq!(nothing.bytes_per_second(), 0);
-        assert_eq!(
-            rate(&subject("s3://b"), Direction::Up, &Ok(nothing)).outcome,
-            Outcome::Warn
-        );
-        let huge = Measured {
-            bytes: u64::MAX,
-            milliseconds: 0,
-            at_once: 1,
-        };
+        assert_eq!(rate(&subject("s3://b"), Direction::Up, &Ok(nothing)).outcome, Outcome::Warn);
+        let huge = Measured { bytes: u64::MAX, milliseconds: 0, at_once: 1 };
         assert_eq!(huge.bytes_per_second(), u64::MAX);
     }
 
@@ -202,10 +159,7 @@ mod tests {
     fn slow_answers_and_failed_measurements_are_warnings() {
         let subject = subject("s3://b");
         assert_eq!(latency(&subject, 999).outcome, Outcome::Pass);
-        assert_eq!(
-            latency(&subject, 0).measured,
-            "a small request takes less than 1ms"
-        );
+        assert_eq!(latency(&subject, 0).measured, "a small request takes less than 1ms");
         assert_eq!(latency(&subject, 35).measured, "a small request takes 35ms");
         assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
         let error = Error::new(ErrorKind::Unreachable, "cannot write the object");

@@ -72,9 +72,7 @@ pub fn left_uploads(remote: &RemoteSettings, found: &LeftUploads, command: &str)
 /// Returns `12.0 GiB in total`, as far as the sizes are known.
 fn size(found: &LeftUploads) -> String {
     let told: Vec<LeftBytes> = found.uploads.iter().filter_map(|upload| upload.bytes).collect();
-    let bytes = told
-        .iter()
-        .fold(0_u64, |sum, left| sum.saturating_add(left.bytes));
+    let bytes = told.iter().fold(0_u64, |sum, left| sum.saturating_add(left.bytes));
     let whole = found.all && told.len() == found.uploads.len() && told.iter().all(|left| left.all);
     match (&found.sizes_refused, told.is_empty(), whole) {
         (Some(why), true, _) => format!("of unknown size ({why})"),
@@ -93,10 +91,7 @@ pub fn uploads_not_listed(remote: &RemoteSettings) -> Finding {
 /// Returns the finding for pending uploads that could not be listed.
 pub fn uploads_unread(remote: &RemoteSettings, error: &Error) -> Finding {
     let advice = if error.kind() == ErrorKind::Denied {
-        format!(
-            "check it yourself, or {}",
-            provider::uploads_right(remote.url.scheme)
-        )
+        format!("check it yourself, or {}", provider::uploads_right(remote.url.scheme))
     } else {
         "run the check again: incomplete uploads of lost nodes are stored and billed".to_owned()
     };
@@ -121,24 +116,15 @@ mod tests {
     }
 
     fn found(uploads: Vec<LeftUpload>) -> LeftUploads {
-        LeftUploads {
-            uploads,
-            all: true,
-            sizes_refused: None,
-        }
+        LeftUploads { uploads, all: true, sizes_refused: None }
     }
 
     #[test]
     fn an_old_one_is_warned_of_with_what_removes_it() {
-        let uploads = vec![
-            left(1, Some(60), Some((1 << 20, true))),
-            left(2, Some(3 * DAY), Some((5 << 30, true))),
-        ];
+        let uploads =
+            vec![left(1, Some(60), Some((1 << 20, true))), left(2, Some(3 * DAY), Some((5 << 30, true)))];
         let finding = left_uploads(&subject("s3://b/p"), &found(uploads), COMMAND);
-        assert_eq!(
-            (finding.check.as_str(), finding.subject.as_str()),
-            ("leftovers", "main")
-        );
+        assert_eq!((finding.check.as_str(), finding.subject.as_str()), ("leftovers", "main"));
         assert_eq!(finding.outcome, Outcome::Warn);
         assert_eq!(
             finding.measured,
@@ -157,10 +143,7 @@ mod tests {
     #[test]
     fn young_ones_are_counted() {
         let none = left_uploads(&subject("s3://b"), &found(Vec::new()), COMMAND);
-        assert_eq!(
-            (none.outcome, none.measured.as_str()),
-            (Outcome::Pass, "no upload is pending")
-        );
+        assert_eq!((none.outcome, none.measured.as_str()), (Outcome::Pass, "no upload is pending"));
         let young = found(vec![left(1, Some(DAY - 1), Some((3 << 20, true)))]);
         let finding = left_uploads(&subject("s3://b"), &young, COMMAND);
         assert_eq!(
@@ -174,23 +157,14 @@ mod tests {
         let of_no_age = found(vec![left(1, None, None)]);
         let finding = left_uploads(&subject("gs://b"), &of_no_age, COMMAND);
         assert_eq!(finding.outcome, Outcome::Pass, "gc leaves those alone too");
-        assert!(
-            finding.measured.contains("of unknown size, of unknown age"),
-            "{finding:?}"
-        );
+        assert!(finding.measured.contains("of unknown size, of unknown age"), "{finding:?}");
     }
 
     #[test]
     fn what_was_not_asked_is_not_made_up() {
         let measured = |found: &LeftUploads| left_uploads(&subject("s3://b"), found, COMMAND).measured;
-        let some = found(vec![
-            left(1, Some(DAY), Some((2 << 20, true))),
-            left(2, Some(DAY), None),
-        ]);
-        assert!(
-            measured(&some).contains(", at least 2.0 MiB in total,"),
-            "{some:?}"
-        );
+        let some = found(vec![left(1, Some(DAY), Some((2 << 20, true))), left(2, Some(DAY), None)]);
+        assert!(measured(&some).contains(", at least 2.0 MiB in total,"), "{some:?}");
         let more_parts = found(vec![left(1, Some(DAY), Some((2 << 20, false)))]);
         assert!(measured(&more_parts).contains(", at least 2.0 MiB in total,"));
         let refused = LeftUploads {
@@ -200,17 +174,10 @@ mod tests {
         assert!(measured(&refused).contains(", of unknown size (cannot list the parts: refused),"));
         let cut = LeftUploads {
             all: false,
-            ..found(
-                (0..5)
-                    .map(|number| left(number, Some(DAY), Some((1, true))))
-                    .collect(),
-            )
+            ..found((0..5).map(|number| left(number, Some(DAY), Some((1, true)))).collect())
         };
         let text = measured(&cut);
-        assert!(
-            text.starts_with("more than 5 pending uploads, at least 5 B in total,"),
-            "{text}"
-        );
+        assert!(text.starts_with("more than 5 pending uploads, at least 5 B in total,"), "{text}");
         assert!(text.ends_with(" and 2 more"), "{text}");
         let none_of_ours = LeftUploads::default();
         assert!(measured(&none_of_ours).contains("too many uploads are pending to check all"));
@@ -219,10 +186,9 @@ mod tests {
     #[test]
     fn a_listing_that_is_refused_is_said_and_fails_nothing() {
         let denied = Error::new(ErrorKind::Denied, "cannot list pending uploads");
-        for (url, right) in [
-            ("s3://b", "s3:ListBucketMultipartUploads"),
-            ("gs://b", "storage.multipartUploads.list"),
-        ] {
+        for (url, right) in
+            [("s3://b", "s3:ListBucketMultipartUploads"), ("gs://b", "storage.multipartUploads.list")]
+        {
             let finding = uploads_unread(&subject(url), &denied);
             assert_eq!(finding.outcome, Outcome::Warn);
             assert!(finding.remedy.unwrap().contains(right));

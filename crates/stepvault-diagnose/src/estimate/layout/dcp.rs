@@ -59,11 +59,7 @@ impl Items {
     }
 
     fn table_bytes(&self, item_bytes: u64) -> Result<u64> {
-        line(
-            line(TABLE_BYTES, self.tensors, TABLE_TENSOR_BYTES)?,
-            self.count,
-            item_bytes,
-        )
+        line(line(TABLE_BYTES, self.tensors, TABLE_TENSOR_BYTES)?, self.count, item_bytes)
     }
 }
 
@@ -71,11 +67,7 @@ impl Items {
 /// its header.
 fn piece(bytes: u64) -> Result<u64> {
     let data_bytes = times(scaled(bytes, 1, ALIGNMENT_BYTES)?, ALIGNMENT_BYTES)?;
-    let header_bytes = if bytes < ALIGNMENT_BYTES {
-        0
-    } else {
-        ALIGNMENT_BYTES
-    };
+    let header_bytes = if bytes < ALIGNMENT_BYTES { 0 } else { ALIGNMENT_BYTES };
     total([PIECE_BYTES, data_bytes, header_bytes])
 }
 
@@ -98,16 +90,8 @@ pub(super) fn dcp(model: &Model, sharding: Sharding, ranks: Ranks) -> Result<Vec
         Sharding::Sharded => Spread::AllNodes,
         Sharding::Replicated | Sharding::RankZero => Spread::FirstNode,
     };
-    let data = Part {
-        what: "shards",
-        files: ranks.count(),
-        bytes: items.bytes,
-        spread,
-    };
-    Ok(vec![
-        data,
-        on_first("table of contents", 1, items.table_bytes(TABLE_ITEM_BYTES)?),
-    ])
+    let data = Part { what: "shards", files: ranks.count(), bytes: items.bytes, spread };
+    Ok(vec![data, on_first("table of contents", 1, items.table_bytes(TABLE_ITEM_BYTES)?)])
 }
 
 pub(super) fn megatron(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
@@ -145,14 +129,8 @@ mod tests {
 
     #[test]
     fn pieces_that_dcp_wrote() {
-        for (bytes, expected) in [
-            (4, 1577),
-            (32, 1577),
-            (64, 1641),
-            (128, 1705),
-            (1024, 2601),
-            (2048, 3625),
-        ] {
+        for (bytes, expected) in [(4, 1577), (32, 1577), (64, 1641), (128, 1705), (1024, 2601), (2048, 3625)]
+        {
             assert_eq!(piece(bytes).unwrap(), expected, "{bytes}");
         }
     }

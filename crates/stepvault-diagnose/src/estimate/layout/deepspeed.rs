@@ -35,10 +35,7 @@ pub(super) fn stages_1_and_2(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
 
 pub(super) fn stage_3(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
     let bytes = torch_zip::size(SHARD_MODULE_ARCHIVE, module_pickle(model)?, &[extra(model)])?;
-    Ok(vec![
-        of_every_rank("module", ranks, bytes)?,
-        optimizer(model, ranks)?,
-    ])
+    Ok(vec![of_every_rank("module", ranks, bytes)?, optimizer(model, ranks)?])
 }
 
 fn module_pickle(model: &Model) -> Result<u64> {
@@ -54,11 +51,7 @@ fn optimizer(model: &Model, ranks: Ranks) -> Result<Part> {
     let mut storages = of_one_rank(&tensors, ranks)?;
     storages.extend((model.step_tensors()?.count > 0).then_some(STEP));
     let tensors_each = model.tensors.div_ceil(ranks.count());
-    let pickle_bytes = line(
-        OPTIMIZER_PICKLE_BYTES,
-        tensors_each,
-        OPTIMIZER_TENSOR_PICKLE_BYTES,
-    )?;
+    let pickle_bytes = line(OPTIMIZER_PICKLE_BYTES, tensors_each, OPTIMIZER_TENSOR_PICKLE_BYTES)?;
     let bytes = torch_zip::size(OPTIMIZER_ARCHIVE, pickle_bytes, &storages)?;
     of_every_rank("optimizer", ranks, bytes)
 }

@@ -72,19 +72,13 @@ pub(super) fn by_dcp(model: &Model, files: impl Fn(u64) -> u64, ranks: Ranks) ->
     let weights = model.weight_tensors()?;
     let bytes = plus(weights.bytes, model.extra_bytes)?;
     let files = files(bytes);
-    let mut parts = vec![on_first(
-        "weights",
-        files,
-        safetensors(bytes, weights.count, files, TENSOR_HEADER_BYTES)?,
-    )];
+    let mut parts =
+        vec![on_first("weights", files, safetensors(bytes, weights.count, files, TENSOR_HEADER_BYTES)?)];
     let index_bytes = times(weights.count, DCP_INDEX_LINE_BYTES)?;
     parts.push(on_first("index", 1, index_bytes));
     let shard_bytes = safetensors(share(bytes, ranks), weights.count, files, SHARDED_HEADER_BYTES)?;
     let shards = of_every_rank("shards", ranks, shard_bytes)?;
-    parts.push(Part {
-        files: times(shards.files, files)?,
-        ..shards
-    });
+    parts.push(Part { files: times(shards.files, files)?, ..shards });
     Ok(parts)
 }
 

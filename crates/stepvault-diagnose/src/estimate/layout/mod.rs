@@ -91,10 +91,7 @@ impl Layout {
         }
         let payload = model.payload()?;
         Ok(match self {
-            Self::DeepSpeedZero3 => Payload {
-                weights_bytes: 0,
-                ..payload
-            },
+            Self::DeepSpeedZero3 => Payload { weights_bytes: 0, ..payload },
             _ => payload,
         })
     }
@@ -224,11 +221,7 @@ impl Written {
 
     /// Returns a step without files, to which files can be added.
     pub fn nothing(nodes: u64) -> Self {
-        Self {
-            parts: Vec::new(),
-            directories: 1,
-            nodes,
-        }
+        Self { parts: Vec::new(), directories: 1, nodes }
     }
 }
 
@@ -250,16 +243,13 @@ pub fn written(
         let usual = layout.usual_sharding().name();
         return Err(Error::new(ErrorKind::Usage, "no framework writes such a step")
             .because(format!("layout {} cannot be {}", layout.name(), sharding.name()))
-            .hint(format!(
-                "use {usual}; for FSDP and ZeRO use layout dcp, deepspeed or fsdp-files"
-            )));
+            .hint(format!("use {usual}; for FSDP and ZeRO use layout dcp, deepspeed or fsdp-files")));
     }
     let weights_files = |bytes: u64| bytes.div_ceil(largest_file_bytes.max(1)).max(1);
     let (mut parts, directories) = match layout {
-        Layout::Torch | Layout::TorchLegacy if sharding == Sharding::Sharded => (
-            single_file::of_each_rank(model, layout == Layout::TorchLegacy, ranks)?,
-            1,
-        ),
+        Layout::Torch | Layout::TorchLegacy if sharding == Sharding::Sharded => {
+            (single_file::of_each_rank(model, layout == Layout::TorchLegacy, ranks)?, 1)
+        }
         Layout::Torch => (vec![single_file::torch(model, 0)?], 0),
         Layout::TorchLegacy => (vec![single_file::legacy(model)?], 0),
         Layout::CyclingUtils => (single_file::cycling_utils(model, ranks)?, 1),
@@ -280,11 +270,7 @@ pub fn written(
             *part = part::replicated(*part, ranks)?;
         }
     }
-    let step = Written {
-        parts,
-        directories,
-        nodes: ranks.nodes(),
-    };
+    let step = Written { parts, directories, nodes: ranks.nodes() };
     step.bytes()?;
     Ok(step)
 }

@@ -20,11 +20,7 @@ const DATA_FILES: u64 = 5;
 
 pub(super) fn orbax(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
     // Optax has one step counter for all arrays.
-    let arrays = total([
-        model.tensors,
-        total(model.state_tensors()?.iter().map(|state| state.count))?,
-        1,
-    ])?;
+    let arrays = total([model.tensors, total(model.state_tensors()?.iter().map(|state| state.count))?, 1])?;
     let bytes = total([
         model.weight_tensors()?.bytes,
         total(model.state_tensors()?.iter().map(|state| state.bytes))?,
@@ -32,12 +28,7 @@ pub(super) fn orbax(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
     ])?;
     let data = of_every_rank("arrays", ranks, 0)?;
     Ok(vec![
-        Part {
-            files: times(data.files, DATA_FILES)?,
-            bytes,
-            spread: Spread::AllNodes,
-            ..data
-        },
+        Part { files: times(data.files, DATA_FILES)?, bytes, spread: Spread::AllNodes, ..data },
         on_first("metadata", FILES, line(FIXED_BYTES, arrays, ARRAY_BYTES)?),
     ])
 }

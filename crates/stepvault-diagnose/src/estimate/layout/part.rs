@@ -53,12 +53,7 @@ pub(super) fn replicated(part: Part, ranks: Ranks) -> Result<Part> {
 
 /// Returns files that exist on the first node only.
 pub(super) fn on_first(what: &'static str, files: u64, bytes: u64) -> Part {
-    Part {
-        what,
-        files,
-        bytes,
-        spread: Spread::FirstNode,
-    }
+    Part { what, files, bytes, spread: Spread::FirstNode }
 }
 
 /// Returns a file that every rank writes.

@@ -44,11 +44,7 @@ pub(super) fn of_each_rank(model: &Model, is_legacy: bool, ranks: Ranks) -> Resu
         extra_bytes: share(model.extra_bytes, ranks),
         ..model.clone()
     };
-    let one = if is_legacy {
-        legacy(&shard)?
-    } else {
-        torch(&shard, 0)?
-    };
+    let one = if is_legacy { legacy(&shard)? } else { torch(&shard, 0)? };
     Ok(vec![of_every_rank("torch.save", ranks, one.bytes)?])
 }
 
@@ -57,10 +53,7 @@ pub(super) fn lightning(model: &Model) -> Result<Part> {
 }
 
 pub(super) fn cycling_utils(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
-    Ok(vec![
-        torch(model, 0)?,
-        of_every_rank("random states", ranks, RANK_FILE_BYTES)?,
-    ])
+    Ok(vec![torch(model, 0)?, of_every_rank("random states", ranks, RANK_FILE_BYTES)?])
 }
 
 fn pickle(model: &Model) -> Result<u64> {

@@ -20,11 +20,7 @@ fn thirty_billion() -> Model {
 fn what_stands_around_large_tensors_is_next_to_nothing() {
     let model = thirty_billion();
     let ranks = Ranks::new(4, 8).unwrap();
-    for (name, layout) in Layout::NAMES
-        .iter()
-        .copied()
-        .filter(|(name, _)| *name != "dcp-hf")
-    {
+    for (name, layout) in Layout::NAMES.iter().copied().filter(|(name, _)| *name != "dcp-hf") {
         let step = written(&model, layout, layout.usual_sharding(), ranks, FILE_BYTES).unwrap();
         let payload = layout.payload(&model).unwrap().total_bytes().unwrap();
         let over = step.bytes().unwrap() - payload.min(step.bytes().unwrap());
@@ -58,20 +54,9 @@ fn shards_are_shared_out_and_copies_are_not() {
 #[test]
 fn weights_are_split_into_files() {
     let ranks = Ranks::new(1, 1).unwrap();
-    let step = written(
-        &thirty_billion(),
-        Layout::Safetensors,
-        Sharding::RankZero,
-        ranks,
-        5_000_000_000,
-    )
-    .unwrap();
-    let files = |what: &str| {
-        step.parts
-            .iter()
-            .find(|part| part.what == what)
-            .map(|part| part.files)
-    };
+    let step =
+        written(&thirty_billion(), Layout::Safetensors, Sharding::RankZero, ranks, 5_000_000_000).unwrap();
+    let files = |what: &str| step.parts.iter().find(|part| part.what == what).map(|part| part.files);
     assert_eq!((files("weights"), files("index")), (Some(12), Some(1)));
     assert_eq!(files("optimizer"), None);
     assert_eq!(step.on_other_nodes().unwrap(), None);
@@ -87,10 +72,7 @@ fn what_no_framework_writes_is_refused() {
         FILE_BYTES,
     )
     .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "no framework writes such a step: layout hf-trainer cannot be sharded"
-    );
+    assert_eq!(error.to_string(), "no framework writes such a step: layout hf-trainer cannot be sharded");
     assert_eq!(
         error.hint_text(),
         Some("use rank-zero; for FSDP and ZeRO use layout dcp, deepspeed or fsdp-files")
@@ -102,11 +84,7 @@ fn files_of_each_node_are_added() {
     let mut step = Written::nothing(3);
     step.add_on_each_node("shuffle buffer", 2, 10).unwrap();
     assert_eq!((step.bytes().unwrap(), step.files().unwrap()), (30, 6));
-    let each = StepSize {
-        bytes: 10,
-        files: 2,
-        directories: 1,
-    };
+    let each = StepSize { bytes: 10, files: 2, directories: 1 };
     assert_eq!(step.on_first_node().unwrap(), each);
     assert_eq!(step.on_other_nodes().unwrap(), Some(each));
 }

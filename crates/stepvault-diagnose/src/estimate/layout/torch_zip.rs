@@ -22,11 +22,7 @@ const ENTRY_BYTES: u64 = 46;
 /// The three records at the end.
 const END_BYTES: u64 = 56 + 20 + 22;
 /// Small records before the storages: `.format_version`, `.storage_alignment`, `byteorder`, each with its length.
-const BEFORE: [(&str, u64); 3] = [
-    ("/.format_version", 1),
-    ("/.storage_alignment", 2),
-    ("/byteorder", 6),
-];
+const BEFORE: [(&str, u64); 3] = [("/.format_version", 1), ("/.storage_alignment", 2), ("/byteorder", 6)];
 /// Small records after the storages.
 const AFTER: [(&str, u64); 2] = [("/version", 2), ("/.data/serialization_id", 40)];
 const PICKLE: &str = "/data.pkl";
@@ -66,16 +62,8 @@ pub(super) fn size(archive: &str, pickle_bytes: u64, storages: &[Tensors]) -> Re
 
 /// Returns the size of the pickle in a file by `torch.save` with the weights and an optimizer's state of a model.
 pub(super) fn pickle_bytes(weights: u64, states: u64, has_optimizer: bool) -> Result<u64> {
-    let fixed = if has_optimizer {
-        STATE_PICKLE_BYTES + GROUP_PICKLE_BYTES
-    } else {
-        STATE_PICKLE_BYTES
-    };
-    line(
-        line(fixed, weights, WEIGHT_PICKLE_BYTES)?,
-        states,
-        STATE_TENSOR_PICKLE_BYTES,
-    )
+    let fixed = if has_optimizer { STATE_PICKLE_BYTES + GROUP_PICKLE_BYTES } else { STATE_PICKLE_BYTES };
+    line(line(fixed, weights, WEIGHT_PICKLE_BYTES)?, states, STATE_TENSOR_PICKLE_BYTES)
 }
 
 /// Returns the number of digits of `count - 1`, the largest index of `count` items.
@@ -123,10 +111,7 @@ mod tests {
     use super::*;
 
     fn storages(count: u64, bytes: u64) -> Tensors {
-        Tensors {
-            count,
-            bytes: count * bytes,
-        }
+        Tensors { count, bytes: count * bytes }
     }
 
     #[test]
@@ -161,15 +146,7 @@ mod tests {
 
     #[test]
     fn numbers_begin_at_zero() {
-        for (count, expected) in [
-            (0, 1),
-            (1, 1),
-            (10, 1),
-            (11, 2),
-            (100, 2),
-            (101, 3),
-            (u64::MAX, 20),
-        ] {
+        for (count, expected) in [(0, 1), (1, 1), (10, 1), (11, 2), (100, 2), (101, 3), (u64::MAX, 20)] {
             assert_eq!(digits(count), expected, "{count}");
         }
     }

@@ -14,14 +14,8 @@ mod torn;
 
 pub use recogniser::{Open, Recogniser};
 
-const TABLES: [&[Recogniser]; 6] = [
-    disk::TEXTS,
-    memory::TEXTS,
-    start::TEXTS,
-    time::TEXTS,
-    stores::TEXTS,
-    torn::TEXTS,
-];
+const TABLES: [&[Recogniser]; 6] =
+    [disk::TEXTS, memory::TEXTS, start::TEXTS, time::TEXTS, stores::TEXTS, torn::TEXTS];
 
 /// Returns every recognizer.
 pub fn all() -> impl Iterator<Item = &'static Recogniser> {
@@ -42,12 +36,7 @@ mod tests {
         for text in all() {
             let scan = scanner.scan(text.example.as_bytes()).unwrap();
             let found: Vec<_> = scan.sightings.iter().map(|found| found.recogniser).collect();
-            assert!(
-                found.contains(&text),
-                "{:?} does not match {:?}",
-                text.pattern,
-                text.example
-            );
+            assert!(found.contains(&text), "{:?} does not match {:?}", text.pattern, text.example);
             let causes: BTreeSet<Cause> = found.iter().map(|found| found.cause).collect();
             assert_eq!(causes.len(), 1, "{:?} speaks for {causes:?}", text.example);
         }
@@ -59,11 +48,7 @@ mod tests {
         for text in all() {
             assert!(patterns.insert(text.pattern), "twice: {}", text.pattern);
             assert!((1..=100).contains(&text.weight), "{}", text.pattern);
-            assert!(
-                !text.source.is_empty() && !text.example.contains('\n'),
-                "{}",
-                text.pattern
-            );
+            assert!(!text.source.is_empty() && !text.example.contains('\n'), "{}", text.pattern);
         }
         let spoken_for: BTreeSet<Cause> = all().map(|text| text.cause).collect();
         for cause in Cause::ALL {
@@ -91,11 +76,7 @@ mod tests {
         let scanner = Scanner::new();
         for line in HARMLESS {
             let scan = scanner.scan(line.as_bytes()).unwrap();
-            let found: Vec<_> = scan
-                .sightings
-                .iter()
-                .map(|found| found.recogniser.pattern)
-                .collect();
+            let found: Vec<_> = scan.sightings.iter().map(|found| found.recogniser.pattern).collect();
             assert!(found.is_empty(), "{line}: {found:?}");
         }
     }

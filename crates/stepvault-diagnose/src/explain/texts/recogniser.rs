@@ -32,14 +32,7 @@ pub struct Recogniser {
 
 /// Returns a recognizer of a text that `source` prints, which determines the cause. It needs a pattern and an example.
 pub(super) const fn text(cause: Cause, weight: u32, source: &'static str) -> Recogniser {
-    Recogniser {
-        cause,
-        weight,
-        open: Open::Nothing,
-        pattern: "",
-        source,
-        example: "",
-    }
+    Recogniser { cause, weight, open: Open::Nothing, pattern: "", source, example: "" }
 }
 
 impl Recogniser {

@@ -42,9 +42,7 @@ impl Agreement<'_> {
             if let Some(step) = own
                 && let Err(error) = self.upload(step).await
             {
-                self.context
-                    .observer
-                    .warn(format!("cannot upload this node's part of {id}: {error}"));
+                self.context.observer.warn(format!("cannot upload this node's part of {id}: {error}"));
             }
             std::future::pending::<()>().await;
         };
@@ -83,10 +81,7 @@ impl Agreement<'_> {
         held: &HeldParts,
         damaged: &BTreeSet<StepId>,
     ) -> Result<()> {
-        let next = ResumePoint {
-            round: point.round + 1,
-            ..point
-        };
+        let next = ResumePoint { round: point.round + 1, ..point };
         let (mut deadline, mut report_at) = (Instant::now() + self.together.patience, Instant::now());
         let (mut missing, mut seen) = (None, Vec::new());
         while self.recorded(next).await?.is_none() {
@@ -100,10 +95,7 @@ impl Agreement<'_> {
                 if missing.replace(now_missing) != Some(now_missing) {
                     self.report(point.attempt, held, now_missing).await?;
                 }
-                let reports = self
-                    .remote
-                    .list(&self.remote.keys.staged_prefix(point.attempt))
-                    .await?;
+                let reports = self.remote.list(&self.remote.keys.staged_prefix(point.attempt)).await?;
                 if seen != reports {
                     seen = reports;
                     deadline = Instant::now() + self.together.patience;

@@ -50,11 +50,7 @@ pub(super) struct Agreed {
 impl Agreed {
     /// A step for which this node skipped no other.
     fn on(id: StepId, availability: Availability) -> Self {
-        Self {
-            step: Some(id),
-            availability,
-            skipped: Vec::new(),
-        }
+        Self { step: Some(id), availability, skipped: Vec::new() }
     }
 
     /// Narrows a request to the agreed step.
@@ -129,9 +125,7 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
     let was_part = launches.was_part_of(agreement.launch);
     let mut outdated = None;
     for _ in 0..MAX_BEGINNINGS {
-        let attempt = launches
-            .begin(agreement.launch, &writer.place, *since, outdated)
-            .await?;
+        let attempt = launches.begin(agreement.launch, &writer.place, *since, outdated).await?;
         let decisions = agreement.decisions(attempt).await?;
         if let Some(decided) = decisions.last().filter(|_| was_part)
             && agreement.is_outdated(decided).await?
@@ -192,9 +186,7 @@ pub(super) async fn record_damaged(
     };
     let key = agreement.remote.keys.damaged(id);
     if let Err(error) = agreement.remote.replace_record(&key, &record).await {
-        context.observer.warn(format!(
-            "cannot tell the other nodes that {id} is damaged: {error}"
-        ));
+        context.observer.warn(format!("cannot tell the other nodes that {id} is damaged: {error}"));
     }
 }
 
@@ -296,11 +288,7 @@ impl<'a> Agreement<'a> {
                 (Availability::WhenUploaded, Some(id)) => self.complete(point, id, held, &damaged).await?,
                 (availability, step) => {
                     let is_followed = self.follow_together(joined, launches).await?;
-                    return Ok(is_followed.then_some(Agreed {
-                        step,
-                        availability,
-                        skipped,
-                    }));
+                    return Ok(is_followed.then_some(Agreed { step, availability, skipped }));
                 }
             }
         }
@@ -316,12 +304,8 @@ impl<'a> Agreement<'a> {
     async fn follow_together(&self, joined: &Joined, launches: &Launches<'_>) -> Result<bool> {
         let attempt = joined.attempt;
         let node = self.together.writer.place.node();
-        let follower = Follower {
-            format: FORMAT,
-            run: self.request.run.clone(),
-            attempt,
-            node: node.clone(),
-        };
+        let follower =
+            Follower { format: FORMAT, run: self.request.run.clone(), attempt, node: node.clone() };
         let key = self.remote.keys.follower(attempt, node);
         self.remote.replace_record(&key, &follower).await?;
         let until = Instant::now() + self.together.patience;
@@ -424,10 +408,6 @@ impl<'a> Agreement<'a> {
             return Err(search.none_left());
         }
         let (step, skipped) = plan.map(|plan| (plan.id, plan.skipped)).unzip();
-        Ok(Agreed {
-            step,
-            availability: Availability::Durable,
-            skipped: skipped.unwrap_or_default(),
-        })
+        Ok(Agreed { step, availability: Availability::Durable, skipped: skipped.unwrap_or_default() })
     }
 }

@@ -29,8 +29,7 @@ impl HeldParts {
     /// Returns the newest step that is newer than `durable` and not damaged.
     pub(super) fn newest(&self, durable: Option<StepId>, damaged: &BTreeSet<StepId>) -> Option<StepId> {
         let ids = self.steps.iter().map(SealedStep::id);
-        ids.filter(|id| Some(*id) > durable && !damaged.contains(id))
-            .max()
+        ids.filter(|id| Some(*id) > durable && !damaged.contains(id)).max()
     }
 
     /// Returns the part of a step.
@@ -80,10 +79,7 @@ impl Agreement<'_> {
     pub(super) async fn report(&self, attempt: Attempt, held: &HeldParts, missing_bytes: u64) -> Result<()> {
         let place = &self.together.writer.place;
         let newest = held.steps.last().map(|step| step.record().nodes());
-        let part = |step: &SealedStep| StagedPart {
-            id: step.id(),
-            node: step.record().node.clone(),
-        };
+        let part = |step: &SealedStep| StagedPart { id: step.id(), node: step.record().node.clone() };
         let report = StagedParts {
             format: FORMAT,
             run: self.request.run.clone(),
@@ -100,9 +96,7 @@ impl Agreement<'_> {
     /// Returns the nodes that have not reported in an attempt.
     pub(super) async fn silent_nodes(&self, attempt: Attempt) -> Result<Vec<NodeName>> {
         let place = &self.together.writer.place;
-        Ok(place
-            .nodes()
-            .missing(&starting_nodes(self.remote, attempt).await?))
+        Ok(place.nodes().missing(&starting_nodes(self.remote, attempt).await?))
     }
 
     pub(super) fn warn_of_silent(&self, silent: &[NodeName]) {
@@ -129,9 +123,7 @@ impl Agreement<'_> {
                 (all_hold_theirs && holders.nodes == *self.together.writer.place.nodes())
                     .then_some(Availability::OwnParts)
             } else {
-                self.is_whole(id, &holders)
-                    .await?
-                    .then_some(Availability::WhenUploaded)
+                self.is_whole(id, &holders).await?.then_some(Availability::WhenUploaded)
             };
             if let Some(availability) = availability {
                 return Ok(Agreed::on(id, availability));

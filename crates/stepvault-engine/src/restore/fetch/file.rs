@@ -50,11 +50,7 @@ impl FileRestore {
             return Ok(Arc::clone(staged));
         }
         let opened = self.staging.file(&self.entry.path, self.entry.size_bytes)?;
-        let opened = if self.entry.hole_bytes > 0 {
-            opened.with_holes()
-        } else {
-            opened
-        };
+        let opened = if self.entry.hole_bytes > 0 { opened.with_holes() } else { opened };
         Ok(Arc::clone(staged.insert(Arc::new(opened))))
     }
 

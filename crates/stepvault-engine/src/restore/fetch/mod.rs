@@ -50,9 +50,9 @@ pub(super) async fn take_leases(context: &RestoreContext, resolved: &ResolvedSte
         let Source::Remote(remote) = source else { continue };
         match HeldLease::on_step(remote, resolved.id).await {
             Ok(lease) => leases.push(lease),
-            Err(error) => context
-                .observer
-                .warn(format!("{}: restoring without a lease: {error}", remote.name())),
+            Err(error) => {
+                context.observer.warn(format!("{}: restoring without a lease: {error}", remote.name()));
+            }
         }
     }
     leases
@@ -92,14 +92,10 @@ pub(super) async fn fetch(
         faults: Mutex::default(),
     });
     let remotes = context.remotes.iter();
-    let limit = remotes
-        .map(|remote| remote.settings.max_concurrent_requests)
-        .max();
+    let limit = remotes.map(|remote| remote.settings.max_concurrent_requests).max();
     let with_vault = || {
         let vault = context.vault.as_ref();
-        vault
-            .into_iter()
-            .flat_map(|vault| context.remotes.iter().map(move |remote| (remote, vault)))
+        vault.into_iter().flat_map(|vault| context.remotes.iter().map(move |remote| (remote, vault)))
     };
     for (remote, vault) in with_vault() {
         recall_concurrency(remote, vault).await;
@@ -119,21 +115,14 @@ pub(super) async fn fetch(
         }
         return Ok(Err(faults));
     }
-    let fetched = shared
-        .fetched
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    let fetched = shared.fetched.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(Ok((staging, fetched)))
 }
 
 /// Returns the allocated bytes that an interrupted restore left: files that were only preallocated hold no data yet.
 fn present_bytes(directory: &Path) -> u64 {
-    stepvault_local::tree::scan(directory).map_or(0, |tree| {
-        tree.files
-            .iter()
-            .map(|file| file.allocated_bytes.min(file.size_bytes))
-            .sum()
-    })
+    stepvault_local::tree::scan(directory)
+        .map_or(0, |tree| tree.files.iter().map(|file| file.allocated_bytes.min(file.size_bytes)).sum())
 }
 
 /// Fails before the first byte is fetched if the disk cannot hold the step.
@@ -176,11 +165,8 @@ fn jobs(
     // A file's state exists only from its first part to its last: a step may have very many files.
     Ok(order.into_iter().flat_map(move |(position, count)| {
         let shared = Arc::clone(&shared);
-        let file = Arc::new(FileRestore::new(
-            shared.resolved.files[position].clone(),
-            count,
-            &shared.staging,
-        ));
+        let file =
+            Arc::new(FileRestore::new(shared.resolved.files[position].clone(), count, &shared.staging));
         (0..count).map(move |index| restore_part(Arc::clone(&shared), Arc::clone(&file), index))
     }))
 }
@@ -214,10 +200,7 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
         }
     }
     if file_is_done {
-        observer.on_event(&Event::FileDone {
-            tier: &first,
-            path: &file.entry.path,
-        });
+        observer.on_event(&Event::FileDone { tier: &first, path: &file.entry.path });
     }
     Ok(())
 }

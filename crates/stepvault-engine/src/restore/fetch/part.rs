@@ -62,10 +62,7 @@ pub(super) async fn fetch_part(
                 if step.record().is_one_of_several() && step.record().file(path).is_none() =>
             {
                 // Another node's file: its absence is no damage of this node's part.
-                faults.proven.push(format!(
-                    "{tier}: it holds only the part of {}",
-                    step.record().node
-                ));
+                faults.proven.push(format!("{tier}: it holds only the part of {}", step.record().node));
                 continue;
             }
             Source::Local(step) => read_local(step, file, writer).await?,
@@ -190,10 +187,7 @@ async fn receive(
         }
         if !pieces.is_empty() {
             writer = blocking(move || writer.write_all(&pieces)).await?;
-            context.observer.on_event(&Event::BytesMoved {
-                tier: &remote.tier,
-                bytes: batch_bytes as u64,
-            });
+            context.observer.on_event(&Event::BytesMoved { tier: &remote.tier, bytes: batch_bytes as u64 });
         }
     }
     Ok((writer, broken))

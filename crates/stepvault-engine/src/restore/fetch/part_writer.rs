@@ -59,11 +59,8 @@ impl PartWriter {
 
     /// Writes the next bytes, no more than are missing.
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let staged = if let Some(staged) = &self.staged {
-            staged
-        } else {
-            self.staged.insert(self.file.open()?)
-        };
+        let staged =
+            if let Some(staged) = &self.staged { staged } else { self.staged.insert(self.file.open()?) };
         self.hasher.update(bytes);
         staged.write_at(self.missing.start, bytes)?;
         self.missing.start += bytes.len() as u64;

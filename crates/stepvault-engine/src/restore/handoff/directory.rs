@@ -28,10 +28,7 @@ pub(super) struct Layout {
 impl Layout {
     /// Returns the layout of a planned step.
     pub(super) fn of(plan: &RestorePlan) -> Self {
-        let names = plan
-            .paths
-            .iter()
-            .map(|path| path.strip_prefix(&plan.directory).unwrap_or(path));
+        let names = plan.paths.iter().map(|path| path.strip_prefix(&plan.directory).unwrap_or(path));
         Self {
             paths: names.map(|name| name.to_string_lossy().into_owned()).collect(),
             several: !plan.step.members.is_empty(),
@@ -97,13 +94,9 @@ pub(super) fn other_content(
             };
             (path.to_owned(), size_bytes, entry.mtime)
         };
-        let there = present
-            .entries()
-            .filter(|(other, entry)| of_path(other) && files(entry));
+        let there = present.entries().filter(|(other, entry)| of_path(other) && files(entry));
         let there: BTreeSet<_> = there.map(|(path, entry)| facts(path, entry)).collect();
-        let wanted = wanted
-            .iter()
-            .filter(|(other, entry)| of_path(other) && files(entry));
+        let wanted = wanted.iter().filter(|(other, entry)| of_path(other) && files(entry));
         let wanted: BTreeSet<_> = wanted.map(|(path, entry)| facts(path, entry)).collect();
         present.get(path).is_some() && there != wanted
     };
@@ -122,11 +115,7 @@ pub(super) fn present_tree(directory: &Path, vault: Option<&Vault>) -> Result<Tr
         path.split('/').any(is_own_name) || vault.is_some_and(|vault| is_at_or_below(path, vault))
     };
     let entries = present.entries().filter(|(path, _)| !is_own(path));
-    Ok(Tree::new(
-        entries
-            .map(|(path, entry)| (path.to_owned(), entry.clone()))
-            .collect(),
-    ))
+    Ok(Tree::new(entries.map(|(path, entry)| (path.to_owned(), entry.clone())).collect()))
 }
 
 fn step_entries(layout: &Layout, resolved: &ResolvedStep) -> Vec<(String, Entry)> {
@@ -140,26 +129,18 @@ fn step_entries(layout: &Layout, resolved: &ResolvedStep) -> Vec<(String, Entry)
         .iter()
         .map(|directory| at(directory.path.as_ref(), EntryKind::Directory, directory.mtime));
     let files = resolved.files.iter().map(|file| {
-        let kind = EntryKind::File {
-            size_bytes: file.size_bytes,
-            allocated_bytes: None,
-        };
+        let kind = EntryKind::File { size_bytes: file.size_bytes, allocated_bytes: None };
         at(Some(&file.path), kind, file.mtime)
     });
     let links = resolved.symlinks.iter().map(|link| {
         let target = link.target.clone();
-        at(
-            Some(&link.path),
-            EntryKind::Symlink { target },
-            Timestamp::default(),
-        )
+        at(Some(&link.path), EntryKind::Symlink { target }, Timestamp::default())
     });
     directories.chain(files).chain(links).flatten().collect()
 }
 
 fn is_at_or_below(path: &str, directory: &str) -> bool {
-    path.strip_prefix(directory)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The files of a directory, overlaid with those of a step that is not in place yet.

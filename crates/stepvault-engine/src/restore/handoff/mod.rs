@@ -107,9 +107,7 @@ impl Handoff {
             directory_text: plan.directory.to_string_lossy().into_owned(),
             overrides_newer: request.step.is_some(),
             displaced: Vec::new(),
-            skipped: (plan.skipped.iter())
-                .map(|skipped| skipped.id.step.number())
-                .collect(),
+            skipped: (plan.skipped.iter()).map(|skipped| skipped.id.step.number()).collect(),
             vault: context.vault.clone(),
             resolved: Arc::clone(&plan.step),
         };
@@ -141,10 +139,7 @@ impl Handoff {
     pub(super) async fn kept_in_place(self) -> Result<KeptInPlace> {
         blocking(move || {
             Ok(match self.plan_to_keep()? {
-                Some(plan) => KeptInPlace::Newer(Box::new(HandoffReport {
-                    plan,
-                    moved_aside: Vec::new(),
-                })),
+                Some(plan) => KeptInPlace::Newer(Box::new(HandoffReport { plan, moved_aside: Vec::new() })),
                 None => KeptInPlace::Nothing(Box::new(self)),
             })
         })
@@ -169,12 +164,7 @@ impl Handoff {
     /// Moves these paths of the step aside as well: they hold other content.
     #[must_use]
     pub(super) fn displacing(mut self, paths: &[PathBuf]) -> Self {
-        let inside = |path: &PathBuf| {
-            path.strip_prefix(&self.directory)
-                .ok()?
-                .to_str()
-                .map(str::to_owned)
-        };
+        let inside = |path: &PathBuf| path.strip_prefix(&self.directory).ok()?.to_str().map(str::to_owned);
         self.displaced = paths.iter().filter_map(inside).collect();
         self
     }
@@ -208,10 +198,7 @@ impl Handoff {
     fn staged_files(&self, staging: &Staging) -> Result<Box<dyn OpenFile>> {
         let single = self.resolved.shape == Shape::File;
         let file = self.resolved.files.first().filter(|_| single);
-        Ok(Box::new(StagedFiles {
-            files: staging.files()?,
-            single: file.map(|file| file.path.to_string()),
-        }))
+        Ok(Box::new(StagedFiles { files: staging.files()?, single: file.map(|file| file.path.to_string()) }))
     }
 
     fn requested_profile(&self) -> Result<Option<&Profile>> {
@@ -223,23 +210,15 @@ impl Handoff {
     /// directory shows too little to detect one.
     fn profile(&self) -> Result<Option<&Profile>> {
         let recorded = self.resolved.origin.profile.as_deref();
-        Ok(self
-            .requested_profile()?
-            .or_else(|| self.options.profiles.get(recorded?)))
+        Ok(self.requested_profile()?.or_else(|| self.options.profiles.get(recorded?)))
     }
 
     /// Plans the handoff. `step_files` opens the step's files by their paths inside it while it is not in place.
     fn plan(&self, step_files: Option<Box<dyn OpenFile>>) -> Result<HandoffPlan> {
         let tree = tree_with_step(&self.directory, &self.layout, self.vault.as_ref(), &self.resolved)?;
-        let directory = self
-            .directory
-            .is_dir()
-            .then(|| SurveyFiles::open(&self.directory));
-        let files = OverlayFiles {
-            layout: &self.layout,
-            step: step_files,
-            directory: directory.transpose()?,
-        };
+        let directory = self.directory.is_dir().then(|| SurveyFiles::open(&self.directory));
+        let files =
+            OverlayFiles { layout: &self.layout, step: step_files, directory: directory.transpose()? };
         let restored = self.restored(&tree)?;
         let mut plan = plan(&restored, &self.options.profiles, &files).ok_or_else(|| {
             Error::new(ErrorKind::Failed, "cannot determine how the trainer resumes")
@@ -269,14 +248,8 @@ impl Handoff {
                 Some(EntryKind::Symlink { target }) => *target == link.target,
                 Some(_) => return None,
             };
-            let (path, content) = (
-                link.path.to_string(),
-                PointerContent::Symlink(link.target.clone()),
-            );
-            Some(PlannedPointer {
-                write: PointerWrite { path, content },
-                is_right,
-            })
+            let (path, content) = (link.path.to_string(), PointerContent::Symlink(link.target.clone()));
+            Some(PlannedPointer { write: PointerWrite { path, content }, is_right })
         });
         planned.collect()
     }
@@ -358,10 +331,9 @@ pub(super) async fn clear_first_start(
                 warn(&format!("{} is moved to {}: {why}", from.display(), to.display()));
             }
         }
-        Err(error) => warn(&format!(
-            "the trainer may find steps that are not whole: {}",
-            error.text_with_hint()
-        )),
+        Err(error) => {
+            warn(&format!("the trainer may find steps that are not whole: {}", error.text_with_hint()));
+        }
     }
 }
 
@@ -372,9 +344,7 @@ fn move_what_is_in_the_way(
     from_scratch: bool,
 ) -> Result<Vec<MovedAside>> {
     let path = std::path::absolute(directory).map_err(|error| {
-        Error::new(ErrorKind::Usage, "not a path")
-            .on(directory.display())
-            .caused_by(error)
+        Error::new(ErrorKind::Usage, "not a path").on(directory.display()).caused_by(error)
     })?;
     let profile = options.profile.as_deref();
     let start = FirstStart {

@@ -28,10 +28,7 @@ pub(super) struct RangeReader {
 impl RangeReader {
     /// Must be created inside the runtime, and used on a thread that may block.
     pub(super) fn new(resolved: Arc<ResolvedStep>) -> Self {
-        Self {
-            resolved,
-            runtime: Handle::current(),
-        }
+        Self { resolved, runtime: Handle::current() }
     }
 
     fn entry(&self, path: &str) -> io::Result<&FileEntry> {
@@ -47,14 +44,11 @@ impl OpenFile for RangeReader {
         let entry = self.entry(path)?;
         let size_bytes = entry.size_bytes;
         match self.resolved.sources.first() {
-            Some(Source::Local(step)) => Ok(Box::new(LocalFile {
-                file: File::open(step.file_path(&entry.path))?,
-                size_bytes,
-            })),
+            Some(Source::Local(step)) => {
+                Ok(Box::new(LocalFile { file: File::open(step.file_path(&entry.path))?, size_bytes }))
+            }
             Some(Source::Remote(remote)) => {
-                let key = remote
-                    .keys
-                    .data(&self.resolved.name, self.resolved.id, &entry.path);
+                let key = remote.keys.data(&self.resolved.name, self.resolved.id, &entry.path);
                 Ok(Box::new(RemoteFile {
                     remote: remote.clone(),
                     key: key.map_err(io::Error::other)?,
@@ -95,10 +89,7 @@ impl RemoteFile {
         let (mut filled, mut breaks) = (0, BodyRetries::default());
         loop {
             let before = filled;
-            match self
-                .fill(offset + filled as u64..until, buffer, &mut filled)
-                .await
-            {
+            match self.fill(offset + filled as u64..until, buffer, &mut filled).await {
                 Ok(()) => return Ok(filled),
                 Err(error) => breaks.wait(error, filled > before).await?,
             }
@@ -134,15 +125,8 @@ impl ReadAt for RemoteFile {
         if buffer.is_empty() {
             return Ok(());
         }
-        let filled = self
-            .runtime
-            .block_on(self.read(offset, buffer))
-            .map_err(io::Error::other)?;
-        if filled == buffer.len() {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::UnexpectedEof.into())
-        }
+        let filled = self.runtime.block_on(self.read(offset, buffer)).map_err(io::Error::other)?;
+        if filled == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
 
@@ -161,9 +145,7 @@ mod tests {
     async fn an_answer_that_breaks_off_is_taken_up_where_it_broke() {
         let server = StrictS3::start();
         let (settings, options) = crate::test_remote::on(&server);
-        let store = open_with(&settings, Arc::new(SilentObserver), options)
-            .await
-            .unwrap();
+        let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
         let remote = RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap());
         let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
         let body = bytes::Bytes::from(bytes.clone()).into();

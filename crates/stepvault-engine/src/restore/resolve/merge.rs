@@ -26,15 +26,10 @@ pub(super) fn merge(
     let damaged =
         |path: &str| Error::new(ErrorKind::Damaged, "the parts of a step contradict each other").on(path);
     let members = members::merged(manifests.iter().map(|manifest| manifest.members.as_slice()));
-    let named = manifests
-        .last()
-        .map(|manifest| (manifest.name.clone(), manifest.shape));
+    let named = manifests.last().map(|manifest| (manifest.name.clone(), manifest.shape));
     let all = || manifests.iter();
     let known = |manifest: &&&PartManifest| !manifest.origin.is_unknown();
-    let origin = manifests
-        .iter()
-        .find(known)
-        .map(|manifest| manifest.origin.clone());
+    let origin = manifests.iter().find(known).map(|manifest| manifest.origin.clone());
     let origin = origin.unwrap_or_default();
     let files = of_all(
         all().flat_map(|manifest| &manifest.files),
@@ -42,12 +37,9 @@ pub(super) fn merge(
         FileEntry::has_same_bytes,
     )
     .map_err(damaged)?;
-    let directories = of_all(
-        all().flat_map(|manifest| &manifest.directories),
-        |entry| entry.path.as_ref(),
-        |_, _| true,
-    )
-    .map_err(damaged)?;
+    let directories =
+        of_all(all().flat_map(|manifest| &manifest.directories), |entry| entry.path.as_ref(), |_, _| true)
+            .map_err(damaged)?;
     let symlinks = of_all(
         all().flat_map(|manifest| &manifest.symlinks),
         |link| Some(&link.path),
@@ -55,13 +47,9 @@ pub(super) fn merge(
     )
     .map_err(damaged)?;
     let (name, shape) = named.ok_or_else(|| damaged("no part"))?;
-    if let Some(why) = members::fault(
-        &members,
-        shape,
-        files.iter().map(|file| &file.path),
-        &directories,
-        &symlinks,
-    ) {
+    if let Some(why) =
+        members::fault(&members, shape, files.iter().map(|file| &file.path), &directories, &symlinks)
+    {
         return Err(damaged(&name).because(why));
     }
     // Combined links of two nodes may lead where neither node's links do.
@@ -114,21 +102,13 @@ pub(super) fn include(request: &RestoreRequest, mut resolved: ResolvedStep) -> R
     filter.check(&resolved.files.iter().map(|file| &file.path).collect::<Vec<_>>())?;
     resolved.files.retain(|file| filter.takes(&file.path));
     resolved.symlinks.retain(|link| filter.takes(&link.path));
-    let taken = resolved
-        .files
-        .iter()
-        .map(|file| &file.path)
-        .chain(resolved.symlinks.iter().map(|link| &link.path));
-    let needed: BTreeSet<String> = taken
-        .flat_map(|path| path.ancestors().chain([path.as_str()]))
-        .map(str::to_owned)
-        .collect();
+    let taken =
+        resolved.files.iter().map(|file| &file.path).chain(resolved.symlinks.iter().map(|link| &link.path));
+    let needed: BTreeSet<String> =
+        taken.flat_map(|path| path.ancestors().chain([path.as_str()])).map(str::to_owned).collect();
     resolved.members.retain(|member| needed.contains(member.as_str()));
-    resolved.directories.retain(|entry| {
-        entry
-            .path
-            .as_ref()
-            .is_none_or(|path| needed.contains(path.as_str()))
-    });
+    resolved
+        .directories
+        .retain(|entry| entry.path.as_ref().is_none_or(|path| needed.contains(path.as_str())));
     Ok(resolved)
 }

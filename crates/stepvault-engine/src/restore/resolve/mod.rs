@@ -159,9 +159,7 @@ pub(super) async fn resolve(
     }
     if !versions.is_empty() {
         for tier in &faults.unread {
-            context.observer.warn(format!(
-                "{id} is not restored from a tier that cannot be read: {tier}"
-            ));
+            context.observer.warn(format!("{id} is not restored from a tier that cannot be read: {tier}"));
         }
     }
     let mut resolved = VecDeque::new();
@@ -170,30 +168,19 @@ pub(super) async fn resolve(
         let parts = request.parts.choose(&version.manifests);
         let best = version.manifests.iter().flat_map(|part| &part.origin.best);
         let best = best.cloned().collect();
-        match merge::merge(
-            id,
-            &parts.map_err(|error| error.on(id))?,
-            version.sources,
-            identity,
-        ) {
+        match merge::merge(id, &parts.map_err(|error| error.on(id))?, version.sources, identity) {
             Ok(step) => resolved.push_back(merge::include(request, ResolvedStep { best, ..step })?),
             Err(error) => faults.proven.push(error.to_string()),
         }
     }
-    Ok(Resolution {
-        versions: resolved,
-        faults,
-    })
+    Ok(Resolution { versions: resolved, faults })
 }
 
 /// Adds what a remote holds: to the version that has the same manifests, else as the last version.
 fn add_remote<S>(versions: &mut Vec<Version<S>>, manifests: Vec<PartManifest>, source: S) {
     match versions.iter_mut().find(|version| version.manifests == manifests) {
         Some(version) => version.sources.push(source),
-        None => versions.push(Version {
-            manifests,
-            sources: vec![source],
-        }),
+        None => versions.push(Version { manifests, sources: vec![source] }),
     }
 }
 
@@ -229,11 +216,7 @@ fn identity(request: &RestoreRequest, manifests: &[PartManifest]) -> Result<Stri
         digests.extend_from_slice(Sha256Digest::of(&encode(manifest)?).as_bytes());
     }
     let digest = Sha256Digest::of(&digests);
-    Ok(format!(
-        "{digest}\n{}\n{}",
-        request.parts,
-        request.include.join("\n")
-    ))
+    Ok(format!("{digest}\n{}\n{}", request.parts, request.include.join("\n")))
 }
 
 #[cfg(test)]

@@ -21,18 +21,11 @@ fn file(name: &str, bytes: &[u8]) -> FileEntry {
 }
 
 fn link(name: &str, target: &str) -> SymlinkEntry {
-    SymlinkEntry {
-        path: path(name),
-        target: target.to_owned(),
-    }
+    SymlinkEntry { path: path(name), target: target.to_owned() }
 }
 
 fn directory(name: Option<&str>) -> DirectoryEntry {
-    DirectoryEntry {
-        path: name.map(path),
-        mode: 0o755,
-        mtime: Timestamp::from_seconds(1),
-    }
+    DirectoryEntry { path: name.map(path), mode: 0o755, mtime: Timestamp::from_seconds(1) }
 }
 
 fn step_id() -> StepId {
@@ -69,10 +62,7 @@ fn parts_may_share_what_is_the_same_in_all_of_them() {
     let names: Vec<_> = merged.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(names, ["node-0", "node-1", "tokenizer"]);
     assert_eq!(merged.symlinks, [link("latest", "node-0")]);
-    for (bytes, target, at) in [
-        (&b"other"[..], "node-0", "tokenizer"),
-        (b"same", "node-1", "latest"),
-    ] {
+    for (bytes, target, at) in [(&b"other"[..], "node-0", "tokenizer"), (b"same", "node-1", "latest")] {
         let error = merge_with(bytes, target).unwrap_err();
         assert_eq!(error, format!("the parts of a step contradict each other: {at}"));
     }
@@ -84,9 +74,7 @@ fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
         id: step_id(),
         name: "4".to_owned(),
         shape: Shape::Directory,
-        files: ["actor/4/x", "critic/4/x"]
-            .map(|name| file(name, b"12345"))
-            .to_vec(),
+        files: ["actor/4/x", "critic/4/x"].map(|name| file(name, b"12345")).to_vec(),
         directories: [
             None,
             Some("actor"),
@@ -97,9 +85,7 @@ fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
         ]
         .map(directory)
         .to_vec(),
-        symlinks: ["actor/4/link", "critic/4/link"]
-            .map(|name| link(name, "x"))
-            .to_vec(),
+        symlinks: ["actor/4/link", "critic/4/link"].map(|name| link(name, "x")).to_vec(),
         members: ["actor/4", "critic/4"].map(path).to_vec(),
         best: BTreeSet::new(),
         origin: StepOrigin::default(),
@@ -108,10 +94,7 @@ fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
     };
     assert_eq!(step.data_bytes(), 10);
     let one = step.only(&[path("actor/4")]);
-    assert_eq!(
-        (one.data_bytes(), one.files),
-        (5, vec![file("actor/4/x", b"12345")])
-    );
+    assert_eq!((one.data_bytes(), one.files), (5, vec![file("actor/4/x", b"12345")]));
     let around = [None, Some("actor"), Some("actor/4"), Some("actor/4/empty")].map(directory);
     assert_eq!(one.directories, around);
     assert_eq!(one.symlinks, [link("actor/4/link", "x")]);
@@ -139,26 +122,14 @@ fn a_local_copy_serves_the_version_that_it_is_a_part_of_first() {
         (b"y", [vec!["remote 0", "remote 2"], vec!["local", "remote 1"]]),
     ] {
         let mut versions = on_remotes(b"xyx");
-        assert!(add_local(
-            &mut versions,
-            part("node-1", own, "a"),
-            "local".to_owned()
-        ));
+        assert!(add_local(&mut versions, part("node-1", own, "a"), "local".to_owned()));
         assert_eq!(sources(versions), expected);
     }
     let mut versions = on_remotes(b"xyx");
-    assert!(!add_local(
-        &mut versions,
-        part("node-1", b"z", "a"),
-        "local".to_owned()
-    ));
+    assert!(!add_local(&mut versions, part("node-1", b"z", "a"), "local".to_owned()));
     assert_eq!(versions, on_remotes(b"xyx"), "it differs from every commit");
     let mut alone = Vec::new();
-    assert!(add_local(
-        &mut alone,
-        part("node-1", b"z", "a"),
-        "local".to_owned()
-    ));
+    assert!(add_local(&mut alone, part("node-1", b"z", "a"), "local".to_owned()));
     assert_eq!(sources(alone), [["local"]]);
 }
 

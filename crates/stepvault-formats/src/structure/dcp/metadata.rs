@@ -44,17 +44,14 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
         return Err(broken!("the file is empty: it was created and never written"));
     }
     if size_bytes > MAX_METADATA_BYTES {
-        return Err(unknown!(
-            "it is {size_bytes} bytes long, more than the limit of {MAX_METADATA_BYTES}"
-        ));
+        return Err(unknown!("it is {size_bytes} bytes long, more than the limit of {MAX_METADATA_BYTES}"));
     }
     let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
     let attributes = attributes_of(&pickle, pickle.root(), (METADATA_MODULE, "Metadata"))
         .ok_or_else(|| unknown!("it holds no Metadata of torch.distributed.checkpoint"))?;
-    let (Some(described), Some(places)) = (
-        attributes.get(&pickle, "state_dict_metadata"),
-        attributes.get(&pickle, "storage_data"),
-    ) else {
+    let (Some(described), Some(places)) =
+        (attributes.get(&pickle, "state_dict_metadata"), attributes.get(&pickle, "storage_data"))
+    else {
         return Err(broken!("its Metadata lacks the list of items or their locations"));
     };
     let described = pickle
@@ -66,21 +63,12 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
             .entries(places)
             .ok_or_else(|| broken!("its storage_data, which locates the items, is not a dictionary"))?,
     };
-    let pieces: usize = described
-        .iter()
-        .map(|(_, value)| pieces_of(&pickle, *value))
-        .sum();
+    let pieces: usize = described.iter().map(|(_, value)| pieces_of(&pickle, *value)).sum();
     if places.len() < pieces {
-        return Err(broken!(
-            "it describes {pieces} pieces, and locates {} of them",
-            places.len()
-        ));
+        return Err(broken!("it describes {pieces} pieces, and locates {} of them", places.len()));
     }
     let mut paths = HashMap::new();
-    places
-        .iter()
-        .map(|(_, value)| item(&pickle, *value, &mut paths))
-        .collect()
+    places.iter().map(|(_, value)| item(&pickle, *value, &mut paths)).collect()
 }
 
 /// Returns the number of pieces of an item: a tensor has a list of them, anything else is one piece.
@@ -98,9 +86,7 @@ fn item(pickle: &Pickle, value: Value, paths: &mut HashMap<Value, Arc<str>>) -> 
              unknown"
         ));
     };
-    let transforms = attributes
-        .get(pickle, "transform_descriptors")
-        .unwrap_or(Value::None);
+    let transforms = attributes.get(pickle, "transform_descriptors").unwrap_or(Value::None);
     let untransformed = transforms == Value::None || pickle.elements(transforms).is_some_and(<[_]>::is_empty);
     let mut read = || {
         let path = attributes.get(pickle, "relative_path")?;

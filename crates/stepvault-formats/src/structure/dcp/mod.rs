@@ -128,9 +128,7 @@ pub fn claimed_files(source: &dyn ReadAt) -> Result<Vec<ClaimedFile>, Fault> {
         *items += 1;
     }
     let files = files.into_iter();
-    Ok(files
-        .map(|(path, (bytes, items))| ClaimedFile { path, bytes, items })
-        .collect())
+    Ok(files.map(|(path, (bytes, items))| ClaimedFile { path, bytes, items }).collect())
 }
 
 /// Checks tables of contents and those of their files for which `asked` returns true.
@@ -180,9 +178,7 @@ fn tables(tree: &Tree, directory: &str) -> Vec<String> {
     if tree.file_names(directory).any(|name| name == METADATA) {
         return vec![METADATA.to_owned()];
     }
-    let of_ranks = tree
-        .file_names(directory)
-        .filter_map(|name| Some((rank_of(name)?, name)));
+    let of_ranks = tree.file_names(directory).filter_map(|name| Some((rank_of(name)?, name)));
     let by_rank: BTreeSet<(u64, &str)> = of_ranks.collect();
     by_rank.into_iter().map(|(_, name)| name.to_owned()).collect()
 }
@@ -195,10 +191,7 @@ fn rank_of(name: &str) -> Option<u64> {
 /// Returns the first rank whose table of contents is missing from a series.
 fn missing_rank(tables: &[String]) -> Option<u64> {
     let ranks = tables.iter().filter_map(|name| rank_of(name));
-    (0..)
-        .zip(ranks)
-        .find(|(expected, rank)| expected != rank)
-        .map(|(expected, _)| expected)
+    (0..).zip(ranks).find(|(expected, rank)| expected != rank).map(|(expected, _)| expected)
 }
 
 /// Refuses a path in a table of contents that is not in its directory.
@@ -230,10 +223,7 @@ fn check_file(
         return Err(broken!("{table} names this file, and it is not a regular file"));
     };
     check_ranges(items, size_bytes, &table)?;
-    if tree
-        .get(table_path)
-        .is_some_and(|table| entry.mtime > table.mtime)
-    {
+    if tree.get(table_path).is_some_and(|table| entry.mtime > table.mtime) {
         return Err(broken!(
             "it was written after {table}, which is written last: a save over an older one was cut off"
         ));
@@ -299,9 +289,7 @@ fn check_gaps(items: &[&StorageItem], size_bytes: u64, table: &str) -> Result<()
     let ranges = items.iter().map(|item| (item.offset_bytes, item.length_bytes));
     for (start, length) in ranges.chain([(size_bytes, 0)]) {
         if start > previous_end {
-            return Err(unknown!(
-                "its bytes {previous_end} to {start} belong to no item that {table} names"
-            ));
+            return Err(unknown!("its bytes {previous_end} to {start} belong to no item that {table} names"));
         }
         previous_end = start.saturating_add(length);
     }

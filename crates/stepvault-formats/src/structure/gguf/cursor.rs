@@ -38,20 +38,12 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn u32(&mut self, what: &str) -> Result<u32, Fault> {
         let bytes = self.take(what)?;
-        Ok(if self.big_endian {
-            u32::from_be_bytes(bytes)
-        } else {
-            u32::from_le_bytes(bytes)
-        })
+        Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
     pub(super) fn u64(&mut self, what: &str) -> Result<u64, Fault> {
         let bytes = self.take(what)?;
-        Ok(if self.big_endian {
-            u64::from_be_bytes(bytes)
-        } else {
-            u64::from_le_bytes(bytes)
-        })
+        Ok(if self.big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })
     }
 
     pub(super) fn byte(&mut self, what: &str) -> Result<u8, Fault> {
@@ -87,10 +79,7 @@ impl<'a> Cursor<'a> {
         let at = self.position();
         let length = self.count(1, &format!("the length of {what}"))?;
         if length > LONGEST_NAME_BYTES {
-            return Err(broken_at!(
-                at,
-                "{what} would be {length} bytes long: the header is damaged"
-            ));
+            return Err(broken_at!(at, "{what} would be {length} bytes long: the header is damaged"));
         }
         // The count was compared with what follows.
         let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
@@ -99,10 +88,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn skip(&mut self, count: u64, what: &str) -> Result<(), Fault> {
-        self.forward
-            .skip(count)
-            .then_some(())
-            .ok_or_else(|| self.cut_off(what))
+        self.forward.skip(count).then_some(()).ok_or_else(|| self.cut_off(what))
     }
 
     fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Fault> {
@@ -132,9 +118,7 @@ impl Names {
     pub(super) fn add(&mut self, name: String) -> Result<(), Fault> {
         self.name_bytes = self.name_bytes.saturating_add(name.len());
         if self.name_bytes > MAX_NAME_BYTES {
-            return Err(unknown!(
-                "the header has more than {MAX_NAME_BYTES} bytes of names, the limit"
-            ));
+            return Err(unknown!("the header has more than {MAX_NAME_BYTES} bytes of names, the limit"));
         }
         self.names.push(name);
         Ok(())

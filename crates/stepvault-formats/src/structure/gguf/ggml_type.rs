@@ -48,9 +48,5 @@ pub(super) fn block_of(number: u32) -> Option<Block> {
         41 => ("Q1_0", 128, 18),
         _ => return None,
     };
-    Some(Block {
-        name,
-        elements,
-        bytes,
-    })
+    Some(Block { name, elements, bytes })
 }

@@ -19,9 +19,7 @@ const ARRAY: u32 = 9;
 /// Reads the pairs and returns the alignment of tensors in bytes.
 pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64, Fault> {
     if pairs > MAX_PAIRS {
-        return Err(unknown!(
-            "the header has {pairs} key-value pairs, more than the limit of {MAX_PAIRS}"
-        ));
+        return Err(unknown!("the header has {pairs} key-value pairs, more than the limit of {MAX_PAIRS}"));
     }
     let mut alignment = DEFAULT_ALIGNMENT_BYTES;
     let mut keys = Names::default();

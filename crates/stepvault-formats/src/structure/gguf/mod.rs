@@ -55,17 +55,13 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
     if let Some(Placed { name, kind, .. }) = table.iter().find(|tensor| tensor.size_bytes.is_none()) {
         let name = shown(name);
-        return Err(unknown!(
-            "tensor {name} is of kind {kind}, which gguf 0.19.0 does not know"
-        ));
+        return Err(unknown!("tensor {name} is of kind {kind}, which gguf 0.19.0 does not know"));
     }
     // Some writers pad after the last tensor, some do not.
     let padded = aligned(end, alignment)?;
     if there > padded {
         let more = bytes(there - padded);
-        return Err(unknown!(
-            "the file continues for {more} after the last tensor, which readers accept"
-        ));
+        return Err(unknown!("the file continues for {more} after the last tensor, which readers accept"));
     }
     Ok(())
 }
@@ -104,9 +100,7 @@ struct Placed {
 
 fn table(cursor: &mut Cursor<'_>, tensors: u64) -> Result<Vec<Placed>, Fault> {
     if tensors > MAX_TENSORS {
-        return Err(unknown!(
-            "the header has {tensors} tensors, more than the limit of {MAX_TENSORS}"
-        ));
+        return Err(unknown!("the header has {tensors} tensors, more than the limit of {MAX_TENSORS}"));
     }
     let mut names = Names::default();
     let mut table = Vec::new();
@@ -143,12 +137,7 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {
         ),
         None => None,
     };
-    Ok(Placed {
-        name,
-        kind,
-        start,
-        size_bytes,
-    })
+    Ok(Placed { name, kind, start, size_bytes })
 }
 
 fn size_of(elements: Option<u64>, row: u64, block: Block) -> Result<u64, String> {
@@ -171,13 +160,7 @@ fn end_of_data(table: &[Placed], alignment: u64) -> Result<u64, Fault> {
     // `None` after a tensor of unknown size.
     let mut reached = Some(0);
     let mut end = 0;
-    for Placed {
-        name,
-        start,
-        size_bytes,
-        ..
-    } in places
-    {
+    for Placed { name, start, size_bytes, .. } in places {
         let name = shown(name);
         let expected = reached.map_or(Ok(*start), |reached| aligned(reached, alignment))?;
         if *start != expected || !start.is_multiple_of(alignment) {

@@ -40,9 +40,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<WeightMap, Fault> {
 
 /// Refuses a path that leads outside the index's directory.
 fn inside(file: &str) -> Result<(), Fault> {
-    let leads_out = file
-        .split(['/', '\\'])
-        .any(|part| matches!(part, "" | "." | ".."));
+    let leads_out = file.split(['/', '\\']).any(|part| matches!(part, "" | "." | ".."));
     // `C:` starts an absolute path on Windows.
     if leads_out || file.contains(':') || file.contains('\0') {
         return Err(broken!(
@@ -123,10 +121,7 @@ pub fn listed(source: &dyn ReadAt) -> Result<Listed, Fault> {
         Some(Total::Other(_)) | None => None,
     };
     let files = weights.into_iter();
-    Ok(Listed {
-        files: files.map(|(file, names)| (file, names.len() as u64)).collect(),
-        total_bytes,
-    })
+    Ok(Listed { files: files.map(|(file, names)| (file, names.len() as u64)).collect(), total_bytes })
 }
 
 /// An index; only its total is kept.
@@ -160,24 +155,15 @@ mod tests {
     fn files_and_the_total_are_read() {
         let index =
             r#"{"metadata":{"total_size":107136,"x":[1]},"weight_map":{"a":"m-1","b":"m-2","c":"m-2"}}"#;
-        let expected = Listed {
-            files: vec![("m-1".to_owned(), 1), ("m-2".to_owned(), 2)],
-            total_bytes: Some(107_136),
-        };
+        let expected =
+            Listed { files: vec![("m-1".to_owned(), 1), ("m-2".to_owned(), 2)], total_bytes: Some(107_136) };
         assert_eq!(list(index).unwrap(), expected);
-        for metadata in [
-            "",
-            r#""metadata":{},"#,
-            r#""metadata":{"total_size":1.5},"#,
-            r#""metadata":null,"#,
-        ] {
+        for metadata in ["", r#""metadata":{},"#, r#""metadata":{"total_size":1.5},"#, r#""metadata":null,"#]
+        {
             let index = format!("{{{metadata}\"weight_map\":{{\"a\":\"m\"}}}}");
             assert_eq!(list(&index).unwrap().total_bytes, None, "{index}");
         }
         let outside = list(r#"{"weight_map":{"a":"../m"}}"#).unwrap_err();
-        assert_eq!(
-            outside,
-            "the index places tensors in ../m, which is not a file name in its directory"
-        );
+        assert_eq!(outside, "the index places tensors in ../m, which is not a file name in its directory");
     }
 }

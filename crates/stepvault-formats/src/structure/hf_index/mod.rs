@@ -28,9 +28,7 @@ use crate::tree::{EntryKind, OpenFile, Tree, joined};
 
 /// Returns whether a path has the name of an index.
 pub fn is_index(path: &str) -> bool {
-    [".safetensors.index.json", ".bin.index.json"]
-        .iter()
-        .any(|ending| path.ends_with(ending))
+    [".safetensors.index.json", ".bin.index.json"].iter().any(|ending| path.ends_with(ending))
 }
 
 /// Checks that every file which an index names exists, numbered without a gap, and that safetensors files among them
@@ -44,10 +42,7 @@ pub fn check(tree: &Tree, index_path: &str, files: &dyn OpenFile) -> Result<(), 
     let directory = index_path.rsplit_once('/').map_or("", |(directory, _)| directory);
     if let Some(gap) = first_gap(weights.keys().map(String::as_str))? {
         let missing = are_missing(&gap.missing, gap.missing_count);
-        return Err(broken!(
-            "{missing} from the index, which names others of the {}",
-            gap.world
-        ));
+        return Err(broken!("{missing} from the index, which names others of the {}", gap.world));
     }
     let shards = weights.iter();
     worst_of(shards.map(|(file, names)| shard(tree, &joined(directory, file), names, files)))
@@ -92,9 +87,7 @@ fn shard(tree: &Tree, path: &str, names: &[String], files: &dyn OpenFile) -> Res
         }
         Some(EntryKind::Directory | EntryKind::Other) | None => {
             let tensors = words::count(names.len() as u64, "tensor");
-            return Err(broken!(
-                "{shown_path} is missing, and the index places {tensors} in it"
-            ));
+            return Err(broken!("{shown_path} is missing, and the index places {tensors} in it"));
         }
     }
     if !path.ends_with(".safetensors") {

@@ -33,13 +33,8 @@ pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
 /// [`Fault::Broken`] if a requirement is not met; [`Fault::Unknown`] if a limit prevents the check, or if a rank
 /// below the highest has no file and no final files show whether it should.
 pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
-    let weights = |directory| {
-        tree.file_names(directory)
-            .filter(|name| name.ends_with(".safetensors"))
-    };
-    let shards: Vec<_> = weights(directory)
-        .filter_map(|name| Some((name, shard_set(name)?)))
-        .collect();
+    let weights = |directory| tree.file_names(directory).filter(|name| name.ends_with(".safetensors"));
+    let shards: Vec<_> = weights(directory).filter_map(|name| Some((name, shard_set(name)?))).collect();
     every_set(&shards)?;
     let mut found = Elements::default();
     for (name, _) in &shards {
@@ -90,13 +85,8 @@ fn every_rank(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
     let Some(pattern) = RankPattern::new("shard-{rank}", 1) else {
         return Ok(());
     };
-    let ranks: Vec<_> = shards
-        .iter()
-        .map(|(_, (rank, _))| format!("shard-{rank}"))
-        .collect();
-    let gap = pattern
-        .gap(ranks.iter().map(String::as_str), None)
-        .map_err(Fault::broken)?;
+    let ranks: Vec<_> = shards.iter().map(|(_, (rank, _))| format!("shard-{rank}")).collect();
+    let gap = pattern.gap(ranks.iter().map(String::as_str), None).map_err(Fault::broken)?;
     match gap.filter(|gap| gap.missing_count > 0) {
         None => Ok(()),
         Some(gap) => Err(unknown!(
@@ -117,9 +107,7 @@ impl Elements {
             *total = total.saturating_add(tensor.elements);
         }
         if self.0.len() > MAX_TENSORS {
-            return Err(unknown!(
-                "the files hold more than {MAX_TENSORS} tensors, the limit"
-            ));
+            return Err(unknown!("the files hold more than {MAX_TENSORS} tensors, the limit"));
         }
         Ok(())
     }

@@ -21,9 +21,9 @@ pub(super) fn element_bytes(description: &Literal) -> Result<u64, NoSize> {
             [element, shape] => times(element_bytes(element)?, shape),
             _ => Err(wrong("a tuple other than a dtype and a shape")),
         },
-        Literal::List(fields) => fields.iter().try_fold(0_u64, |total, field| {
-            total.checked_add(of_field(field)?).ok_or_else(too_large)
-        }),
+        Literal::List(fields) => fields
+            .iter()
+            .try_fold(0_u64, |total, field| total.checked_add(of_field(field)?).ok_or_else(too_large)),
         Literal::Number(_) | Literal::Truth(_) | Literal::Dictionary(_) => {
             Err(wrong("neither a string nor a list of fields"))
         }
@@ -55,12 +55,10 @@ pub(super) fn elements(shape: &Literal) -> Result<u64, NoSize> {
     let Literal::Tuple(dimensions) = shape else {
         return Err(no_shape());
     };
-    dimensions
-        .iter()
-        .try_fold(1_u64, |product, dimension| match dimension {
-            Literal::Number(length) => product.checked_mul(*length).ok_or_else(too_large),
-            _ => Err(no_shape()),
-        })
+    dimensions.iter().try_fold(1_u64, |product, dimension| match dimension {
+        Literal::Number(length) => product.checked_mul(*length).ok_or_else(too_large),
+        _ => Err(no_shape()),
+    })
 }
 
 /// Parses `<f4`, `|S5`, `<M8[ns]`: byte order, kind, size.
@@ -89,11 +87,7 @@ fn of_text(text: &str) -> Result<u64, NoSize> {
         return Ok(1);
     }
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let size = digits
-        .parse::<u64>()
-        .ok()
-        .filter(|_| is_number)
-        .ok_or_else(no_dtype)?;
+    let size = digits.parse::<u64>().ok().filter(|_| is_number).ok_or_else(no_dtype)?;
     let sizes: &[u64] = match kind {
         'b' => &[1],
         'i' | 'u' => &[1, 2, 4, 8],
@@ -104,11 +98,7 @@ fn of_text(text: &str) -> Result<u64, NoSize> {
         'U' => return size.checked_mul(4).ok_or_else(too_large),
         _ => return Err(no_dtype()),
     };
-    if sizes.contains(&size) {
-        Ok(size)
-    } else {
-        Err(no_dtype())
-    }
+    if sizes.contains(&size) { Ok(size) } else { Err(no_dtype()) }
 }
 
 fn wrong(what: &str) -> NoSize {
@@ -171,10 +161,7 @@ mod tests {
             "[('a',)]",
             "('<f4', ('x',))",
         ] {
-            assert!(
-                matches!(size(description), Err(NoSize::Wrong(_))),
-                "{description}"
-            );
+            assert!(matches!(size(description), Err(NoSize::Wrong(_))), "{description}");
         }
         assert_eq!(
             size("'<f3'"),
@@ -184,15 +171,10 @@ mod tests {
         );
         assert_eq!(
             size("[('a', '|V18446744073709551615'), ('b', '|u1')]"),
-            Err(NoSize::Wrong(
-                "the header describes an array larger than any file".to_owned()
-            ))
+            Err(NoSize::Wrong("the header describes an array larger than any file".to_owned()))
         );
         for description in ["'|O'", "[('a', '|O8')]", "'|T16'"] {
-            assert!(
-                matches!(size(description), Err(NoSize::Unknown(_))),
-                "{description}"
-            );
+            assert!(matches!(size(description), Err(NoSize::Unknown(_))), "{description}");
         }
     }
 }

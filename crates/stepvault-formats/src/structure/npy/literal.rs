@@ -61,10 +61,7 @@ impl Parser<'_> {
     }
 
     fn word(&mut self, word: &str) -> bool {
-        let comes = self
-            .text
-            .get(self.at..)
-            .is_some_and(|rest| rest.starts_with(word.as_bytes()));
+        let comes = self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes()));
         if comes {
             self.at += word.len();
         }
@@ -190,10 +187,7 @@ mod tests {
         assert_eq!(
             parse(b" {'shape': (3L, 5), \"descr\": [(u'a', '<f4', (2,))], 'fortran_order': False, } \n"),
             Ok(Literal::Dictionary(vec![
-                (
-                    text("shape"),
-                    Literal::Tuple(vec![Literal::Number(3), Literal::Number(5)])
-                ),
+                (text("shape"), Literal::Tuple(vec![Literal::Number(3), Literal::Number(5)])),
                 (
                     text("descr"),
                     Literal::List(vec![Literal::Tuple(vec![
@@ -216,25 +210,13 @@ mod tests {
         assert_eq!(flaw("{'a': 1"), (7, "a comma is missing"));
         assert_eq!(flaw("{'a' 1}"), (5, "a colon is missing after a key"));
         assert_eq!(flaw("('a' 'b')"), (5, "a comma is missing"));
-        assert_eq!(
-            flaw("{} {}"),
-            (3, "something follows the description of the array")
-        );
-        assert_eq!(
-            flaw("__import__('os')"),
-            (0, "this value cannot describe an array")
-        );
+        assert_eq!(flaw("{} {}"), (3, "something follows the description of the array"));
+        assert_eq!(flaw("__import__('os')"), (0, "this value cannot describe an array"));
         assert_eq!(flaw("-1"), (0, "this value cannot describe an array"));
         assert_eq!(flaw("'abc"), (4, "a string does not end"));
         assert_eq!(flaw("'abc\\"), (6, "a string does not end"));
-        assert_eq!(
-            flaw("18446744073709551616"),
-            (19, "a number is larger than any file")
-        );
-        assert_eq!(
-            flaw(&"(".repeat(10_000)),
-            (16, "the description is nested too deep")
-        );
+        assert_eq!(flaw("18446744073709551616"), (19, "a number is larger than any file"));
+        assert_eq!(flaw(&"(".repeat(10_000)), (16, "the description is nested too deep"));
         assert_eq!(flaw("(2,03)"), (5, "a number begins with a zero"));
         assert_eq!(flaw("(,)"), (1, "this value cannot describe an array"));
     }

@@ -52,9 +52,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         }
         end = array(source, end)?;
     }
-    Err(unknown!(
-        "the file holds more than {MAX_ARRAYS} arrays, the limit"
-    ))
+    Err(unknown!("the file holds more than {MAX_ARRAYS} arrays, the limit"))
 }
 
 /// Checks the array that begins at `start`, and returns its end.
@@ -69,13 +67,7 @@ fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
             bytes(header_bytes)
         ));
     }
-    let header = read_piece(
-        source,
-        header_start,
-        header_bytes,
-        LONGEST_HEADER_BYTES,
-        "the header",
-    )?;
+    let header = read_piece(source, header_start, header_bytes, LONGEST_HEADER_BYTES, "the header")?;
     let literal = literal::parse(&header).map_err(|flaw| {
         let at = header_start.saturating_add(flaw.at as u64);
         broken_at!(at, "the header is damaged at byte {at}: {}", flaw.why)
@@ -106,13 +98,7 @@ fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
                 "the file ends after {size}, in the beginning of a header: the save was cut off"
             ));
         }
-        read_piece(
-            source,
-            start + offset,
-            length,
-            length,
-            "the beginning of the header",
-        )
+        read_piece(source, start + offset, length, length, "the beginning of the header")
     };
     let prefix = piece(0, 8)?;
     let Some(version) = prefix.strip_prefix(MAGIC) else {
@@ -125,9 +111,7 @@ fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
         [1, 0] => 2,
         [2 | 3, 0] => 4,
         _ => {
-            return Err(unknown!(
-                "the array is of format version {version:?}; 1.0, 2.0 and 3.0 are known"
-            ));
+            return Err(unknown!("the array is of format version {version:?}; 1.0, 2.0 and 3.0 are known"));
         }
     };
     let length = number(&piece(8, length_bytes)?, 0, 8);
@@ -142,25 +126,16 @@ fn data_bytes(header: &Literal) -> Result<u64, NoSize> {
     };
     // As in Python, the last value of a duplicate key counts.
     let field = |name: &str| {
-        let entry = entries
-            .iter()
-            .rev()
-            .find(|(key, _)| matches!(key, Literal::Text(key) if key == name));
-        entry
-            .map(|(_, value)| value)
-            .ok_or_else(|| NoSize::Wrong(format!("the header lacks {name}")))
+        let entry = entries.iter().rev().find(|(key, _)| matches!(key, Literal::Text(key) if key == name));
+        entry.map(|(_, value)| value).ok_or_else(|| NoSize::Wrong(format!("the header lacks {name}")))
     };
     let (description, order, shape) = (field("descr")?, field("fortran_order")?, field("shape")?);
     let own = |key: &Literal| matches!(key, Literal::Text(key) if ["descr", "fortran_order", "shape"].contains(&key.as_str()));
     if !entries.iter().all(|(key, _)| own(key)) {
-        return Err(wrong(
-            "the header has keys other than descr, fortran_order and shape",
-        ));
+        return Err(wrong("the header has keys other than descr, fortran_order and shape"));
     }
     if !matches!(order, Literal::Truth(_)) {
         return Err(wrong("fortran_order in the header is neither True nor False"));
     }
-    elements(shape)?
-        .checked_mul(element_bytes(description)?)
-        .ok_or_else(too_large)
+    elements(shape)?.checked_mul(element_bytes(description)?).ok_or_else(too_large)
 }

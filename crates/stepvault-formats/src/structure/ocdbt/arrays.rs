@@ -140,10 +140,7 @@ impl Collector {
 
     pub(super) fn finish(mut self, manifest_path: &str) -> Arrays {
         self.settle();
-        Arrays {
-            by_name: self.by_name,
-            manifest_path: manifest_path.to_owned(),
-        }
+        Arrays { by_name: self.by_name, manifest_path: manifest_path.to_owned() }
     }
 
     fn settle(&mut self) {
@@ -177,10 +174,7 @@ pub(super) fn collect_checksum(
     let Some(covered_bytes) = length_bytes.checked_sub(CHECKSUM_BYTES) else {
         return Ok(());
     };
-    let place = Location {
-        offset: offset.saturating_add(covered_bytes),
-        length_bytes: CHECKSUM_BYTES,
-    };
+    let place = Location { offset: offset.saturating_add(covered_bytes), length_bytes: CHECKSUM_BYTES };
     let checksum = store.read(&file.path, place, CHECKSUM_BYTES, "the checksum of a chunk")?;
     let path = store.path_of(&file.path);
     store.collect_of(path, offset, covered_bytes, &checksum, &name);
@@ -246,16 +240,10 @@ mod tests {
         let description = Description::parse(described, zarr::Version::Two).unwrap();
         let by_name = entries.iter().map(|(name, is_described, chunks)| {
             let description = description.clone().filter(|_| *is_described);
-            let array = StoredArray {
-                description,
-                chunks: *chunks,
-            };
+            let array = StoredArray { description, chunks: *chunks };
             ((*name).to_owned(), array)
         });
-        Arrays {
-            by_name: by_name.collect(),
-            manifest_path: "40/default/manifest.ocdbt".to_owned(),
-        }
+        Arrays { by_name: by_name.collect(), manifest_path: "40/default/manifest.ocdbt".to_owned() }
     }
 
     #[test]
@@ -266,11 +254,7 @@ mod tests {
             "40/default/manifest.ocdbt holds 2 chunks of the array w, but not the description of the array"
         );
         // Chunks of an array called `layers/0` look like those of `layers`.
-        assert!(
-            arrays(&[("layers", false, 2), ("layers/0", true, 0)])
-                .check()
-                .is_ok()
-        );
+        assert!(arrays(&[("layers", false, 2), ("layers/0", true, 0)]).check().is_ok());
     }
 
     #[test]
@@ -280,10 +264,6 @@ mod tests {
             arrays(&[("w", true, 1)]).check_chunks().unwrap_err().to_string(),
             "40/default/manifest.ocdbt holds 1 of the 2 chunks of the array w: part of the save is missing"
         );
-        assert!(
-            arrays(&[("layers", false, 2), ("layers/0", true, 0)])
-                .check_chunks()
-                .is_ok()
-        );
+        assert!(arrays(&[("layers", false, 2), ("layers/0", true, 0)]).check_chunks().is_ok());
     }
 }

@@ -36,10 +36,7 @@ pub(super) fn read(
     let count = cursor.count("number of data files", 2)?;
     let shared = cursor.column_after_first(count, "path prefix length")?;
     let lengths = cursor.rows(count, ["path suffix length", "base path length"])?;
-    budget.spend(
-        (count as u64).saturating_mul(size_of::<DataFile>() as u64 * 2),
-        what,
-    )?;
+    budget.spend((count as u64).saturating_mul(size_of::<DataFile>() as u64 * 2), what)?;
     let mut files = Vec::with_capacity(count);
     let mut path: Vec<u8> = Vec::new();
     for (shared, [suffix, relative_base]) in shared.into_iter().zip(lengths) {
@@ -108,18 +105,9 @@ mod tests {
                 b"\x02\x05\x01\x01\x00\x00ab",
                 "the node is damaged: the path prefix of a data file is out of range",
             ),
-            (
-                b"\x01\x01\x02a",
-                "the node is damaged: the base path of a data file is out of range",
-            ),
-            (
-                b"\x01\x01\x00\xff",
-                "the node is damaged: the path of a data file is out of range",
-            ),
-            (
-                b"\x01\x05\x00ab",
-                "the node is damaged: it ends before its paths of data files",
-            ),
+            (b"\x01\x01\x02a", "the node is damaged: the base path of a data file is out of range"),
+            (b"\x01\x01\x00\xff", "the node is damaged: the path of a data file is out of range"),
+            (b"\x01\x05\x00ab", "the node is damaged: it ends before its paths of data files"),
         ] {
             assert_eq!(table(bytes, ""), Err(why.to_owned()));
         }

@@ -29,9 +29,7 @@ pub(super) fn unpack<'a>(
 ) -> Result<Cow<'a, [u8]>, Fault> {
     let size_bytes = encoded.len();
     if size_bytes < LEAST_BYTES {
-        return Err(broken!(
-            "{what} is {size_bytes} bytes long, less than the minimum: it was cut off"
-        ));
+        return Err(broken!("{what} is {size_bytes} bytes long, less than the minimum: it was cut off"));
     }
     let mut header = Cursor::new(encoded, what);
     if header.array::<4>("magic number")? != magic {
@@ -56,9 +54,7 @@ pub(super) fn unpack<'a>(
     let mut rest = Cursor::new(covered.get(12..).unwrap_or_default(), what);
     let version = rest.varint("version")?;
     if version != 0 {
-        return Err(unknown!(
-            "{what} is of version {version}, and only version 0 is known"
-        ));
+        return Err(unknown!("{what} is of version {version}, and only version 0 is known"));
     }
     match rest.varint("compression")? {
         0 => Ok(Cow::Borrowed(rest.into_rest())),
@@ -74,21 +70,13 @@ fn unpack_zstd(packed: &[u8], what: &str, budget: &mut Budget) -> Result<Vec<u8>
         .map_err(|error| damaged(&error))?;
     let limit_bytes = budget.piece_limit_bytes();
     let mut body = Vec::new();
-    decoder
-        .take(limit_bytes.saturating_add(1))
-        .read_to_end(&mut body)
-        .map_err(|error| damaged(&error))?;
+    decoder.take(limit_bytes.saturating_add(1)).read_to_end(&mut body).map_err(|error| damaged(&error))?;
     if body.len() as u64 > limit_bytes {
-        return Err(unknown!(
-            "{what} decompresses to more than the limit of {limit_bytes} bytes"
-        ));
+        return Err(unknown!("{what} decompresses to more than the limit of {limit_bytes} bytes"));
     }
     budget.spend(body.len() as u64, what)?;
     if !source.is_empty() {
-        return Err(broken!(
-            "{what} continues for {} bytes after its compressed body",
-            source.len()
-        ));
+        return Err(broken!("{what} continues for {} bytes after its compressed body", source.len()));
     }
     Ok(body)
 }

@@ -73,10 +73,8 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
         Ok::<_, Fault>(value)
     };
     let file = last("data file of a version")?;
-    let location = Location {
-        offset: last("offset of a version")?,
-        length_bytes: last("length of a version")?,
-    };
+    let location =
+        Location { offset: last("offset of a version")?, length_bytes: last("length of a version")? };
     let statistics = Statistics {
         keys: last("number of keys of a version")?,
         tree_bytes: last("size of a version")?,
@@ -92,11 +90,7 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
     } else {
         Some((file_table::at(&files, file, what)?.clone(), location))
     };
-    Ok(Root {
-        height,
-        statistics,
-        place,
-    })
+    Ok(Root { height, statistics, place })
 }
 
 /// Skips references to the nodes that hold older versions: nothing that is restored is in them.

@@ -152,20 +152,17 @@ fn walk(
         let encoded = store.read(&child.file.path, child.location, MAX_PIECE_BYTES, &what)?;
         let path = store.path_of(&child.file.path);
         store.collect(path, child.location.offset, &encoded, "the index node");
-        let expected = Expected {
-            height,
-            base: child.file.base(),
-            prefix: &child.prefix,
-            first_key: &child.first_key,
-        };
+        let expected =
+            Expected { height, base: child.file.base(), prefix: &child.prefix, first_key: &child.first_key };
         let mut each: Box<Visit<'_>> = Box::new(|key, value, budget| visit(store, key, value, budget));
         let outcome = node::read(&encoded, &expected, &what, budget, &mut *each)?;
         drop(each);
         compare(child.statistics, outcome.statistics, &what)?;
-        let below = outcome.children.into_iter().rev().map(|child| Pending {
-            child,
-            height: height.saturating_sub(1),
-        });
+        let below = outcome
+            .children
+            .into_iter()
+            .rev()
+            .map(|child| Pending { child, height: height.saturating_sub(1) });
         pending.extend(below);
     }
     Ok(())
@@ -185,10 +182,7 @@ fn compare(said: Statistics, found: Statistics, what: &str) -> Result<(), Fault>
     let why = if said.keys == found.keys {
         "sizes other than those stated by the node that refers to it".to_owned()
     } else {
-        format!(
-            "{} keys, but the node that refers to it states {}",
-            found.keys, said.keys
-        )
+        format!("{} keys, but the node that refers to it states {}", found.keys, said.keys)
     };
     Err(broken!("{what} holds {why}"))
 }

@@ -82,35 +82,19 @@ pub(super) fn read(
     let mut cursor = Cursor::new(&body, what);
     let height = cursor.byte("height")?;
     if height != expected.height {
-        return Err(broken!(
-            "{what} is on level {height} instead of level {}",
-            expected.height
-        ));
+        return Err(broken!("{what} is on level {height} instead of level {}", expected.height));
     }
     let files = file_table::read(&mut cursor, expected.base, what, budget)?;
     let count = cursor.count("number of entries", 4)?;
     if count == 0 || count > MAX_ENTRIES {
         return Err(cursor.damaged(format_args!("it holds {count} entries")));
     }
-    let mut node = Reader {
-        cursor,
-        count,
-        files: &files,
-        what,
-        budget,
-    };
-    let mut outcome = if height == 0 {
-        node.leaf(expected, visit)?
-    } else {
-        node.interior(expected)?
-    };
+    let mut node = Reader { cursor, count, files: &files, what, budget };
+    let mut outcome = if height == 0 { node.leaf(expected, visit)? } else { node.interior(expected)? };
     if !node.cursor.is_empty() {
         return Err(node.cursor.damaged("bytes follow its last entry"));
     }
-    outcome.statistics.add(Statistics {
-        tree_bytes: encoded.len() as u64,
-        ..Statistics::default()
-    });
+    outcome.statistics.add(Statistics { tree_bytes: encoded.len() as u64, ..Statistics::default() });
     Ok(outcome)
 }
 
@@ -141,8 +125,7 @@ impl<'c> Reader<'_, 'c> {
         let mut before_bytes = 0;
         for (shared, suffix) in lengths {
             let shared = shared_bytes(shared, before_bytes).ok_or_else(|| {
-                self.cursor
-                    .damaged("a key shares more bytes with the previous key than that key has")
+                self.cursor.damaged("a key shares more bytes with the previous key than that key has")
             })?;
             let suffix = self.cursor.take(suffix, "keys")?;
             before_bytes = shared + suffix.len();
@@ -163,14 +146,9 @@ impl<'c> Reader<'_, 'c> {
             None => kinds.iter().map(|kind| usize::from(*kind)).sum(),
             Some(_) => return Err(self.cursor.damaged("a value is of an unknown kind")),
         };
-        let places = self
-            .cursor
-            .rows(stored, ["data file of a value", "offset of a value"])?;
+        let places = self.cursor.rows(stored, ["data file of a value", "offset of a value"])?;
         let mut places = places.into_iter();
-        let mut statistics = Statistics {
-            keys: keys.len() as u64,
-            ..Statistics::default()
-        };
+        let mut statistics = Statistics { keys: keys.len() as u64, ..Statistics::default() };
         let mut full = FullKey::new(expected);
         for ((key, [length_bytes]), kind) in keys.iter().zip(lengths).zip(kinds) {
             full.go_on(key).map_err(|why| self.cursor.damaged(why))?;
@@ -186,10 +164,7 @@ impl<'c> Reader<'_, 'c> {
             };
             visit(&full.bytes, value, self.budget)?;
         }
-        Ok(Outcome {
-            children: Vec::new(),
-            statistics,
-        })
+        Ok(Outcome { children: Vec::new(), statistics })
     }
 
     fn interior(&mut self, expected: &Expected<'_>) -> Result<Outcome, Fault> {
@@ -211,21 +186,14 @@ impl<'c> Reader<'_, 'c> {
         for ((key, [subtree]), row) in keys.iter().zip(subtrees).zip(rows) {
             let [number, offset, length_bytes, keys, tree_bytes, value_bytes] = row;
             full.go_on(key).map_err(|why| self.cursor.damaged(why))?;
-            let split = usize::try_from(subtree).ok().and_then(|length| {
-                full.bytes
-                    .split_at_checked(length.checked_add(full.prefix_bytes)?)
-            });
+            let split = usize::try_from(subtree)
+                .ok()
+                .and_then(|length| full.bytes.split_at_checked(length.checked_add(full.prefix_bytes)?));
             let (prefix, first_key) = split.ok_or_else(|| {
-                self.cursor
-                    .damaged("the prefix of a child's keys is longer than its first key")
+                self.cursor.damaged("the prefix of a child's keys is longer than its first key")
             })?;
-            self.budget
-                .spend((full.bytes.len() + size_of::<Child>()) as u64, self.what)?;
-            let statistics = Statistics {
-                keys,
-                tree_bytes,
-                value_bytes,
-            };
+            self.budget.spend((full.bytes.len() + size_of::<Child>()) as u64, self.what)?;
+            let statistics = Statistics { keys, tree_bytes, value_bytes };
             total.add(statistics);
             children.push(Child {
                 file: file_table::at(self.files, number, self.what)?.clone(),
@@ -235,10 +203,7 @@ impl<'c> Reader<'_, 'c> {
                 first_key: first_key.to_vec(),
             });
         }
-        Ok(Outcome {
-            children,
-            statistics: total,
-        })
+        Ok(Outcome { children, statistics: total })
     }
 }
 

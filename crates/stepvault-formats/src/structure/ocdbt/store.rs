@@ -27,12 +27,8 @@ pub(super) struct Budget {
 impl Budget {
     /// Returns the budget of a database whose files are `files_bytes` long together.
     pub(super) fn new(files_bytes: u64) -> Self {
-        let by_size = files_bytes
-            .saturating_mul(MAX_RATIO)
-            .saturating_add(LEAST_TOTAL_BYTES);
-        Self {
-            left_bytes: by_size.min(MAX_TOTAL_BYTES),
-        }
+        let by_size = files_bytes.saturating_mul(MAX_RATIO).saturating_add(LEAST_TOTAL_BYTES);
+        Self { left_bytes: by_size.min(MAX_TOTAL_BYTES) }
     }
 
     /// Returns the maximum size of the next piece.
@@ -58,10 +54,7 @@ pub(super) struct Location {
 
 impl Location {
     /// The location of the root of an empty tree.
-    pub(super) const MISSING: Self = Self {
-        offset: u64::MAX,
-        length_bytes: u64::MAX,
-    };
+    pub(super) const MISSING: Self = Self { offset: u64::MAX, length_bytes: u64::MAX };
 }
 
 /// The files below a database's directory.
@@ -77,13 +70,7 @@ pub(super) struct Store<'a> {
 
 impl<'a> Store<'a> {
     pub(super) fn new(tree: &'a Tree, directory: &'a str, files: &'a dyn OpenFile) -> Self {
-        Self {
-            tree,
-            directory,
-            files,
-            open: None,
-            checksums: None,
-        }
+        Self { tree, directory, files, open: None, checksums: None }
     }
 
     /// Returns the budget of a database of this size.
@@ -134,13 +121,7 @@ impl<'a> Store<'a> {
             Some((name, source)) if name == *path => source,
             _ => self.files.open(&self.path_of(path))?,
         };
-        let bytes = read_piece(
-            &*source,
-            location.offset,
-            location.length_bytes,
-            limit_bytes,
-            what,
-        );
+        let bytes = read_piece(&*source, location.offset, location.length_bytes, limit_bytes, what);
         self.open = Some((Rc::clone(path), source));
         bytes
     }

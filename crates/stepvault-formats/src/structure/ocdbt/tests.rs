@@ -110,9 +110,7 @@ fn interior(height: u8, children: &[(&str, u64, Reference)]) -> Vec<u8> {
     body.extend(varints(children.iter().map(|(_, _, child)| child.offset)));
     body.extend(varints(children.iter().map(|(_, _, child)| child.length)));
     for column in 0..3 {
-        body.extend(varints(
-            children.iter().map(|(_, _, child)| child.statistics[column]),
-        ));
+        body.extend(varints(children.iter().map(|(_, _, child)| child.statistics[column])));
     }
     frame(0x0cdb_20de, &body)
 }
@@ -121,11 +119,7 @@ fn interior(height: u8, children: &[(&str, u64, Reference)]) -> Vec<u8> {
 fn place(file: &mut Vec<u8>, node: &[u8], keys: u64, below_bytes: u64) -> Reference {
     let offset = file.len() as u64;
     file.extend(node);
-    Reference {
-        offset,
-        length: node.len() as u64,
-        statistics: [keys, below_bytes + node.len() as u64, 0],
-    }
+    Reference { offset, length: node.len() as u64, statistics: [keys, below_bytes + node.len() as u64, 0] }
 }
 
 const DESCRIPTION: &str = r#"{"zarr_format":2,"shape":[2],"chunks":[1],"dtype":"|u1","compressor":null}"#;
@@ -138,10 +132,7 @@ fn two_leaves(file: &mut Vec<u8>) -> [Reference; 2] {
 
 fn database(root: Reference, height: u8, file: Vec<u8>) -> Files {
     let manifest = manifest(0, height, Some(("d/1", root)));
-    Files(BTreeMap::from([
-        ("manifest.ocdbt".to_owned(), manifest),
-        ("d/1".to_owned(), file),
-    ]))
+    Files(BTreeMap::from([("manifest.ocdbt".to_owned(), manifest), ("d/1".to_owned(), file)]))
 }
 
 /// Returns two leaves under a root, in which all keys of the first child begin with `a/`.
@@ -182,9 +173,7 @@ fn parents_and_children_agree() {
         "the index node at byte 0 of d/1 holds sizes other than those stated by the node that refers to it"
     );
     assert!(
-        two_levels(|children| children[1].0 = "b/1")
-            .why()
-            .ends_with("is damaged: its keys are out of order")
+        two_levels(|children| children[1].0 = "b/1").why().ends_with("is damaged: its keys are out of order")
     );
     assert!(
         two_levels(|children| children[0].1 = 10)
@@ -198,18 +187,9 @@ fn parents_and_children_agree() {
 #[test]
 fn a_node_cannot_be_below_itself() {
     let mut file = Vec::new();
-    let itself = Reference {
-        offset: 0,
-        length: 0,
-        statistics: [1, 1, 0],
-    };
+    let itself = Reference { offset: 0, length: 0, statistics: [1, 1, 0] };
     let length = interior(1, &[("a", 0, itself)]).len() as u64;
-    let root = place(
-        &mut file,
-        &interior(1, &[("a", 0, Reference { length, ..itself })]),
-        1,
-        1,
-    );
+    let root = place(&mut file, &interior(1, &[("a", 0, Reference { length, ..itself })]), 1, 1);
     assert_eq!(
         database(root, 1, file).why(),
         "the index node at byte 0 of d/1 is on level 1 instead of level 0"
@@ -234,16 +214,9 @@ fn nodes_that_are_shared_again_and_again_are_not_followed_for_ever() {
 
 #[test]
 fn an_empty_database_is_sound() {
-    let missing = Reference {
-        offset: u64::MAX,
-        length: u64::MAX,
-        statistics: [0; 3],
-    };
+    let missing = Reference { offset: u64::MAX, length: u64::MAX, statistics: [0; 3] };
     assert_eq!(database(missing, 0, Vec::new()).why(), "sound");
-    let keys = Reference {
-        statistics: [1, 0, 0],
-        ..missing
-    };
+    let keys = Reference { statistics: [1, 0, 0], ..missing };
     assert_eq!(
         database(keys, 0, Vec::new()).why(),
         "manifest.ocdbt is damaged: its newest version has keys but no tree"
@@ -253,17 +226,12 @@ fn an_empty_database_is_sound() {
 #[test]
 fn numbered_manifests_are_followed() {
     let mut files = two_levels(|_| {});
-    let single = files
-        .0
-        .insert("manifest.ocdbt".to_owned(), manifest(1, 0, None))
-        .unwrap();
+    let single = files.0.insert("manifest.ocdbt".to_owned(), manifest(1, 0, None)).unwrap();
     assert_eq!(
         files.why(),
         "manifest.ocdbt keeps its versions in files named manifest. and a number, but no such file exists"
     );
-    files
-        .0
-        .insert("manifest.0000000000000001".to_owned(), vec![0; 40]);
+    files.0.insert("manifest.0000000000000001".to_owned(), vec![0; 40]);
     files.0.insert("manifest.000000000000000a".to_owned(), single);
     assert_eq!(files.why(), "sound");
     files.0.remove("manifest.000000000000000a");
@@ -287,10 +255,7 @@ fn what_is_not_known_is_not_called_broken() {
     assert!(matches!(reframed(1, 0), Err(Fault::Unknown(_))));
     assert!(matches!(reframed(0, 2), Err(Fault::Unknown(_))));
     assert!(matches!(reframed(0, 1), Err(Fault::Broken { .. })));
-    let kind = Files(BTreeMap::from([(
-        "manifest.ocdbt".to_owned(),
-        manifest(2, 0, None),
-    )]));
+    let kind = Files(BTreeMap::from([("manifest.ocdbt".to_owned(), manifest(2, 0, None))]));
     assert!(matches!(kind.read(), Err(Fault::Unknown(_))));
 }
 
@@ -309,12 +274,7 @@ fn a_manifest_that_decompresses_without_end_is_not_followed() {
     let files = Files(BTreeMap::from([("manifest.ocdbt".to_owned(), bytes)]));
     let fault = files.read().unwrap_err();
     assert!(matches!(fault, Fault::Unknown(_)), "{fault}");
-    assert!(
-        fault
-            .to_string()
-            .starts_with("manifest.ocdbt decompresses to more than"),
-        "{fault}"
-    );
+    assert!(fault.to_string().starts_with("manifest.ocdbt decompresses to more than"), "{fault}");
 }
 
 #[test]

@@ -66,11 +66,7 @@ fn check_pytree(item: Directory<'_>) -> Result<(), Fault> {
     item.json::<IgnoredAny>(SHARDING_NAME, MAX_JSON_BYTES)?;
     check_strings(item, &structure)?;
     // A leaf in the aggregate has no separate array.
-    let arrays = if has_aggregate {
-        BTreeSet::new()
-    } else {
-        structure.names(Kind::Array)
-    };
+    let arrays = if has_aggregate { BTreeSet::new() } else { structure.names(Kind::Array) };
     if item.has(ocdbt::MANIFEST_NAME) {
         let stored = ocdbt::read(item.tree, item.path, item.files)?;
         stored.check()?;
@@ -83,11 +79,7 @@ fn check_pytree(item: Directory<'_>) -> Result<(), Fault> {
         return Ok(());
     }
     if structure.is_in_ocdbt() || (!arrays.is_empty() && !holds_arrays(item)) {
-        return Err(broken!(
-            "{} holds no array, but {structure_path} names {}",
-            item.path,
-            arrays.len()
-        ));
+        return Err(broken!("{} holds no array, but {structure_path} names {}", item.path, arrays.len()));
     }
     check_directories(item, &structure, &arrays)
 }
@@ -98,11 +90,7 @@ fn check_directories(
     structure: &Structure,
     arrays: &BTreeSet<String>,
 ) -> Result<(), Fault> {
-    let presence = if structure.stores_every_chunk() {
-        Presence::Required
-    } else {
-        Presence::Optional
-    };
+    let presence = if structure.stores_every_chunk() { Presence::Required } else { Presence::Optional };
     let is_array = |name: &str| zarr::is_array(item.tree, &item.path_of(name));
     if let Some(name) = arrays.iter().find(|name| !is_array(name)) {
         return Err(no_array(item, name, "a directory of that name"));
@@ -240,10 +228,7 @@ mod tests {
                   "value_metadata": {"value_type": "None", "skip_deserialize": true}}},
             "use_ocdbt": true, "use_zarr3": false}"#;
         let structure: Structure = serde_json::from_str(text).unwrap();
-        assert_eq!(
-            structure.names(Kind::Array).into_iter().collect::<Vec<_>>(),
-            ["params.0", "step"]
-        );
+        assert_eq!(structure.names(Kind::Array).into_iter().collect::<Vec<_>>(), ["params.0", "step"]);
         assert_eq!(structure.names(Kind::Text).into_iter().collect::<Vec<_>>(), ["7"]);
         assert!(structure.is_in_ocdbt() && !structure.stores_every_chunk());
     }

@@ -63,11 +63,7 @@ enum Stamp {
 
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Stamp, D::Error> {
     let stamp = Option::<IgnoredAny>::deserialize(deserializer)?;
-    Ok(if stamp.is_some() {
-        Stamp::Given
-    } else {
-        Stamp::Null
-    })
+    Ok(if stamp.is_some() { Stamp::Given } else { Stamp::Null })
 }
 
 /// Checks the step in `directory` of the tree; `""` when the tree is the step.
@@ -76,11 +72,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Stamp, D
 /// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] if the check cannot decide; [`Fault::Read`] when a
 /// file cannot be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
-    let step = Directory {
-        tree,
-        path: directory,
-        files,
-    };
+    let step = Directory { tree, path: directory, files };
     unfinished(step)?;
     let metadata: Option<StepMetadata> = step.json(STEP_METADATA_NAME, MAX_METADATA_BYTES)?;
     if let Some(metadata) = &metadata
@@ -91,11 +83,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
     }
     let items = items_of(step, metadata.as_ref())?;
     if items.is_empty() {
-        let step = if directory.is_empty() {
-            "the step"
-        } else {
-            directory
-        };
+        let step = if directory.is_empty() { "the step" } else { directory };
         return Err(broken!("{step} contains no items: nothing was saved in it"));
     }
     for item in &items {
@@ -117,10 +105,7 @@ struct Item {
 
 impl Item {
     fn of<'a>(&'a self, step: Directory<'a>) -> Directory<'a> {
-        Directory {
-            path: &self.directory,
-            ..step
-        }
+        Directory { path: &self.directory, ..step }
     }
 }
 
@@ -129,9 +114,7 @@ fn unfinished(step: Directory<'_>) -> Result<(), Fault> {
     let inside = step.tree.children(step.path).map(|(name, _)| name);
     let mut names = std::iter::once(own).chain(inside);
     match names.find(|name| name.contains(TEMPORARY_INFIX)) {
-        Some(name) => Err(broken!(
-            "{name} was never renamed to its final name: the save was not finished"
-        )),
+        Some(name) => Err(broken!("{name} was never renamed to its final name: the save was not finished")),
         None => Ok(()),
     }
 }
@@ -141,29 +124,23 @@ fn items_of(step: Directory<'_>, metadata: Option<&StepMetadata>) -> Result<Vec<
         let directory = step.path_of(name);
         if !step.tree.is_directory(&directory) {
             let path = step.path_of(STEP_METADATA_NAME);
-            return Err(broken!(
-                "{path} names the item {name}, but no directory of that name exists"
-            ));
+            return Err(broken!("{path} names the item {name}, but no directory of that name exists"));
         }
         let handler = handler.clone();
         Ok(Item { directory, handler })
     };
     match metadata.and_then(|metadata| metadata.item_handlers.as_ref()) {
         Some(ItemHandlers::ByItem(handlers)) => handlers.iter().map(item).collect(),
-        Some(ItemHandlers::Single(handler)) => Ok(vec![Item {
-            directory: step.path.to_owned(),
-            handler: Some(handler.clone()),
-        }]),
+        Some(ItemHandlers::Single(handler)) => {
+            Ok(vec![Item { directory: step.path.to_owned(), handler: Some(handler.clone()) }])
+        }
         Some(ItemHandlers::Other(_)) | None => Ok(items_found(step)),
     }
 }
 
 /// Returns the items of a step without a list: the step itself if it is a tree of arrays, otherwise its directories.
 fn items_found(step: Directory<'_>) -> Vec<Item> {
-    let unnamed = |directory: String| Item {
-        directory,
-        handler: None,
-    };
+    let unnamed = |directory: String| Item { directory, handler: None };
     if item::is_pytree(step) {
         return vec![unnamed(step.path.to_owned())];
     }
@@ -187,9 +164,8 @@ fn check_iterators(step: Directory<'_>) -> Result<(), Fault> {
             continue;
         };
         iterators.json::<IgnoredAny>(name, MAX_METADATA_BYTES)?;
-        let Some((Ok(index), Ok(count))) = rest
-            .split_once("-of-")
-            .map(|(index, count)| (index.parse::<u64>(), count.parse::<u64>()))
+        let Some((Ok(index), Ok(count))) =
+            rest.split_once("-of-").map(|(index, count)| (index.parse::<u64>(), count.parse::<u64>()))
         else {
             continue;
         };
@@ -204,9 +180,9 @@ fn check_iterators(step: Directory<'_>) -> Result<(), Fault> {
     }
     let missing = first_gap(&seen);
     match declared {
-        Some(count) if missing < count => Err(broken!(
-            "{path} has no file of process {missing} of {count}: part of the save is missing"
-        )),
+        Some(count) if missing < count => {
+            Err(broken!("{path} has no file of process {missing} of {count}: part of the save is missing"))
+        }
         _ => Ok(()),
     }
 }
@@ -236,10 +212,7 @@ fn check_array_metadatas(item: Directory<'_>) -> Result<(), Fault> {
 
 /// Returns the smallest missing number.
 fn first_gap(seen: &BTreeSet<u64>) -> u64 {
-    (0..)
-        .zip(seen)
-        .take_while(|(expected, index)| expected == *index)
-        .count() as u64
+    (0..).zip(seen).take_while(|(expected, index)| expected == *index).count() as u64
 }
 
 /// Returns whether a directory holds arrays in a form that Orbax writes.

@@ -48,14 +48,8 @@ fn each_piece_is_missed() {
             "40/state/_METADATA is missing, and the structure of the arrays in 40/state is unknown without it",
         ),
         ("state/_strings.json", "40/state/_strings.json is missing"),
-        (
-            "state/w/.zarray",
-            "40/state holds no array, but 40/state/_METADATA names 1",
-        ),
-        (
-            "state/w/1",
-            "40/state/w holds 1 of the 2 chunks of the array: part of the save is missing",
-        ),
+        ("state/w/.zarray", "40/state holds no array, but 40/state/_METADATA names 1"),
+        ("state/w/1", "40/state/w holds 1 of the 2 chunks of the array: part of the save is missing"),
     ] {
         assert_eq!(without(path), expected);
     }
@@ -76,11 +70,7 @@ fn each_piece_must_be_whole() {
             r#"{"item_handlers": {"params": "x"}, "commit_timestamp_nsecs": 7}"#,
             "40/_CHECKPOINT_METADATA names the item params, but no directory of that name exists",
         ),
-        (
-            "_CHECKPOINT_METADATA",
-            "",
-            "40/_CHECKPOINT_METADATA is empty: it was never written",
-        ),
+        ("_CHECKPOINT_METADATA", "", "40/_CHECKPOINT_METADATA is empty: it was never written"),
         (
             "_CHECKPOINT_METADATA",
             "{",
@@ -92,21 +82,13 @@ fn each_piece_must_be_whole() {
             "{}",
             "40/state/_METADATA names s, but 40/state/_strings.json does not have it: part of the save is missing",
         ),
-        (
-            "state/w/1",
-            "",
-            "40/state/w/1: the chunk is empty: it was never written",
-        ),
+        ("state/w/1", "", "40/state/w/1: the chunk is empty: it was never written"),
         (
             "state/w/1",
             "c",
             "40/state/w/1: the chunk is 1 bytes instead of 2: it was cut off or belongs to another array",
         ),
-        (
-            "state/w/.zarray",
-            "[]",
-            "40/state/w/.zarray does not describe an array: its zarr_format is not 2",
-        ),
+        ("state/w/.zarray", "[]", "40/state/w/.zarray does not describe an array: its zarr_format is not 2"),
         (
             "state.orbax-checkpoint-tmp/x",
             "",
@@ -129,10 +111,7 @@ fn processes_are_counted() {
         let more = paths.iter().map(|path| (path.as_str(), "{}"));
         why(&WHOLE.into_iter().chain(more).collect::<Vec<_>>())
     };
-    assert_eq!(
-        iterators(&["process_0-of-2.json", "process_1-of-2.json"]),
-        "sound"
-    );
+    assert_eq!(iterators(&["process_0-of-2.json", "process_1-of-2.json"]), "sound");
     assert_eq!(iterators(&["process_0.json"]), "sound");
     assert_eq!(
         iterators(&["process_0-of-3.json", "process_2-of-3.json"]),
@@ -153,20 +132,14 @@ fn processes_are_counted() {
 
 #[test]
 fn an_empty_step_holds_nothing() {
-    assert_eq!(
-        why(&[("commit_success.txt", "")]),
-        "40 contains no items: nothing was saved in it"
-    );
+    assert_eq!(why(&[("commit_success.txt", "")]), "40 contains no items: nothing was saved in it");
 }
 
 #[test]
 fn items_of_other_kinds() {
     let step = r#"{"item_handlers": {"data": "x.JsonCheckpointHandler", "own": "y.CallbackHandler"}}"#;
     let own = ("own/any", "");
-    assert_eq!(
-        why(&[("_CHECKPOINT_METADATA", step), ("data/metadata", "{}"), own]),
-        "sound"
-    );
+    assert_eq!(why(&[("_CHECKPOINT_METADATA", step), ("data/metadata", "{}"), own]), "sound");
     assert_eq!(
         why(&[("_CHECKPOINT_METADATA", step), ("data/other", "{}"), own]),
         "40/data/metadata is missing"

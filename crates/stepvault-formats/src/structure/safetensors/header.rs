@@ -70,13 +70,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
         ));
     }
     let mut claims = Claims::default();
-    let parsed = json_stream::parse(
-        source,
-        PREFIX_BYTES,
-        data_start,
-        "the header",
-        Entries(&mut claims),
-    );
+    let parsed = json_stream::parse(source, PREFIX_BYTES, data_start, "the header", Entries(&mut claims));
     let mut tensors = match (parsed, claims.refusal) {
         (Err(Fault::Broken { .. }), Some(refusal)) => return Err(Fault::Unknown(refusal)),
         (Err(fault), _) => return Err(fault),

@@ -60,13 +60,8 @@ pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
     for tensor in &header.tensors {
         sized(tensor)?;
     }
-    header
-        .tensors
-        .sort_unstable_by(|one, other| one.name.cmp(&other.name));
-    let twice = header
-        .tensors
-        .array_windows()
-        .find(|[one, other]| one.name == other.name);
+    header.tensors.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    let twice = header.tensors.array_windows().find(|[one, other]| one.name == other.name);
     if let Some([tensor, _]) = twice {
         let name = shown(&tensor.name);
         return Err(broken!("the header names tensor {name} twice"));
@@ -81,10 +76,7 @@ pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
             shown(name)
         ));
     }
-    let tensor = |claim: Claim| Tensor {
-        name: claim.name,
-        elements: claim.elements.unwrap_or_default(),
-    };
+    let tensor = |claim: Claim| Tensor { name: claim.name, elements: claim.elements.unwrap_or_default() };
     Ok(header.tensors.into_iter().map(tensor).collect())
 }
 
@@ -137,11 +129,7 @@ fn end_to_end(tensor: &Claim, reached: u64) -> Result<(), Fault> {
         ));
     }
     if start != reached {
-        let how = if start > reached {
-            "the bytes between belong to no tensor"
-        } else {
-            "they overlap"
-        };
+        let how = if start > reached { "the bytes between belong to no tensor" } else { "they overlap" };
         return Err(broken!(
             "tensor {name} begins at byte {start} of the data, but the previous one ends at {reached}: {how}"
         ));

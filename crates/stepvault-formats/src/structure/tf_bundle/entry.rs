@@ -13,9 +13,7 @@ pub(super) fn shards(bytes: &[u8]) -> Result<u64, Fault> {
         Ok(())
     })?;
     if shards == 0 || shards > 99_999 {
-        return Err(broken!(
-            "the header of the index is damaged: it states {shards} data files"
-        ));
+        return Err(broken!("the header of the index is damaged: it states {shards} data files"));
     }
     Ok(shards)
 }
@@ -37,10 +35,7 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn parse(bytes: &[u8], name: &str) -> Result<Self, Fault> {
         let what = format!("the entry of tensor {name}");
-        let mut entry = Self {
-            elements: Some(1),
-            ..Self::default()
-        };
+        let mut entry = Self { elements: Some(1), ..Self::default() };
         each_field(bytes, &what, &mut |number, field| {
             match (number, field) {
                 (1, Field::Number(value)) => entry.element = value,

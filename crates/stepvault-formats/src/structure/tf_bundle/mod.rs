@@ -39,9 +39,7 @@ struct Placed<'a> {
 /// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] when the index is compressed or too large;
 /// [`Fault::Read`] when a file cannot be read.
 pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Fault> {
-    each_tensor(tree, prefix, files, &mut |tensor| {
-        hold(tree, &tensor.path, tensor.end, tensor.name)
-    })
+    each_tensor(tree, prefix, files, &mut |tensor| hold(tree, &tensor.path, tensor.end, tensor.name))
 }
 
 /// Returns the checksum of each tensor, with the path of its file.
@@ -77,9 +75,7 @@ fn each_tensor(
 ) -> Result<(), Fault> {
     let index_path = format!("{prefix}{INDEX_ENDING}");
     if !tree.is_file(&index_path) {
-        return Err(broken!(
-            "{index_path} is missing, and tensors cannot be found without it"
-        ));
+        return Err(broken!("{index_path} is missing, and tensors cannot be found without it"));
     }
     let source = files.open(&index_path)?;
     let mut shards = None;
@@ -98,12 +94,7 @@ fn each_tensor(
             None => Ok(()),
             Some((shard, end)) => {
                 let path = format!("{prefix}.data-{shard:05}-of-{shards:05}");
-                visit(Placed {
-                    name: &name,
-                    entry: &entry,
-                    path,
-                    end,
-                })
+                visit(Placed { name: &name, entry: &entry, path, end })
             }
         }
     })

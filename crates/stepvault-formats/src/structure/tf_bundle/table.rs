@@ -55,10 +55,7 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
     let numbers = [meta, index].map(|at| shortest_bytes(at.offset) + shortest_bytes(at.length_bytes));
     let padding_bytes = HANDLES_BYTES.checked_sub(numbers.iter().sum());
     if padding_bytes != Some(padding.len()) || padding.iter().any(|byte| *byte != 0) {
-        return Err(broken_at!(
-            footer_start,
-            "the footer is damaged: its padding is not empty"
-        ));
+        return Err(broken_at!(footer_start, "the footer is damaged: its padding is not empty"));
     }
     each_entry(&block(source, meta, footer_start)?, &mut |_, _| Ok(()))?;
     let index = block(source, index, footer_start)?;
@@ -69,22 +66,13 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
         let at = handle(&mut value)?;
         // Blocks follow one another, so none is read twice.
         if at.offset < end {
-            return Err(broken_at!(
-                at.offset,
-                "the index of blocks is damaged: two blocks overlap"
-            ));
+            return Err(broken_at!(at.offset, "the index of blocks is damaged: two blocks overlap"));
         }
         let data = block(source, at, footer_start)?;
-        end = at
-            .offset
-            .saturating_add(at.length_bytes)
-            .saturating_add(TRAILER_BYTES);
+        end = at.offset.saturating_add(at.length_bytes).saturating_add(TRAILER_BYTES);
         each_entry(&data, &mut |key, value| {
             if last_key.as_deref().is_some_and(|last| last >= key) {
-                return Err(broken_at!(
-                    at.offset,
-                    "a block is damaged: its names are out of order"
-                ));
+                return Err(broken_at!(at.offset, "a block is damaged: its names are out of order"));
             }
             let last = last_key.get_or_insert_default();
             last.clear();
@@ -109,11 +97,7 @@ fn handle(cursor: &mut Cursor<'_>) -> Result<Handle, Fault> {
 /// Reads a block and verifies its checksum, which `LevelDB` rotates and shifts before it writes it.
 fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, Fault> {
     let whole_bytes = at.length_bytes.saturating_add(TRAILER_BYTES);
-    if at
-        .offset
-        .checked_add(whole_bytes)
-        .is_none_or(|end| end > footer_start)
-    {
+    if at.offset.checked_add(whole_bytes).is_none_or(|end| end > footer_start) {
         return Err(broken_at!(
             at.offset,
             "a block of {} bytes does not fit before the footer: the file was cut off",
@@ -133,9 +117,7 @@ fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, 
     }
     let compression = covered.last().copied().unwrap_or_default();
     if compression != 0 {
-        return Err(unknown!(
-            "its blocks are compressed, which TensorFlow does not do"
-        ));
+        return Err(unknown!("its blocks are compressed, which TensorFlow does not do"));
     }
     bytes.truncate(covered.len().saturating_sub(1));
     Ok(bytes)
@@ -164,9 +146,7 @@ fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
         key.truncate(kept);
         key.extend_from_slice(cursor.take(unshared_bytes, "name")?);
         if key.len() > MAX_KEY_BYTES {
-            return Err(unknown!(
-                "a name is longer than the limit of {MAX_KEY_BYTES} bytes"
-            ));
+            return Err(unknown!("a name is longer than the limit of {MAX_KEY_BYTES} bytes"));
         }
         visit(&key, cursor.take(value_bytes, "value")?)?;
     }

@@ -24,11 +24,7 @@ fn with(index: Vec<u8>) -> Files {
 fn block(entries: &[(&[u8], Vec<u8>)], compression: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (key, value) in entries {
-        bytes.extend([
-            0,
-            u8::try_from(key.len()).unwrap(),
-            u8::try_from(value.len()).unwrap(),
-        ]);
+        bytes.extend([0, u8::try_from(key.len()).unwrap(), u8::try_from(value.len()).unwrap()]);
         bytes.extend(*key);
         bytes.extend(value);
     }
@@ -42,10 +38,7 @@ fn block(entries: &[(&[u8], Vec<u8>)], compression: u8) -> Vec<u8> {
 fn handle(offset: usize, whole_bytes: usize) -> Vec<u8> {
     let varint = |value: usize| match u8::try_from(value) {
         Ok(byte @ 0..0x80) => vec![byte],
-        _ => vec![
-            u8::try_from(value & 0x7f).unwrap() | 0x80,
-            u8::try_from(value >> 7).unwrap(),
-        ],
+        _ => vec![u8::try_from(value & 0x7f).unwrap() | 0x80, u8::try_from(value >> 7).unwrap()],
     };
     [varint(offset), varint(whole_bytes - 5)].concat()
 }
@@ -81,10 +74,7 @@ fn header(shards: u8) -> Vec<u8> {
 fn index() -> Vec<u8> {
     table(&[
         (b"a", block(&[(b"", header(2)), (b"a", tensor(2, 0, 0, 8))], 0)),
-        (
-            b"c",
-            block(&[(b"b", tensor(4, 0, 8, 16)), (b"c", tensor(2, 1, 0, 8))], 0),
-        ),
+        (b"c", block(&[(b"b", tensor(4, 0, 8, 16)), (b"c", tensor(2, 1, 0, 8))], 0)),
     ])
 }
 
@@ -141,15 +131,9 @@ fn data_files_hold_every_tensor() {
     );
     let mut files = with(index());
     files.0.remove("ckpt-7.data-00001-of-00002");
-    assert_eq!(
-        why(&files),
-        "ckpt-7.index: tensor c is in ckpt-7.data-00001-of-00002, which is missing"
-    );
+    assert_eq!(why(&files), "ckpt-7.index: tensor c is in ckpt-7.data-00001-of-00002, which is missing");
     files.0.remove("ckpt-7.index");
-    assert_eq!(
-        why(&files),
-        "ckpt-7.index is missing, and tensors cannot be found without it"
-    );
+    assert_eq!(why(&files), "ckpt-7.index is missing, and tensors cannot be found without it");
 }
 
 #[test]
@@ -171,11 +155,7 @@ fn broken_rules_are_named() {
             "ckpt-7.index: the index does not begin with the number of data files",
         ),
         (
-            one(&[
-                (b"", header(2)),
-                (b"b", tensor(2, 0, 0, 8)),
-                (b"a", tensor(2, 0, 0, 8)),
-            ]),
+            one(&[(b"", header(2)), (b"b", tensor(2, 0, 0, 8)), (b"a", tensor(2, 0, 0, 8))]),
             "ckpt-7.index, at byte 0: a block is damaged: its names are out of order",
         ),
         (
@@ -210,8 +190,5 @@ fn a_partitioned_tensor_is_in_pieces_elsewhere() {
 #[test]
 fn compressed_blocks_are_not_looked_into() {
     let bytes = table(&[(b"a", block(&[(b"", header(2))], 1))]);
-    assert_eq!(
-        why(&with(bytes)),
-        "ckpt-7.index: its blocks are compressed, which TensorFlow does not do"
-    );
+    assert_eq!(why(&with(bytes)), "ckpt-7.index: its blocks are compressed, which TensorFlow does not do");
 }

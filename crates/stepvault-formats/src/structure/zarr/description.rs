@@ -22,9 +22,7 @@ impl Version {
 
     /// Returns the version whose file has this name.
     pub fn of_file(name: &str) -> Option<Self> {
-        [Self::Two, Self::Three]
-            .into_iter()
-            .find(|version| version.file() == name)
+        [Self::Two, Self::Three].into_iter().find(|version| version.file() == name)
     }
 }
 
@@ -78,11 +76,7 @@ impl Description {
 
     /// Returns the bytes of a chunk before compression, if known. Chunks at the edge are as large as the others.
     pub(super) fn chunk_bytes(&self) -> Option<u64> {
-        self.chunk_shape
-            .iter()
-            .try_fold(self.element_bytes?, |product, length| {
-                product.checked_mul(*length)
-            })
+        self.chunk_shape.iter().try_fold(self.element_bytes?, |product, length| product.checked_mul(*length))
     }
 
     /// Returns whether a path below the array's directory is that of one of its chunks.
@@ -91,27 +85,14 @@ impl Description {
             return false;
         };
         if self.shape.is_empty() {
-            return if self.key_prefix.is_empty() {
-                rest == "0"
-            } else {
-                rest.is_empty()
-            };
+            return if self.key_prefix.is_empty() { rest == "0" } else { rest.is_empty() };
         }
-        let rest = if self.key_prefix.is_empty() {
-            Some(rest)
-        } else {
-            rest.strip_prefix(self.separator)
-        };
+        let rest = if self.key_prefix.is_empty() { Some(rest) } else { rest.strip_prefix(self.separator) };
         rest.is_some_and(|indices| {
             let mut grid = self.grid();
             let inside = indices.split(self.separator).all(|index| {
-                let number = index
-                    .parse::<u64>()
-                    .ok()
-                    .filter(|number| number.to_string() == index);
-                number
-                    .zip(grid.next())
-                    .is_some_and(|(number, chunks)| number < chunks)
+                let number = index.parse::<u64>().ok().filter(|number| number.to_string() == index);
+                number.zip(grid.next()).is_some_and(|(number, chunks)| number < chunks)
             });
             inside && grid.next().is_none()
         })
@@ -121,9 +102,7 @@ impl Description {
     fn of_one_mind(self) -> Result<Self, String> {
         let (dimensions, of_chunks) = (self.shape.len(), self.chunk_shape.len());
         if dimensions != of_chunks {
-            return Err(format!(
-                "it has {dimensions} dimensions, but its chunks have {of_chunks}"
-            ));
+            return Err(format!("it has {dimensions} dimensions, but its chunks have {of_chunks}"));
         }
         if self.chunk_shape.contains(&0) {
             return Err("its chunks have a length of 0".to_owned());
@@ -132,10 +111,7 @@ impl Description {
     }
 
     fn grid(&self) -> impl Iterator<Item = u64> {
-        self.shape
-            .iter()
-            .zip(&self.chunk_shape)
-            .map(|(length, chunk)| length.div_ceil(*chunk))
+        self.shape.iter().zip(&self.chunk_shape).map(|(length, chunk)| length.div_ceil(*chunk))
     }
 }
 
@@ -146,10 +122,7 @@ fn version_two(value: &Value) -> Result<Description, String> {
         Some("/") => '/',
         Some(other) => return Err(format!("its dimension_separator is {other}")),
     };
-    let filtered = value
-        .get("filters")
-        .and_then(Value::as_array)
-        .is_some_and(|filters| !filters.is_empty());
+    let filtered = value.get("filters").and_then(Value::as_array).is_some_and(|filters| !filters.is_empty());
     let container = match value.get("compressor") {
         None | Some(Value::Null) if !filtered => Container::Raw { trailer_bytes: 0 },
         Some(compressor) => container_of(compressor.get("id")),
@@ -173,12 +146,8 @@ fn version_three(value: &Value) -> Result<Description, String> {
     expect_format(value, 3)?;
     let grid = value.get("chunk_grid").ok_or("it has no chunk_grid")?;
     let chunk_shape = lengths(grid.pointer("/configuration/chunk_shape"), "chunk_shape")?;
-    let encoding = value
-        .get("chunk_key_encoding")
-        .ok_or("it has no chunk_key_encoding")?;
-    let said = encoding
-        .pointer("/configuration/separator")
-        .and_then(Value::as_str);
+    let encoding = value.get("chunk_key_encoding").ok_or("it has no chunk_key_encoding")?;
+    let said = encoding.pointer("/configuration/separator").and_then(Value::as_str);
     let (key_prefix, separator) = match (encoding.get("name").and_then(Value::as_str), said) {
         (Some("default"), None | Some("/")) => ("c", '/'),
         (Some("default"), Some(".")) => ("c", '.'),
@@ -249,9 +218,7 @@ fn version_two_bytes(name: &str) -> Option<u64> {
         _ if name.starts_with("float8_") => Some(1),
         _ => {
             let kind = name.strip_prefix(['<', '>', '|'])?;
-            kind.strip_prefix(['b', 'i', 'u', 'f', 'c', 'V', 'S'])?
-                .parse()
-                .ok()
+            kind.strip_prefix(['b', 'i', 'u', 'f', 'c', 'V', 'S'])?.parse().ok()
         }
     }
 }
@@ -310,9 +277,7 @@ mod tests {
         let scalar = three("[5,4]", "[]").unwrap_err();
         assert_eq!(scalar, "it has 0 dimensions, but its chunks have 2");
         let text = THREE.replace("[5,4]", "[]").replace("[2,4]", "[]");
-        let scalar = Description::parse(text.as_bytes(), Version::Three)
-            .unwrap()
-            .unwrap();
+        let scalar = Description::parse(text.as_bytes(), Version::Three).unwrap().unwrap();
         assert_eq!(scalar.chunk_count(), Some(1));
         assert!(scalar.is_chunk("c") && !scalar.is_chunk("c/0"));
         let two = br#"{"zarr_format":2,"shape":[],"chunks":[],"dtype":"<i4","compressor":{"id":"zstd"}}"#;
@@ -333,9 +298,7 @@ mod tests {
         }
         let cut = Description::parse(&THREE.as_bytes()[..40], Version::Three).unwrap_err();
         assert!(cut.starts_with("it is not JSON"), "{cut}");
-        let huge = three("[5,4]", "[18446744073709551615,18446744073709551615]")
-            .unwrap()
-            .unwrap();
+        let huge = three("[5,4]", "[18446744073709551615,18446744073709551615]").unwrap().unwrap();
         assert_eq!(huge.chunk_count(), None);
     }
 

@@ -178,9 +178,7 @@ mod tests {
         let text = format!(
             r#"{{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"<f4","compressor":{compressor}}}"#
         );
-        Description::parse(text.as_bytes(), Version::Two)
-            .unwrap()
-            .unwrap()
+        Description::parse(text.as_bytes(), Version::Two).unwrap().unwrap()
     }
 
     fn why(bytes: &[u8], compressor: &str) -> String {

@@ -33,13 +33,7 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
             "{left_bytes} unexpected bytes follow the end of the archive"
         ));
     }
-    let record = read_piece(
-        source,
-        end_offset,
-        END_BYTES,
-        END_BYTES,
-        "the archive's end record",
-    )?;
+    let record = read_piece(source, end_offset, END_BYTES, END_BYTES, "the archive's end record")?;
     let short = End {
         disks: [number(&record, 4, 2), number(&record, 6, 2)],
         records: [number(&record, 8, 2), number(&record, 10, 2)],
@@ -56,19 +50,13 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
                 && agrees(short.records[1], long.records[1], 0xffff)
                 && short.disks.iter().all(|disk| [0, 0xffff].contains(disk));
             if !both {
-                return Err(broken_at!(
-                    end_offset,
-                    "the archive's two end records contradict each other"
-                ));
+                return Err(broken_at!(end_offset, "the archive's two end records contradict each other"));
             }
             (long, offset)
         }
     };
     if end.disks != [0, 0] || end.records[0] != end.records[1] {
-        return Err(broken_at!(
-            end_offset,
-            "the archive's end record declares further volumes"
-        ));
+        return Err(broken_at!(end_offset, "the archive's end record declares further volumes"));
     }
     let adds_up = end.start.checked_add(end.length) == Some(directory_end)
         && archive.directory_offset() == end.start
@@ -82,11 +70,7 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
             end.start
         ));
     }
-    Ok(Directory {
-        start: end.start,
-        end: directory_end,
-        records: end.records[1],
-    })
+    Ok(Directory { start: end.start, end: directory_end, records: end.records[1] })
 }
 
 /// The contents of either end record.

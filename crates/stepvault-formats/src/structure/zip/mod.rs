@@ -41,10 +41,7 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
         source.read_exact_at(0, &mut first)?;
     }
     if !FIRST_BYTES.contains(&first) {
-        return Err(broken_at!(
-            0,
-            "the file does not begin with a record of a ZIP archive"
-        ));
+        return Err(broken_at!(0, "the file does not begin with a record of a ZIP archive"));
     }
     let adapter = Adapter { source, size_bytes };
     // Space for the end records; it grows only if there is a comment.
@@ -62,19 +59,13 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
     }
     let longest = u64::try_from(rawzip::MAX_CENTRAL_DIRECTORY_RECORD_SIZE).unwrap_or(u64::MAX);
     // At most 192 KiB.
-    buffer.resize(
-        usize::try_from(list_bytes.clamp(LISTED_BYTES, longest)).unwrap_or_default(),
-        0,
-    );
+    buffer.resize(usize::try_from(list_bytes.clamp(LISTED_BYTES, longest)).unwrap_or_default(), 0);
     let mut records = Vec::new();
     let mut places = Vec::new();
     let mut entries = archive.entries(&mut buffer);
     let mut expected_offset = directory.start;
     loop {
-        let damaged = format!(
-            "the archive's list of records is damaged at record {}",
-            records.len()
-        );
+        let damaged = format!("the archive's list of records is damaged at record {}", records.len());
         let Some(entry) = entries.next_entry().map_err(|error| zip_fault(error, &damaged))? else {
             break;
         };
@@ -84,9 +75,7 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
         let variable_bytes = entry.file_path().as_ref().len()
             + entry.extra_fields().remaining_bytes().len()
             + entry.comment().as_bytes().len();
-        expected_offset = expected_offset
-            .saturating_add(LISTED_BYTES)
-            .saturating_add(variable_bytes as u64);
+        expected_offset = expected_offset.saturating_add(LISTED_BYTES).saturating_add(variable_bytes as u64);
         places.push((records.len(), entry.wayfinder()));
         records.push(Record::listed(&entry)?);
     }
@@ -120,9 +109,7 @@ struct Adapter<'a> {
 impl ReaderAt for Adapter<'_> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left_bytes = self.size_bytes.saturating_sub(offset);
-        let length = usize::try_from(left_bytes)
-            .unwrap_or(usize::MAX)
-            .min(buffer.len());
+        let length = usize::try_from(left_bytes).unwrap_or(usize::MAX).min(buffer.len());
         let Some(part) = buffer.get_mut(..length) else {
             return Ok(0);
         };

@@ -93,38 +93,23 @@ impl Record {
                 "the header of {name} is damaged: it differs from the archive's list"
             )
         };
-        let overlaps = || {
-            broken_at!(
-                self.header_offset,
-                "{name} overlaps what follows it in the archive"
-            )
-        };
-        if self
-            .header_offset
-            .checked_add(HEADER_BYTES)
-            .is_none_or(|end| end > limit)
-        {
+        let overlaps = || broken_at!(self.header_offset, "{name} overlaps what follows it in the archive");
+        if self.header_offset.checked_add(HEADER_BYTES).is_none_or(|end| end > limit) {
             return Err(overlaps());
         }
         let absent = format!(
             "the archive's list places {name} at byte {}, where no record begins",
             self.header_offset
         );
-        let entry = archive
-            .get_entry(wayfinder)
-            .map_err(|error| zip_fault(error, &absent))?;
+        let entry = archive.get_entry(wayfinder).map_err(|error| zip_fault(error, &absent))?;
         let (data_start, data_end) = entry.compressed_data_range();
         if data_end > limit {
             return Err(overlaps());
         }
         // At most the bytes that were just found to lie inside the file, and at most 128 KiB.
-        let variable_bytes = data_start
-            .saturating_sub(self.header_offset)
-            .saturating_sub(HEADER_BYTES);
+        let variable_bytes = data_start.saturating_sub(self.header_offset).saturating_sub(HEADER_BYTES);
         let mut buffer = vec![0; usize::try_from(variable_bytes).unwrap_or_default()];
-        let header = entry
-            .local_header(&mut buffer)
-            .map_err(|error| zip_fault(error, &absent))?;
+        let header = entry.local_header(&mut buffer).map_err(|error| zip_fault(error, &absent))?;
         let same_sizes = header.crc32() == self.crc32
             && header.compressed_size_hint() == self.stored_bytes
             && header.uncompressed_size_hint() == self.size_bytes;

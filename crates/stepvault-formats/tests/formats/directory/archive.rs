@@ -50,11 +50,7 @@ impl Fixture {
             .expect("tar runs");
         assert!(status.success());
         let root = unpacked.path().join(name);
-        Self {
-            tree: scan(&root),
-            root,
-            _directory: unpacked,
-        }
+        Self { tree: scan(&root), root, _directory: unpacked }
     }
 
     pub(crate) fn read(&self, path: &str) -> Vec<u8> {
@@ -76,17 +72,12 @@ pub(crate) fn scan(root: &Path) -> Tree {
             let path = entry.unwrap().path();
             let metadata = symlink_metadata(&path).unwrap();
             let kind = if metadata.is_symlink() {
-                EntryKind::Symlink {
-                    target: read_link(&path).unwrap().to_str().unwrap().to_owned(),
-                }
+                EntryKind::Symlink { target: read_link(&path).unwrap().to_str().unwrap().to_owned() }
             } else if metadata.is_dir() {
                 pending.push(path.clone());
                 EntryKind::Directory
             } else {
-                EntryKind::File {
-                    size_bytes: metadata.len(),
-                    allocated_bytes: Some(metadata.blocks() * 512),
-                }
+                EntryKind::File { size_bytes: metadata.len(), allocated_bytes: Some(metadata.blocks() * 512) }
             };
             let mtime = Timestamp {
                 seconds: metadata.mtime(),

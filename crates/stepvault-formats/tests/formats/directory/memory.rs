@@ -29,8 +29,7 @@ impl Memory {
 
     /// Makes a file, or all below a directory, unreadable, as another user's are: their formats tell nothing.
     pub(crate) fn hide(mut self, hidden: &str) -> Self {
-        self.contents
-            .retain(|path, _| path != hidden && !path.starts_with(&format!("{hidden}/")));
+        self.contents.retain(|path, _| path != hidden && !path.starts_with(&format!("{hidden}/")));
         self
     }
 
@@ -40,8 +39,7 @@ impl Memory {
         self.clock_seconds += 1;
         let mtime = Timestamp::from_seconds(self.clock_seconds);
         if let Some(path) = line.strip_prefix("- ") {
-            self.entries
-                .retain(|name, _| name != path && !name.starts_with(&format!("{path}/")));
+            self.entries.retain(|name, _| name != path && !name.starts_with(&format!("{path}/")));
             return;
         }
         if let Some((old, new)) = line.split_once(" >> ") {
@@ -57,17 +55,13 @@ impl Memory {
             let (path, content) = line.split_once(" =").unwrap_or((line, " content"));
             let content = content.strip_prefix(' ').unwrap_or(content);
             self.contents.insert(path.to_owned(), content.as_bytes().to_vec());
-            let kind = EntryKind::File {
-                size_bytes: content.len() as u64,
-                allocated_bytes: None,
-            };
+            let kind = EntryKind::File { size_bytes: content.len() as u64, allocated_bytes: None };
             (path, kind)
         };
         for (slash, _) in path.match_indices('/') {
-            self.entries.entry(path[..slash].to_owned()).or_insert(Entry {
-                kind: EntryKind::Directory,
-                mtime,
-            });
+            self.entries
+                .entry(path[..slash].to_owned())
+                .or_insert(Entry { kind: EntryKind::Directory, mtime });
         }
         self.entries.insert(path.to_owned(), Entry { kind, mtime });
     }
@@ -77,10 +71,7 @@ impl Memory {
         self.write(&format!("{path} ="));
         self.contents.insert(path.to_owned(), bytes.to_vec());
         if let Some(entry) = self.entries.get_mut(path) {
-            entry.kind = EntryKind::File {
-                size_bytes: bytes.len() as u64,
-                allocated_bytes: None,
-            };
+            entry.kind = EntryKind::File { size_bytes: bytes.len() as u64, allocated_bytes: None };
         }
     }
 

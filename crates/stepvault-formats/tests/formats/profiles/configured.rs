@@ -13,11 +13,7 @@ use crate::directory::memory::Memory;
 
 fn rules() -> [Completion; 3] {
     let marker = Completion::Marker(RelativePath::new("sub/DONE").unwrap());
-    [
-        Completion::Rename,
-        marker,
-        Completion::Quiet(Duration::from_secs(30)),
-    ]
+    [Completion::Rename, marker, Completion::Quiet(Duration::from_secs(30))]
 }
 
 fn configured(completion: &Completion) -> Profile {
@@ -28,10 +24,7 @@ fn configured(completion: &Completion) -> Profile {
 /// Returns whether a step is complete this long after the last write.
 fn is_complete(completion: &Completion, memory: &Memory, age_seconds: i64, extent: Extent) -> bool {
     let now = Timestamp::from_seconds(memory.clock_seconds + age_seconds);
-    let options = FindOptions {
-        extent,
-        ..FindOptions::default()
-    };
+    let options = FindOptions { extent, ..FindOptions::default() };
     let found = find_steps(&configured(completion), &memory.tree(), memory, now, &options);
     found.steps.iter().any(FoundStep::is_complete)
 }
@@ -43,29 +36,17 @@ fn a_step_is_complete_when_its_rule_says_so() {
         (&["checkpoint-7/model.bin"][..], [true, false, true]),
         (&["checkpoint-7/model.bin", "checkpoint-7/sub/DONE ="], [true; 3]),
         (&["checkpoint-7/model.bin", "checkpoint-7/sub/DONE"], [true; 3]),
-        (
-            &["checkpoint-7/model.bin", "checkpoint-7/DONE"],
-            [true, false, true],
-        ),
+        (&["checkpoint-7/model.bin", "checkpoint-7/DONE"], [true, false, true]),
         (&["checkpoint-7/sub/DONE.tmp"], [true, false, false]),
         (&["checkpoint-7/x/.tmpAbCd"], [true, false, false]),
-        (
-            &["checkpoint-7/x.tmp", "checkpoint-7/sub/DONE"],
-            [true, true, false],
-        ),
+        (&["checkpoint-7/x.tmp", "checkpoint-7/sub/DONE"], [true, true, false]),
         (&["checkpoint-7.pt"], [true, false, true]),
         (&["checkpoint-7/"], [false; 3]),
         (&["checkpoint-7/sub/"], [false; 3]),
-        (
-            &["checkpoint-7.tmp/model.bin", "checkpoint-7.tmp/sub/DONE"],
-            [false; 3],
-        ),
+        (&["checkpoint-7.tmp/model.bin", "checkpoint-7.tmp/sub/DONE"], [false; 3]),
         (&["checkpoint-7.orbax-checkpoint-tmp/model.bin"], [false; 3]),
         (&["step-7/model.bin", "step-7/sub/DONE"], [false; 3]),
-        (
-            &["x/checkpoint-7/model.bin", "x/checkpoint-7/sub/DONE"],
-            [false; 3],
-        ),
+        (&["x/checkpoint-7/model.bin", "x/checkpoint-7/sub/DONE"], [false; 3]),
     ] {
         let memory = Memory::new(lines);
         for (rule, proved) in rules().iter().zip(proved) {
@@ -109,12 +90,9 @@ fn without_a_pattern_the_usual_names_are_steps() {
     let automatic = Completion::Auto(Duration::from_secs(30));
     assert!(Profile::configured(&automatic, None).unwrap().is_none());
     let profile = Profile::configured(&Completion::Rename, None).unwrap().unwrap();
-    for (path, ignored) in [
-        ("step_5", false),
-        ("epoch=1.ckpt", false),
-        ("logs", true),
-        ("logs/step_5", false),
-    ] {
+    for (path, ignored) in
+        [("step_5", false), ("epoch=1.ckpt", false), ("logs", true), ("logs/step_5", false)]
+    {
         assert_eq!(profile.ignores(path), ignored, "{path}");
     }
 }
@@ -130,23 +108,8 @@ fn what_says_no_step_is_none() {
         "checkpoints/ckpt_200.pt",
         "checkpoint_300",
     ]);
-    let found = find_steps(
-        &profile(GENERIC),
-        &memory.tree(),
-        &memory,
-        memory.settled(),
-        &FindOptions::default(),
-    );
-    let steps: Vec<_> = found
-        .steps
-        .iter()
-        .map(|step| (step.path.as_str(), step.step))
-        .collect();
-    assert_eq!(
-        steps,
-        [
-            ("checkpoints/ckpt_200.pt", Some(200)),
-            ("checkpoint_300", Some(300))
-        ]
-    );
+    let found =
+        find_steps(&profile(GENERIC), &memory.tree(), &memory, memory.settled(), &FindOptions::default());
+    let steps: Vec<_> = found.steps.iter().map(|step| (step.path.as_str(), step.step)).collect();
+    assert_eq!(steps, [("checkpoints/ckpt_200.pt", Some(200)), ("checkpoint_300", Some(300))]);
 }

@@ -8,30 +8,18 @@ use crate::directory::memory::Memory;
 
 #[test]
 fn the_most_telling_framework_wins_and_the_others_are_named() {
-    let memory = Memory::new(&[
-        "5000/params/_METADATA",
-        "5000/train_state/_METADATA",
-        "5000/_CHECKPOINT_METADATA",
-    ]);
+    let memory =
+        Memory::new(&["5000/params/_METADATA", "5000/train_state/_METADATA", "5000/_CHECKPOINT_METADATA"]);
     let profiles = ProfileSet::default();
     let tree = memory.tree();
     let detection = detect(&tree, &memory, &profiles).unwrap();
     assert_eq!(detection.profile.name, "openpi-jax");
-    assert_eq!(
-        detection.why,
-        [
-            "5000/params/_METADATA exists",
-            "5000/train_state/_METADATA exists"
-        ]
-    );
+    assert_eq!(detection.why, ["5000/params/_METADATA exists", "5000/train_state/_METADATA exists"]);
     assert_eq!(detection.others, ["orbax"]);
     let nothing = Memory::new(&["notes.txt"]);
     let detection = detect(&nothing.tree(), &nothing, &profiles).unwrap();
     assert_eq!(detection.profile.name, "generic");
-    assert_eq!(
-        detection.why,
-        ["it contains no file that identifies a known framework"]
-    );
+    assert_eq!(detection.why, ["it contains no file that identifies a known framework"]);
 }
 
 #[test]
@@ -65,16 +53,7 @@ fn a_profile_of_a_users_own_wins_over_equally_telling_ones() {
     let tree = memory.tree();
     let detection = detect(&tree, &memory, &profiles).unwrap();
     assert_eq!(detection.profile.name, "mine");
-    let found = find_steps(
-        detection.profile,
-        &tree,
-        &memory,
-        memory.settled(),
-        &FindOptions::default(),
-    );
+    let found = find_steps(detection.profile, &tree, &memory, memory.settled(), &FindOptions::default());
     assert!(found.steps[0].is_complete());
-    assert_eq!(
-        found.steps[1].reasons(),
-        ["a.bin is empty (0 bytes)", "DONE is empty (0 bytes)"]
-    );
+    assert_eq!(found.steps[1].reasons(), ["a.bin is empty (0 bytes)", "DONE is empty (0 bytes)"]);
 }

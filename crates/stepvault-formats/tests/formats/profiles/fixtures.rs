@@ -61,9 +61,7 @@ const STRUCTURE_DECIDES: [(&str, &str); 4] = [
 const NOW: Timestamp = Timestamp::from_seconds(1_795_430_000);
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key]
-        .as_str()
-        .unwrap_or_else(|| panic!("no {key} in {value}"))
+    value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
 fn each_fixture(check: impl Fn(&Value, &str, &Fixture, &ProfileSet)) {
@@ -72,12 +70,7 @@ fn each_fixture(check: impl Fn(&Value, &str, &Fixture, &ProfileSet)) {
     assert_eq!(fixtures.len(), EXPECTED.len());
     for (fixture, (name, profile)) in fixtures.iter().zip(EXPECTED) {
         assert_eq!(text(fixture, "name"), name);
-        check(
-            fixture,
-            profile,
-            &Fixture::unpack(fixture["name"].as_str().unwrap()),
-            &profiles,
-        );
+        check(fixture, profile, &Fixture::unpack(fixture["name"].as_str().unwrap()), &profiles);
     }
 }
 
@@ -94,11 +87,7 @@ fn decided_by_structure(fixture: &str, step: &str) -> bool {
 fn each_is_taken_for_what_it_is() {
     each_fixture(|fixture, expected, unpacked, profiles| {
         let detection = detect(&unpacked.tree, unpacked, profiles).unwrap();
-        assert_eq!(
-            detection.profile.name, expected,
-            "{}: {:?}",
-            fixture["name"], detection.why
-        );
+        assert_eq!(detection.profile.name, expected, "{}: {:?}", fixture["name"], detection.why);
         assert!(!detection.why.is_empty());
     });
 }
@@ -120,11 +109,8 @@ fn steps_and_whether_they_are_complete_are_those_of_the_manifest() {
                 (path.to_owned(), step["step"].as_u64(), complete)
             })
             .collect();
-        let mut seen: Vec<_> = found
-            .steps
-            .iter()
-            .map(|step| (step.path.clone(), step.step, step.is_complete()))
-            .collect();
+        let mut seen: Vec<_> =
+            found.steps.iter().map(|step| (step.path.clone(), step.step, step.is_complete())).collect();
         // Both formats of the same weights are one step.
         let is_beside = |path: &String| {
             let mut steps = found.steps.iter();
@@ -135,10 +121,7 @@ fn steps_and_whether_they_are_complete_are_those_of_the_manifest() {
         seen.sort();
         assert_eq!(seen, known, "{name}: {:#?}", found.steps);
         let incomplete = found.steps.iter().filter(|step| !step.is_complete());
-        assert!(
-            incomplete.into_iter().all(|step| !step.reasons().is_empty()),
-            "{name}"
-        );
+        assert!(incomplete.into_iter().all(|step| !step.reasons().is_empty()), "{name}");
     });
 }
 
@@ -165,13 +148,7 @@ fn pointers_say_what_the_manifest_says() {
     each_fixture(|fixture, profile, unpacked, profiles| {
         let found = found(profile, unpacked, profiles);
         let known = fixture["pointers"].as_array().unwrap();
-        assert_eq!(
-            found.pointers.len(),
-            known.len(),
-            "{}: {:?}",
-            fixture["name"],
-            found.pointers
-        );
+        assert_eq!(found.pointers.len(), known.len(), "{}: {:?}", fixture["name"], found.pointers);
         for (pointer, known) in found.pointers.iter().zip(known) {
             assert_eq!(pointer.path, text(known, "path"));
             let value = &known["value"];
@@ -214,17 +191,9 @@ fn the_checksums_of_finished_steps_hold() {
             });
             assert_eq!(deep.findings, [], "{name}: {}", step.path);
             let proved = deep.checksummed_bytes + deep.unproved_bytes.values().sum::<u64>();
-            assert_eq!(
-                (proved, read.get()),
-                (step.bytes, step.bytes),
-                "{name}: {}",
-                step.path
-            );
+            assert_eq!((proved, read.get()), (step.bytes, step.bytes), "{name}: {}", step.path);
             let has_checksums = ["torch", "DCP", "OCDBT"];
-            let has_some = deep
-                .unproved_bytes
-                .keys()
-                .any(|format| has_checksums.contains(format));
+            let has_some = deep.unproved_bytes.keys().any(|format| has_checksums.contains(format));
             assert!(deep.checksummed_bytes > 0 || !has_some, "{name}: {deep:?}");
         }
     });

@@ -40,20 +40,11 @@ fn newest(directory: &str, memory: &Memory, name: &str) -> HandoffPlan {
 
 #[test]
 fn the_directory_of_the_steps_is_also_seen_from_above() {
-    let accelerate = Memory::new(&[
-        "checkpoint_3/random_states_0.pkl",
-        "checkpoint_4/model.safetensors",
-    ]);
+    let accelerate = Memory::new(&["checkpoint_3/random_states_0.pkl", "checkpoint_4/model.safetensors"]);
     let plan = newest("checkpoints", &accelerate, "checkpoint_3");
-    assert_eq!(
-        (plan.framework.as_str(), &plan.aside[..]),
-        ("accelerate", &["checkpoint_4".to_owned()][..])
-    );
+    assert_eq!((plan.framework.as_str(), &plan.aside[..]), ("accelerate", &["checkpoint_4".to_owned()][..]));
     // A step that is not complete is moved aside wherever the trainer looks.
-    assert_eq!(
-        newest("mine", &accelerate, "checkpoint_3").aside,
-        ["checkpoint_4"]
-    );
+    assert_eq!(newest("mine", &accelerate, "checkpoint_3").aside, ["checkpoint_4"]);
     // The name of the directory also identifies it.
     let titan = Memory::new(&["step-3/__0_0.distcp", "step-3/.metadata"]);
     let plan = newest("checkpoint", &titan, "step-3");
@@ -82,24 +73,16 @@ fn every_path_of_a_step_is_pointed_to_and_none_is_in_the_way_of_another() {
         .map(|pointer| (pointer.write.path.as_str(), pointer.write.content.clone()))
         .collect();
     let link = |rank: usize| PointerContent::Symlink(step[rank].to_owned());
-    assert_eq!(
-        pointers,
-        [("latest-rank0.pt", link(0)), ("latest-rank1.pt", link(1))]
-    );
+    assert_eq!(pointers, [("latest-rank0.pt", link(0)), ("latest-rank1.pt", link(1))]);
 }
 
 #[test]
 fn pointers_stay_inside_the_directory() {
     let memory = Memory::new(&["epoch=0-step=5.ckpt = five"]);
     let plan = newest("checkpoints", &memory, "epoch=0-step=5.ckpt");
-    let [pointer] = &plan.pointers[..] else {
-        panic!("{plan:?}")
-    };
+    let [pointer] = &plan.pointers[..] else { panic!("{plan:?}") };
     assert_eq!(pointer.write.path, "last.ckpt");
-    assert_eq!(
-        pointer.write.content,
-        PointerContent::CopyOf("epoch=0-step=5.ckpt".to_owned())
-    );
+    assert_eq!(pointer.write.content, PointerContent::CopyOf("epoch=0-step=5.ckpt".to_owned()));
     assert!(!pointer.is_right && !plan.is_done());
 }
 
@@ -159,10 +142,7 @@ fn a_newer_complete_step_is_gone_on_from() {
     complete(&mut left, 20);
     complete(&mut left, 10);
     let plan = newest("run", &left, "checkpoint-10");
-    assert_eq!(
-        (plan.kept, &plan.aside[..]),
-        (None, &["checkpoint-20".to_owned()][..])
-    );
+    assert_eq!((plan.kept, &plan.aside[..]), (None, &["checkpoint-20".to_owned()][..]));
 }
 
 /// Otherwise a trainer that takes the highest number would crash on it at every start.
@@ -175,22 +155,14 @@ fn a_newer_step_with_a_damaged_file_is_not_gone_on_from() {
         "checkpoint-20/trainer_state.json = {}",
     ]);
     let plan = newest("run", &memory, "checkpoint-10");
-    assert_eq!(
-        (plan.kept, &plan.aside[..]),
-        (None, &["checkpoint-20".to_owned()][..])
-    );
+    assert_eq!((plan.kept, &plan.aside[..]), (None, &["checkpoint-20".to_owned()][..]));
 }
 
 #[test]
 fn a_first_start_is_not_given_what_is_not_whole() {
     let in_the_way = |memory: &Memory, from_scratch| {
         let tree = memory.tree();
-        let start = FirstStart {
-            directory: "/data/run",
-            tree: &tree,
-            from_scratch,
-            profile: None,
-        };
+        let start = FirstStart { directory: "/data/run", tree: &tree, from_scratch, profile: None };
         in_the_way_of_a_first_start(&start, &ProfileSet::default(), memory)
     };
     let memory = Memory::new(&[
@@ -201,16 +173,9 @@ fn a_first_start_is_not_given_what_is_not_whole() {
     ])
     .hide("global_step5");
     assert_eq!(in_the_way(&memory, false), ["global_step9", "latest"]);
-    assert_eq!(
-        in_the_way(&memory, true),
-        ["global_step5", "global_step9", "latest"]
-    );
+    assert_eq!(in_the_way(&memory, true), ["global_step5", "global_step9", "latest"]);
     // Unknown names are the user's own, but for those that look like a step's.
-    let generic = Memory::new(&[
-        "ckpt_5.npy = cut off",
-        "tokens_7.npy = cut off",
-        "ckpt_9.dat = any",
-    ]);
+    let generic = Memory::new(&["ckpt_5.npy = cut off", "tokens_7.npy = cut off", "ckpt_9.dat = any"]);
     assert_eq!(in_the_way(&generic, false), ["ckpt_5.npy"]);
     assert_eq!(in_the_way(&Memory::default(), true), [""; 0]);
 }
@@ -231,26 +196,13 @@ fn steps_that_the_run_has_left_are_moved_aside_whatever_the_trainer_resumes_by()
             "step_20",
             "step_30",
         ),
-        (
-            &["ckpt_15.pt = a", "ckpt_20.pt.tmp = b", "ckpt_30.pt = c"],
-            "ckpt_15.pt",
-            "",
-            "ckpt_30.pt",
-        ),
+        (&["ckpt_15.pt = a", "ckpt_20.pt.tmp = b", "ckpt_30.pt = c"], "ckpt_15.pt", "", "ckpt_30.pt"),
     ] {
         let memory = Memory::new(files).hide(newer);
         let selected = planned("mine", &memory, step, true);
         assert_eq!(selected.kept, None);
-        assert!(
-            selected.aside.iter().any(|path| path == newer),
-            "{:?}",
-            selected.aside
-        );
-        assert!(
-            !selected.aside.iter().any(|path| path == step),
-            "{:?}",
-            selected.aside
-        );
+        assert!(selected.aside.iter().any(|path| path == newer), "{:?}", selected.aside);
+        assert!(!selected.aside.iter().any(|path| path == step), "{:?}", selected.aside);
         // A complete step that no tier has is not taken away from a trainer that may resume from it.
         let found = newest("mine", &memory, step);
         assert!(!found.aside.iter().any(|path| path == newer), "{:?}", found.aside);
@@ -304,10 +256,7 @@ fn pointers_name_the_kept_step() {
     .hide("global_step9");
     let plan = newest("run", &memory, "global_step5");
     assert_eq!(plan.kept.as_deref(), Some("global_step9"));
-    assert_eq!(
-        plan.pointers[0].write.content,
-        PointerContent::Text("global_step9".to_owned())
-    );
+    assert_eq!(plan.pointers[0].write.content, PointerContent::Text("global_step9".to_owned()));
 }
 
 #[test]

@@ -154,20 +154,11 @@ proptest! {
 #[test]
 fn a_large_pointer_is_not_read() {
     let mut memory = Memory::new(&["iter_0000010/.metadata"]);
-    memory.write(&format!(
-        "latest_checkpointed_iteration.txt = {}",
-        "1".repeat(5000)
-    ));
+    memory.write(&format!("latest_checkpointed_iteration.txt = {}", "1".repeat(5000)));
     memory.read_bytes = Arc::new(AtomicU64::new(0));
     let profiles = ProfileSet::default();
     let profile = profiles.get("megatron").unwrap();
-    let found = find_steps(
-        profile,
-        &memory.tree(),
-        &memory,
-        memory.settled(),
-        &FindOptions::default(),
-    );
+    let found = find_steps(profile, &memory.tree(), &memory, memory.settled(), &FindOptions::default());
     assert!(found.pointers[0].dangling);
     assert_eq!(memory.read_bytes.load(Ordering::Relaxed), 0);
 }
@@ -188,9 +179,6 @@ fn a_text_is_looked_for_at_both_ends_of_a_file_and_no_further() {
         let detection = detect(&memory.tree(), &memory, &profiles).unwrap();
         assert_eq!(detection.profile.name, expected);
         let read_bytes = memory.read_bytes.load(Ordering::Relaxed);
-        assert!(
-            read_bytes <= 2 * stepvault_formats::detect::CONTENT_LIMIT_BYTES,
-            "{read_bytes}"
-        );
+        assert!(read_bytes <= 2 * stepvault_formats::detect::CONTENT_LIMIT_BYTES, "{read_bytes}");
     }
 }

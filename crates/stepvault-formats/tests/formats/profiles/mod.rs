@@ -15,23 +15,13 @@ mod restore;
 #[test]
 fn the_program_built_alone_has_the_features_that_patterns_need() {
     let tree = std::process::Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--locked",
-            "--offline",
-            "--package",
-            "stepvault",
-            "--edges",
-            "normal",
-        ])
+        .args(["tree", "--locked", "--offline", "--package", "stepvault", "--edges", "normal"])
         .args(["--prefix", "none", "--format", "{p} {f}"])
         .output()
         .expect("cargo");
     let tree = String::from_utf8_lossy(&tree.stdout);
-    let regex = tree
-        .lines()
-        .find(|line| line.starts_with("regex-syntax v"))
-        .expect("the regular expressions");
+    let regex =
+        tree.lines().find(|line| line.starts_with("regex-syntax v")).expect("the regular expressions");
     // `(?i)`, and `\d`.
     for feature in ["unicode-case", "unicode-perl"] {
         assert!(regex.contains(feature), "{regex}");

@@ -9,18 +9,9 @@ use crate::directory::memory::Memory;
 /// Returns why each step is not complete; empty for a complete one.
 fn reasons(profile: &str, extent: Extent, lines: &[&str], now: Option<Timestamp>) -> Vec<String> {
     let (profiles, memory) = (ProfileSet::default(), Memory::new(lines));
-    let options = FindOptions {
-        extent,
-        ..FindOptions::default()
-    };
+    let options = FindOptions { extent, ..FindOptions::default() };
     let now = now.unwrap_or_else(|| memory.settled());
-    let found = find_steps(
-        profiles.get(profile).unwrap(),
-        &memory.tree(),
-        &memory,
-        now,
-        &options,
-    );
+    let found = find_steps(profiles.get(profile).unwrap(), &memory.tree(), &memory, now, &options);
     let text = |step: &FoundStep| step.reasons().join("; ");
     found.steps.iter().map(text).collect()
 }
@@ -95,24 +86,16 @@ fn a_pointer_that_a_restore_left_behind_holds_up_nothing() {
         "nobody writes the pointer on this node"
     );
     let first = reasons("megatron", Extent::LeadingPart, &lines, None);
-    assert!(
-        first[1].contains("latest_checkpointed_iteration.txt still names 10"),
-        "{first:?}"
-    );
+    assert!(first[1].contains("latest_checkpointed_iteration.txt still names 10"), "{first:?}");
 }
 
 #[test]
 fn a_restored_step_of_all_ranks_is_no_measure_for_the_next_one() {
-    let mut lines: Vec<String> = (0..8)
-        .map(|rank| format!("checkpoints/step_10/trainer/dataloader/rank_{rank}.pt"))
-        .collect();
+    let mut lines: Vec<String> =
+        (0..8).map(|rank| format!("checkpoints/step_10/trainer/dataloader/rank_{rank}.pt")).collect();
     lines.extend(
-        [
-            "orchestrator/progress.pt",
-            "trainer/__0_0.distcp",
-            "trainer/.metadata",
-        ]
-        .map(|name| format!("checkpoints/step_10/{name}")),
+        ["orchestrator/progress.pt", "trainer/__0_0.distcp", "trainer/.metadata"]
+            .map(|name| format!("checkpoints/step_10/{name}")),
     );
     lines.extend((4..8).map(|rank| format!("checkpoints/step_20/trainer/dataloader/rank_{rank}.pt")));
     lines.push("checkpoints/step_20/trainer/__4_0.distcp".to_owned());

@@ -45,10 +45,7 @@ fn fewer_ranks_than_before_are_a_save_that_was_cut_off() {
 #[test]
 fn a_run_that_goes_on_with_fewer_ranks_is_believed_at_its_second_step() {
     assert_eq!(verdicts(&[4, 2, 2], FindOptions::default()), [true, true, true]);
-    let told = FindOptions {
-        expected_world: Some(2),
-        ..FindOptions::default()
-    };
+    let told = FindOptions { expected_world: Some(2), ..FindOptions::default() };
     assert_eq!(verdicts(&[4, 2], told), [true, true]);
     assert_eq!(verdicts(&[2, 4], FindOptions::default()), [true, true]);
 }
@@ -56,15 +53,9 @@ fn a_run_that_goes_on_with_fewer_ranks_is_believed_at_its_second_step() {
 #[test]
 fn the_first_step_needs_to_be_told() {
     assert_eq!(verdicts(&[3], FindOptions::default()), [true]);
-    let world = FindOptions {
-        expected_world: Some(4),
-        ..FindOptions::default()
-    };
+    let world = FindOptions { expected_world: Some(4), ..FindOptions::default() };
     assert_eq!(verdicts(&[3], world), [false]);
-    let before = FindOptions {
-        previous_ranks: Some(4),
-        ..FindOptions::default()
-    };
+    let before = FindOptions { previous_ranks: Some(4), ..FindOptions::default() };
     assert_eq!(verdicts(&[3], before), [false]);
 }
 
@@ -85,17 +76,11 @@ fn a_step_is_over_when_a_newer_one_was_begun() {
     let now = Timestamp::from_seconds(memory.clock_seconds + 1);
     let seen = steps(&memory, now, &FindOptions::default());
     assert!(seen[0].is_complete());
-    assert_eq!(
-        seen[1].reasons(),
-        ["it was written 1 s ago, and must be unchanged for 30 s"]
-    );
+    assert_eq!(seen[1].reasons(), ["it was written 1 s ago, and must be unchanged for 30 s"]);
     // A run that went back writes an old number again, while the newer step still exists.
     let mut back = memory.clone();
     back.write("checkpoints/checkpoint_0/model.safetensors");
     let now = Timestamp::from_seconds(back.clock_seconds + 1);
     let seen = steps(&back, now, &FindOptions::default());
-    assert_eq!(
-        seen[0].reasons(),
-        ["it was written 1 s ago, and must be unchanged for 30 s"]
-    );
+    assert_eq!(seen[0].reasons(), ["it was written 1 s ago, and must be unchanged for 30 s"]);
 }

@@ -59,44 +59,22 @@ fn each_shard_has_a_pointer_of_its_own_and_no_other() {
         ]
     );
     let whole = "checkpoint_2_400.pt";
-    assert_eq!(
-        pointers("fairseq", &empty, &[whole]),
-        [write("checkpoint_last.pt", copy(whole))]
-    );
+    assert_eq!(pointers("fairseq", &empty, &[whole]), [write("checkpoint_last.pt", copy(whole))]);
 }
 
 #[test]
 fn pointers_are_what_the_trainer_wrote_itself() {
     let empty = Memory::default();
     for (name, path, expected) in [
-        (
-            "deepspeed",
-            "global_step10",
-            write("latest", text("global_step10")),
-        ),
-        (
-            "megatron",
-            "iter_0000010",
-            write("latest_checkpointed_iteration.txt", text("10")),
-        ),
-        (
-            "verl",
-            "global_step_10",
-            write("latest_checkpointed_iteration.txt", text("10")),
-        ),
-        (
-            "composer",
-            "ep0-ba10-rank0.pt",
-            write("latest-rank0.pt", link("ep0-ba10-rank0.pt")),
-        ),
+        ("deepspeed", "global_step10", write("latest", text("global_step10"))),
+        ("megatron", "iter_0000010", write("latest_checkpointed_iteration.txt", text("10"))),
+        ("verl", "global_step_10", write("latest_checkpointed_iteration.txt", text("10"))),
+        ("composer", "ep0-ba10-rank0.pt", write("latest-rank0.pt", link("ep0-ba10-rank0.pt"))),
         ("composer", "ep0-ba10", write("latest-rank0.pt", link("ep0-ba10"))),
         (
             "cycling-utils",
             "run7_checkpoint_4_force",
-            write(
-                "run7.latest_checkpoint",
-                link("/data/run/run7_checkpoint_4_force"),
-            ),
+            write("run7.latest_checkpoint", link("/data/run/run7_checkpoint_4_force")),
         ),
         ("stepvault", "step_5", write("latest", link("step_5"))),
         (
@@ -104,11 +82,7 @@ fn pointers_are_what_the_trainer_wrote_itself() {
             "checkpoints/epoch=1-step=9.ckpt",
             write("checkpoints/last.ckpt", copy("checkpoints/epoch=1-step=9.ckpt")),
         ),
-        (
-            "timm",
-            "checkpoint-3.pth.tar",
-            write("last.pth.tar", copy("checkpoint-3.pth.tar")),
-        ),
+        ("timm", "checkpoint-3.pth.tar", write("last.pth.tar", copy("checkpoint-3.pth.tar"))),
     ] {
         assert_eq!(pointers(name, &empty, &[path]), [expected], "{name}");
     }
@@ -140,31 +114,17 @@ fn the_trainers_own_way_of_writing_a_pointer_is_kept() {
 #[test]
 fn every_rank_has_its_pointer() {
     assert_eq!(
-        pointers(
-            "composer",
-            &Memory::default(),
-            &["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt"]
-        ),
+        pointers("composer", &Memory::default(), &["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt"]),
         [
             write("latest-rank0.pt", link("ep0-ba10-rank0.pt")),
             write("latest-rank1.pt", link("ep0-ba10-rank1.pt")),
         ]
     );
     assert_eq!(
-        pointers(
-            "cycling-utils",
-            &Memory::default(),
-            &["A_rank_0_checkpoint_3", "A_rank_1_checkpoint_3"]
-        ),
+        pointers("cycling-utils", &Memory::default(), &["A_rank_0_checkpoint_3", "A_rank_1_checkpoint_3"]),
         [
-            write(
-                "A_rank_0.latest_checkpoint",
-                link("/data/run/A_rank_0_checkpoint_3")
-            ),
-            write(
-                "A_rank_1.latest_checkpoint",
-                link("/data/run/A_rank_1_checkpoint_3")
-            ),
+            write("A_rank_0.latest_checkpoint", link("/data/run/A_rank_0_checkpoint_3")),
+            write("A_rank_1.latest_checkpoint", link("/data/run/A_rank_1_checkpoint_3")),
         ]
     );
 }
@@ -172,12 +132,7 @@ fn every_rank_has_its_pointer() {
 #[test]
 fn a_newer_step_that_the_trainer_would_take_is_moved_aside() {
     for (name, newer, restored, valid) in [
-        (
-            "hf-trainer",
-            "checkpoint-15",
-            "checkpoint-10",
-            "checkpoint-15/model.safetensors",
-        ),
+        ("hf-trainer", "checkpoint-15", "checkpoint-10", "checkpoint-15/model.safetensors"),
         (
             "prime-rl",
             "checkpoints/step_30",
@@ -187,12 +142,7 @@ fn a_newer_step_that_the_trainer_would_take_is_moved_aside() {
         ("orbax", "40", "30", "40/default/"),
         ("openpi-jax", "40", "30", "40/params/x"),
         ("openpi-pytorch", "40", "30", "40/model.safetensors"),
-        (
-            "torchtitan",
-            "checkpoint/step-40",
-            "checkpoint/step-30",
-            "checkpoint/step-40/.metadata",
-        ),
+        ("torchtitan", "checkpoint/step-40", "checkpoint/step-30", "checkpoint/step-40/.metadata"),
         ("torchtune", "epoch_4", "epoch_3", "epoch_4/model.pt"),
         (
             "accelerate",
@@ -200,12 +150,7 @@ fn a_newer_step_that_the_trainer_would_take_is_moved_aside() {
             "checkpoints/checkpoint_3",
             "checkpoints/checkpoint_4/model.safetensors",
         ),
-        (
-            "maxtext",
-            "checkpoints/40",
-            "checkpoints/30",
-            "checkpoints/40/items/c/99",
-        ),
+        ("maxtext", "checkpoints/40", "checkpoints/30", "checkpoints/40/items/c/99"),
     ] {
         let mut memory = Memory::new(&[valid]);
         memory.write(&format!("{restored}/"));
@@ -236,10 +181,7 @@ fn lightning_takes_the_newest_of_those_called_last() {
     assert_eq!(resumed("lightning", &memory), step("epoch=0-step=5.ckpt"));
     memory.write("last-v1.ckpt = other");
     assert_eq!(resumed("lightning", &memory), step("last-v1.ckpt"));
-    assert_eq!(
-        aside("lightning", &memory, "epoch=0-step=5.ckpt"),
-        ["last-v1.ckpt"]
-    );
+    assert_eq!(aside("lightning", &memory, "epoch=0-step=5.ckpt"), ["last-v1.ckpt"]);
 }
 
 #[test]
@@ -264,10 +206,7 @@ fn a_pointer_to_nothing_makes_the_trainer_fail() {
             words: "it names \"global_step9\", and no such step exists".to_owned()
         }
     );
-    assert_eq!(
-        resumed("megatron", &Memory::new(&["iter_0000010/.metadata"])),
-        Resumed::Nothing
-    );
+    assert_eq!(resumed("megatron", &Memory::new(&["iter_0000010/.metadata"])), Resumed::Nothing);
 }
 
 /// Table 0b: names that the frameworks' scans mishandle.
@@ -356,11 +295,7 @@ fn how_to_go_on_is_said_with_the_step() {
             _ => "step_10",
         };
         let text = resume_text(profile, "/data/run", example);
-        assert!(
-            text.is_some_and(|text| !text.is_empty() && !text.contains('{')),
-            "{}",
-            profile.name
-        );
+        assert!(text.is_some_and(|text| !text.is_empty() && !text.contains('{')), "{}", profile.name);
     }
 }
 
@@ -368,10 +303,7 @@ fn removable(name: &str, memory: &Memory) -> Vec<String> {
     let profile = profile(name);
     let options = FindOptions::default();
     let found = find_steps(&profile, &memory.tree(), memory, memory.settled(), &options);
-    prunable(&profile, &memory.tree(), memory, &found)
-        .into_iter()
-        .map(|step| step.path.clone())
-        .collect()
+    prunable(&profile, &memory.tree(), memory, &found).into_iter().map(|step| step.path.clone()).collect()
 }
 
 #[test]
@@ -389,15 +321,12 @@ fn the_newest_and_what_is_named_stay() {
 #[test]
 fn the_best_model_of_a_hugging_face_run_stays() {
     let mut memory = Memory::default();
-    for (step, best) in [
-        (5, "null"),
-        (10, "\"/mnt/x/out/checkpoint-10\""),
-        (15, "\"/mnt/x/out/checkpoint-10\""),
-    ] {
+    for (step, best) in
+        [(5, "null"), (10, "\"/mnt/x/out/checkpoint-10\""), (15, "\"/mnt/x/out/checkpoint-10\"")]
+    {
         memory.write(&format!("checkpoint-{step}/model.safetensors"));
-        memory.write(&format!(
-            "checkpoint-{step}/trainer_state.json = {{\"best_model_checkpoint\": {best}}}"
-        ));
+        memory
+            .write(&format!("checkpoint-{step}/trainer_state.json = {{\"best_model_checkpoint\": {best}}}"));
     }
     memory.write("checkpoint-20/model.safetensors");
     assert_eq!(removable("hf-trainer", &memory), ["checkpoint-5"]);
@@ -413,9 +342,7 @@ fn best(name: &str, memory: &Memory) -> Vec<String> {
     let newest = found.steps.iter().max_by_key(|step| step.step).unwrap();
     let best = found.best_of(newest, &profile, &memory.tree(), memory);
     let number = |best: &BestName| best.step.map_or(String::new(), |step| format!(" {step}"));
-    best.iter()
-        .map(|best| format!("{}{}", best.name, number(best)))
-        .collect()
+    best.iter().map(|best| format!("{}{}", best.name, number(best))).collect()
 }
 
 #[test]
@@ -432,19 +359,8 @@ fn a_step_names_the_best() {
     hugging_face(&mut memory, 10, "\"out/checkpoint-5/\"");
     assert_eq!(best("trl", &memory), ["checkpoint-5 5"]);
     hugging_face(&mut memory, 15, "\"checkpoint-15\"");
-    assert_eq!(
-        best("hf-trainer", &memory),
-        ["checkpoint-15 15"],
-        "its own name is not left out"
-    );
-    for strange in [
-        "\"\"",
-        "\"/\"",
-        "\"..\"",
-        "7",
-        "[\"checkpoint-5\"]",
-        "{\"a\": \"b\"}",
-    ] {
+    assert_eq!(best("hf-trainer", &memory), ["checkpoint-15 15"], "its own name is not left out");
+    for strange in ["\"\"", "\"/\"", "\"..\"", "7", "[\"checkpoint-5\"]", "{\"a\": \"b\"}"] {
         hugging_face(&mut memory, 15, strange);
         assert!(best("hf-trainer", &memory).is_empty(), "{strange}");
     }
@@ -460,26 +376,15 @@ fn a_step_names_the_best() {
         memory.write(&line);
     }
     memory.write("checkpoint_best-shard0.pt = weights of epoch 1");
-    assert_eq!(
-        best("fairseq", &memory),
-        Vec::<String>::new(),
-        "the profile has no such pointer"
-    );
-    let memory = Memory::new(&[
-        "checkpoint1.pt = one",
-        "checkpoint2.pt = two",
-        "checkpoint_best.pt = one",
-    ]);
+    assert_eq!(best("fairseq", &memory), Vec::<String>::new(), "the profile has no such pointer");
+    let memory = Memory::new(&["checkpoint1.pt = one", "checkpoint2.pt = two", "checkpoint_best.pt = one"]);
     assert_eq!(best("fairseq", &memory), ["checkpoint1.pt 1"]);
 }
 
 #[test]
 fn what_a_trainer_deletes_itself_stays_if_it_would_fail_without() {
-    let memory = Memory::new(&[
-        "ep0-ba10-rank0.pt",
-        "ep0-ba20-rank0.pt",
-        "latest-rank0.pt -> ep0-ba20-rank0.pt",
-    ]);
+    let memory =
+        Memory::new(&["ep0-ba10-rank0.pt", "ep0-ba20-rank0.pt", "latest-rank0.pt -> ep0-ba20-rank0.pt"]);
     assert_eq!(removable("composer", &memory), Vec::<String>::new());
 }
 

@@ -86,20 +86,13 @@ pub(super) struct Layout {
 
 pub(super) fn number(bytes: &[u8], start: usize, length: usize) -> usize {
     let field = &bytes[start..start + length];
-    field
-        .iter()
-        .rev()
-        .fold(0, |value, byte| value << 8 | usize::from(*byte))
+    field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte))
 }
 
 impl Layout {
     /// Parses an archive that has long end records and descriptors, and no comments.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let mut layout = Self {
-            records: Vec::new(),
-            fields: Vec::new(),
-            boundaries: Vec::new(),
-        };
+        let mut layout = Self { records: Vec::new(), fields: Vec::new(), boundaries: Vec::new() };
         let end = bytes.len() - 22;
         layout.place(&END, end);
         layout.place(&[END_COMMENT], end);
@@ -135,18 +128,11 @@ impl Layout {
 
     fn place(&mut self, fields: &[Field], start: usize) {
         self.boundaries.push(start);
-        self.fields.extend(
-            fields
-                .iter()
-                .map(|(name, offset, length)| (*name, start + offset, *length)),
-        );
+        self.fields.extend(fields.iter().map(|(name, offset, length)| (*name, start + offset, *length)));
     }
 
     pub(super) fn record(&self, name: &str) -> &Placed {
-        self.records
-            .iter()
-            .find(|record| record.name.split_once('/').unwrap().1 == name)
-            .unwrap()
+        self.records.iter().find(|record| record.name.split_once('/').unwrap().1 == name).unwrap()
     }
 }
 
@@ -207,11 +193,9 @@ impl Builder {
         self.bytes.extend(b"PK\x05\x06\x00\x00\x00\x00");
         self.bytes.extend(self.records.to_le_bytes());
         self.bytes.extend(self.records.to_le_bytes());
-        self.bytes
-            .extend(u32::try_from(self.list.len()).unwrap().to_le_bytes());
+        self.bytes.extend(u32::try_from(self.list.len()).unwrap().to_le_bytes());
         self.bytes.extend(start.to_le_bytes());
-        self.bytes
-            .extend(u16::try_from(comment.len()).unwrap().to_le_bytes());
+        self.bytes.extend(u16::try_from(comment.len()).unwrap().to_le_bytes());
         self.bytes.extend(comment);
         self.bytes
     }
@@ -224,7 +208,5 @@ pub(super) fn pickle_of_storage(class: &str, key: &str, elements: u32) -> Vec<u8
 
 /// Returns a small file of `torch.save`, as another tool would pack it.
 pub(crate) fn small_archive(pickle: &[u8]) -> Builder {
-    Builder::default()
-        .add("model/data.pkl", pickle)
-        .add("model/version", b"3\n")
+    Builder::default().add("model/data.pkl", pickle).add("model/version", b"3\n")
 }

@@ -55,18 +55,13 @@ fn two_items() -> (InMemory, usize) {
     let archive = small_step().0["__0_0.distcp"].0.clone();
     let length = archive.len();
     let mut files = InMemory::default();
-    files.0.insert(
-        "__0_0.distcp".to_owned(),
-        ([archive.clone(), archive].concat(), 1),
-    );
+    files.0.insert("__0_0.distcp".to_owned(), ([archive.clone(), archive].concat(), 1));
     (files, length)
 }
 
 fn with_items(files: &InMemory, items: &[(&str, u64, u64)], more: &str) -> InMemory {
     let mut files = files.clone();
-    files
-        .0
-        .insert(".metadata".to_owned(), (metadata_of(items, more), 2));
+    files.0.insert(".metadata".to_owned(), (metadata_of(items, more), 2));
     files
 }
 
@@ -99,10 +94,7 @@ fn a_table_cut_off_anywhere_is_broken() {
             panic!("{length}: {problems:?}")
         };
         assert_eq!(path, ".metadata");
-        assert!(
-            why.contains("cut off") || why.contains("empty"),
-            "{length}: {why}"
-        );
+        assert!(why.contains("cut off") || why.contains("empty"), "{length}: {why}");
     }
 }
 
@@ -125,9 +117,7 @@ fn a_file_cut_off_anywhere_is_broken() {
         assert_eq!(path, "__1_0.distcp");
         assert!(why.starts_with(".metadata names an item of "), "{why}");
         assert!(
-            why.ends_with(&format!(
-                "and the file has {length}: it is cut off or from another save"
-            )),
+            why.ends_with(&format!("and the file has {length}: it is cut off or from another save")),
             "{why}"
         );
     }
@@ -141,15 +131,10 @@ fn a_file_of_the_right_length_with_other_bytes_is_broken() {
     let half = whole.len() / 2;
     files.bytes("__1_0.distcp")[half..].fill(0);
     let said = problems(&files);
-    let [(path, Soundness::Broken { offset, why })] = said.as_slice() else {
-        panic!("{said:?}")
-    };
+    let [(path, Soundness::Broken { offset, why })] = said.as_slice() else { panic!("{said:?}") };
     assert_eq!(path, "__1_0.distcp");
     assert!(offset.is_none_or(|offset| offset <= whole.len() as u64));
-    assert!(
-        why.starts_with("the item of ") && why.contains(" at byte "),
-        "{why}"
-    );
+    assert!(why.starts_with("the item of ") && why.contains(" at byte "), "{why}");
 }
 
 #[test]
@@ -191,11 +176,7 @@ fn names_and_shapes_of_items_are_a_blind_spot() {
 fn a_file_that_is_missing_or_no_file_is_broken() {
     let mut files = step();
     files.0.remove("__1_0.distcp");
-    assert_broken(
-        &files,
-        "__1_0.distcp",
-        ".metadata names this file, and it is missing",
-    );
+    assert_broken(&files, "__1_0.distcp", ".metadata names this file, and it is missing");
     let mut files = step();
     let shard = files.0.remove("__1_0.distcp").unwrap();
     files.0.insert("__1_0.distcp/inner".to_owned(), shard);
@@ -225,10 +206,7 @@ fn a_file_written_after_the_table_is_of_a_save_that_was_cut_off() {
 fn files_outside_the_directory_are_refused() {
     for (path, why) in [
         ("/etc/passwd", "which is not in its directory"),
-        (
-            "../step-200/__0_0.distcp",
-            "which leads outside its directory or is not a path",
-        ),
+        ("../step-200/__0_0.distcp", "which leads outside its directory or is not a path"),
         ("a/../../b", "which leads outside its directory or is not a path"),
         ("a//b", "which leads outside its directory or is not a path"),
         ("./a", "which leads outside its directory or is not a path"),
@@ -244,14 +222,7 @@ fn items_may_neither_overlap_nor_leave_the_file() {
     let (files, length) = two_items();
     let length = length as u64;
     let name = "__0_0.distcp";
-    assert_eq!(
-        problems(&with_items(
-            &files,
-            &[(name, length, length), (name, 0, length)],
-            ""
-        )),
-        []
-    );
+    assert_eq!(problems(&with_items(&files, &[(name, length, length), (name, 0, length)], "")), []);
     assert_broken(
         &with_items(&files, &[(name, 0, length), (name, length - 1, length)], ""),
         name,
@@ -284,11 +255,7 @@ fn items_may_neither_overlap_nor_leave_the_file() {
 #[test]
 fn a_gap_says_only_that_nothing_is_known_of_it() {
     let (files, length) = two_items();
-    let said = problems(&with_items(
-        &files,
-        &[("__0_0.distcp", length as u64, length as u64)],
-        "",
-    ));
+    let said = problems(&with_items(&files, &[("__0_0.distcp", length as u64, length as u64)], ""));
     assert_eq!(
         said,
         [(
@@ -341,37 +308,24 @@ fn ranks_that_save_without_talking_write_a_table_each() {
         "__3.metadata",
         "the rank that writes this table of contents is missing, and higher ranks are present",
     );
-    tables
-        .0
-        .insert(".metadata".to_owned(), (table("__0_0.distcp"), 3));
+    tables.0.insert(".metadata".to_owned(), (table("__0_0.distcp"), 3));
     assert_eq!(problems(&tables), [], "one for all counts before those of each");
 }
 
 #[test]
 fn tables_that_say_too_little() {
     let said = |bytes: &[u8]| judged(read_metadata(&bytes.to_vec()).map(drop)).unwrap();
-    let broken = |offset, why: &str| Soundness::Broken {
-        offset,
-        why: why.to_owned(),
-    };
-    assert_eq!(
-        said(b""),
-        broken(None, "the file is empty: it was created and never written")
-    );
+    let broken = |offset, why: &str| Soundness::Broken { offset, why: why.to_owned() };
+    assert_eq!(said(b""), broken(None, "the file is empty: it was created and never written"));
     assert_eq!(
         said(b"(d."),
-        Soundness::Unknown {
-            why: "it holds no Metadata of torch.distributed.checkpoint".to_owned()
-        }
+        Soundness::Unknown { why: "it holds no Metadata of torch.distributed.checkpoint".to_owned() }
     );
     let class = METADATA;
     assert_eq!(said(format!("{class}Nsb.").as_bytes()), Soundness::Sound);
     assert_eq!(
         said(format!("{class}I1\nsb.").as_bytes()),
-        broken(
-            None,
-            "its storage_data, which locates the items, is not a dictionary"
-        )
+        broken(None, "its storage_data, which locates the items, is not a dictionary")
     );
     assert_eq!(
         said(format!("{class}(dI0\nNssb.").as_bytes()),
@@ -388,20 +342,15 @@ fn tables_that_say_too_little() {
     );
     let tensor = "ctorch.distributed.checkpoint.metadata\nTensorStorageMetadata\n)R(dVchunks\n(lNaNasb";
     let described = format!("(dVweight\n{tensor}sVstep\nNs");
-    let described = METADATA.replace(
-        "Vstate_dict_metadata\n(d",
-        &format!("Vstate_dict_metadata\n{described}"),
-    );
+    let described =
+        METADATA.replace("Vstate_dict_metadata\n(d", &format!("Vstate_dict_metadata\n{described}"));
     assert_eq!(
         said(format!("{described}(dsb.").as_bytes()),
         broken(None, "it describes 3 pieces, and locates 0 of them")
     );
     assert_eq!(
         said(METADATA.replace("Vstorage_data", "Vstorage_dat_").as_bytes()),
-        broken(
-            Some(METADATA.len() as u64),
-            "the pickle is cut off: it ends before its STOP"
-        )
+        broken(Some(METADATA.len() as u64), "the pickle is cut off: it ends before its STOP")
     );
     assert_eq!(
         said(format!("{}(dsb.", METADATA.replace("Vstorage_data", "Vstorage_dat_")).as_bytes()),
@@ -410,10 +359,7 @@ fn tables_that_say_too_little() {
     let mut trailing = metadata_of(&[], "");
     let end = trailing.len() as u64;
     trailing.push(0);
-    assert_eq!(
-        said(&trailing),
-        broken(Some(end), "1 unexpected bytes follow the end of the pickle")
-    );
+    assert_eq!(said(&trailing), broken(Some(end), "1 unexpected bytes follow the end of the pickle"));
 }
 
 /// The attributes are long and shared by all items: reading them for each item would take forever.
@@ -429,10 +375,7 @@ fn shared_attributes_do_not_multiply_the_work() {
         pickle.extend(format!("I{index}\ng1\n)Rg0\nbs").bytes());
     }
     pickle.extend(b"sb.");
-    assert!(matches!(
-        judged(read_metadata(&pickle).map(drop)).unwrap(),
-        Soundness::Unknown { .. }
-    ));
+    assert!(matches!(judged(read_metadata(&pickle).map(drop)).unwrap(), Soundness::Unknown { .. }));
 }
 
 #[test]
@@ -445,11 +388,7 @@ fn damage_at_random_never_passes_for_another_layout() {
         let (at, bit) = (numbers.below(length), numbers.below(8));
         files.bytes(".metadata")[at] ^= 1 << bit;
         if problems(&files).is_empty() {
-            assert_eq!(
-                read_metadata(&files.0[".metadata"].0).unwrap(),
-                items,
-                "byte {at}, bit {bit}"
-            );
+            assert_eq!(read_metadata(&files.0[".metadata"].0).unwrap(), items, "byte {at}, bit {bit}");
         }
         files.bytes(".metadata")[at] ^= 1 << bit;
     }
@@ -459,12 +398,10 @@ fn damage_at_random_never_passes_for_another_layout() {
 fn of_a_part_only_what_is_there_is_checked() {
     let part = |files: &InMemory| {
         let findings = check_part(&files.tree(), "", files).unwrap();
-        let broken = findings
-            .into_iter()
-            .filter_map(|finding| match finding.soundness {
-                Soundness::Broken { why, .. } => Some(format!("{}: {why}", finding.path)),
-                _ => None,
-            });
+        let broken = findings.into_iter().filter_map(|finding| match finding.soundness {
+            Soundness::Broken { why, .. } => Some(format!("{}: {why}", finding.path)),
+            _ => None,
+        });
         broken.collect::<Vec<_>>()
     };
     // Rank 0's node has the table, which also names the file of the other node.

@@ -40,17 +40,11 @@ fn square() -> InMemory {
 
 fn findings(files: &InMemory) -> Vec<(String, Soundness)> {
     let findings = check(&files.tree(), "", files).unwrap();
-    findings
-        .into_iter()
-        .map(|finding| (finding.path, finding.soundness))
-        .collect()
+    findings.into_iter().map(|finding| (finding.path, finding.soundness)).collect()
 }
 
 fn broken(why: &str) -> Soundness {
-    Soundness::Broken {
-        offset: None,
-        why: why.to_owned(),
-    }
+    Soundness::Broken { offset: None, why: why.to_owned() }
 }
 
 #[test]
@@ -59,16 +53,8 @@ fn each_missing_file_is_named() {
     for name in square().0.keys() {
         let mut files = square();
         files.0.remove(name);
-        let first = files
-            .0
-            .keys()
-            .find(|name| name.ends_with("model_states.pt"))
-            .unwrap();
-        let (there, wanted) = if name.ends_with("model_states.pt") {
-            (1, 2)
-        } else {
-            (3, 4)
-        };
+        let first = files.0.keys().find(|name| name.ends_with("model_states.pt")).unwrap();
+        let (there, wanted) = if name.ends_with("model_states.pt") { (1, 2) } else { (3, 4) };
         let why = format!(
             "it is missing: {first} gives dp_world_size 2 and mp_world_size 2, and {there} of {wanted} such files \
              exist"
@@ -86,10 +72,7 @@ fn optimizer_files_that_are_all_missing_are_missed() {
     assert_eq!(said[0].0, "zero_pp_rank_0_mp_rank_00_optim_states.pt");
     // Without ZeRO, the model file holds the optimizer's state.
     let pickle = b"(dVdp_world_size\nI2\nsVmp_world_size\nI1\nsVoptimizer\n(ds.";
-    let plain = directory(&[(
-        "mp_rank_00_model_states.pt".to_owned(),
-        small_archive(pickle).finish(b""),
-    )]);
+    let plain = directory(&[("mp_rank_00_model_states.pt".to_owned(), small_archive(pickle).finish(b""))]);
     assert_eq!(findings(&plain), []);
 }
 
@@ -107,10 +90,7 @@ fn zero_3_has_a_model_file_for_every_rank() {
         let mut files = whole.clone();
         files.0.remove(missing);
         let said = findings(&files);
-        assert!(
-            matches!(said.as_slice(), [(path, Soundness::Broken { .. })] if path == missing),
-            "{said:?}"
-        );
+        assert!(matches!(said.as_slice(), [(path, Soundness::Broken { .. })] if path == missing), "{said:?}");
     }
 }
 
@@ -121,10 +101,7 @@ fn numbers_that_cannot_be_or_are_not_there() {
     for (data, model_ranks) in [(0, 1), (1, 0), (u64::MAX >> 1, 4), (1 << 21, 1)] {
         let why =
             format!("it gives dp_world_size {data} and mp_world_size {model_ranks}, which is impossible");
-        assert_eq!(
-            findings(&only(model(data, model_ranks))),
-            [(first.clone(), broken(&why))]
-        );
+        assert_eq!(findings(&only(model(data, model_ranks))), [(first.clone(), broken(&why))]);
     }
     assert_eq!(
         findings(&only(small_archive(b"(d.").finish(b""))),
@@ -140,19 +117,11 @@ fn numbers_that_cannot_be_or_are_not_there() {
     assert_eq!(said.len(), 16);
     assert_eq!(
         findings(&InMemory::default()),
-        [(
-            first.clone(),
-            broken("it and every other model file are missing: the save was cut off")
-        )]
+        [(first.clone(), broken("it and every other model file are missing: the save was cut off"))]
     );
     assert_eq!(
         findings(&only(Vec::new())),
-        [(
-            first,
-            Soundness::Unknown {
-                why: "the file was not written by torch.save".to_owned()
-            }
-        )]
+        [(first, Soundness::Unknown { why: "the file was not written by torch.save".to_owned() })]
     );
 }
 

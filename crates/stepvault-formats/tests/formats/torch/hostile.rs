@@ -15,13 +15,7 @@ fn limit_bytes(length: usize) -> u64 {
     4 * length as u64 + 64 * 1024
 }
 
-const CHECKS: [Check; 5] = [
-    torch::check,
-    torch_zip::check,
-    torch_legacy::check,
-    metadata,
-    partition_count,
-];
+const CHECKS: [Check; 5] = [torch::check, torch_zip::check, torch_legacy::check, metadata, partition_count];
 
 fn metadata(source: &dyn ReadAt) -> Result<(), Fault> {
     dcp::read_metadata(source).map(drop)
@@ -37,11 +31,7 @@ fn try_all(bytes: &[u8]) {
         // The medium is memory, so a read fault would come from the check.
         assert!(!matches!(check(&counted), Err(Fault::Read(_))));
         let read_bytes = counted.read_bytes();
-        assert!(
-            read_bytes <= 2 * limit_bytes(bytes.len()),
-            "{read_bytes} of {} bytes",
-            bytes.len()
-        );
+        assert!(read_bytes <= 2 * limit_bytes(bytes.len()), "{read_bytes} of {} bytes", bytes.len());
     }
     for keep in [Keep::Values, Keep::Shape] {
         let counted = Counting::new(bytes.to_vec());
@@ -99,9 +89,7 @@ fn long_texts_that_are_shared_do_not_multiply_the_work() {
     assert!(torch::check(&archive).is_err());
 
     let class = "ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n)R";
-    let keys: Vec<String> = (0..60)
-        .map(|index| format!("V{}{index}\nNs", &long[..1000]))
-        .collect();
+    let keys: Vec<String> = (0..60).map(|index| format!("V{}{index}\nNs", &long[..1000])).collect();
     let keys = keys.concat();
     let mut metadata = format!(
         "{class}(d{keys}Vrelative_path\nV{}\nsVoffset\nI0\nsVlength\nI1\nsbp0\n0ctorch.distributed.checkpoint.metadata\n\
@@ -113,10 +101,7 @@ fn long_texts_that_are_shared_do_not_multiply_the_work() {
     metadata.extend(b"sb.");
     let items = dcp::read_metadata(&metadata).unwrap();
     assert_eq!(items.len(), MENTIONS);
-    assert!(std::sync::Arc::ptr_eq(
-        &items[0].relative_path,
-        &items[MENTIONS - 1].relative_path
-    ));
+    assert!(std::sync::Arc::ptr_eq(&items[0].relative_path, &items[MENTIONS - 1].relative_path));
 }
 
 proptest! {

@@ -62,10 +62,7 @@ fn cut_off_anywhere_it_is_broken() {
     boundaries.extend(starts.iter().flat_map(|start| [*start, start + 8]));
     for length in cuts(bytes.len(), &boundaries) {
         let why = why_broken(torch::check, &bytes[..length]);
-        assert!(
-            why.contains("cut off") || why.contains("empty"),
-            "cut to {length}: {why}"
-        );
+        assert!(why.contains("cut off") || why.contains("empty"), "cut to {length}: {why}");
     }
 }
 
@@ -89,20 +86,14 @@ fn what_is_counted_twice_must_agree() {
     let key_start = ends[4] + key_start + 5;
     seen.push(("key in the list".to_owned(), key_start, key_length));
     let key = bytes[key_start..key_start + key_length].to_vec();
-    let in_object = bytes[ends[3]..ends[4]]
-        .windows(key_length)
-        .position(|part| part == key)
-        .unwrap();
+    let in_object = bytes[ends[3]..ends[4]].windows(key_length).position(|part| part == key).unwrap();
     seen.push(("key in the object".to_owned(), ends[3] + in_object, key_length));
     for (name, start, length) in seen {
         for at in start..start + length {
             for bit in 0..8 {
                 bytes[at] ^= 1 << bit;
                 let said = verdict(torch::check, &bytes);
-                assert!(
-                    matches!(said, Soundness::Broken { .. }),
-                    "{name} at {at}, bit {bit}: {said:?}"
-                );
+                assert!(matches!(said, Soundness::Broken { .. }), "{name} at {at}, bit {bit}: {said:?}");
                 bytes[at] ^= 1 << bit;
             }
         }
@@ -132,11 +123,7 @@ fn what_is_written_once_goes_unseen() {
     let mut unseen = BTreeSet::new();
     let mut told = BTreeSet::new();
     let data_start = *ends.last().unwrap();
-    for at in (0..data_start).chain(
-        starts[..starts.len() - 1]
-            .iter()
-            .flat_map(|start| *start..start + 9),
-    ) {
+    for at in (0..data_start).chain(starts[..starts.len() - 1].iter().flat_map(|start| *start..start + 9)) {
         // One bit of each byte: together with the test above, every kind of position is covered.
         let flip = 1 << (at % 8);
         bytes[at] ^= flip;
@@ -173,10 +160,7 @@ fn without_tensors(object: &str, keys: &str) -> Vec<u8> {
 
 #[test]
 fn any_pickle_protocol_will_do() {
-    assert_eq!(
-        verdict(torch::check, &without_tensors("N.", "(l.")),
-        Soundness::Sound
-    );
+    assert_eq!(verdict(torch::check, &without_tensors("N.", "(l.")), Soundness::Sound);
     let framed =
         b"\x80\x04\x95\x0d\x00\x00\x00\x00\x00\x00\x00\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\
                    \x80\x04\x95\x04\x00\x00\x00\x00\x00\x00\x00M\xe9\x03.\x80\x04}.\x80\x04N.\x80\x04].";
@@ -199,22 +183,10 @@ fn refusals_say_what_is_wrong() {
             without_tensors(&format!("{float}."), "(l."),
             "the object names storage 9, which is not in the list of storages",
         ),
-        (
-            without_tensors("N.", "(lV9\na."),
-            "the list of storages has 9, which the object does not name",
-        ),
-        (
-            without_tensors("N.", "(lI9\na."),
-            "the list of storages is not a list of names",
-        ),
-        (
-            without_tensors("N.", "N."),
-            "the list of storages is not a list of names",
-        ),
-        (
-            with_data(without_tensors("N.", "(l."), b"abc"),
-            "3 unexpected bytes follow the last storage",
-        ),
+        (without_tensors("N.", "(lV9\na."), "the list of storages has 9, which the object does not name"),
+        (without_tensors("N.", "(lI9\na."), "the list of storages is not a list of names"),
+        (without_tensors("N.", "N."), "the list of storages is not a list of names"),
+        (with_data(without_tensors("N.", "(l."), b"abc"), "3 unexpected bytes follow the last storage"),
         (
             with_data(
                 without_tensors(&format!("{float}."), "(lV9\naV9\na."),
@@ -230,17 +202,11 @@ fn refusals_say_what_is_wrong() {
             "storage 9 states 2 elements, but the object states 1",
         ),
         (
-            with_data(
-                without_tensors(&format!("{float}."), "(lV9\na."),
-                &[1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3],
-            ),
+            with_data(without_tensors(&format!("{float}."), "(lV9\na."), &[1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]),
             "storage 9 takes 12 bytes, and 11 are left in the file: the save was cut off",
         ),
         (
-            without_tensors(
-                &format!("({float}{}t.", storage("FloatStorage", "9", 2)),
-                "(lV9\na.",
-            ),
+            without_tensors(&format!("({float}{}t.", storage("FloatStorage", "9", 2)), "(lV9\na."),
             "the object names storage 9 with two different sizes",
         ),
         (
@@ -265,8 +231,6 @@ fn refusals_say_what_is_wrong() {
     let odd = without_tensors(&format!("{}.", storage("SomeStorage", "9", 1)), "(lV9\na.");
     assert_eq!(
         verdict(torch::check, &odd),
-        Soundness::Unknown {
-            why: "storage 9 is of a class whose element size is unknown".to_owned()
-        }
+        Soundness::Unknown { why: "storage 9 is of a class whose element size is unknown".to_owned() }
     );
 }

@@ -67,15 +67,10 @@ fn every_file_of_torch_is_sound_or_broken_for_the_right_reason() {
     for name in FIXTURES {
         let fixture = Fixture::unpack(name);
         let tree = &fixture.tree;
-        for (path, _) in tree
-            .files()
-            .filter(|(path, _)| ENDINGS.iter().any(|ending| path.ends_with(ending)))
+        for (path, _) in tree.files().filter(|(path, _)| ENDINGS.iter().any(|ending| path.ends_with(ending)))
         {
             let said = verdict(torch::check, &fixture.read(path));
-            match BROKEN
-                .iter()
-                .find(|(fixture, broken, _)| (*fixture, *broken) == (name, path))
-            {
+            match BROKEN.iter().find(|(fixture, broken, _)| (*fixture, *broken) == (name, path)) {
                 None => {
                     assert_eq!(said, Soundness::Sound, "{name}/{path}");
                     sound += 1;
@@ -102,11 +97,7 @@ fn every_whole_directory_of_dcp_is_sound() {
         ("megatron-torch-dist", &["iter_0000010", "iter_0000020"]),
         (
             "prime-rl-checkpoints",
-            &[
-                "checkpoints/step_10/trainer",
-                "checkpoints/step_20/trainer",
-                "checkpoints/step_30/trainer",
-            ],
+            &["checkpoints/step_10/trainer", "checkpoints/step_20/trainer", "checkpoints/step_30/trainer"],
         ),
     ] {
         let fixture = Fixture::unpack(name);
@@ -124,9 +115,7 @@ fn every_whole_directory_of_dcp_is_sound() {
 fn a_directory_of_dcp_without_its_metadata_is_not_finished() {
     let fixture = Fixture::unpack("dcp-killed-before-metadata");
     let findings = dcp::check(&fixture.tree, "step_30", &fixture).unwrap();
-    let [finding] = findings.as_slice() else {
-        panic!("{findings:?}")
-    };
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
     assert_eq!(finding.path, "step_30/.metadata");
     assert_eq!(
         finding.soundness,
@@ -150,18 +139,10 @@ fn deepspeed_says_how_many_shards_there_must_be() {
 
     let fixture = Fixture::unpack("deepspeed-latest-too-early");
     let files = &fixture;
-    assert_eq!(
-        deepspeed::check(&fixture.tree, "global_step10", files).unwrap(),
-        []
-    );
+    assert_eq!(deepspeed::check(&fixture.tree, "global_step10", files).unwrap(), []);
     let findings = deepspeed::check(&fixture.tree, "global_step20", files).unwrap();
-    let [finding] = findings.as_slice() else {
-        panic!("{findings:?}")
-    };
-    assert_eq!(
-        finding.path,
-        "global_step20/zero_pp_rank_1_mp_rank_00_optim_states.pt"
-    );
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+    assert_eq!(finding.path, "global_step20/zero_pp_rank_1_mp_rank_00_optim_states.pt");
     assert_eq!(
         finding.soundness,
         Soundness::Broken {
@@ -175,24 +156,16 @@ fn deepspeed_says_how_many_shards_there_must_be() {
 
 #[test]
 fn what_is_no_file_of_torch_at_all() {
-    assert_eq!(
-        why_broken(torch::check, b""),
-        "the file is empty: it was created and never written"
-    );
+    assert_eq!(why_broken(torch::check, b""), "the file is empty: it was created and never written");
     assert_eq!(
         why_broken(torch::check, &[0; 5000]),
         "the file begins with zeros: its space was reserved and never written"
     );
-    assert_eq!(
-        why_broken(torch::check, b"\xff\xff"),
-        "byte 0xff is not a pickle instruction"
-    );
+    assert_eq!(why_broken(torch::check, b"\xff\xff"), "byte 0xff is not a pickle instruction");
     let mut tar = vec![b'a'; 512];
     tar[257..262].copy_from_slice(b"ustar");
     assert_eq!(
         verdict(torch::check, &tar),
-        Soundness::Unknown {
-            why: "the file is a tar archive, which torch wrote before 0.1.10".to_owned()
-        }
+        Soundness::Unknown { why: "the file is a tar archive, which torch wrote before 0.1.10".to_owned() }
     );
 }

@@ -31,10 +31,7 @@ impl InMemory {
 
     pub(super) fn tree(&self) -> Tree {
         let entry = |(path, (bytes, seconds)): (&String, &(Vec<u8>, i64))| {
-            let kind = EntryKind::File {
-                size_bytes: bytes.len() as u64,
-                allocated_bytes: None,
-            };
+            let kind = EntryKind::File { size_bytes: bytes.len() as u64, allocated_bytes: None };
             let mtime = Timestamp::from_seconds(*seconds);
             (path.clone(), Entry { kind, mtime })
         };

@@ -34,10 +34,7 @@ fn a_command_in_a_pickle_is_data() {
     let pickle = format!("{}.", trap(flag)).into_bytes();
 
     assert_eq!(verdict(torch::check, &pickle), Soundness::Sound);
-    assert_told(
-        &read_whole(&pickle, 0..pickle.len() as u64, Keep::Values).unwrap(),
-        flag,
-    );
+    assert_told(&read_whole(&pickle, 0..pickle.len() as u64, Keep::Values).unwrap(), flag);
 
     let archive = small_archive(&pickle).finish(b"");
     assert_eq!(verdict(torch::check, &archive), Soundness::Sound);
@@ -49,10 +46,7 @@ fn a_command_in_a_pickle_is_data() {
 
     let metadata = super::dcp::metadata_of(&[("a", 0, 1)], &format!("V__reduce__\n{}s", trap(flag)));
     assert_eq!(dcp::read_metadata(&metadata).unwrap().len(), 1);
-    assert_told(
-        &read_whole(&metadata, 0..metadata.len() as u64, Keep::Values).unwrap(),
-        flag,
-    );
+    assert_told(&read_whole(&metadata, 0..metadata.len() as u64, Keep::Values).unwrap(), flag);
 
     assert!(!std::path::Path::new(flag).exists());
 }

@@ -66,24 +66,14 @@ fn a_flipped_bit_in_a_header_is_seen_unless_nobody_reads_it() {
         // Of the fields that each record has, test those of a few records.
         let names: BTreeSet<_> = layout.fields.iter().map(|(field, _, _)| *field).collect();
         let some_of = |name| {
-            let places: Vec<_> = layout
-                .fields
-                .iter()
-                .filter(|(field, _, _)| *field == name)
-                .collect();
+            let places: Vec<_> = layout.fields.iter().filter(|(field, _, _)| *field == name).collect();
             let last = places.len() - 1;
-            BTreeSet::from([0, last.min(5), last])
-                .into_iter()
-                .map(move |index| *places[index])
+            BTreeSet::from([0, last.min(5), last]).into_iter().map(move |index| *places[index])
         };
         for (field, start, length) in names.into_iter().flat_map(some_of) {
             // Every bit of a number, and two of each byte of a name or a padding.
             for at in start..start + length {
-                let bits = if length > 8 {
-                    vec![at % 8, (at + 3) % 8]
-                } else {
-                    (0..8).collect()
-                };
+                let bits = if length > 8 { vec![at % 8, (at + 3) % 8] } else { (0..8).collect() };
                 for bit in bits {
                     bytes[at] ^= 1 << bit;
                     match verdict(check, &bytes) {
@@ -119,10 +109,7 @@ fn a_flipped_bit_in_a_record_that_describes_the_others_is_seen_by_its_checksum()
                 break;
             }
             let name = record.name.strip_prefix("odd/").unwrap();
-            assert_eq!(
-                why_broken(check, &bytes),
-                format!("{name} does not match its checksum")
-            );
+            assert_eq!(why_broken(check, &bytes), format!("{name} does not match its checksum"));
             bytes[at] ^= bit;
         }
     }
@@ -151,10 +138,7 @@ fn without_checksums_the_pickle_must_still_make_sense() {
     assert!(!said.contains_key("unknown"), "{said:?}");
     let version = Layout::of(&bytes).record("version").data_start;
     bytes[version] = b'x';
-    assert_eq!(
-        why_broken(check, &bytes),
-        "the archive's version record is not a number"
-    );
+    assert_eq!(why_broken(check, &bytes), "the archive's version record is not a number");
 }
 
 #[test]
@@ -164,11 +148,7 @@ fn tensors_are_not_read() {
     let counted = Counting::new(bytes.clone());
     check(&counted).unwrap();
     let read_bytes = counted.read_bytes();
-    assert!(
-        read_bytes < 16 * 1024,
-        "{read_bytes} of {} bytes read",
-        bytes.len()
-    );
+    assert!(read_bytes < 16 * 1024, "{read_bytes} of {} bytes read", bytes.len());
 }
 
 #[test]
@@ -176,9 +156,7 @@ fn what_other_tools_write_is_sound() {
     let float = pickle_of_storage("FloatStorage", "0", 3);
     for archive in [
         small_archive(&float).add("model/data/0", &[1; 12]).finish(b""),
-        small_archive(&float)
-            .add("model/data/0", &[1; 12])
-            .finish(b"packed again"),
+        small_archive(&float).add("model/data/0", &[1; 12]).finish(b"packed again"),
         // Compressed, but not the pickle: only the decompressed length counts.
         small_archive(&float)
             .add("model/byteorder", b"little")
@@ -187,14 +165,9 @@ fn what_other_tools_write_is_sound() {
             .add("model/data/unnamed", b"x")
             .finish(b""),
         // TorchScript's mobile archives and those of torch.package keep the version elsewhere.
-        Builder::default()
-            .add("model/data.pkl", b"N.")
-            .add("model/.data/version", b"6")
-            .finish(b""),
+        Builder::default().add("model/data.pkl", b"N.").add("model/.data/version", b"6").finish(b""),
         // An unknown class: the storage exists, but its required length is unknown.
-        small_archive(&pickle_of_storage("QUInt4x2Storage", "0", 3))
-            .add("model/data/0", &[1; 2])
-            .finish(b""),
+        small_archive(&pickle_of_storage("QUInt4x2Storage", "0", 3)).add("model/data/0", &[1; 2]).finish(b""),
     ] {
         assert_eq!(verdict(check, &archive), Soundness::Sound);
     }
@@ -219,19 +192,11 @@ fn what_is_missing_or_does_not_fit_is_said() {
             "data.pkl names storage 7, and the archive has no data/7: the save was cut off",
         ),
         (
-            small_archive(b"N.")
-                .add("model/constants.pkl", &float)
-                .finish(b""),
+            small_archive(b"N.").add("model/constants.pkl", &float).finish(b""),
             "constants.pkl names storage 0 of 12 bytes, and the archive has no constants/0: the save was cut off",
         ),
-        (
-            small_archive(b"N.x").finish(b""),
-            "data.pkl: 1 unexpected bytes follow the end of the pickle",
-        ),
-        (
-            small_archive(b"}").finish(b""),
-            "data.pkl: the pickle is cut off: it ends before its STOP",
-        ),
+        (small_archive(b"N.x").finish(b""), "data.pkl: 1 unexpected bytes follow the end of the pickle"),
+        (small_archive(b"}").finish(b""), "data.pkl: the pickle is cut off: it ends before its STOP"),
         (
             Builder::default().add("model/data.pkl", b"N.").finish(b""),
             "the archive has no version record, which torch requires: the save was cut off",
@@ -241,10 +206,7 @@ fn what_is_missing_or_does_not_fit_is_said() {
             "the archive's byteorder record is neither little nor big",
         ),
         (
-            Builder::default()
-                .add("data.pkl", b"N.")
-                .add("version", b"3")
-                .finish(b""),
+            Builder::default().add("data.pkl", b"N.").add("version", b"3").finish(b""),
             "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
         ),
         (
@@ -252,23 +214,15 @@ fn what_is_missing_or_does_not_fit_is_said() {
             "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
         ),
         (
-            twice
-                .add("model/data/0", &[1; 12])
-                .list_again(twice_from)
-                .finish(b""),
+            twice.add("model/data/0", &[1; 12]).list_again(twice_from).finish(b""),
             "model/data/0 overlaps what follows it in the archive",
         ),
         (
-            small_archive(&float)
-                .add("model/data/0", &[1; 12])
-                .add("model/data/0", &[1; 12])
-                .finish(b""),
+            small_archive(&float).add("model/data/0", &[1; 12]).add("model/data/0", &[1; 12]).finish(b""),
             "the archive holds model/data/0 twice",
         ),
         (
-            small_archive(b"N.")
-                .add_as("model/data/0", b"secret", 0, 1)
-                .finish(b""),
+            small_archive(b"N.").add_as("model/data/0", b"secret", 0, 1).finish(b""),
             "model/data/0 is encrypted",
         ),
         (
@@ -298,10 +252,7 @@ fn what_cannot_be_told_is_said() {
             "the archive was written by torch.package, whose pickles are not checked",
         ),
     ] {
-        assert_eq!(
-            verdict(check, &archive),
-            Soundness::Unknown { why: why.to_owned() }
-        );
+        assert_eq!(verdict(check, &archive), Soundness::Unknown { why: why.to_owned() });
     }
 }
 
@@ -310,10 +261,7 @@ fn what_follows_the_archive_is_said() {
     let fixture = Fixture::unpack("torch-formats");
     let mut bytes = fixture.read("no_tensor.pt");
     bytes.extend([0; 9]);
-    assert_eq!(
-        why_broken(check, &bytes),
-        "9 unexpected bytes follow the end of the archive"
-    );
+    assert_eq!(why_broken(check, &bytes), "9 unexpected bytes follow the end of the archive");
 }
 
 /// A file that is zero except for a few pieces.
@@ -330,10 +278,8 @@ impl ReadAt for Sparse {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         assert!(buffer.len() < 1 << 20, "a tensor is read");
         for (at, byte) in (offset..).zip(buffer) {
-            let piece = self
-                .pieces
-                .iter()
-                .find(|(start, piece)| (*start..start + piece.len() as u64).contains(&at));
+            let piece =
+                self.pieces.iter().find(|(start, piece)| (*start..start + piece.len() as u64).contains(&at));
             *byte = piece.map_or(0, |(start, piece)| piece[usize::try_from(at - start).unwrap()]);
         }
         Ok(())
@@ -417,26 +363,17 @@ fn an_archive_beyond_4_gib() {
     tail.extend(u32::try_from(list.len()).unwrap().to_le_bytes());
     tail.extend([0xff; 4]);
     tail.extend([0; 2]);
-    let mut file = Sparse {
-        size_bytes: at + tail.len() as u64,
-        pieces,
-    };
+    let mut file = Sparse { size_bytes: at + tail.len() as u64, pieces };
     file.pieces.push((at, tail));
     assert_eq!(judged(check(&file)).unwrap(), Soundness::Sound);
     // One element less in the pickle, so the record is too long for it.
     let (_, header) = &mut file.pieces[0];
     let digits = elements.to_string();
-    let place = header
-        .windows(digits.len())
-        .position(|part| part == digits.as_bytes())
-        .unwrap();
+    let place = header.windows(digits.len()).position(|part| part == digits.as_bytes()).unwrap();
     assert_eq!(number(header, place, 1), usize::from(b'1'));
     header[place + digits.len() - 1] ^= 1;
     assert_eq!(
         judged(check(&file)).unwrap(),
-        Soundness::Broken {
-            offset: Some(40),
-            why: "data.pkl does not match its checksum".to_owned()
-        }
+        Soundness::Broken { offset: Some(40), why: "data.pkl does not match its checksum".to_owned() }
     );
 }

@@ -84,11 +84,7 @@ impl Stages {
         let (what, outcome) = (what.into(), outcome.into());
         let seconds = self.began.elapsed().as_secs_f64();
         tracing::info!("{what}: {outcome}");
-        self.done.push(Stage {
-            what,
-            outcome,
-            seconds,
-        });
+        self.done.push(Stage { what, outcome, seconds });
         self.began = Instant::now();
     }
 }
@@ -98,10 +94,7 @@ pub(crate) async fn run(session: &Session, arguments: DemoArguments) -> Result<E
     let began = Instant::now();
     let keep = arguments.keep;
     let scene = blocking(move || Scene::set(keep.as_deref())).await?;
-    let mut stages = Stages {
-        done: Vec::new(),
-        began,
-    };
+    let mut stages = Stages { done: Vec::new(), began };
     if let Err(error) = play(&scene.root, &mut stages).await {
         scene.temporary.map(TempDir::keep);
         let hint = format!("inspect the files of the demo in {}", scene.root.display());
@@ -141,10 +134,7 @@ async fn play(root: &Path, stages: &mut Stages) -> Result<()> {
         for remote in push::execute(&node.tiers, arguments).await?.report.remotes {
             remote.result?;
         }
-        stages.done(
-            format!("push step {step}"),
-            "sealed, uploaded, read back, durable",
-        );
+        stages.done(format!("push step {step}"), "sealed, uploaded, read back, durable");
         written.insert(step, checkpoint.files);
     }
     node.lose()?;
@@ -158,11 +148,7 @@ async fn play(root: &Path, stages: &mut Stages) -> Result<()> {
     let arguments = parsed(["--into".as_ref(), node.checkpoints.as_ref()])?;
     let restored = restore::execute(&node.tiers, arguments).await?;
     let step = restored.id.step.number();
-    expect(
-        step == NEWEST_VALID_STEP,
-        "the newest valid step is restored",
-        step,
-    )?;
+    expect(step == NEWEST_VALID_STEP, "the newest valid step is restored", step)?;
     let skipped = restored.skipped.iter();
     let skipped = skipped.map(|step| format!("; skipped step {}: {}", step.id.step, step.reasons.join("; ")));
     let skipped = skipped.collect_vec();
@@ -183,11 +169,7 @@ async fn play(root: &Path, stages: &mut Stages) -> Result<()> {
     let steps = inventory.steps.iter().map(|step| step.id.step.number());
     let steps = steps.collect_vec();
     let shown = steps.iter().join(", ");
-    expect(
-        steps == REMAINING_STEPS,
-        "the last two and the best one remain",
-        &shown,
-    )?;
+    expect(steps == REMAINING_STEPS, "the last two and the best one remain", &shown)?;
     stages.done("list", format!("the remote holds steps {shown}"));
     Ok(())
 }
@@ -251,10 +233,7 @@ impl Scene {
             let temporary = tempfile::Builder::new().prefix("stepvault-demo-").tempdir();
             let temporary = temporary
                 .map_err(|error| fault("cannot create a directory", &std::env::temp_dir(), error))?;
-            return Ok(Self {
-                root: temporary.path().to_owned(),
-                temporary: Some(temporary),
-            });
+            return Ok(Self { root: temporary.path().to_owned(), temporary: Some(temporary) });
         };
         durable::create_directories(directory)?;
         let root = std::path::absolute(directory).map_err(|error| fault("invalid path", directory, error))?;
@@ -265,10 +244,7 @@ impl Scene {
                 .because("the directory is not empty")
                 .hint("give an empty directory, or one that does not exist yet"));
         }
-        Ok(Self {
-            root,
-            temporary: None,
-        })
+        Ok(Self { root, temporary: None })
     }
 }
 
@@ -296,11 +272,7 @@ impl Node {
         let vault = vault(vault_beside(&checkpoints.join("step"))?);
         // The stages are logged, so no progress is shown.
         let tiers = Tiers::open(&settings, vault, &Output::new(false, true)).await?;
-        Ok(Self {
-            disk,
-            checkpoints,
-            tiers,
-        })
+        Ok(Self { disk, checkpoints, tiers })
     }
 
     /// Removes the node's disk, as when the node is reclaimed.
@@ -344,9 +316,7 @@ fn file_url(directory: &Path) -> String {
 }
 
 fn fault(what: &str, path: &Path, error: io::Error) -> Error {
-    Error::new(ErrorKind::Failed, what)
-        .on(path.display())
-        .caused_by(error)
+    Error::new(ErrorKind::Failed, what).on(path.display()).caused_by(error)
 }
 
 /// Fails unless `holds`.
@@ -354,9 +324,7 @@ fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> 
     if holds {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Failed, "the demo failed")
-        .on(what)
-        .because(format!("found {found}")))
+    Err(Error::new(ErrorKind::Failed, "the demo failed").on(what).because(format!("found {found}")))
 }
 
 impl Report for DemoDocument {

@@ -48,9 +48,7 @@ pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result
     let path = directory.join(format!("step_{step}"));
     let temporary = directory.join(format!(".step_{step}.tmp"));
     let fault = |error| {
-        Error::new(ErrorKind::Failed, "cannot write a checkpoint")
-            .on(path.display())
-            .caused_by(error)
+        Error::new(ErrorKind::Failed, "cannot write a checkpoint").on(path.display()).caused_by(error)
     };
     std::fs::create_dir_all(&temporary).map_err(fault)?;
     let state = serde_json::json!({ "global_step": step, "loss": loss }).to_string();
@@ -76,10 +74,7 @@ pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result
     Ok(WrittenCheckpoint { path, files })
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this simulates a trainer, which uses no durable renames"
-)]
+#[expect(clippy::disallowed_methods, reason = "this simulates a trainer, which uses no durable renames")]
 fn rename_as_trainers_do(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::rename(from, to)
 }
@@ -93,9 +88,7 @@ fn model_tensors() -> Vec<(String, Vec<u64>)> {
         tensors.map(move |(name, shape)| (format!("model.layers.{layer}.{name}.weight"), shape))
     };
     let embedding = ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]);
-    std::iter::once(embedding)
-        .chain((0..LAYERS).flat_map(layer))
-        .collect()
+    std::iter::once(embedding).chain((0..LAYERS).flat_map(layer)).collect()
 }
 
 fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
@@ -163,10 +156,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         for file in &written.files {
             let bytes = std::fs::read(written.path.join(file.name)).unwrap();
-            assert_eq!(
-                (Sha256Digest::of(&bytes), bytes.len() as u64),
-                (file.sha256, file.bytes)
-            );
+            assert_eq!((Sha256Digest::of(&bytes), bytes.len() as u64), (file.sha256, file.bytes));
         }
     }
 }

@@ -54,11 +54,7 @@ impl GcCommands {
         let given = self.given.iter().find(|(name, _)| name == remote);
         let remote = given.map_or(remote.as_str(), |(_, text)| text.as_str());
         let config = self.config.iter().map(|path| format!(" --config {path}"));
-        format!(
-            "stepvault gc{} --run {run} --remote {}",
-            config.collect::<String>(),
-            shell_word(remote)
-        )
+        format!("stepvault gc{} --run {run} --remote {}", config.collect::<String>(), shell_word(remote))
     }
 }
 
@@ -70,10 +66,7 @@ mod tests {
     fn the_command_names_what_the_command_line_named() {
         let name = |name: &str| RemoteName::new(name).unwrap();
         let gc_commands = GcCommands {
-            runs: vec![
-                RunName::new("grpo/checkpoints").unwrap(),
-                RunName::new("sft").unwrap(),
-            ],
+            runs: vec![RunName::new("grpo/checkpoints").unwrap(), RunName::new("sft").unwrap()],
             config: Some("'/etc/step vault.toml'".to_owned()),
             given: vec![(name("other"), "other=s3://b/p?region=eu".to_owned())],
         };
@@ -93,11 +86,7 @@ mod tests {
 
     #[test]
     fn without_a_run_everything_is_looked_at() {
-        let gc_commands = GcCommands {
-            runs: Vec::new(),
-            config: None,
-            given: Vec::new(),
-        };
+        let gc_commands = GcCommands { runs: Vec::new(), config: None, given: Vec::new() };
         let commands = gc_commands.of(&RemoteName::new("main").unwrap());
         assert_eq!(commands.len(), 1);
         assert!(commands[0].keys.is_none());

@@ -36,16 +36,9 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
     if let Some(directory) = directory {
         let directory = PathBuf::from(absolute(directory)?);
         let mut configured = settings.config.runs.iter();
-        let watched = || {
-            configured
-                .find(|run| run.watch.as_ref() == Some(&directory))
-                .cloned()
-        };
+        let watched = || configured.find(|run| run.watch.as_ref() == Some(&directory)).cloned();
         return Ok(vec![match named.or_else(watched) {
-            Some(run) => of(RunSettings {
-                watch: Some(directory),
-                ..run
-            }),
+            Some(run) => of(RunSettings { watch: Some(directory), ..run }),
             // A run with any name has the default of every key.
             None => RunToCheck {
                 title: directory.display().to_string(),
@@ -112,7 +105,5 @@ fn variable(name: &String) -> (String, Value) {
 fn temporary() -> Vec<(String, PathBuf)> {
     let own = std::env::var_os("TMPDIR").filter(|value| !value.is_empty());
     let own = own.map(|path| ("TMPDIR".to_owned(), PathBuf::from(path)));
-    own.into_iter()
-        .chain([("temporary directory".to_owned(), PathBuf::from(SYSTEM_TEMPORARY))])
-        .collect()
+    own.into_iter().chain([("temporary directory".to_owned(), PathBuf::from(SYSTEM_TEMPORARY))]).collect()
 }

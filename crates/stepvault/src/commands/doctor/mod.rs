@@ -28,10 +28,7 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     let runs = local::chosen_runs(&settings, arguments.directory.as_deref())?;
     let check = local::to_check(&settings, &runs, &arguments)?;
     // Remotes and disks are checked concurrently.
-    let wanted = Wanted {
-        none: arguments.no_remotes,
-        upload_rate: arguments.upload_rate,
-    };
+    let wanted = Wanted { none: arguments.no_remotes, upload_rate: arguments.upload_rate };
     let commands = gc_commands::gc_commands(session, &settings, &runs)?;
     let looking = remotes::check(&settings, &runs, wanted, &commands);
     let (local, remote) = tokio::join!(check_local(&check), looking);
@@ -48,13 +45,8 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
         feasible.findings.extend(answered.findings);
         feasible.suggested.extend(answered.suggested);
     }
-    let findings: Vec<Finding> = local
-        .findings
-        .into_iter()
-        .chain(said)
-        .chain(devices)
-        .chain(remote.findings)
-        .collect();
+    let findings: Vec<Finding> =
+        local.findings.into_iter().chain(said).chain(devices).chain(remote.findings).collect();
     let document = DoctorDocument::new(findings, feasible, began.elapsed());
     session.output.result(&document)?;
     Ok(match document.outcome() {

@@ -61,19 +61,11 @@ pub(super) async fn check(
     let remotes = remotes_of(settings, runs);
     let keys = RunKeys::new(probed_run(runs)?);
     // If any run needs it, the checksum that fewer stores check.
-    let digest = runs
-        .iter()
-        .map(|run| run.settings.digest)
-        .max()
-        .unwrap_or_default();
+    let digest = runs.iter().map(|run| run.settings.digest).max().unwrap_or_default();
     let asked = remotes.iter().filter(|_| !wanted.none);
     let reports = join_all(asked.map(|remote| async {
-        let check = RemoteToCheck {
-            settings: remote,
-            keys: &keys,
-            digest,
-            runs: &gc_commands.of(&remote.name),
-        };
+        let check =
+            RemoteToCheck { settings: remote, keys: &keys, digest, runs: &gc_commands.of(&remote.name) };
         check_remote(check, &SystemClock, OpenOptions::default()).await
     }));
     let mut look = RemoteLook::default();
@@ -101,10 +93,8 @@ pub(super) async fn devices(
     let Some(vault) = vault else {
         return Ok(Vec::new());
     };
-    let directories: Vec<RemoteSettings> = remotes_of(settings, runs)
-        .into_iter()
-        .filter(|remote| remote.url.scheme.is_directory())
-        .collect();
+    let directories: Vec<RemoteSettings> =
+        remotes_of(settings, runs).into_iter().filter(|remote| remote.url.scheme.is_directory()).collect();
     blocking(move || {
         let finding = |remote: &RemoteSettings| {
             let is_vaults = space::on_one_filesystem(&vault, Path::new(&remote.url.prefix))?;
@@ -129,17 +119,12 @@ fn remotes_of(settings: &Settings, runs: &[RunToCheck]) -> Vec<RemoteSettings> {
         runs.is_empty() || remotes.any(|remote| remote.name == *name)
     };
     let configured = settings.config.remotes.iter();
-    configured
-        .filter(|remote| named(&remote.name) && of_runs(&remote.name))
-        .cloned()
-        .collect()
+    configured.filter(|remote| named(&remote.name) && of_runs(&remote.name)).cloned().collect()
 }
 
 /// Caps a rate at the configured bandwidth limit.
 fn allowed(rate: u64, remote: &RemoteSettings) -> u64 {
-    remote
-        .bandwidth_limit_bytes_per_second
-        .map_or(rate, |limit| rate.min(limit))
+    remote.bandwidth_limit_bytes_per_second.map_or(rate, |limit| rate.min(limit))
 }
 
 fn not_measured(remote: &RemoteSettings) -> MeasuredRemote {

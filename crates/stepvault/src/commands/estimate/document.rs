@@ -76,19 +76,12 @@ struct NodeDocument {
 }
 
 fn step_members<S: Serializer>(step: &Written, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    members_of(step)
-        .map_err(serde::ser::Error::custom)?
-        .serialize(serializer)
+    members_of(step).map_err(serde::ser::Error::custom)?.serialize(serializer)
 }
 
 fn members_of(step: &Written) -> Result<StepMembers> {
-    let node = |size: StepSize| {
-        Ok(NodeDocument {
-            bytes: size.bytes,
-            files: size.files,
-            inodes: size.inodes()?,
-        })
-    };
+    let node =
+        |size: StepSize| Ok(NodeDocument { bytes: size.bytes, files: size.files, inodes: size.inodes()? });
     Ok(StepMembers {
         bytes: step.bytes()?,
         files: step.files()?,

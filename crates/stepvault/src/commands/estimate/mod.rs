@@ -143,12 +143,7 @@ pub(crate) async fn run(session: &Session, arguments: EstimateArguments) -> Resu
         None => (model::document(&arguments.model, &settings)?, None),
     };
     add_buffer(&mut document, &arguments.buffer)?;
-    tiers::add(
-        &mut document,
-        &arguments.tiers,
-        &settings,
-        overwritten_by.as_deref(),
-    )?;
+    tiers::add(&mut document, &arguments.tiers, &settings, overwritten_by.as_deref())?;
     session.output.result(&document)?;
     Ok(ExitCode::Done)
 }
@@ -158,14 +153,8 @@ fn add_buffer(document: &mut EstimateDocument, arguments: &BufferArguments) -> R
     let (Some(samples), Some(sample_bytes)) = (arguments.shuffle_buffer, arguments.sample) else {
         return Ok(());
     };
-    let buffer = ShuffleBuffer {
-        samples,
-        sample_bytes,
-        overhead: arguments.buffer_overhead,
-    };
+    let buffer = ShuffleBuffer { samples, sample_bytes, overhead: arguments.buffer_overhead };
     document.shuffle_buffer = Some(BufferDocument::of(&buffer)?);
     // TensorFlow's bundle: the data and its index.
-    document
-        .step
-        .add_on_each_node("shuffle buffer", 2, buffer.bytes()?)
+    document.step.add_on_each_node("shuffle buffer", 2, buffer.bytes()?)
 }

@@ -15,11 +15,7 @@ const LARGEST_FILE_BYTES: u64 = 50_000_000_000;
 
 /// Computes the document; a step without files if no model is given.
 pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Result<EstimateDocument> {
-    let nodes = settings
-        .config
-        .nodes
-        .as_ref()
-        .map_or(1, |nodes| nodes.count() as u64);
+    let nodes = settings.config.nodes.as_ref().map_or(1, |nodes| nodes.count() as u64);
     let Some(parameters) = arguments.params else {
         return Ok(EstimateDocument::new(Written::nothing(nodes)));
     };
@@ -43,11 +39,7 @@ pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Resul
     let step = written(&model, layout, sharding, ranks, largest_file_bytes)?;
     let payload = layout.payload(&model)?;
     // Every node writes a replicated step's tensors.
-    let copies = if sharding == Sharding::Replicated {
-        nodes
-    } else {
-        1
-    };
+    let copies = if sharding == Sharding::Replicated { nodes } else { 1 };
     let tensor_bytes = payload.total_bytes()?.saturating_mul(copies);
     let described = ModelDocument {
         parameters,

@@ -24,9 +24,8 @@ impl Report for EstimateDocument {
         blocks.extend(self.saving.as_ref().map(saving));
         blocks.extend(self.run.as_ref().map(run));
         let unread = self.unreadable_headers.iter();
-        let mut notes: Vec<String> = unread
-            .map(|header| format!("note: cannot read {}: {}", header.path, header.reason))
-            .collect();
+        let mut notes: Vec<String> =
+            unread.map(|header| format!("note: cannot read {}: {}", header.path, header.reason)).collect();
         notes.extend(self.notes.iter().map(|note| format!("note: {note}")));
         if !notes.is_empty() {
             blocks.push(fit(&notes.join("\n"), width));
@@ -62,9 +61,7 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
     if headers.is_empty() {
         return None;
     }
-    let headings = [
-        "header", "kind", "entries", "tensors", "files", "missing", "expected", "found",
-    ];
+    let headings = ["header", "kind", "entries", "tensors", "files", "missing", "expected", "found"];
     let mut rows = table::table(&headings, &[2, 3, 4, 5, 6, 7]);
     for header in headers {
         let mut expected = header.files.iter().map(|file| file.expected_bytes);
@@ -87,10 +84,8 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
 }
 
 fn model(model: &ModelDocument, width: usize) -> String {
-    let master = model
-        .master
-        .as_ref()
-        .map_or_else(String::new, |dtype| format!(", a copy of them as {dtype}"));
+    let master =
+        model.master.as_ref().map_or_else(String::new, |dtype| format!(", a copy of them as {dtype}"));
     let head = format!(
         "{} parameters in {}: weights as {}{master}, {}; layout {}, {}, {}",
         model.parameters,
@@ -190,29 +185,17 @@ fn saving(document: &SavingDocument) -> String {
         (_, both) => format!(", {both} of them shared"),
     };
     let has_vault = *vault != "none";
-    let in_vault = if has_vault {
-        format!(", {} in the vault{in_both}", saving.vault_steps)
-    } else {
-        String::new()
-    };
-    add(
-        format!("older steps: {} of the trainer{in_vault}", saving.trainer_steps),
-        saving.old_bytes,
-    );
+    let in_vault =
+        if has_vault { format!(", {} in the vault{in_both}", saving.vault_steps) } else { String::new() };
+    add(format!("older steps: {} of the trainer{in_vault}", saving.trainer_steps), saving.old_bytes);
     add("the new step".to_owned(), saving.new_bytes);
     if has_vault {
-        add(
-            format!("its copy in the vault, by {vault}"),
-            saving.vault_copy_bytes,
-        );
+        add(format!("its copy in the vault, by {vault}"), saving.vault_copy_bytes);
     }
     if saving.temporary_bytes > 0 {
         add("in TMPDIR".to_owned(), saving.temporary_bytes);
     }
-    add(
-        format!("peak, in {} inodes", saving.peak_inodes),
-        saving.peak_bytes,
-    );
+    add(format!("peak, in {} inodes", saving.peak_inodes), saving.peak_bytes);
     table::text(&rows)
 }
 

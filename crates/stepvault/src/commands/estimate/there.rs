@@ -51,9 +51,7 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
     step.bytes()?;
     let mut document = EstimateDocument::new(step);
     let doubts = measured.doubts.iter().take(MAX_DOUBTS);
-    document
-        .notes
-        .extend(doubts.map(|doubt| format!("the step may be incomplete: {doubt}")));
+    document.notes.extend(doubts.map(|doubt| format!("the step may be incomplete: {doubt}")));
     document.notes.extend(lacking.notes);
     document.headers = measured.told.iter().map(header).collect();
     document.unreadable_headers = unread(&measured);
@@ -70,19 +68,12 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
 }
 
 fn part(what: &'static str, files: u64, bytes: u64) -> Part {
-    Part {
-        what,
-        files,
-        bytes,
-        spread: Spread::FirstNode,
-    }
+    Part { what, files, bytes, spread: Spread::FirstNode }
 }
 
 fn unread(measured: &Measured) -> Vec<UnreadDocument> {
     let unread = measured.unread.iter().cloned();
-    unread
-        .map(|(path, reason)| UnreadDocument { path, reason })
-        .collect()
+    unread.map(|(path, reason)| UnreadDocument { path, reason }).collect()
 }
 
 fn file(told: &HeaderFile) -> HeaderFileDocument {
@@ -131,8 +122,7 @@ impl Lacking {
                 (None, Some(_)) => self.notes.push(format!("{} is missing", file.path)),
                 (Some(real), Some(expected)) if real != expected => {
                     let path = &file.path;
-                    self.notes
-                        .push(format!("{path} has {real} bytes, but its header says {expected}"));
+                    self.notes.push(format!("{path} has {real} bytes, but its header says {expected}"));
                 }
                 (Some(_), _) => {}
             }

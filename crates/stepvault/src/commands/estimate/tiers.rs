@@ -58,9 +58,7 @@ pub(super) fn add(
         _ => None,
     };
     // Without a run: as many saves as fill the rule that keeps the newest, which is the steady state.
-    let enough = u64::from(rules.local.last.unwrap_or(1))
-        .saturating_add(1)
-        .min(MAX_SAVES);
+    let enough = u64::from(rules.local.last.unwrap_or(1)).saturating_add(1).min(MAX_SAVES);
     let played = saves.map_or_else(|| Saves::new(enough, 1, interval_seconds), Ok)?;
     let local = TierRules {
         tier: &Tier::Local,
@@ -68,9 +66,7 @@ pub(super) fn add(
         limits: settings.config.local.limits,
         has_remote: true,
     };
-    let before = played
-        .before_last()
-        .map(|before| held(before, first.bytes, local));
+    let before = played.before_last().map(|before| held(before, first.bytes, local));
     let held_before = before.transpose()?.unwrap_or_default();
     let peak = saving(
         first,
@@ -81,10 +77,7 @@ pub(super) fn add(
         rules.remotes.len() as u64,
         arguments.through_tmpdir,
     )?;
-    document.saving = Some(SavingDocument {
-        vault: links.name(),
-        saving: peak,
-    });
+    document.saving = Some(SavingDocument { vault: links.name(), saving: peak });
     if let Some(saves) = saves {
         let peak = Some(&peak).filter(|_| links != VaultCopy::None);
         document.run = Some(run(document, saves, local, peak, &rules)?);
@@ -110,18 +103,9 @@ fn run(
     }
     for name in &rules.remotes {
         let tier = Tier::Remote(name.clone());
-        let remote = TierRules {
-            tier: &tier,
-            rules: &rules.remote,
-            ..local
-        };
+        let remote = TierRules { tier: &tier, rules: &rules.remote, ..local };
         let steps = held(saves, step.bytes()?, remote)?.len() as u64;
-        tiers.push(TierDocument::of(
-            name.to_string(),
-            steps,
-            step.on_remote()?,
-            None,
-        )?);
+        tiers.push(TierDocument::of(name.to_string(), steps, step.on_remote()?, None)?);
     }
     Ok(RunDocument {
         saves: saves.count(),
@@ -145,10 +129,7 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
         let names = config.remotes.iter().map(|remote| remote.name.clone()).collect();
         (config.keep_local.clone(), config.keep_remote.clone(), names)
     };
-    let only_last = |last| KeepRules {
-        last: Some(last),
-        ..KeepRules::default()
-    };
+    let only_last = |last| KeepRules { last: Some(last), ..KeepRules::default() };
     if let Some(keep) = arguments.keep {
         local = only_last(keep);
     }
@@ -176,10 +157,5 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
     } else {
         remotes
     };
-    Ok(Rules {
-        local,
-        remote,
-        remotes,
-        notes,
-    })
+    Ok(Rules { local, remote, remotes, notes })
 }

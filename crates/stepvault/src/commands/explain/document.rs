@@ -41,11 +41,7 @@ pub(super) struct CauseDocument {
 
 impl CauseDocument {
     pub(super) fn of(found: Explanation) -> Self {
-        Self {
-            explanation: found.cause.explanation(),
-            remedy: found.cause.remedy(),
-            found,
-        }
+        Self { explanation: found.cause.explanation(), remedy: found.cause.remedy(), found }
     }
 
     fn lines(&self, number: usize, lines: &mut Vec<String>) {
@@ -62,12 +58,7 @@ impl CauseDocument {
 }
 
 fn evidence_line(evidence: &Evidence) -> String {
-    let Evidence {
-        text,
-        position,
-        quote,
-        ..
-    } = evidence;
+    let Evidence { text, position, quote, .. } = evidence;
     let Some(file) = &position.file else {
         return match quote {
             Some(quote) => format!("   - {text}: {quote}"),
@@ -94,9 +85,7 @@ impl ResumeDocument {
         for step in &self.skipped {
             lines.push(step.line());
         }
-        let step = self
-            .step
-            .map_or_else(String::new, |step| format!("step {step}, "));
+        let step = self.step.map_or_else(String::new, |step| format!("step {step}, "));
         let from = if self.tiers.is_empty() {
             "already in place".to_owned()
         } else {

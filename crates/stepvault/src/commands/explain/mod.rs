@@ -107,11 +107,7 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
         not_looked_at,
     };
     session.output.result(&document)?;
-    Ok(if is_partly {
-        ExitCode::Partly
-    } else {
-        ExitCode::Done
-    })
+    Ok(if is_partly { ExitCode::Partly } else { ExitCode::Done })
 }
 
 /// Returns the given directories, else the run's own.
@@ -125,10 +121,7 @@ fn directories(settings: &Settings, arguments: &ExplainArguments) -> Result<Vec<
             .because("no directory or log is given, and none is configured")
             .hint("give the directory that the trainer writes to, and its logs: stepvault explain DIR --log FILE"));
     }
-    directories
-        .iter()
-        .map(|path| absolute(path).map(PathBuf::from))
-        .collect()
+    directories.iter().map(|path| absolute(path).map(PathBuf::from)).collect()
 }
 
 fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
@@ -146,10 +139,7 @@ fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
                 .on(path.display())
                 .because("no such file"));
         }
-        Ok(Log {
-            name: path.display().to_string(),
-            source: LogSource::File(path.clone()),
-        })
+        Ok(Log { name: path.display().to_string(), source: LogSource::File(path.clone()) })
     };
     paths.iter().map(log).collect()
 }
@@ -159,11 +149,7 @@ fn temporary(given: Option<&Path>) -> Result<Vec<PathBuf>> {
     let own = std::env::var_os("TMPDIR").filter(|path| !path.is_empty());
     match given.or(own.as_deref().map(Path::new)) {
         Some(path) => Ok(vec![PathBuf::from(absolute(path)?)]),
-        None => Ok(TEMPORARY
-            .iter()
-            .map(PathBuf::from)
-            .filter(|path| path.is_dir())
-            .collect()),
+        None => Ok(TEMPORARY.iter().map(PathBuf::from).filter(|path| path.is_dir()).collect()),
     }
 }
 
@@ -196,9 +182,7 @@ fn runs(settings: &Settings, directories: &[PathBuf], vault: Option<&Vault>) -> 
         return vec![run.name];
     }
     let watches = |watch: &PathBuf| {
-        directories
-            .iter()
-            .any(|directory| directory.starts_with(watch) || watch.starts_with(directory))
+        directories.iter().any(|directory| directory.starts_with(watch) || watch.starts_with(directory))
     };
     let configured = settings.config.runs.iter();
     let watching = configured.filter(|run| run.watch.as_ref().is_some_and(watches));
@@ -231,10 +215,7 @@ async fn records(
         for remote in note.into_iter().flat_map(|note| note.remotes) {
             let name = &remote.remote;
             if let Some(error) = remote.last_error {
-                records.push((
-                    format!("why the agent last waited for {name}, for '{run}'"),
-                    error,
-                ));
+                records.push((format!("why the agent last waited for {name}, for '{run}'"), error));
             }
             for failed in remote.failed {
                 let step = failed.id;

@@ -145,10 +145,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
     let global = &resume.session.global;
     // The command must name a vault that was found without being configured.
     let is_configured = resume.settings.local_directory().is_some();
-    let found = resume
-        .vault
-        .filter(|_| !is_configured)
-        .map(|vault| vault.root().to_path_buf());
+    let found = resume.vault.filter(|_| !is_configured).map(|vault| vault.root().to_path_buf());
     let local = global.local.clone().or(found);
     let (step, attempt) = (plan.id.step.number(), plan.id.attempt.number());
     let mut words = vec!["stepvault restore --into".to_owned(), quoted(into)];

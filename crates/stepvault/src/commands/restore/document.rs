@@ -152,22 +152,14 @@ pub(in crate::commands) fn is_there(document: &serde_json::Value) -> bool {
         Some(kept) => vec![kept],
         None => paths.filter_map(serde_json::Value::as_str).collect(),
     };
-    !paths.is_empty()
-        && paths
-            .iter()
-            .all(|path| PathBuf::from(path).symlink_metadata().is_ok())
+    !paths.is_empty() && paths.iter().all(|path| PathBuf::from(path).symlink_metadata().is_ok())
 }
 
 /// Builds the document of a plan.
 pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreDocument {
-    let source = |tier: Tier| SourceDocument {
-        tier: tier.to_string(),
-        bytes: None,
-    };
-    let unreachable = |(tier, message): (Tier, String)| UnreachableDocument {
-        tier: tier.to_string(),
-        message,
-    };
+    let source = |tier: Tier| SourceDocument { tier: tier.to_string(), bytes: None };
+    let unreachable =
+        |(tier, message): (Tier, String)| UnreachableDocument { tier: tier.to_string(), message };
     let (files, bytes) = (plan.file_count(), plan.data_bytes());
     let best = plan.best.into_iter().map(|best| BestDocument {
         id: best.id,
@@ -175,9 +167,7 @@ pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreD
         bytes: best.data_bytes,
         already_there: best.already_there,
     });
-    let handoff = plan
-        .handoff
-        .map(|handoff| HandoffDocument::of(handoff, &plan.directory));
+    let handoff = plan.handoff.map(|handoff| HandoffDocument::of(handoff, &plan.directory));
     RestoreDocument {
         run: run.to_string(),
         id: plan.id,
@@ -194,23 +184,14 @@ pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreD
         already_there: false,
         resumed_bytes: 0,
         seconds: 0.0,
-        handoff: HandoffDocument {
-            best: best.collect(),
-            ..handoff.unwrap_or_default()
-        },
+        handoff: HandoffDocument { best: best.collect(), ..handoff.unwrap_or_default() },
     }
 }
 
 /// Builds the document of a finished restore.
 pub(in crate::commands) fn restored(run: &RunName, report: RestoreReport) -> RestoreDocument {
-    let source = |(tier, bytes): (Tier, u64)| SourceDocument {
-        tier: tier.to_string(),
-        bytes: Some(bytes),
-    };
-    let moved = |moved: MovedAside| MovedDocument {
-        path: moved.from,
-        to: Some(moved.to),
-    };
+    let source = |(tier, bytes): (Tier, u64)| SourceDocument { tier: tier.to_string(), bytes: Some(bytes) };
+    let moved = |moved: MovedAside| MovedDocument { path: moved.from, to: Some(moved.to) };
     let mut document = RestoreDocument {
         sources: report.fetched.bytes_by_tier.into_iter().map(source).collect(),
         planned: false,
@@ -234,10 +215,7 @@ impl HandoffDocument {
             },
             is_right,
         };
-        let moved = |path| MovedDocument {
-            path: directory.join(path),
-            to: None,
-        };
+        let moved = |path| MovedDocument { path: directory.join(path), to: None };
         Self {
             framework: Some(plan.framework),
             moved_aside: plan.aside.into_iter().map(moved).collect(),
@@ -376,10 +354,7 @@ mod tests {
             paths: vec![PathBuf::from("/data/global_step40")],
             files: 3,
             bytes: 4096,
-            sources: vec![SourceDocument {
-                tier: "main".to_owned(),
-                bytes: Some(4096),
-            }],
+            sources: vec![SourceDocument { tier: "main".to_owned(), bytes: Some(4096) }],
             skipped: vec![SkippedStep {
                 id: StepId::from_label("000000000050.a1").unwrap(),
                 reasons: vec!["main: damaged".to_owned()],
@@ -439,9 +414,7 @@ mod tests {
     fn names_the_first_of_several_paths() {
         let mut several = document();
         several.path = PathBuf::from("/data");
-        several.paths = ["/data/ep1-rank0.pt", "/data/ep1-rank1.pt"]
-            .map(PathBuf::from)
-            .to_vec();
+        several.paths = ["/data/ep1-rank0.pt", "/data/ep1-rank1.pt"].map(PathBuf::from).to_vec();
         assert!(several.human().ends_with(" to /data/ep1-rank0.pt and 1 more"));
         several.already_there = true;
         let text = several.human();
@@ -469,11 +442,8 @@ mod tests {
         );
         let mut plan = document();
         plan.planned = true;
-        let handed_over = HandoffPlan {
-            kept: Some("global_step60".to_owned()),
-            kept_has_its_path: false,
-            ..handed_over()
-        };
+        let handed_over =
+            HandoffPlan { kept: Some("global_step60".to_owned()), kept_has_its_path: false, ..handed_over() };
         plan.handoff = HandoffDocument::of(handed_over, Path::new("/data"));
         let text = plan.human();
         let lines: Vec<&str> = text.lines().skip(2).collect();
@@ -501,9 +471,7 @@ mod tests {
         let text = crate::output::json::document(&done).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["format"], 1);
-        for key in [
-            "run", "step", "attempt", "path", "bytes", "sources", "skipped", "resume",
-        ] {
+        for key in ["run", "step", "attempt", "path", "bytes", "sources", "skipped", "resume"] {
             assert!(document.get(key).is_some(), "{key} is missing: {text}");
         }
         assert_eq!(document["skipped"][0]["reasons"][0], "main: damaged");

@@ -108,11 +108,7 @@ impl StartNote {
         let Some(vault) = self.vault.clone() else {
             return;
         };
-        let own: Vec<Start> = known
-            .iter()
-            .filter(|start| start.node == self.node)
-            .cloned()
-            .collect();
+        let own: Vec<Start> = known.iter().filter(|start| start.node == self.node).cloned().collect();
         let run = self.run.clone();
         if let Err(error) = blocking(move || vault.adopt_starts(&run, own)).await {
             tracing::debug!(%error, "cannot import the history from the remotes");

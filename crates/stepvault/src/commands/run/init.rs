@@ -28,10 +28,7 @@ pub(super) async fn run() -> Result<ExitCode> {
     let mut signals = Signals::listen(false)?;
     let mut children = signal(SignalKind::child()).map_err(fault)?;
     let program = std::env::current_exe().map_err(fault)?;
-    let worker = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .spawn()
-        .map_err(fault)?;
+    let worker = Command::new(program).args(std::env::args_os().skip(1)).spawn().map_err(fault)?;
     let worker = Pid::from_child(&worker);
     loop {
         if let Some(code) = reap(worker) {
@@ -55,9 +52,7 @@ fn reap(worker: Pid) -> Option<u8> {
         if id != worker {
             continue;
         }
-        let signalled = status
-            .terminating_signal()
-            .map(|signal| signal.saturating_add(128));
+        let signalled = status.terminating_signal().map(|signal| signal.saturating_add(128));
         let code = status.exit_status().or(signalled);
         if let Some(code) = code {
             return Some(u8::try_from(code).unwrap_or(1));

@@ -140,15 +140,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
         start.restored = step.as_ref().map(|step| step.id);
     })
     .await;
-    let ended = Box::pin(accompany(
-        session,
-        place,
-        &tiers,
-        trainer,
-        &mut signals,
-        &mut note,
-    ))
-    .await;
+    let ended = Box::pin(accompany(session, place, &tiers, trainer, &mut signals, &mut note)).await;
     for held in held {
         held.release().await;
     }
@@ -221,11 +213,7 @@ async fn accompany(
             was_asked = ended.asked_by.is_some();
         }
         let left_none = ended.as_ref().is_ok_and(|ended| ended.left_none);
-        let reason = if left_none {
-            StopReason::TrainerGone
-        } else {
-            StopReason::TrainerEnded
-        };
+        let reason = if left_none { StopReason::TrainerGone } else { StopReason::TrainerEnded };
         stop.request(reason, Some(deadline));
         let copied = tokio::time::timeout_at(deadline, note.clone().copy());
         let drained = async {
@@ -262,19 +250,13 @@ fn tell_of_end(session: &Session, ended: &Ended) {
 async fn repeated_request(session: &Session, signals: &mut Signals, was_asked: bool) {
     if !was_asked {
         signals.next_end().await;
-        tell(
-            session,
-            "uploads continue until the drain deadline; a second signal ends them at once",
-        );
+        tell(session, "uploads continue until the drain deadline; a second signal ends them at once");
     }
     signals.next_end().await;
 }
 
 async fn note_end(note: &mut StartNote, lasted: Duration, how: Ending) {
-    let end = End {
-        lasted_seconds: lasted.as_secs(),
-        how,
-    };
+    let end = End { lasted_seconds: lasted.as_secs(), how };
     note.change(move |start| start.end = Some(end.clone())).await;
 }
 

@@ -52,12 +52,7 @@ impl Place {
                 ));
             }
         }
-        Ok(Self {
-            settings,
-            directory,
-            served,
-            vault_fault: None,
-        })
+        Ok(Self { settings, directory, served, vault_fault: None })
     }
 
     /// Opens the tiers; without the vault if that cannot be used.
@@ -75,9 +70,7 @@ impl Place {
         let tiers = Tiers::open(&without, DefaultVault::None, &session.output).await;
         match tiers {
             Ok(tiers) => {
-                session
-                    .output
-                    .warn(&format!("continuing without the vault: {fault}"));
+                session.output.warn(&format!("continuing without the vault: {fault}"));
                 self.vault_fault = Some(fault);
                 Ok(tiers)
             }

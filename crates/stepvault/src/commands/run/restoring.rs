@@ -107,9 +107,7 @@ pub(super) fn tell(session: &Session, text: &str) {
 
 /// Adds the hint for a start that is refused because checkpoints may exist.
 pub(super) fn refused(error: Error) -> Error {
-    let own = error
-        .hint_text()
-        .map_or_else(String::new, |hint| format!("{hint}; "));
+    let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint}; "));
     error.hint(format!(
         "{own}the trainer was not started, because it might start from scratch although checkpoints exist; give \
          --start-anyway to start it anyway"

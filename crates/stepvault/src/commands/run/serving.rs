@@ -60,11 +60,7 @@ impl Serving {
             if report.is_some() || is_last {
                 return report;
             }
-            let pause = if self.is_hopeless.get() {
-                Duration::MAX
-            } else {
-                PAUSE
-            };
+            let pause = if self.is_hopeless.get() { Duration::MAX } else { PAUSE };
             tokio::select! {
                 () = stop.wait() => {}
                 () = tokio::time::sleep(pause) => {}

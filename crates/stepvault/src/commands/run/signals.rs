@@ -48,15 +48,9 @@ impl Signals {
             if shares_terminal && [Signal::TSTP, Signal::CONT, Signal::WINCH].contains(&signal_) {
                 continue;
             }
-            let received = Received {
-                signal: signal_,
-                name,
-                from_terminal,
-            };
+            let received = Received { signal: signal_, name, from_terminal };
             let stream = signal(SignalKind::from_raw(signal_.as_raw())).map_err(|error| {
-                Error::new(ErrorKind::Failed, "cannot listen for signals")
-                    .on(name)
-                    .caused_by(error)
+                Error::new(ErrorKind::Failed, "cannot listen for signals").on(name).caused_by(error)
             })?;
             streams.push((received, stream));
         }

@@ -54,11 +54,7 @@ pub(super) struct Ended {
 impl Ended {
     /// Returns the exit code as a shell reports it.
     pub(super) fn code(&self) -> u8 {
-        let signalled = || {
-            self.status
-                .signal()
-                .map_or(1, |signal| signal.saturating_add(128))
-        };
+        let signalled = || self.status.signal().map_or(1, |signal| signal.saturating_add(128));
         u8::try_from(self.status.code().unwrap_or_else(signalled)).unwrap_or(1)
     }
 }
@@ -75,9 +71,8 @@ impl Trainer {
         lock: Option<TrainerLock>,
     ) -> Result<Self> {
         let fault = || Error::new(ErrorKind::Usage, "cannot start the trainer");
-        let (program, arguments) = command
-            .split_first()
-            .ok_or_else(|| fault().because("no command is given"))?;
+        let (program, arguments) =
+            command.split_first().ok_or_else(|| fault().because("no command is given"))?;
         let mut builder = Command::new(program);
         builder.args(arguments).envs(environment);
         if !shares_terminal {
@@ -96,21 +91,11 @@ impl Trainer {
         let wait = move || {
             let _ = tell.send(child.wait());
         };
-        std::thread::Builder::new()
-            .name("trainer".to_owned())
-            .spawn(wait)
-            .map_err(|error| {
-                let _ = kill_process(id, Signal::TERM);
-                fault().caused_by(error)
-            })?;
-        Ok(Self {
-            id,
-            own_group: !shares_terminal,
-            process,
-            begun,
-            waiting,
-            _lock: lock,
-        })
+        std::thread::Builder::new().name("trainer".to_owned()).spawn(wait).map_err(|error| {
+            let _ = kill_process(id, Signal::TERM);
+            fault().caused_by(error)
+        })?;
+        Ok(Self { id, own_group: !shares_terminal, process, begun, waiting, _lock: lock })
     }
 
     /// Waits for the trainer to end, and forwards signals until then. After SIGTERM its group has a share of
@@ -188,11 +173,8 @@ impl Trainer {
 
     /// Sends a signal to the trainer. A trainer that has exited is not an error.
     fn signal(&self, signal: Signal) {
-        let sent = if self.own_group {
-            kill_process_group(self.id, signal)
-        } else {
-            kill_process(self.id, signal)
-        };
+        let sent =
+            if self.own_group { kill_process_group(self.id, signal) } else { kill_process(self.id, signal) };
         if let Err(error) = sent {
             tracing::debug!(%error, ?signal, "cannot send the signal to the trainer");
         }

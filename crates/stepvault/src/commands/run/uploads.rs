@@ -62,10 +62,7 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
         if progress.observe(step) {
             moved_at = Instant::now();
         } else if moved_at.elapsed() > LONGEST_STANDSTILL {
-            session.output.warn(&format!(
-                "{}: it makes no progress, and is not waited for",
-                under_way(step)
-            ));
+            session.output.warn(&format!("{}: it makes no progress, and is not waited for", under_way(step)));
             return;
         }
         if said_at.is_none_or(|said_at| said_at.elapsed() >= SAID_EVERY) {
@@ -88,9 +85,8 @@ pub(super) async fn wait_for_uploads(session: &Session, tiers: &Tiers, limit: Op
 
 fn under_way(step: &UnderWay) -> String {
     let nodes: Vec<&str> = step.nodes.keys().map(NodeName::as_str).collect();
-    let time_left = step
-        .time_left
-        .map_or_else(String::new, |left| format!(", about {}", words::duration(left)));
+    let time_left =
+        step.time_left.map_or_else(String::new, |left| format!(", about {}", words::duration(left)));
     format!(
         "{} uploading {} to {}, {} missing{time_left}",
         match nodes.as_slice() {
@@ -105,10 +101,7 @@ fn under_way(step: &UnderWay) -> String {
 
 /// Returns the newest step of the vault.
 async fn newest_here(tiers: &Tiers) -> Option<StepId> {
-    let steps = sealed_steps(tiers.vault.as_ref()?, tiers.run_name())
-        .await
-        .ok()?
-        .steps;
+    let steps = sealed_steps(tiers.vault.as_ref()?, tiers.run_name()).await.ok()?.steps;
     steps.last().map(SealedStep::id)
 }
 
@@ -128,12 +121,6 @@ async fn durable_steps(tiers: &Tiers) -> (Option<StepId>, Duration) {
     let mut last = steps.iter().rev().filter_map(|(_, written_at)| *written_at);
     let took = last.next().zip(last.next());
     let seconds = took.map(|(last, before)| last.seconds.saturating_sub(before.seconds));
-    let took = seconds
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .map(Duration::from_secs);
-    (
-        newest,
-        took.unwrap_or(LONGEST_DEFAULT)
-            .clamp(SHORTEST_DEFAULT, LONGEST_DEFAULT),
-    )
+    let took = seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    (newest, took.unwrap_or(LONGEST_DEFAULT).clamp(SHORTEST_DEFAULT, LONGEST_DEFAULT))
 }

@@ -20,10 +20,7 @@ pub(super) async fn known_starts(tiers: &Tiers) -> Vec<Start> {
     let (mut elsewhere, mut faults) = (Vec::new(), Vec::new());
     match tokio::time::timeout(READ_DEADLINE, read_starts(&tiers.remotes)).await {
         Ok((starts, unreadable)) => (elsewhere, faults) = (starts, unreadable),
-        Err(_) => faults.push(format!(
-            "the remotes did not answer within {} s",
-            READ_DEADLINE.as_secs()
-        )),
+        Err(_) => faults.push(format!("the remotes did not answer within {} s", READ_DEADLINE.as_secs())),
     }
     let mut here = Vec::new();
     if let Some(vault) = tiers.vault.clone() {

@@ -65,12 +65,7 @@ impl StartsStatus {
         let found = |who| restart_loop(&history, run, node, who, rules.restart_loop, now);
         let skipped = demoted(&history, rules.demotion).into_iter().rev();
         Ok(Self {
-            starts: history
-                .iter()
-                .rev()
-                .take(MAXIMUM_TOLD)
-                .map(StartStatus::of)
-                .collect(),
+            starts: history.iter().rev().take(MAXIMUM_TOLD).map(StartStatus::of).collect(),
             restart_loops: [Who::Trainer, Who::Agent].into_iter().filter_map(found).collect(),
             demoted: skipped.map(|(id, reason)| DemotedStep { id, reason }).collect(),
         })
@@ -85,11 +80,7 @@ impl StartsStatus {
             }
         }
         lines.extend(self.restart_loops.iter().map(ToString::to_string));
-        lines.extend(
-            self.demoted
-                .iter()
-                .map(|step| format!("{} is skipped: {}", step.id, step.reason)),
-        );
+        lines.extend(self.demoted.iter().map(|step| format!("{} is skipped: {}", step.id, step.reason)));
         lines
     }
 }
@@ -103,21 +94,13 @@ impl StartStatus {
             started_at: start.started_at.to_rfc3339(),
             restored_step: start.restored.map(|id| id.step.number()),
             lasted_seconds: start.end.as_ref().map(|end| end.lasted_seconds),
-            ending: if runs {
-                "running".to_owned()
-            } else {
-                start.ending()
-            },
+            ending: if runs { "running".to_owned() } else { start.ending() },
         }
     }
 
     fn line(&self) -> String {
-        let from = self
-            .restored_step
-            .map_or_else(String::new, |step| format!(" from step {step}"));
-        let lasted = self
-            .lasted_seconds
-            .map_or_else(String::new, |seconds| format!(" after {seconds} s"));
+        let from = self.restored_step.map_or_else(String::new, |step| format!(" from step {step}"));
+        let lasted = self.lasted_seconds.map_or_else(String::new, |seconds| format!(" after {seconds} s"));
         format!(
             "{} was started{from} at {} on {}: {}{lasted}",
             self.who, self.started_at, self.node, self.ending
@@ -146,9 +129,6 @@ mod tests {
         start.restored_step = None;
         start.lasted_seconds = None;
         start.ending = "running".to_owned();
-        assert_eq!(
-            start.line(),
-            "the trainer was started at 2026-11-21T10:16:00Z on node-0: running"
-        );
+        assert_eq!(start.line(), "the trainer was started at 2026-11-21T10:16:00Z on node-0: running");
     }
 }

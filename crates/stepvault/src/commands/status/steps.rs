@@ -80,9 +80,7 @@ pub(super) fn newest(
     let newest = steps.iter().rev().take(SHOWN);
     newest
         .map(|step| {
-            let on = remotes
-                .iter()
-                .map(|remote| on_remote(vault, step, remote, notes, rates));
+            let on = remotes.iter().map(|remote| on_remote(vault, step, remote, notes, rates));
             Ok(StepStatus {
                 id: step.id(),
                 provisional: step.record().is_provisional(),
@@ -130,16 +128,9 @@ fn on_remote(
         (None, Some(reason)) => (State::Waiting, Some(reason)),
         (None, None) if is_uploading => (State::Uploading, None),
         (None, None) => {
-            let state = if is_uploaded {
-                State::Uploaded
-            } else {
-                State::Staged
-            };
+            let state = if is_uploaded { State::Uploaded } else { State::Staged };
             let of_step = failing.map(|failing| failing.reason);
-            (
-                state,
-                of_step.or_else(|| note.and_then(|note| note.last_error.clone())),
-            )
+            (state, of_step.or_else(|| note.and_then(|note| note.last_error.clone())))
         }
     };
     let rate = rates.iter().find(|rate| rate.remote == *remote.name());
@@ -178,20 +169,13 @@ impl StepOnRemote {
 pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
     let first = steps.first()?;
     let remotes = first.remotes.iter().map(|on| on.remote.as_str());
-    let headings: Vec<&str> = ["step", "attempt", "size", "local"]
-        .into_iter()
-        .chain(remotes)
-        .collect();
+    let headings: Vec<&str> = ["step", "attempt", "size", "local"].into_iter().chain(remotes).collect();
     let mut table = table::table(&headings, &[0, 1, 2]);
     for step in steps {
         let on = step.remotes.iter().map(|on| on.text(step.bytes));
         let row = [
             step.id.step.to_string(),
-            format!(
-                "{}{}",
-                attempt_text(step.id),
-                if step.provisional { "?" } else { "" }
-            ),
+            format!("{}{}", attempt_text(step.id), if step.provisional { "?" } else { "" }),
             human::bytes(step.bytes),
             "sealed".to_owned(),
         ];
@@ -205,13 +189,7 @@ mod tests {
     use super::*;
 
     fn on(remote: &str, state: State, missing_bytes: u64, seconds_left: Option<u64>) -> StepOnRemote {
-        StepOnRemote {
-            remote: remote.to_owned(),
-            state,
-            missing_bytes,
-            seconds_left,
-            reason: None,
-        }
+        StepOnRemote { remote: remote.to_owned(), state, missing_bytes, seconds_left, reason: None }
     }
 
     #[test]
@@ -223,20 +201,8 @@ mod tests {
             remotes,
         };
         let steps = [
-            step(
-                20,
-                vec![
-                    on("s3", State::Uploading, 1024, Some(65)),
-                    on("gcs", State::Staged, 2048, None),
-                ],
-            ),
-            step(
-                10,
-                vec![
-                    on("s3", State::Durable, 0, None),
-                    on("gcs", State::Waiting, 0, None),
-                ],
-            ),
+            step(20, vec![on("s3", State::Uploading, 1024, Some(65)), on("gcs", State::Staged, 2048, None)]),
+            step(10, vec![on("s3", State::Durable, 0, None), on("gcs", State::Waiting, 0, None)]),
         ];
         assert_eq!(
             text(&steps).unwrap(),

@@ -67,8 +67,7 @@ fn a_disk_without_an_inode_fails_by_that_name() {
         "its filesystem has no inode left",
         "with more inodes",
     );
-    ran.finding("free inodes", "checkpoints")
-        .expect("fail", "0 of 20 free", "df -i");
+    ran.finding("free inodes", "checkpoints").expect("fail", "0 of 20 free", "df -i");
 }
 
 #[test]
@@ -87,10 +86,8 @@ fn a_step_of_many_files_does_not_fit_a_disk_of_few_inodes() {
         "the next step takes 41 inodes (by the one step in ",
         "mkfs.ext4 -i",
     );
-    ran.finding("free bytes", "checkpoints")
-        .expect("pass", "room for", "");
-    ran.finding("hard links", "run to ")
-        .expect("pass", "not available: different filesystems or mounts", "");
+    ran.finding("free bytes", "checkpoints").expect("pass", "room for", "");
+    ran.finding("hard links", "run to ").expect("pass", "not available: different filesystems or mounts", "");
     ran.finding("reflinks", "run to ").expect(
         "warn",
         "not available (different filesystems or mounts), and with profile 'generic' finished files may be \
@@ -125,11 +122,7 @@ fn a_step_that_may_be_overwritten_is_counted_twice() {
     );
     // A framework's own profile says that its files stay as they are.
     place.save_in_run("checkpoint-5", 3_000_000, 0);
-    std::fs::write(
-        place.path("run/checkpoint-5/trainer_state.json"),
-        "{\"global_step\": 5}",
-    )
-    .unwrap();
+    std::fs::write(place.path("run/checkpoint-5/trainer_state.json"), "{\"global_step\": 5}").unwrap();
     std::fs::write(place.path("run/checkpoint-5/training_args.bin"), "PK").unwrap();
     std::fs::remove_dir_all(place.path("run/step_5")).unwrap();
     let ran = place.doctor(&[]).expect_code(0);
@@ -177,23 +170,14 @@ echo $$ >$group/cgroup.procs || exit 99"#;
 #[test]
 fn a_slow_disk_is_said_in_seconds_a_step() {
     let place = place();
-    let arguments = [
-        "--local",
-        "run/vault",
-        "--step-size",
-        "2 GB",
-        "--save-interval",
-        "1m",
-    ];
+    let arguments = ["--local", "run/vault", "--step-size", "2 GB", "--save-interval", "1m"];
     let mut doctor = place.doctor_command(&[&["run", "--json"], &arguments[..]].concat());
     let Some(ran) = run_after(THROTTLE, &mut doctor) else {
         return;
     };
     let rate = ran.finding("write rate", "checkpoints, vault");
     rate.expect("warn", "for writing a step of 1.9 GiB", "below 100 MiB/s");
-    ran.finding("read rate", "checkpoints, vault")
-        .expect("warn", "for reading a step of 1.9 GiB", "NVMe");
+    ran.finding("read rate", "checkpoints, vault").expect("warn", "for reading a step of 1.9 GiB", "NVMe");
     // At 20 MB/s and less, 2 GB take longer than a minute.
-    ran.finding("save and seal", "run")
-        .expect("warn", "a step is saved every 1m", "save less often");
+    ran.finding("save and seal", "run").expect("warn", "a step is saved every 1m", "save less often");
 }

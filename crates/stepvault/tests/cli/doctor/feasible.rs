@@ -33,10 +33,7 @@ fn sealed(place: &Place, more: &str) {
 fn the_steps_so_far_say_what_fits() {
     let place = place();
     sealed(&place, "[keep.local]\nlast = 2\n");
-    let ran = place
-        .doctor_command(&["--json", "--upload-rate", "1 MB"])
-        .run()
-        .expect_code(0);
+    let ran = place.doctor_command(&["--json", "--upload-rate", "1 MB"]).run().expect_code(0);
     ran.finding("free bytes", "checkpoints").expect(
         "pass",
         "the next step takes 2.9 MiB (by the newest 3 steps in the vault)",
@@ -51,10 +48,8 @@ fn the_steps_so_far_say_what_fits() {
         "a step of 2.9 MiB is uploaded in 3s; a step is saved every 10m",
         "",
     );
-    ran.finding("drain", "my-run to main")
-        .expect("pass", " are available for it", "");
-    ran.finding("steps on disk", "my-run")
-        .expect("pass", "[keep.local] keeps at most 2", "");
+    ran.finding("drain", "my-run to main").expect("pass", " are available for it", "");
+    ran.finding("steps on disk", "my-run").expect("pass", "[keep.local] keeps at most 2", "");
     assert_eq!(ran.json()["suggested"], serde_json::json!([]));
 }
 
@@ -95,38 +90,23 @@ fn what_does_not_fit_comes_with_lines_that_would() {
     let text = std::fs::read_to_string(&path).unwrap() + lines;
     std::fs::write(path, text).unwrap();
     let ran = place.doctor_command(&["--json"]).run();
-    ran.finding("steps on disk", "my-run")
-        .expect("pass", "[keep.local] keeps at most 3", "");
+    ran.finding("steps on disk", "my-run").expect("pass", "[keep.local] keeps at most 3", "");
 }
 
 #[test]
 fn a_person_sees_two_tables_and_a_count() {
     let place = place();
-    let ran = place
-        .doctor_command(&["run", "--step-size", "1 MB", "--save-interval", "10m"])
-        .run()
-        .expect_code(0);
+    let ran =
+        place.doctor_command(&["run", "--step-size", "1 MB", "--save-interval", "10m"]).run().expect_code(0);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("      CHECK"), "{ran:#?}");
-    assert!(
-        lines.iter().any(|line| line.starts_with("pass  directory ")),
-        "{ran:#?}"
-    );
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.trim_start().starts_with("FEASIBILITY")),
-        "{ran:#?}"
-    );
+    assert!(lines.iter().any(|line| line.starts_with("pass  directory ")), "{ran:#?}");
+    assert!(lines.iter().any(|line| line.trim_start().starts_with("FEASIBILITY")), "{ran:#?}");
     assert!(lines.last().unwrap().starts_with("0 failed, "), "{ran:#?}");
 }
 
 #[test]
 fn nothing_to_look_at_is_a_mistake() {
     let place = place();
-    place
-        .doctor_command(&[])
-        .run()
-        .expect_code(2)
-        .expect_stderr(&["nothing to check"]);
+    place.doctor_command(&[]).run().expect_code(2).expect_stderr(&["nothing to check"]);
 }

@@ -12,12 +12,9 @@ fn old_file(path: &Path, bytes: usize) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, vec![0; bytes]).unwrap();
     let file = std::fs::File::open(path).unwrap();
-    file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000))
-        .unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
     let above = std::fs::File::open(path.parent().unwrap()).unwrap();
-    above
-        .set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000))
-        .unwrap();
+    above.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
 }
 
 #[test]
@@ -30,18 +27,13 @@ fn each_kind_is_named_with_its_size_and_nothing_is_removed() {
     old_file(&place.path("vault/staging/0/old"), 0);
     for above in ["vault/staging/0/data", "vault/staging/0"] {
         let directory = std::fs::File::open(place.path(above)).unwrap();
-        directory
-            .set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000))
-            .unwrap();
+        directory.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
     }
     let before = entries_below(place.root());
     let ran = place.doctor(&[]).expect_code(0);
     let left = ran.finding("leftovers", "checkpoints");
     left.expect("warn", "2 entries with a temporary name, ", "rm -r /");
-    assert!(
-        left.measured.contains("weights.pt.tmp") && left.measured.contains("step_6.tmp"),
-        "{left:?}"
-    );
+    assert!(left.measured.contains("weights.pt.tmp") && left.measured.contains("step_6.tmp"), "{left:?}");
     ran.finding("leftovers", "vault").expect(
         "warn",
         "1 entry partly sealed or partly deleted, 4.0 KiB in total",

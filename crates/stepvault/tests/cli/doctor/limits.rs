@@ -16,10 +16,7 @@ impl Group {
         let name = format!("stepvault-doctor-test-{}", std::process::id());
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let path_of = |line: &str| Some(line.rsplit_once(':')?.1.trim_start_matches('/').to_owned());
-        let first = own
-            .lines()
-            .find(|line| line.contains(":memory:"))
-            .and_then(path_of);
+        let first = own.lines().find(|line| line.contains(":memory:")).and_then(path_of);
         let second = own.lines().find(|line| line.starts_with("0::")).and_then(path_of);
         let candidates = [
             (first, "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),

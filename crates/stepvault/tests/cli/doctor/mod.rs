@@ -44,11 +44,9 @@ impl Place {
     /// `doctor` with these arguments, on a machine whose provider is looked for.
     fn doctor_command(&self, arguments: &[&str]) -> TestCommand {
         let mut doctor = self.command(["doctor"]).with(arguments);
-        for variable in [
-            "AWS_EC2_METADATA_DISABLED",
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-            "GCE_METADATA_HOST",
-        ] {
+        for variable in
+            ["AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"]
+        {
             doctor.env_remove(variable);
         }
         doctor
@@ -78,9 +76,7 @@ fn run_after(setup: &str, command: &mut TestCommand) -> Option<Outcome> {
         return None;
     }
     let script = format!("{setup}\n\"$@\"");
-    let ran = command
-        .under(["unshare", "--mount", "sh", "-c", &script, "sh"])
-        .run();
+    let ran = command.under(["unshare", "--mount", "sh", "-c", &script, "sh"]).run();
     if ran.code == NOT_HERE || ran.stderr.contains("unshare failed") {
         eprintln!("not run: it cannot be mounted here: {}", ran.stderr);
         return None;
@@ -98,19 +94,13 @@ impl Findings for Outcome {
     #[track_caller]
     fn finding(&self, check: &str, subject: &str) -> Found {
         let document = self.json();
-        let mut all = list(&document, "findings")
-            .iter()
-            .chain(list(&document, "feasibility"));
+        let mut all = list(&document, "findings").iter().chain(list(&document, "feasibility"));
         let found = all.find(|finding| {
             finding["check"] == check && finding["subject"].as_str().unwrap().contains(subject)
         });
         let found = found.unwrap_or_else(|| panic!("nothing of {check} on {subject}: {document:#}"));
         let text = |member: &str| found[member].as_str().unwrap_or_default().to_owned();
-        Found {
-            outcome: text("outcome"),
-            measured: text("measured"),
-            remedy: text("remedy"),
-        }
+        Found { outcome: text("outcome"), measured: text("measured"), remedy: text("remedy") }
     }
 }
 

@@ -15,8 +15,7 @@ fn a_read_only_mount_fails() {
         "it is a read-only file system for this process",
         "ReadWritePaths",
     );
-    ran.finding("filesystem", "checkpoints")
-        .expect("fail", "mounted read-only", "remount,rw");
+    ran.finding("filesystem", "checkpoints").expect("fail", "mounted read-only", "remount,rw");
 }
 
 #[test]
@@ -27,10 +26,8 @@ fn memory_and_layers_are_told_from_disks() {
     let Some(ran) = place.doctor_after(layers, &[]) else {
         return;
     };
-    ran.finding("filesystem", "vault ")
-        .expect("warn", "in memory", "use a disk");
-    ran.finding("filesystem", "checkpoints")
-        .expect("warn", "the container's own layer", "mount a volume");
+    ran.finding("filesystem", "vault ").expect("warn", "in memory", "use a disk");
+    ran.finding("filesystem", "checkpoints").expect("warn", "the container's own layer", "mount a volume");
 }
 
 #[test]
@@ -68,12 +65,10 @@ fn a_remote_on_the_vaults_own_filesystem_is_no_second_copy() {
 fn a_remote_on_another_filesystem_passes() {
     let place = place();
     let remote = format!("main=file://{}", place.path("archive").display());
-    let Some(ran) = place.doctor_after(
-        "mkdir archive && mount -t tmpfs tmpfs archive || exit 99",
-        &["--remote", &remote],
-    ) else {
+    let Some(ran) = place
+        .doctor_after("mkdir archive && mount -t tmpfs tmpfs archive || exit 99", &["--remote", &remote])
+    else {
         return;
     };
-    ran.finding("own filesystem", "main")
-        .expect("pass", "a different filesystem", "");
+    ran.finding("own filesystem", "main").expect("pass", "a different filesystem", "");
 }

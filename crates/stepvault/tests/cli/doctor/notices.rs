@@ -15,45 +15,19 @@ fn the_notice_of_the_machines_own_provider_counts_alone() {
     let place = place();
     place.save_in_run("step_1", 2048, 0);
     for (vendor, product, outcome, measured, count) in [
-        (
-            "Amazon EC2",
-            "p5.48xlarge",
-            "pass",
-            "runs on EC2: its firmware says 'Amazon EC2'",
-            2,
-        ),
-        (
-            "Google",
-            "Google Compute Engine",
-            "pass",
-            "runs on Compute Engine: ",
-            2,
-        ),
-        (
-            "Dell Inc.",
-            "PowerEdge R750",
-            "pass",
-            "runs on neither EC2 nor Compute Engine",
-            1,
-        ),
+        ("Amazon EC2", "p5.48xlarge", "pass", "runs on EC2: its firmware says 'Amazon EC2'", 2),
+        ("Google", "Google Compute Engine", "pass", "runs on Compute Engine: ", 2),
+        ("Dell Inc.", "PowerEdge R750", "pass", "runs on neither EC2 nor Compute Engine", 1),
         ("QEMU", "Standard PC", "pass", "the provider is unknown", 3),
     ] {
         let remote = format!("main=file://{}", place.path("remote").display());
         let Some(ran) = place.doctor_after(
             &firmware(vendor, product),
-            &[
-                "--remote",
-                &remote,
-                "--upload-rate",
-                "100 MB",
-                "--save-interval",
-                "10m",
-            ],
+            &["--remote", &remote, "--upload-rate", "100 MB", "--save-interval", "10m"],
         ) else {
             return;
         };
-        ran.finding("notices", "this machine")
-            .expect(outcome, measured, "");
+        ran.finding("notices", "this machine").expect(outcome, measured, "");
         let document = ran.json();
         let drains = document["feasibility"].as_array().unwrap().iter();
         let drains = drains.filter(|finding| finding["check"] == "drain").count();

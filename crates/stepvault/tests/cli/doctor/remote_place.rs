@@ -80,16 +80,7 @@ impl RemotePlace {
     /// Pushes a small step, with which the run is known there.
     pub(crate) fn push(&self) -> Outcome {
         self.place.save_in_run("step_1", 1000, 0);
-        self.stepvault(&[
-            "push",
-            "run/step_1",
-            "--local",
-            "vault",
-            "--run",
-            RUN,
-            "--remote",
-            &self.remote,
-        ])
+        self.stepvault(&["push", "run/step_1", "--local", "vault", "--run", RUN, "--remote", &self.remote])
     }
 
     /// Leaves an upload with one part behind, as a node does that is lost.
@@ -98,10 +89,7 @@ impl RemotePlace {
         let digest = PartDigest::of(&body);
         runtime().block_on(async {
             let store = self.open().await;
-            let upload = store
-                .start_upload(key, part_bytes as u64, DigestAlgorithm::Sha256)
-                .await
-                .unwrap();
+            let upload = store.start_upload(key, part_bytes as u64, DigestAlgorithm::Sha256).await.unwrap();
             let sent = store.upload_part(key, &upload, 0, body.into(), &digest);
             sent.await.unwrap();
         });
@@ -126,17 +114,11 @@ impl RemotePlace {
         if url.starts_with("gs:") {
             return stepvault_remote::gcs::open(&settings).await.unwrap();
         }
-        let keys = StaticKeys {
-            access_key: self.access_key.clone(),
-            secret_key: self.secret_key.clone(),
-        };
+        let keys = StaticKeys { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() };
         stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap()
     }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }

@@ -10,10 +10,8 @@ use crate::doctor::remote_place::RemotePlace;
 
 #[test]
 fn a_clock_that_is_off_by_an_hour_is_a_line_of_its_own_and_transfers_go_on() {
-    let server = StrictS3::start_with(StrictS3Options {
-        clock_ahead_seconds: -3_600,
-        ..StrictS3Options::default()
-    });
+    let server =
+        StrictS3::start_with(StrictS3Options { clock_ahead_seconds: -3_600, ..StrictS3Options::default() });
     let place = RemotePlace::of_s3(&server);
     let ran = place.doctor().expect_code(14);
     ran.finding("clock", "main").expect(
@@ -86,8 +84,7 @@ fn an_address_that_takes_no_connection_is_given_up_in_its_time() {
     for scheme in ["s3", "gs"] {
         let place = RemotePlace::at(scheme, &format!("http://{address}"), "key", "secret");
         let ran = place.doctor().expect_code(14);
-        ran.finding("network", "main")
-            .expect("fail", " (tried for ", "check the ");
+        ran.finding("network", "main").expect("fail", " (tried for ", "check the ");
         let document = ran.json();
         let seconds = document["seconds"].as_f64().unwrap();
         let longest = stepvault_engine::doctor::remote::LONGEST.as_secs_f64();
@@ -119,21 +116,16 @@ fn a_store_that_ignores_what_was_asked_for_is_not_used() {
     place.remote += "&server-side-encryption=aws:kms&kms-key=alias/k&tags=team%3Da";
     let ignored = "server-side-encryption = \"aws:kms\" is ignored: the store reports \"AES256\"";
     let ran = place.doctor().expect_code(14);
-    ran.finding("attributes", "main")
-        .expect("fail", ignored, "set attributes = \"if-supported\"");
+    ran.finding("attributes", "main").expect("fail", ignored, "set attributes = \"if-supported\"");
     ran.finding("batch delete", "main").expect(
         "warn",
         "refuses to delete several objects with one request",
         "nothing has to be done",
     );
-    place
-        .push()
-        .expect_code(2)
-        .expect_stderr(&["cannot use the remote", ignored, "kms-key", "tags"]);
+    place.push().expect_code(2).expect_stderr(&["cannot use the remote", ignored, "kms-key", "tags"]);
     place.remote += "&attributes=if-supported";
     let ran = place.doctor().expect_code(0);
-    ran.finding("attributes", "main")
-        .expect("warn", ignored, "accepts it");
+    ran.finding("attributes", "main").expect("warn", ignored, "accepts it");
     place.push().expect_code(0).expect_stderr(&[ignored]);
     // Nothing asked for, nothing said.
     place.remote = bare;
@@ -142,26 +134,15 @@ fn a_store_that_ignores_what_was_asked_for_is_not_used() {
 
 #[test]
 fn a_store_that_lets_writers_collide_is_named_by_each_command() {
-    let server = StrictS3::start_with(StrictS3Options {
-        refuse_create_only: true,
-        ..StrictS3Options::default()
-    });
+    let server =
+        StrictS3::start_with(StrictS3Options { refuse_create_only: true, ..StrictS3Options::default() });
     let place = RemotePlace::of_s3(&server);
     let said = "does not refuse to overwrite an object";
     place.push().expect_code(0).expect_stderr(&[said]);
     // Remembered, and not asked again.
-    let show = place.stepvault(&[
-        "show",
-        "1",
-        "--run",
-        "grpo",
-        "--remote",
-        &place.remote,
-        "--local",
-        "vault",
-    ]);
-    show.expect_code(0)
-        .expect_stdout(&["main does not refuse to overwrite an object"]);
+    let show =
+        place.stepvault(&["show", "1", "--run", "grpo", "--remote", &place.remote, "--local", "vault"]);
+    show.expect_code(0).expect_stdout(&["main does not refuse to overwrite an object"]);
 }
 
 #[test]

@@ -50,9 +50,7 @@ impl Right {
 fn rights() -> Vec<Right> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/buckets-and-rights.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let (_, table) = text
-        .split_once("| S3 | Google Cloud Storage | Used by |")
-        .unwrap();
+    let (_, table) = text.split_once("| S3 | Google Cloud Storage | Used by |").unwrap();
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let spans = |cell: &str| -> Vec<String> {
         let quoted = cell.split('`').skip(1).step_by(2);
@@ -60,10 +58,7 @@ fn rights() -> Vec<Right> {
     };
     rows.map(|row| {
         let cells: Vec<&str> = row.split('|').collect();
-        assert!(
-            cells[3].contains('`') || cells[3].trim() == "every command",
-            "{row}"
-        );
+        assert!(cells[3].contains('`') || cells[3].trim() == "every command", "{row}");
         Right {
             s3: spans(cells[1]),
             gcs: spans(cells[2]),
@@ -185,12 +180,7 @@ fn each_command_asks_s3_for_what_is_documented() {
     let server = StrictS3::start();
     let place = RemotePlace::of_s3(&server);
     furnish(&place, |age| server.age_multipart_uploads(age));
-    assert_documented(
-        &place,
-        server.faults(),
-        |one| vec![right_on_s3(one)],
-        |right| &right.s3,
-    );
+    assert_documented(&place, server.faults(), |one| vec![right_on_s3(one)], |right| &right.s3);
 }
 
 #[test]
@@ -198,12 +188,7 @@ fn each_command_asks_google_cloud_storage_for_what_is_documented() {
     let server = StrictGcs::start();
     let place = RemotePlace::of_gcs(&server);
     furnish(&place, |age| server.age_multipart_uploads(age));
-    assert_documented(
-        &place,
-        server.faults(),
-        |one| rights_on_gcs(one).to_vec(),
-        |right| &right.gcs,
-    );
+    assert_documented(&place, server.faults(), |one| rights_on_gcs(one).to_vec(), |right| &right.gcs);
 }
 
 /// Refuses every request that takes the right.

@@ -28,10 +28,7 @@ fn gc_by_remedy(place: &RemotePlace) {
         .shell(&format!("{command} --dry-run"))
         .expect_code(0)
         .expect_stdout(&["would have aborted 1 upload"]);
-    place
-        .shell(command)
-        .expect_code(0)
-        .expect_stdout(&["aborted 1 upload"]);
+    place.shell(command).expect_code(0).expect_stdout(&["aborted 1 upload"]);
 }
 
 #[test]
@@ -41,8 +38,7 @@ fn an_old_upload_on_s3_is_named_with_the_command_that_drops_it() {
     place.push().expect_code(0);
     place.leave_upload(KEY, 6 << 20);
     let ran = place.doctor().expect_code(0);
-    ran.finding("leftovers", "main")
-        .expect("pass", "1 pending upload, 6.0 MiB in total, the oldest ", "");
+    ran.finding("leftovers", "main").expect("pass", "1 pending upload, 6.0 MiB in total, the oldest ", "");
     // Somebody else's in the same bucket, and another run's, are not this run's.
     place.leave_upload("other-run/000000000002.a1/step_2/model.bin", 1);
     place.leave_upload("grpo/notes.txt", 1);
@@ -50,8 +46,7 @@ fn an_old_upload_on_s3_is_named_with_the_command_that_drops_it() {
     gc_by_remedy(&place);
     assert_eq!(server.pending_uploads().len(), 2);
     let ran = place.doctor().expect_code(0);
-    ran.finding("leftovers", "main")
-        .expect("pass", "no upload is pending", "");
+    ran.finding("leftovers", "main").expect("pass", "no upload is pending", "");
 }
 
 #[test]
@@ -67,21 +62,14 @@ fn an_old_upload_on_google_cloud_storage_is_named_with_the_command_that_drops_it
 
 #[test]
 fn many_uploads_are_counted_over_pages_and_the_oldest_are_measured() {
-    let server = StrictS3::start_with(StrictS3Options {
-        max_keys: 8,
-        ..StrictS3Options::default()
-    });
+    let server = StrictS3::start_with(StrictS3Options { max_keys: 8, ..StrictS3Options::default() });
     let place = RemotePlace::of_s3(&server);
     for number in 0..20 {
         place.leave_upload(&format!("grpo/{number:012}.a1/step_{number}/model.bin"), 1024);
     }
     server.age_multipart_uploads(THREE_DAYS);
     let found = place.doctor().expect_code(0).finding("leftovers", "main");
-    found.expect(
-        "warn",
-        "20 pending uploads, at least 16.0 KiB in total, the oldest 3days old: ",
-        "",
-    );
+    found.expect("warn", "20 pending uploads, at least 16.0 KiB in total, the oldest 3days old: ", "");
     assert!(found.measured.ends_with(" and 17 more"), "{found:?}");
     // More than is looked at: three pages.
     for number in 20..30 {
@@ -89,11 +77,7 @@ fn many_uploads_are_counted_over_pages_and_the_oldest_are_measured() {
     }
     server.age_multipart_uploads(THREE_DAYS);
     let found = place.doctor().expect_code(0).finding("leftovers", "main");
-    found.expect(
-        "warn",
-        "more than 24 pending uploads, at least 16.0 KiB in total, ",
-        "",
-    );
+    found.expect("warn", "more than 24 pending uploads, at least 16.0 KiB in total, ", "");
 }
 
 #[test]

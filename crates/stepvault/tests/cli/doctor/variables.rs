@@ -17,8 +17,7 @@ fn each_variable_is_looked_at_by_name() {
         .env("MISSING_PATH", place.path("missing"))
         .run()
         .expect_code(14);
-    ran.finding("variable", "OUTPUT_PATH")
-        .expect("pass", "written, synced, renamed, linked and deleted", "");
+    ran.finding("variable", "OUTPUT_PATH").expect("pass", "written, synced, renamed, linked and deleted", "");
     ran.finding("variable", "CHECKPOINT_ARTIFACT_PATH").expect(
         "fail",
         "it is not set",
@@ -29,22 +28,13 @@ fn each_variable_is_looked_at_by_name() {
         "it is not a directory",
         "name another directory",
     );
-    ran.finding("variable", "STORE_PATH")
-        .expect("fail", "it is the URL", "export STORE_PATH=");
-    ran.finding("variable", "MISSING_PATH")
-        .expect("fail", "it does not exist", "mkdir -p '");
+    ran.finding("variable", "STORE_PATH").expect("fail", "it is the URL", "export STORE_PATH=");
+    ran.finding("variable", "MISSING_PATH").expect("fail", "it does not exist", "mkdir -p '");
 }
 
 #[test]
 fn what_is_no_name_of_a_variable_is_a_mistake() {
     let place = place();
-    place.write(
-        "stepvault.toml",
-        "[doctor]\nrequired-environment = [\"$OUTPUT_PATH\"]\n",
-    );
-    place
-        .doctor_command(&["run"])
-        .run()
-        .expect_code(2)
-        .expect_stderr(&["is not the name of a variable"]);
+    place.write("stepvault.toml", "[doctor]\nrequired-environment = [\"$OUTPUT_PATH\"]\n");
+    place.doctor_command(&["run"]).run().expect_code(2).expect_stderr(&["is not the name of a variable"]);
 }

@@ -27,20 +27,11 @@ fn a_disk_without_bytes() {
     let evidence = found.evidence("disk-full");
     assert!(evidence.contains("/out: 0 B of 2.0 MiB free"), "{evidence}");
     assert!(evidence.contains("unexpected pos 64 vs 0"), "{evidence}");
-    let lines: Vec<_> = cause["evidence"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|piece| piece["line"].as_u64())
-        .collect();
+    let lines: Vec<_> =
+        cause["evidence"].as_array().unwrap().iter().map(|piece| piece["line"].as_u64()).collect();
     assert!(lines.contains(&Some(5)) && lines.contains(&Some(4)), "{lines:?}");
-    let printed = place
-        .run(&["explain", "out", "--log", "rank_0.log"])
-        .expect_code(0);
-    assert!(
-        printed.stdout.starts_with("1. disk-full, very likely: "),
-        "{printed:#?}"
-    );
+    let printed = place.run(&["explain", "out", "--log", "rank_0.log"]).expect_code(0);
+    assert!(printed.stdout.starts_with("1. disk-full, very likely: "), "{printed:#?}");
     printed.expect_stdout(&["rank_0.log:5: RuntimeError: [enforce fail", "clean-source"]);
 }
 
@@ -51,20 +42,10 @@ fn a_disk_without_inodes_has_bytes_left() {
         return;
     };
     disk.fill_with_files();
-    place.write(
-        "a.log",
-        "OSError: [Errno 28] No space left on device: 'out/step_2'\n",
-    );
+    place.write("a.log", "OSError: [Errno 28] No space left on device: 'out/step_2'\n");
     let found = place.explain(&["out", "--log", "a.log"]);
-    assert_eq!(
-        found.causes(),
-        ["inodes-full"],
-        "the log's words are the same for both: {found:#?}"
-    );
-    assert!(
-        found.evidence("inodes-full").contains("/out: 0 inodes free"),
-        "{found:#?}"
-    );
+    assert_eq!(found.causes(), ["inodes-full"], "the log's words are the same for both: {found:#?}");
+    assert!(found.evidence("inodes-full").contains("/out: 0 inodes free"), "{found:#?}");
 }
 
 #[test]
@@ -91,25 +72,16 @@ fn a_mount_that_became_read_only() {
         return;
     };
     disk.remount("remount,ro");
-    place.write(
-        "a.log",
-        "OSError: [Errno 30] Read-only file system: 'out/step_2'\n",
-    );
+    place.write("a.log", "OSError: [Errno 30] Read-only file system: 'out/step_2'\n");
     let found = place.explain(&["out", "--log", "a.log"]);
     assert_eq!(found.causes(), ["read-only"], "{found:#?}");
-    assert!(
-        found.evidence("read-only").contains("mounted read-only"),
-        "{found:#?}"
-    );
+    assert!(found.evidence("read-only").contains("mounted read-only"), "{found:#?}");
 }
 
 #[test]
 fn a_directory_that_is_not_there() {
     let place = Place::new();
-    place.write(
-        "a.log",
-        "RuntimeError: Parent directory /mnt/checkpoints does not exist.\n",
-    );
+    place.write("a.log", "RuntimeError: Parent directory /mnt/checkpoints does not exist.\n");
     let found = place.explain(&["checkpoints", "--log", "a.log"]);
     assert_eq!(found.causes(), ["directory-missing"], "{found:#?}");
     let evidence = found.evidence("directory-missing");
@@ -129,10 +101,7 @@ fn a_directory_of_another_user() {
     let found = Found::of(&explain.run().expect_code(0));
     assert_eq!(found.causes(), ["permission-denied"], "{found:#?}");
     let evidence = found.evidence("permission-denied");
-    assert!(
-        evidence.contains("user 65534 has no permission to write to"),
-        "{evidence}"
-    );
+    assert!(evidence.contains("user 65534 has no permission to write to"), "{evidence}");
     assert!(evidence.contains("its owner is user 0"), "{evidence}");
 }
 

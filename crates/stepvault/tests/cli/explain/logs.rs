@@ -25,10 +25,7 @@ fn time_outs_of_a_save_are_named_with_their_lines() {
 #[test]
 fn the_cause_comes_before_what_followed_from_it() {
     let place = Place::new();
-    place.write(
-        "rank_0.log",
-        "OSError: [Errno 122] Disk quota exceeded: 'step_3'\n",
-    );
+    place.write("rank_0.log", "OSError: [Errno 122] Disk quota exceeded: 'step_3'\n");
     place.write(
         "rank_1.log",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n".repeat(500),
@@ -50,10 +47,7 @@ fn a_long_log_of_any_bytes_is_read() {
     causes.sort_unstable();
     assert_eq!(causes, ["clock-wrong", "credentials-expired"], "{found:#?}");
     assert_eq!(found.cause("credentials-expired")["evidence"][0]["line"], 2);
-    assert_eq!(
-        found.cause("clock-wrong")["evidence"][0]["quote"],
-        "RequestTimeTooSkewed"
-    );
+    assert_eq!(found.cause("clock-wrong")["evidence"][0]["quote"], "RequestTimeTooSkewed");
 }
 
 #[test]
@@ -64,10 +58,7 @@ fn standard_input_is_a_log_too() {
     let found = Found::of(&explain.run_with_input(line).expect_code(0));
     let cause = found.cause("out-of-memory");
     let evidence = cause["evidence"].as_array().unwrap();
-    assert!(
-        evidence.iter().any(|piece| piece["file"] == "standard input"),
-        "{found:#?}"
-    );
+    assert!(evidence.iter().any(|piece| piece["file"] == "standard input"), "{found:#?}");
 }
 
 #[test]
@@ -77,15 +68,10 @@ fn what_is_no_log_is_said() {
         .run(&["explain", "--log", "none.log"])
         .expect_code(2)
         .expect_stderr(&["cannot read the log: none.log: no such file"]);
-    place
-        .run(&["explain"])
-        .expect_code(2)
-        .expect_stderr(&["stepvault explain DIR --log FILE"]);
+    place.run(&["explain"]).expect_code(2).expect_stderr(&["stepvault explain DIR --log FILE"]);
     std::fs::create_dir(place.path("logs")).unwrap();
     place.write("a.log", "CUDA out of memory.\n");
-    let partly = place
-        .run(&["explain", "--json", "--log", "logs", "--log", "a.log"])
-        .expect_code(3);
+    let partly = place.run(&["explain", "--json", "--log", "logs", "--log", "a.log"]).expect_code(3);
     let found = Found::of(&partly);
     assert_eq!(found.causes(), ["out-of-gpu-memory"]);
     assert_eq!(found.0["not_looked_at"][0]["what"], "logs");

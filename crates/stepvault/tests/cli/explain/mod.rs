@@ -44,18 +44,13 @@ impl Found {
     /// The causes, the likeliest first. What other processes on this machine died of is none of the test's.
     fn causes(&self) -> Vec<&str> {
         let causes = list(&self.0, "causes").iter();
-        causes
-            .filter(|cause| !is_the_machines(cause))
-            .map(|cause| cause["cause"].as_str().unwrap())
-            .collect()
+        causes.filter(|cause| !is_the_machines(cause)).map(|cause| cause["cause"].as_str().unwrap()).collect()
     }
 
     #[track_caller]
     fn cause(&self, name: &str) -> &Value {
         let mut causes = list(&self.0, "causes").iter();
-        causes
-            .find(|cause| cause["cause"] == name)
-            .unwrap_or_else(|| panic!("no {name} in {self:#?}"))
+        causes.find(|cause| cause["cause"] == name).unwrap_or_else(|| panic!("no {name} in {self:#?}"))
     }
 
     /// The texts and quotes of the evidence for a cause.
@@ -85,10 +80,7 @@ impl Tmpfs {
     /// `None`, with a message, where this process may not mount.
     fn mount(path: PathBuf, options: &str) -> Option<Self> {
         std::fs::create_dir_all(&path).unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
-            .arg(&path)
-            .status();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path).status();
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Self(path));
         }

@@ -40,10 +40,7 @@ fn a_start_command_that_fails_over_a_directory_is_a_restart_loop() {
     let found = explain(&place, &["--log", "docker.log"]);
     assert_eq!(found.causes(), ["path-exists", "restart-loop"], "{found:#?}");
     let evidence = found.evidence("path-exists");
-    assert!(
-        evidence.contains("destination path 'AReaL' already exists"),
-        "{evidence}"
-    );
+    assert!(evidence.contains("destination path 'AReaL' already exists"), "{evidence}");
     let evidence = found.evidence("restart-loop");
     assert!(
         evidence.contains("the trainer of 'demo/a' was started 4 times within 10 min on node-0")

@@ -14,21 +14,15 @@ fn an_upload_that_stopped_is_told_by_its_journal() {
     place.write("out/step_1/a.bin", "small");
     place.write("out/step_1/z.bin", vec![7; 4 << 20]);
     let remote = format!("main=file://{}", disk.0.display());
-    place
-        .run(&["push", "out/step_1", "--run", "demo/a", "--remote", &remote])
-        .expect_code(1);
+    place.run(&["push", "out/step_1", "--run", "demo/a", "--remote", &remote]).expect_code(1);
     let journal = place.path(".stepvault/runs/demo%2Fa/journal/000000000001.a1/main.jsonl");
     let file = std::fs::OpenOptions::new().append(true).open(journal).unwrap();
-    file.set_modified(SystemTime::now() - Duration::from_hours(1))
-        .unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_hours(1)).unwrap();
     let arguments = ["out", "--run", "demo/a"];
     let found = place.explain(&arguments);
     assert_eq!(found.causes(), ["upload-stalled"], "{found:#?}");
     let evidence = found.evidence("upload-stalled");
-    assert!(
-        evidence.contains("step 1 (attempt 1) to main has made no progress for 60 min"),
-        "{evidence}"
-    );
+    assert!(evidence.contains("step 1 (attempt 1) to main has made no progress for 60 min"), "{evidence}");
     assert_eq!(found.0["resume"]["step"], 1);
 }
 
@@ -49,10 +43,7 @@ fn what_the_agent_said_last_is_evidence() {
     let found = place.explain(&["out", "--run", "demo/a"]);
     assert_eq!(found.causes(), ["credentials-expired"], "{found:#?}");
     let evidence = found.evidence("credentials-expired");
-    assert!(
-        evidence.contains("why the agent last waited for main, for 'demo/a'"),
-        "{evidence}"
-    );
+    assert!(evidence.contains("why the agent last waited for main, for 'demo/a'"), "{evidence}");
 }
 
 #[test]
@@ -60,30 +51,10 @@ fn nothing_is_written() {
     let place = Place::new();
     place.unpack("hf-trainer-killed");
     let remote = place.remote();
-    place.succeed(&[
-        "push",
-        "hf-trainer-killed/checkpoint-5",
-        "--run",
-        "a",
-        "--remote",
-        &remote,
-    ]);
+    place.succeed(&["push", "hf-trainer-killed/checkpoint-5", "--run", "a", "--remote", &remote]);
     place.write("a.log", "No space left on device\n");
-    let facts = || {
-        place
-            .shell("find . -printf '%P %s %m %i %T@ %C@\\n'")
-            .run()
-            .stdout
-    };
+    let facts = || place.shell("find . -printf '%P %s %m %i %T@ %C@\\n'").run().stdout;
     let before = facts();
-    place.explain(&[
-        "hf-trainer-killed",
-        "--run",
-        "a",
-        "--remote",
-        &remote,
-        "--log",
-        "a.log",
-    ]);
+    place.explain(&["hf-trainer-killed", "--run", "a", "--remote", &remote, "--log", "a.log"]);
     assert_eq!(facts(), before);
 }

@@ -87,13 +87,7 @@ const COMMIT: Write = Write {
 };
 
 fn writes() -> Vec<Write> {
-    let of_push = |what, methods, path| Write {
-        what,
-        methods,
-        path,
-        is_commit: false,
-        ..COMMIT
-    };
+    let of_push = |what, methods, path| Write { what, methods, path, is_commit: false, ..COMMIT };
     let of_prune = |what, methods, path| Write {
         what,
         methods,
@@ -163,20 +157,13 @@ fn actions(random: &mut Random, on_gcs: bool) -> (Vec<FaultAction>, &'static str
     let refusal = |status: u16, code: &str| FaultAction::refuse(status, code);
     let lost = || FaultAction::ApplyThenReset;
     let conflict = || {
-        if on_gcs {
-            refusal(503, "backendError")
-        } else {
-            refusal(409, "ConditionalRequestConflict")
-        }
+        if on_gcs { refusal(503, "backendError") } else { refusal(409, "ConditionalRequestConflict") }
     };
     match random.index(5) {
         0 => (vec![conflict()], "409 (GCS: 503)"),
         1 => (vec![conflict(), lost()], "409 (GCS: 503), then applied and lost"),
         2 => (vec![lost(), lost()], "applied and lost twice"),
-        3 => (
-            vec![lost(), refusal(500, "InternalError")],
-            "applied and lost, then 500",
-        ),
+        3 => (vec![lost(), refusal(500, "InternalError")], "applied and lost, then 500"),
         _ => (vec![lost()], "applied and lost"),
     }
 }
@@ -196,9 +183,7 @@ fn watch_commits(world: &World) -> Arc<Mutex<usize>> {
             })
             .collect();
         if let Some(before) = &known {
-            let changed = now
-                .iter()
-                .filter(|(key, version)| before.get(*key) != Some(version));
+            let changed = now.iter().filter(|(key, version)| before.get(*key) != Some(version));
             *counted.lock().unwrap() += changed.count();
         }
         known = Some(now);
@@ -218,11 +203,7 @@ fn resolve(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
     for write in writes() {
         let what = format!("{} on {name}", write.what);
         let mut tally = Tally::new("Ambiguous answers", &what, settings.seed);
-        let times = if write.is_commit {
-            settings.times(6, 200)
-        } else {
-            settings.times(1, 25)
-        };
+        let times = if write.is_commit { settings.times(6, 200) } else { settings.times(1, 25) };
         let mut appeared = 0;
         for _ in 0..times {
             // A separate server each time would do as well; a watcher stays with one.
@@ -255,11 +236,7 @@ fn resolve(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
             tally.acknowledged += 3;
             let outcome = if ran.code == 0 {
                 (write.after)(&world).and_then(|()| {
-                    let needed = if write.what == "pin" {
-                        [1, 2, 3].into()
-                    } else {
-                        [2, 3].into()
-                    };
+                    let needed = if write.what == "pin" { [1, 2, 3].into() } else { [2, 3].into() };
                     // Verify every byte of every step only now and then: it costs more than all the rest.
                     if tally.runs % 10 == 1 {
                         holds(&world, "store", &needed)?;

@@ -37,12 +37,7 @@ enum When {
 const FICLONE: u64 = 0x4004_9409;
 
 const fn call(name: &'static str, number: i64, when: When, by_descriptor: bool) -> Call {
-    Call {
-        name,
-        number,
-        when,
-        by_descriptor,
-    }
+    Call { name, number, when, by_descriptor }
 }
 
 /// All changing calls. Watching the binary shows which of them it makes.
@@ -135,8 +130,7 @@ pub(crate) fn on_file_below(
     } else {
         by_path(thread, registers)?
     };
-    path.starts_with(root)
-        .then(|| (call, path.to_string_lossy().into_owned()))
+    path.starts_with(root).then(|| (call, path.to_string_lossy().into_owned()))
 }
 
 /// Returns the call on a path that a stopped thread is about to make, with its path.
@@ -145,11 +139,7 @@ fn by_path(thread: Pid, registers: &libc::user_regs_struct) -> Option<(&'static 
     let (call, _, argument, has_directory) = BY_PATH.iter().find(|call| call.1 == number)?;
     let path = text_at(thread, [registers.rdi, registers.rsi][*argument])?;
     let is_below = *has_directory && registers.rdi & 0xffff_ffff != u64::from(libc::AT_FDCWD.cast_unsigned());
-    let above = if is_below {
-        link(thread, &format!("fd/{}", registers.rdi))
-    } else {
-        link(thread, "cwd")
-    };
+    let above = if is_below { link(thread, &format!("fd/{}", registers.rdi)) } else { link(thread, "cwd") };
     Some((call, above?.join(path)))
 }
 
@@ -183,17 +173,8 @@ pub(crate) fn syncs(call: &str) -> bool {
 /// Returns whether a call gives something its final name. A file that is only opened is temporary, or is written
 /// before its name counts.
 pub(crate) fn gives_name(call: &str) -> bool {
-    let gives = [
-        "rename",
-        "renameat",
-        "renameat2",
-        "link",
-        "linkat",
-        "symlink",
-        "symlinkat",
-        "mkdir",
-        "mkdirat",
-    ];
+    let gives =
+        ["rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat"];
     gives.contains(&call)
 }
 
@@ -248,10 +229,7 @@ pub(crate) fn about_to_be_made(
         }
         When::Clones => registers.rsi == FICLONE,
     };
-    let about = if call.by_descriptor {
-        on()
-    } else {
-        text(by_path(thread, registers).map(|(_, path)| path))
-    };
+    let about =
+        if call.by_descriptor { on() } else { text(by_path(thread, registers).map(|(_, path)| path)) };
     changes.then_some((call.name, about))
 }

@@ -38,10 +38,7 @@ pub(crate) fn look(world: &World, tier: &str) -> Result<Found, String> {
     };
     let ran = order.run();
     // There is no checkpoint at all, or no valid one.
-    let mut found = Found {
-        said: format!("{} {}", ran.stdout, ran.stderr),
-        ..Found::default()
-    };
+    let mut found = Found { said: format!("{} {}", ran.stdout, ran.stderr), ..Found::default() };
     if ran.code == 10 {
         return Ok(found);
     }
@@ -50,13 +47,9 @@ pub(crate) fn look(world: &World, tier: &str) -> Result<Found, String> {
         let sound = step["tiers"]
             .as_array()
             .is_some_and(|tiers| !tiers.is_empty() && tiers.iter().all(|tier| tier["sound"] == true));
-        found
-            .steps
-            .insert(step["step"].as_u64().ok_or("no number")?, sound);
+        found.steps.insert(step["step"].as_u64().ok_or("no number")?, sound);
     }
-    let failed = document["failed"]
-        .as_array()
-        .is_some_and(|failed| !failed.is_empty());
+    let failed = document["failed"].as_array().is_some_and(|failed| !failed.is_empty());
     if failed || ![0, 1, 3, 11].contains(&ran.code) {
         return Err(format!("{tier} cannot be verified: {ran:?}"));
     }

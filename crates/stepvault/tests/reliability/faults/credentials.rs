@@ -68,13 +68,7 @@ impl Bench {
         world.way = Some(network.address());
         "&max-concurrent-requests=4".clone_into(&mut world.options);
         fs::create_dir_all(world.root.join(".aws")).unwrap();
-        let mut bench = Self {
-            world,
-            network,
-            metadata: FakeMetadata::ec2(),
-            source,
-            keys: 0,
-        };
+        let mut bench = Self { world, network, metadata: FakeMetadata::ec2(), source, keys: 0 };
         bench.fresh_key();
         bench
     }
@@ -108,10 +102,7 @@ impl Bench {
                     "answer.json",
                     format!("{{\"Version\":1,\"AccessKeyId\":\"{key}\",\"SessionToken\":\"t\",{said}}}"),
                 );
-                write(
-                    "config",
-                    format!("[default]\ncredential_process = cat {}\n", answer.display()),
-                );
+                write("config", format!("[default]\ncredential_process = cat {}\n", answer.display()));
             }
             Source::File => write(
                 "credentials",
@@ -129,11 +120,7 @@ impl Bench {
     /// Returns a push that gets its key from the source.
     fn push(&self) -> TestCommand {
         let mut order = self.world.push(1);
-        let disabled = if matches!(self.source, Source::Instance) {
-            "false"
-        } else {
-            "true"
-        };
+        let disabled = if matches!(self.source, Source::Instance) { "false" } else { "true" };
         order
             .env_remove("AWS_ACCESS_KEY_ID")
             .env_remove("AWS_SECRET_ACCESS_KEY")
@@ -161,10 +148,8 @@ impl Bench {
             .filter(|request| {
                 parts.iter().any(|part| {
                     let (key, number) = part.rsplit_once(' ').unwrap();
-                    let numbered = request
-                        .path
-                        .split(['?', '&'])
-                        .any(|word| word == format!("partNumber={number}"));
+                    let numbered =
+                        request.path.split(['?', '&']).any(|word| word == format!("partNumber={number}"));
                     numbered && request.path.contains(&format!("/{key}?"))
                 })
             })
@@ -241,11 +226,7 @@ fn ended(source: Source, comes: bool, settings: &Settings) -> Tally {
     let what = format!(
         "{}, {}",
         source.name(),
-        if comes {
-            "a fresh key comes"
-        } else {
-            "none comes until the next push"
-        }
+        if comes { "a fresh key comes" } else { "none comes until the next push" }
     );
     let mut tally = Tally::new("Expired credentials", &what, settings.seed);
     let mut random = Random(settings.seed ^ what.len() as u64);

@@ -61,9 +61,7 @@ fn said(failure: Failure, traced: &Traced) -> Result<bool, Harm> {
         return Ok(false);
     }
     let text = format!("{}\n{}", ran.stdout, ran.stderr);
-    let path = text
-        .lines()
-        .any(|line| line.contains(failure.says) && line.contains('/'));
+    let path = text.lines().any(|line| line.contains(failure.says) && line.contains('/'));
     if path && text.contains(failure.hint) {
         return Ok(true);
     }
@@ -81,20 +79,14 @@ fn not_tried_again(traced: &Traced, plan: &Plan) -> Result<(), Harm> {
         .iter()
         .any(|site| site.about == failed.about && !std::path::Path::new(&failed.about).is_dir());
     if is_file && again {
-        return Err(Harm::Torn(format!(
-            "the sync of {} was tried again",
-            failed.about
-        )));
+        return Err(Harm::Torn(format!("the sync of {} was tried again", failed.about)));
     }
     Ok(())
 }
 
 fn sweep(operation: &Operation, failure: Failure, settings: Settings) -> Tally {
-    let mut tally = Tally::new(
-        "Failing calls",
-        &format!("{}, {}", operation.name, failure.what),
-        settings.seed,
-    );
+    let mut tally =
+        Tally::new("Failing calls", &format!("{}, {}", operation.name, failure.what), settings.seed);
     let mut random = Random(settings.seed ^ operation.name.len() as u64);
     let reference = operation.reference();
     let mut plan = Plan {
@@ -114,12 +106,7 @@ fn sweep(operation: &Operation, failure: Failure, settings: Settings) -> Tally {
         let failed = trace(&operation.order, Some(plan));
         tally.runs += 1;
         tally.faults += usize::from(failed.injected > 0);
-        let at = format!(
-            "seed {}, {} at {}",
-            settings.seed,
-            failure.error,
-            failed.site(&plan)
-        );
+        let at = format!("seed {}, {} at {}", settings.seed, failure.error, failed.site(&plan));
         let outcome = said(failure, &failed).and_then(|said| {
             if !said && failed.injected > 0 {
                 done_all_the_same.push(failed.site(&plan));
@@ -171,12 +158,5 @@ fn a_disk_that_fills_up_harms_nothing_and_is_gone_on_with() {
 
 #[test]
 fn a_disk_that_becomes_read_only_harms_nothing_and_is_gone_on_with() {
-    sweep_all(
-        READ_ONLY,
-        &[
-            "push to file://",
-            "agent --once to file://",
-            "restore from file://",
-        ],
-    );
+    sweep_all(READ_ONLY, &["push to file://", "agent --once to file://", "restore from file://"]);
 }

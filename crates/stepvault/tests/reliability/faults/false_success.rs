@@ -41,24 +41,15 @@ fn prune(world: &World) -> TestCommand {
 }
 
 fn pruned(world: &World) -> Result<(), Harm> {
-    let left: Vec<_> = world
-        .keys()
-        .into_iter()
-        .filter(|key| key.contains("/step_1/"))
-        .collect();
+    let left: Vec<_> = world.keys().into_iter().filter(|key| key.contains("/step_1/")).collect();
     if !left.is_empty() {
         return Err(Harm::Stuck(format!("{left:?} are still there")));
     }
     holds(world, "store", &[2].into()).map(|_| ())
 }
 
-const COMPLETION: Lie = Lie {
-    what: "completion of an upload",
-    method: "POST",
-    path: "uploadId",
-    order: push,
-    after: pushed,
-};
+const COMPLETION: Lie =
+    Lie { what: "completion of an upload", method: "POST", path: "uploadId", order: push, after: pushed };
 
 fn on_s3() -> Vec<Lie> {
     vec![
@@ -69,32 +60,13 @@ fn on_s3() -> Vec<Lie> {
             path: "/000000000003.a1/step_3/optimizer/state.bin",
             ..COMPLETION
         },
-        Lie {
-            what: "copy of a part",
-            method: "PUT",
-            path: "partNumber=1",
-            ..COMPLETION
-        },
-        Lie {
-            what: "deletion of a batch",
-            method: "POST",
-            path: "delete",
-            order: prune,
-            after: pruned,
-        },
+        Lie { what: "copy of a part", method: "PUT", path: "partNumber=1", ..COMPLETION },
+        Lie { what: "deletion of a batch", method: "POST", path: "delete", order: prune, after: pruned },
     ]
 }
 
 fn on_gcs() -> Vec<Lie> {
-    vec![
-        COMPLETION,
-        Lie {
-            what: "rewrite of an object",
-            method: "POST",
-            path: "rewriteTo",
-            ..COMPLETION
-        },
-    ]
+    vec![COMPLETION, Lie { what: "rewrite of an object", method: "POST", path: "rewriteTo", ..COMPLETION }]
 }
 
 fn answered(store: fn() -> Store, lies: &[Lie], settings: &Settings) {

@@ -38,9 +38,7 @@ pub(crate) fn own_mounts() -> Result<(), String> {
 pub(crate) fn with_own_mounts<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| own_mounts().and_then(|()| work()));
-        thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
@@ -55,10 +53,7 @@ impl Image {
     /// # Errors
     /// What is missing for it.
     pub(crate) fn make(directory: &Path, kind: &str) -> Result<Self, String> {
-        let image = Self {
-            file: directory.join(format!("{kind}.image")),
-            mounted: directory.join(kind),
-        };
+        let image = Self { file: directory.join(format!("{kind}.image")), mounted: directory.join(kind) };
         std::fs::create_dir(&image.mounted).unwrap();
         File::create(&image.file).unwrap().set_len(SIZE_BYTES).unwrap();
         let file = image.file.to_str().unwrap();
@@ -71,15 +66,7 @@ impl Image {
     }
 
     fn mount(&self) -> Result<(), String> {
-        run(
-            "mount",
-            &[
-                "-o",
-                "loop",
-                self.file.to_str().unwrap(),
-                self.mounted.to_str().unwrap(),
-            ],
-        )
+        run("mount", &["-o", "loop", self.file.to_str().unwrap(), self.mounted.to_str().unwrap()])
     }
 
     /// Writes some of the files below `root` back, as the kernel may at any time, each with a probability of `chance`
@@ -107,14 +94,7 @@ impl Image {
     pub(crate) fn repair(&self) -> Result<(), String> {
         run("umount", &[self.mounted.to_str().unwrap()])?;
         // Exit code 1 means that something was repaired.
-        run(
-            "sh",
-            &[
-                "-c",
-                "e2fsck -fy \"$0\" || test $? -le 1",
-                self.file.to_str().unwrap(),
-            ],
-        )?;
+        run("sh", &["-c", "e2fsck -fy \"$0\" || test $? -le 1", self.file.to_str().unwrap()])?;
         self.mount()
     }
 
@@ -141,16 +121,10 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 /// Runs a program to its end and returns its output.
 fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     let told = || format!("{program} {}", arguments.join(" "));
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("{}: {error}", told()))?;
+    let output =
+        Command::new(program).args(arguments).output().map_err(|error| format!("{}: {error}", told()))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(format!(
-        "{}: {}",
-        told(),
-        String::from_utf8_lossy(&output.stderr).trim()
-    ))
+    Err(format!("{}: {}", told(), String::from_utf8_lossy(&output.stderr).trim()))
 }

@@ -30,11 +30,8 @@ fn sweep(operation: &Operation, settings: Settings) -> Tally {
     let mut random = Random(settings.seed ^ operation.name.len() as u64);
     let reference = operation.reference();
     let calls = reference.watched.sites.len();
-    let mut plans: Vec<Plan> = random
-        .some_of(calls, settings.sites)
-        .into_iter()
-        .map(|at| kill(at, false))
-        .collect();
+    let mut plans: Vec<Plan> =
+        random.some_of(calls, settings.sites).into_iter().map(|at| kill(at, false)).collect();
     let of_any_kind = {
         operation.world.bring_back(&reference.kept);
         trace(&operation.order, Some(kill(usize::MAX, true))).sites.len()
@@ -87,12 +84,7 @@ fn an_agent_killed_anywhere_is_followed_by_one_that_goes_on() {
 
 #[test]
 fn a_restore_killed_anywhere_leaves_all_or_nothing_and_is_finished_by_the_next() {
-    sweep_all(&[
-        "restore from file://",
-        "restore from S3",
-        "restore --replace",
-        "restore from the vault",
-    ]);
+    sweep_all(&["restore from file://", "restore from S3", "restore --replace", "restore from the vault"]);
 }
 
 #[test]

@@ -43,11 +43,7 @@ fn said(limit: &Limit, ran: &Outcome) -> Result<(), Harm> {
 }
 
 fn under(limit: &Limit, operation: &Operation, settings: Settings) -> Tally {
-    let mut tally = Tally::new(
-        "Limits",
-        &format!("{}, {}", operation.name, limit.what),
-        settings.seed,
-    );
+    let mut tally = Tally::new("Limits", &format!("{}, {}", operation.name, limit.what), settings.seed);
     let reference = operation.reference();
     let mut met = 0;
     // The small tier runs every third.
@@ -76,12 +72,8 @@ fn limited(limit: &Limit) {
     if let Err(why) = crate::faults::image::run("prlimit", &["--version"]) {
         return not_run("limits of a process", &why);
     }
-    let names = [
-        "push to file://",
-        "agent --once to file://",
-        "restore from file://",
-        "restore from the vault",
-    ];
+    let names =
+        ["push to file://", "agent --once to file://", "restore from file://", "restore from the vault"];
     sweep_each(&names, |operation| vec![under(limit, operation, settings)]);
 }
 

@@ -68,9 +68,7 @@ fn sweep_all(name: &str) {
     };
     operation.world.bring_back(&reference.kept);
     let sites = trace(&operation.order, Some(plan)).sites;
-    let names: Vec<usize> = (0..sites.len())
-        .filter(|index| syncs_a_new_name(&sites, *index))
-        .collect();
+    let names: Vec<usize> = (0..sites.len()).filter(|index| syncs_a_new_name(&sites, *index)).collect();
     assert!(!names.is_empty(), "{name} gives no names");
     for chosen in random.some_of(names.len(), settings.sites.saturating_mul(3)) {
         plan.first = names[chosen - 1] + 1;

@@ -113,42 +113,22 @@ fn cut(random: &mut Random, direction: Direction, bytes: u64) -> Trouble {
 /// Excludes the end, because no two runs carry exactly the same bytes.
 fn somewhere(random: &mut Random, direction: Direction, bytes: u64, mishap: Mishap) -> Trouble {
     let after_bytes = random.number() % (bytes / 100 * 95).max(1);
-    Trouble {
-        direction,
-        after_bytes,
-        mishap,
-    }
+    Trouble { direction, after_bytes, mishap }
 }
 
 /// Returns `cuts` cuts of the bytes that a command carries, two in three in the direction of its data, and a pause
 /// and a trickle.
 fn troubles(random: &mut Random, cuts: usize, is_push: bool, bytes: (u64, u64)) -> Vec<Trouble> {
-    let data = if is_push {
-        (Direction::ToServer, bytes.0)
-    } else {
-        (Direction::ToClient, bytes.1)
-    };
-    let rest = if is_push {
-        (Direction::ToClient, bytes.1)
-    } else {
-        (Direction::ToServer, bytes.0)
-    };
-    let slow = Mishap::Trickle {
-        pieces: 10,
-        apart: Duration::from_millis(20),
-    };
+    let data = if is_push { (Direction::ToServer, bytes.0) } else { (Direction::ToClient, bytes.1) };
+    let rest = if is_push { (Direction::ToClient, bytes.1) } else { (Direction::ToServer, bytes.0) };
+    let slow = Mishap::Trickle { pieces: 10, apart: Duration::from_millis(20) };
     let mut troubles: Vec<Trouble> = (0..cuts)
         .map(|_| {
             let (direction, bytes) = if random.index(3) == 2 { rest } else { data };
             cut(random, direction, bytes)
         })
         .collect();
-    troubles.push(somewhere(
-        random,
-        data.0,
-        data.1,
-        Mishap::Pause(Duration::from_millis(300)),
-    ));
+    troubles.push(somewhere(random, data.0, data.1, Mishap::Pause(Duration::from_millis(300))));
     troubles.push(somewhere(random, data.0, data.1, slow));
     troubles
 }
@@ -186,18 +166,10 @@ impl Sum {
 }
 
 fn rounds(store: fn() -> Store, settings: &Settings) -> Tally {
-    let (cuts, files) = if settings.full {
-        (6, &MANY_PARTS)
-    } else {
-        (1, &FEW_PARTS)
-    };
+    let (cuts, files) = if settings.full { (6, &MANY_PARTS) } else { (1, &FEW_PARTS) };
     let place = tempfile::tempdir().unwrap();
     let name = store().name();
-    let mut tally = Tally::new(
-        "Broken network",
-        &format!("push to {name} and restore"),
-        settings.seed,
-    );
+    let mut tally = Tally::new("Broken network", &format!("push to {name} and restore"), settings.seed);
     let mut random = Random(settings.seed ^ name.len() as u64);
     let tree = World::of(place.path(), store(), files).step(1);
     write_tree(&place.path().join("live/outputs/step_1"), &tree);
@@ -227,9 +199,7 @@ fn rounds(store: fn() -> Store, settings: &Settings) -> Tally {
             tally.harmed(&at, harm);
         }
     }
-    let cuts: Vec<usize> = (0..4)
-        .map(|which| push.cuts[which] + restore.cuts[which])
-        .collect();
+    let cuts: Vec<usize> = (0..4).map(|which| push.cuts[which] + restore.cuts[which]).collect();
     tally.note = format!(
         "{} cuts: {} resets, {} ends, {} losses, {} silences; the rest are pauses and trickles; bytes carried: {:.3} of \
          an undisturbed push, {:.3} of an undisturbed restore",

@@ -88,10 +88,7 @@ fn push(name: &'static str, world: World) -> Operation {
     world.have(&[1, 2]);
     world.write(3);
     let order = world.push(3);
-    Operation {
-        at_the_end: no_temporaries,
-        ..operation(name, world, order)
-    }
+    Operation { at_the_end: no_temporaries, ..operation(name, world, order) }
 }
 
 /// Runs an agent with two steps to seal and upload, and old ones to remove from both tiers.
@@ -109,11 +106,7 @@ fn agent(root: &Path) -> Operation {
     );
     fs::write(world.root.join("agent.toml"), configuration).unwrap();
     let order = world.order(["agent", "--once", "--json", "--config", "agent.toml"]);
-    Operation {
-        removes: true,
-        at_the_end: no_temporaries,
-        ..operation(NAMES[2], world, order)
-    }
+    Operation { removes: true, at_the_end: no_temporaries, ..operation(NAMES[2], world, order) }
 }
 
 fn restore(name: &'static str, world: World) -> Operation {
@@ -168,10 +161,7 @@ fn whole(world: &World, others: &[FileTree]) -> Result<(), Harm> {
 fn prune(name: &'static str, world: World) -> Operation {
     world.have(&[1, 2, 3, 4, 5]);
     let order = world.on_run(["prune", "--keep-last", "2"]);
-    Operation {
-        removes: true,
-        ..operation(name, world, order)
-    }
+    Operation { removes: true, ..operation(name, world, order) }
 }
 
 /// Verifies both tiers, to the last byte.
@@ -186,10 +176,7 @@ fn prune_of_vault(root: &Path) -> Operation {
     let world = World::with_directory(root, &SMALL);
     world.have(&[1, 2, 3, 4, 5]);
     let order = world.on_run(["prune", "--tier", "local", "--keep-last", "2"]);
-    Operation {
-        removes: true,
-        ..operation(NAMES[13], world, order)
-    }
+    Operation { removes: true, ..operation(NAMES[13], world, order) }
 }
 
 /// Runs gc on the data of a step without its commit, which one run has seen already, and on a file that is not
@@ -199,13 +186,7 @@ fn gc(root: &Path) -> Operation {
     world.have(&[1, 2, 3]);
     let run = root.join("live/disk").join(RUN);
     let commits = files_below(&run.join(".stepvault/commits"));
-    fs::remove_file(
-        commits
-            .iter()
-            .find(|path| path.to_str().unwrap().contains("0003."))
-            .unwrap(),
-    )
-    .unwrap();
+    fs::remove_file(commits.iter().find(|path| path.to_str().unwrap().contains("0003.")).unwrap()).unwrap();
     fs::write(run.join("notes.txt"), "of somebody else").unwrap();
     fs::remove_dir_all(&world.vault).unwrap();
     let order = world.on_run(["gc", "--grace", "0s"]);
@@ -215,21 +196,11 @@ fn gc(root: &Path) -> Operation {
         times: 3,
         always: |world| {
             let foreign = world.keys().iter().any(|key| key.ends_with("notes.txt"));
-            foreign
-                .then_some(())
-                .ok_or_else(|| Harm::Lost("a file of somebody else's is gone".to_owned()))
+            foreign.then_some(()).ok_or_else(|| Harm::Lost("a file of somebody else's is gone".to_owned()))
         },
         at_the_end: |world| {
-            let orphans: Vec<_> = world
-                .keys()
-                .into_iter()
-                .filter(|key| key.contains("/step_3/"))
-                .collect();
-            if orphans.is_empty() {
-                Ok(())
-            } else {
-                Err(Harm::Stuck(format!("orphans stay: {orphans:?}")))
-            }
+            let orphans: Vec<_> = world.keys().into_iter().filter(|key| key.contains("/step_3/")).collect();
+            if orphans.is_empty() { Ok(()) } else { Err(Harm::Stuck(format!("orphans stay: {orphans:?}"))) }
         },
         ..operation(NAMES[8], world, order)
     }
@@ -245,9 +216,7 @@ fn stage(root: &Path) -> Operation {
             write_tree(Path::new(&staged), &world.step(7));
             let ran = world.order(["commit", &staged]).run();
             if ran.code != 0 {
-                return Err(Harm::Stuck(format!(
-                    "what was staged cannot be committed: {ran:?}"
-                )));
+                return Err(Harm::Stuck(format!("what was staged cannot be committed: {ran:?}")));
             }
             committed(world, true)
         },
@@ -281,11 +250,7 @@ fn committed(world: &World, must_be: bool) -> Result<(), Harm> {
     let there = read_tree(&outputs.join("step_7"));
     if there.is_empty() && !must_be {
         let dangles = outputs.join("latest").symlink_metadata().is_ok();
-        return if dangles {
-            Err(Harm::Torn("latest leads nowhere".to_owned()))
-        } else {
-            Ok(())
-        };
+        return if dangles { Err(Harm::Torn("latest leads nowhere".to_owned())) } else { Ok(()) };
     }
     if there != world.step(7) {
         return Err(Harm::Torn(format!("the step holds {:?}", there.keys())));
@@ -302,18 +267,9 @@ fn no_temporaries(world: &World) -> Result<(), Harm> {
     let in_vault = files_below(&world.vault).into_iter();
     let left: BTreeSet<_> = in_vault
         .filter(|path| {
-            let path = path
-                .strip_prefix(&world.vault)
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .to_owned();
+            let path = path.strip_prefix(&world.vault).unwrap().to_str().unwrap().to_owned();
             path.starts_with("staging/") || path.starts_with("trash/") || path.contains("/.stepvault-tmp-")
         })
         .collect();
-    if left.is_empty() {
-        Ok(())
-    } else {
-        Err(Harm::Stuck(format!("the vault keeps {left:?}")))
-    }
+    if left.is_empty() { Ok(()) } else { Err(Harm::Stuck(format!("the vault keeps {left:?}"))) }
 }

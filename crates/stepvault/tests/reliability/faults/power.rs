@@ -92,24 +92,12 @@ fn cut(
     for step in 1..=dies_in {
         world.write(step);
         let plan = Plan {
-            counts: Some(if before == Before::SyncFailed {
-                syncs
-            } else {
-                |_| true
-            }),
+            counts: Some(if before == Before::SyncFailed { syncs } else { |_| true }),
             scope: Scope::Changing,
             // The killed push may also finish before.
-            first: if step == dies_in {
-                1 + random.index(calls + 3)
-            } else {
-                usize::MAX
-            },
+            first: if step == dies_in { 1 + random.index(calls + 3) } else { usize::MAX },
             only_one: true,
-            fault: if before == Before::SyncFailed {
-                Fault::Fail(Errno::EIO)
-            } else {
-                Fault::Kill
-            },
+            fault: if before == Before::SyncFailed { Fault::Fail(Errno::EIO) } else { Fault::Kill },
             syncs_nothing: before == Before::NeverSynced,
         };
         let traced = trace(&world.push(step), Some(plan));
@@ -121,11 +109,7 @@ fn cut(
             return (kills, 0, Err(harm));
         }
         if traced.injected == 0 && traced.ran.code != 0 {
-            return (
-                kills,
-                0,
-                Err(Harm::Stuck(format!("push {step}: {:?}", traced.ran))),
-            );
+            return (kills, 0, Err(Harm::Stuck(format!("push {step}: {:?}", traced.ran))));
         }
     }
     let chance = [0, 10, 50][random.index(3)];
@@ -140,18 +124,12 @@ fn cut(
 fn goes_on(world: &World, tier: Tier, last: u64) -> Result<(), Harm> {
     // The power cut may have deleted what a trainer had written; its next try writes it again.
     fs::create_dir_all(&world.root).unwrap();
-    let steps = if tier == Tier::Remote {
-        vec![last, last + 1]
-    } else {
-        vec![last + 1]
-    };
+    let steps = if tier == Tier::Remote { vec![last, last + 1] } else { vec![last + 1] };
     for step in &steps {
         world.write(*step);
         let ran = world.push(*step).run();
         if ran.code != 0 {
-            return Err(Harm::Stuck(format!(
-                "push {step} after the power came back: {ran:?}"
-            )));
+            return Err(Harm::Stuck(format!("push {step} after the power came back: {ran:?}")));
         }
     }
     holds(world, tier.name(), &steps.into_iter().collect()).map(|_| ())
@@ -213,18 +191,10 @@ fn cuts(kind: &'static str, tier: Tier) {
     }
     let mut control = many(kind, tier, settings, Before::NeverSynced).unwrap();
     let caught = control.harms();
-    let needed = if settings.full {
-        control.runs.div_ceil(2)
-    } else {
-        1
-    };
+    let needed = if settings.full { control.runs.div_ceil(2) } else { 1 };
     control.note = format!("{caught} of {} caught, at least {needed} must be", control.runs);
     control.report();
-    assert!(
-        caught >= needed,
-        "syncs that do nothing were caught in {caught} of {} runs",
-        control.runs
-    );
+    assert!(caught >= needed, "syncs that do nothing were caught in {caught} of {} runs", control.runs);
 }
 
 #[test]

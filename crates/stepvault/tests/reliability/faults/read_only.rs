@@ -30,9 +30,7 @@ fn meets(world: &World, disk: &Image, on_vault: bool) -> Result<Duration, Harm> 
     if on_vault {
         let explained = world.on_vault(["explain", "--json"]).run();
         if !explained.stdout.contains("\"read-only\"") {
-            return Err(Harm::Stuck(format!(
-                "explain does not name the cause: {explained:?}"
-            )));
+            return Err(Harm::Stuck(format!("explain does not name the cause: {explained:?}")));
         }
         // The agent has its lock file open on the disk, which prevents a check.
         agent.end();
@@ -65,10 +63,7 @@ fn becomes_read_only(on_vault: bool) -> Result<Tally, String> {
         (tally.runs, tally.faults, tally.acknowledged) = (1, 1, 3);
         match meets(&world, &disk, on_vault) {
             Ok(took) => {
-                tally.note = format!(
-                    "durable {:.1} s after the disk was well again",
-                    took.as_secs_f64()
-                );
+                tally.note = format!("durable {:.1} s after the disk was well again", took.as_secs_f64());
                 if took > PROMISED {
                     tally.harmed("too late", Harm::Stuck(tally.note.clone()));
                 }

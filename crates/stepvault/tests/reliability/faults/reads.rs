@@ -15,13 +15,7 @@ use crate::faults::sweep::{Reference, sweep_each};
 use crate::faults::tally::Tally;
 use crate::faults::tracer::{Fault, Plan, Scope, Traced, trace};
 
-const ERRORS: [Errno; 5] = [
-    Errno::ESTALE,
-    Errno::EIO,
-    Errno::ETIMEDOUT,
-    Errno::ENOTCONN,
-    Errno::EACCES,
-];
+const ERRORS: [Errno; 5] = [Errno::ESTALE, Errno::EIO, Errno::ETIMEDOUT, Errno::ENOTCONN, Errno::EACCES];
 
 const READERS: [&str; 6] = [
     "restore from file://",
@@ -90,10 +84,8 @@ fn sweep(operation: &Operation, reference: &Reference, error: Errno, settings: S
             .and_then(|()| operation.goes_on(reference));
         tally.record(&at, outcome);
     }
-    tally.note = format!(
-        "{} of {sites} sites; {ended_well} ended well all the same",
-        settings.sites.min(sites)
-    );
+    tally.note =
+        format!("{} of {sites} sites; {ended_well} ended well all the same", settings.sites.min(sites));
     tally
 }
 

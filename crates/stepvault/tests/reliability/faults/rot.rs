@@ -24,40 +24,21 @@ use crate::faults::tally::Tally;
 use crate::faults::world::{Kept, RUN, Store, World};
 
 /// Small, so that many faults can be tested; several files, and an empty one.
-const FILES: [(&str, usize); 3] = [
-    ("model.bin", 40_000),
-    ("optimizer/state.bin", 3_000),
-    ("empty.json", 0),
-];
+const FILES: [(&str, usize); 3] = [("model.bin", 40_000), ("optimizer/state.bin", 3_000), ("empty.json", 0)];
 
 /// Kinds of objects whose bytes are not promised, and why.
 pub(crate) const UNPROMISED: [(&str, &str); 12] = [
-    (
-        "vault.json",
-        "who writes is refused if it is damaged, who reads needs no marker",
-    ),
-    (
-        "attempts",
-        "a claim is compared by the node that uploads the step again",
-    ),
+    ("vault.json", "who writes is refused if it is damaged, who reads needs no marker"),
+    ("attempts", "a claim is compared by the node that uploads the step again"),
     ("tombstones", "its key is what counts"),
     ("pins", "its key is what counts"),
     ("leases", "one that cannot be read lasts as long as the longest"),
     ("gc", "without it orphans go one gc run later"),
-    (
-        "starts",
-        "history for people; one that cannot be read counts as none",
-    ),
-    (
-        "launches",
-        "whose an attempt is; attempts are compared by their files",
-    ),
+    ("starts", "history for people; one that cannot be read counts as none"),
+    ("launches", "whose an attempt is; attempts are compared by their files"),
     ("drains", "a message to people"),
     ("staged", "what a node says of itself, and says again"),
-    (
-        "resumes",
-        "nodes that cannot read what they agreed on decide again",
-    ),
+    ("resumes", "nodes that cannot read what they agreed on decide again"),
     ("damaged", "one more reason against a step, and not the only one"),
 ];
 
@@ -117,12 +98,7 @@ impl Rotting {
         }
         steps.remove(&(1, 1));
         done(world.on_run(["gc"]).run());
-        done(
-            world
-                .on_run(["run", "--into", "resumed"])
-                .with(["--", "true"])
-                .run(),
-        );
+        done(world.on_run(["run", "--into", "resumed"]).with(["--", "true"]).run());
         leave_lease(&world);
         let kept = world.keep();
         Self { world, kept, steps }
@@ -141,9 +117,7 @@ impl Rotting {
         let rest = key.split_once(&format!("{RUN}/"))?.1;
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(record) = rest.strip_prefix(".stepvault/") {
-            let label = record
-                .strip_prefix("commits/")
-                .or_else(|| record.strip_prefix("parts/"))?;
+            let label = record.strip_prefix("commits/").or_else(|| record.strip_prefix("parts/"))?;
             let (step, rest) = label.split_once(".a")?;
             return Some((number(rest.split(['.', '/']).next()?)?, number(step)?));
         }
@@ -178,10 +152,7 @@ impl Rotting {
             let other = other.map(|other| ((*other).clone(), objects[*other].clone()));
             // Keep the time of the object. A changed bit or length leaves the store's checksum as it was: the store
             // does not know. Exchanged objects bring their own checksums.
-            let body = |body: Bytes| StoredObject {
-                body,
-                ..before.clone()
-            };
+            let body = |body: Bytes| StoredObject { body, ..before.clone() };
             let is_empty = before.body.is_empty();
             let now = match (rot, &other) {
                 (Rot::Flip | Rot::Truncation, _) if is_empty => return false,
@@ -198,16 +169,12 @@ impl Rotting {
                 }
                 (Rot::Exchange | Rot::Replay, None) => return false,
                 (Rot::Exchange | Rot::Replay, Some((_, other))) if other.body == before.body => return false,
-                (Rot::Exchange | Rot::Replay, Some((_, other))) => StoredObject {
-                    modified: before.modified,
-                    ..other.clone()
-                },
+                (Rot::Exchange | Rot::Replay, Some((_, other))) => {
+                    StoredObject { modified: before.modified, ..other.clone() }
+                }
             };
             if let (Rot::Exchange, Some((name, other))) = (rot, other) {
-                let moved = StoredObject {
-                    modified: other.modified,
-                    ..before
-                };
+                let moved = StoredObject { modified: other.modified, ..before };
                 objects.insert(name, moved);
             }
             objects.insert(key.to_owned(), now);
@@ -240,31 +207,20 @@ impl Rotting {
 
     /// Checks that `verify` names every damaged step, and no other.
     fn verify(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
-        let ran = self
-            .world
-            .elsewhere(["verify", "--deep", "--json", "--tier", "store"])
-            .run();
+        let ran = self.world.elsewhere(["verify", "--deep", "--json", "--tier", "store"]).run();
         let document = ran.try_json().map_err(Harm::Stuck)?;
         let mut named = BTreeSet::new();
         let mut seen = BTreeSet::new();
         for step in document["steps"].as_array().unwrap() {
             let id = (step["attempt"].as_u64().unwrap(), step["step"].as_u64().unwrap());
             seen.insert(id);
-            if step["tiers"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|tier| tier["sound"] != true)
-            {
+            if step["tiers"].as_array().unwrap().iter().any(|tier| tier["sound"] != true) {
                 named.insert(id);
             }
         }
         let wanted = i32::from(!hit.is_empty());
-        let missing: Vec<_> = self
-            .steps
-            .keys()
-            .filter(|id| !seen.contains(id) && !gone.contains(id))
-            .collect();
+        let missing: Vec<_> =
+            self.steps.keys().filter(|id| !seen.contains(id) && !gone.contains(id)).collect();
         if named != *hit || ran.code != wanted || !missing.is_empty() {
             return Err(Harm::Torn(format!(
                 "verify ends with {:?} and names {named:?} (attempt, step), not {hit:?}: {}",
@@ -280,20 +236,11 @@ impl Rotting {
     fn restore(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
         let target = self.world.scratch.join("got");
         remove(&target);
-        let ran = self
-            .world
-            .elsewhere(["restore", "--json", "--as", target.to_str().unwrap()])
-            .run();
+        let ran = self.world.elsewhere(["restore", "--json", "--as", target.to_str().unwrap()]).run();
         let document = ran.try_json().map_err(Harm::Stuck)?;
-        let newest = self
-            .steps
-            .keys()
-            .rfind(|id| !hit.contains(id) && !gone.contains(id));
+        let newest = self.steps.keys().rfind(|id| !hit.contains(id) && !gone.contains(id));
         let newest = *newest.ok_or_else(|| Harm::Stuck("the test left no step".to_owned()))?;
-        let given = (
-            document["attempt"].as_u64().unwrap_or(0),
-            document["step"].as_u64().unwrap_or(0),
-        );
+        let given = (document["attempt"].as_u64().unwrap_or(0), document["step"].as_u64().unwrap_or(0));
         let right = self.steps.get(&given);
         if target.exists() && right.is_none_or(|right| read_tree(&target) != *right) || given < newest {
             return Err(Harm::Torn(format!("{newest:?} (attempt, step) was due: {ran:?}")));
@@ -315,9 +262,7 @@ impl Rotting {
     fn prune(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
         // The lease of the killed reader would keep its step.
         self.world.let_leases_run_out();
-        let order = self
-            .world
-            .elsewhere(["prune", "--tier", "store", "--keep-last", "1"]);
+        let order = self.world.elsewhere(["prune", "--tier", "store", "--keep-last", "1"]);
         let ran = order.run();
         if ran.signal.is_some() || ran.stderr.contains("panicked at") {
             return Err(Harm::Stuck(format!("{ran:?}")));
@@ -332,18 +277,11 @@ impl Rotting {
 /// Leaves the lease of a restore that was killed.
 fn leave_lease(world: &World) {
     let faults = world.store.faults();
-    let path = if world.store.name() == "GCS" {
-        "%2Fmodel.bin"
-    } else {
-        "/model.bin"
-    };
+    let path = if world.store.name() == "GCS" { "%2Fmodel.bin" } else { "/model.bin" };
     faults.inject("GET", path, u64::MAX, FaultAction::Hang);
-    let mut restore = world
-        .elsewhere(["restore", "--into", world.scratch.join("never").to_str().unwrap()])
-        .start();
-    restore.wait_until("a lease", || {
-        world.keys().iter().any(|key| key.contains("/leases/"))
-    });
+    let mut restore =
+        world.elsewhere(["restore", "--into", world.scratch.join("never").to_str().unwrap()]).start();
+    restore.wait_until("a lease", || world.keys().iter().any(|key| key.contains("/leases/")));
     restore.kill();
     faults.clear();
 }
@@ -389,10 +327,8 @@ fn rots(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
             tally.faults += 1;
             tally.acknowledged += rotting.steps.len() - hit.len() - gone.len();
             *struck.entry(Rotting::kind(key)).or_default() += 1;
-            let outcome = rotting
-                .verify(&hit, &gone)
-                .and_then(|()| rotting.restore(&hit, &gone))
-                .and_then(|()| {
+            let outcome =
+                rotting.verify(&hit, &gone).and_then(|()| rotting.restore(&hit, &gone)).and_then(|()| {
                     // A prune relies on the store's checksums, which do not detect a flipped bit: `verify --deep`
                     // does.
                     let unseen = rot == Rot::Flip && Rotting::kind(key) == "data";
@@ -406,10 +342,7 @@ fn rots(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
                 Err(harm) => tally.harmed(&format!("seed {}, {rot:?} of {key}", settings.seed), harm),
             }
         }
-        let struck: Vec<String> = struck
-            .iter()
-            .map(|(kind, times)| format!("{kind} {times}"))
-            .collect();
+        let struck: Vec<String> = struck.iter().map(|(kind, times)| format!("{kind} {times}")).collect();
         tally.note = format!("{found} damaged steps named by verify; {}", struck.join(", "));
         tally.report();
         tallies.push(tally);

@@ -18,29 +18,16 @@ use crate::faults::settings::of_environment;
 use crate::faults::tally::Tally;
 use crate::faults::world::{Kept, Store, World};
 
-const FILES: [(&str, usize); 3] = [
-    ("model.bin", 40_000),
-    ("optimizer/state.bin", 3_000),
-    ("empty.json", 0),
-];
+const FILES: [(&str, usize); 3] = [("model.bin", 40_000), ("optimizer/state.bin", 3_000), ("empty.json", 0)];
 const STEPS: [u64; 3] = [1, 2, 3];
 
 /// Files of a vault that hold no bytes of a step, and why a bit of them may change.
 const UNPROMISED: [(&str, &str); 5] = [
-    (
-        "vault.json",
-        "what the vault is called: a process that opens it refuses a damaged one",
-    ),
-    (
-        "remotes",
-        "what is known of a remote, which is asked before anything relies on it",
-    ),
+    ("vault.json", "what the vault is called: a process that opens it refuses a damaged one"),
+    ("remotes", "what is known of a remote, which is asked before anything relies on it"),
     ("notes", "the remote's identity, which is written again"),
     ("lock", "a process id for people"),
-    (
-        "place.json",
-        "where the vault was: a damaged one is written again, or gives the vault a new identity",
-    ),
+    ("place.json", "where the vault was: a damaged one is written again, or gives the vault a new identity"),
 ];
 
 struct Rotting {
@@ -59,11 +46,7 @@ impl Flip {
     /// Flips the bit in place; size and times stay.
     fn turn(&self) {
         let modified = self.file.metadata().unwrap().modified().unwrap();
-        let file = fs::File::options()
-            .read(true)
-            .write(true)
-            .open(&self.file)
-            .unwrap();
+        let file = fs::File::options().read(true).write(true).open(&self.file).unwrap();
         let mut byte = [0];
         file.read_exact_at(&mut byte, self.at).unwrap();
         byte[0] ^= self.bit;
@@ -95,41 +78,24 @@ impl Rotting {
             return "data".to_owned();
         }
         let name = path.file_name().unwrap().to_str().unwrap();
-        let of = |directory: &str| {
-            text.contains(&format!("/{directory}/"))
-                .then(|| directory.to_owned())
-        };
-        ["remotes", "notes"]
-            .iter()
-            .find_map(|directory| of(directory))
-            .unwrap_or_else(|| name.to_owned())
+        let of = |directory: &str| text.contains(&format!("/{directory}/")).then(|| directory.to_owned());
+        ["remotes", "notes"].iter().find_map(|directory| of(directory)).unwrap_or_else(|| name.to_owned())
     }
 
     fn verify(&self, hit: Option<u64>) -> Result<(), Harm> {
-        let ran = self
-            .world
-            .on_vault(["verify", "--deep", "--json", "--tier", "local"])
-            .run();
+        let ran = self.world.on_vault(["verify", "--deep", "--json", "--tier", "local"]).run();
         let document = ran.try_json().map_err(Harm::Stuck)?;
         let named: BTreeSet<u64> = document["steps"]
             .as_array()
             .into_iter()
             .flatten()
-            .filter(|step| {
-                step["tiers"]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .any(|tier| tier["sound"] != true)
-            })
+            .filter(|step| step["tiers"].as_array().unwrap().iter().any(|tier| tier["sound"] != true))
             .filter_map(|step| step["step"].as_u64())
             .collect();
         if named == hit.into_iter().collect() {
             return Ok(());
         }
-        Err(Harm::Torn(format!(
-            "verify names {named:?}, not {hit:?}: {ran:?}"
-        )))
+        Err(Harm::Torn(format!("verify names {named:?}, not {hit:?}: {ran:?}")))
     }
 
     /// Returns what is restored, and the number of its step.
@@ -162,9 +128,7 @@ impl Rotting {
             None if is_marker => {}
             other => {
                 let other = other.map(|(step, _)| step);
-                return Err(Harm::Torn(format!(
-                    "with the remote {other:?} came back, not step {newest}"
-                )));
+                return Err(Harm::Torn(format!("with the remote {other:?} came back, not step {newest}")));
             }
         }
         // The previous fault may have quarantined a step.
@@ -212,10 +176,7 @@ fn rot_in_the_vault_is_found_and_never_restored() {
         let file = turns.swap_remove(random.index(turns.len()));
         // Flip it in the kept state: the vault has the same file, or gets a copy of it.
         let flip = Flip {
-            file: rotting
-                .kept
-                .base
-                .join(file.strip_prefix(&rotting.world.root).unwrap()),
+            file: rotting.kept.base.join(file.strip_prefix(&rotting.world.root).unwrap()),
             at: random.number() % file.metadata().unwrap().len(),
             bit: 1 << random.index(8),
         };
@@ -227,16 +188,13 @@ fn rot_in_the_vault_is_found_and_never_restored() {
         *struck.entry(Rotting::kind(file)).or_default() += 1;
         match rotting.checked(file) {
             Ok(hit) => found += usize::from(hit),
-            Err(harm) => tally.harmed(
-                &format!("seed {}, byte {} of {}", settings.seed, flip.at, file.display()),
-                harm,
-            ),
+            Err(harm) => {
+                tally
+                    .harmed(&format!("seed {}, byte {} of {}", settings.seed, flip.at, file.display()), harm);
+            }
         }
     }
-    let struck: Vec<String> = struck
-        .iter()
-        .map(|(kind, times)| format!("{kind} {times}"))
-        .collect();
+    let struck: Vec<String> = struck.iter().map(|(kind, times)| format!("{kind} {times}")).collect();
     tally.note = format!("{found} damaged steps named by verify; {}", struck.join(", "));
     tally.report();
     tally.assert_no_harm();

@@ -25,10 +25,7 @@ use crate::faults::world::{Store, World};
 
 const PART_BYTES: usize = 8 << 20;
 /// 2 parts, and one.
-const FILES: [(&str, usize); 2] = [
-    ("model.bin", (8 << 20) + 70_000),
-    ("optimizer/state.bin", 300_000),
-];
+const FILES: [(&str, usize); 2] = [("model.bin", (8 << 20) + 70_000), ("optimizer/state.bin", 300_000)];
 /// Slow enough to interfere in the middle.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
@@ -105,12 +102,8 @@ fn as_in_manifest(world: &World) -> Result<(), Harm> {
             let (_, object) = object.ok_or_else(|| Harm::Lost(format!("{key}: there is no {path}")))?;
             let parts = object.body.chunks(PART_BYTES).map(Sha256Digest::of);
             let digests: Vec<String> = parts.map(|digest| digest.to_string()).collect();
-            let said: Vec<&str> = file["parts_sha256"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter_map(Value::as_str)
-                .collect();
+            let said: Vec<&str> =
+                file["parts_sha256"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
             if digests != said {
                 return Err(Harm::Torn(format!("{path} is not what its manifest says")));
             }
@@ -154,18 +147,11 @@ impl Bench<'_> {
         let ran = order.run();
         ended.store(true, Ordering::SeqCst);
         let wrote = trainer.join().unwrap();
-        let committed = world
-            .keys()
-            .iter()
-            .any(|key| key.contains("/.stepvault/commits/"));
+        let committed = world.keys().iter().any(|key| key.contains("/.stepvault/commits/"));
         if ran.code == 0 {
             as_in_manifest(&world)?;
             stored(&world, 1, 1, &tree)?;
-            return Ok(if wrote {
-                Outcome::AsSealed
-            } else {
-                Outcome::Undisturbed
-            });
+            return Ok(if wrote { Outcome::AsSealed } else { Outcome::Undisturbed });
         }
         let named = ran.stderr.contains("cannot read the sealed file")
             || ran.stderr.contains("a sealed step changed");
@@ -178,9 +164,7 @@ impl Bench<'_> {
         if again.code != 0 {
             return Err(Harm::Stuck(format!("the next push: {again:?}")));
         }
-        stored(&world, 1, 1, &now)
-            .or_else(|_| stored(&world, 1, 2, &now))
-            .map(|()| Outcome::Caught)
+        stored(&world, 1, 1, &now).or_else(|_| stored(&world, 1, 2, &now)).map(|()| Outcome::Caught)
     }
 }
 
@@ -190,11 +174,7 @@ fn changed(store: fn() -> Store, links: &'static str, runs: usize, settings: &Se
     let what = format!("push to {name}, links = \"{links}\"");
     let mut tally = Tally::new("Source changes while it is sent", &what, settings.seed);
     let mut random = Random(settings.seed ^ what.len() as u64);
-    let bench = Bench {
-        root: place.path(),
-        store,
-        links,
-    };
+    let bench = Bench { root: place.path(), store, links };
     let (mut caught, mut as_sealed, mut undisturbed) = (0, 0, 0);
     for run in 0..runs {
         tally.runs += 1;

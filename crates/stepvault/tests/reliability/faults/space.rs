@@ -82,10 +82,7 @@ fn fills_up(options: &str, lack: Lack, on_vault: bool) -> Result<Tally, String> 
         let place = tempfile::tempdir().unwrap();
         let disk = place.path().join("small");
         fs::create_dir(&disk).unwrap();
-        run(
-            "mount",
-            &["-t", "tmpfs", "-o", options, "tmpfs", disk.to_str().unwrap()],
-        )?;
+        run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", disk.to_str().unwrap()])?;
         let mut world = World::with_directory(&place.path().join("world"), &SMALL);
         if on_vault {
             world.vault = disk.join("vault");
@@ -94,11 +91,7 @@ fn fills_up(options: &str, lack: Lack, on_vault: bool) -> Result<Tally, String> 
         }
         world.have(&[1]);
         let tier = if on_vault { "vault" } else { "file:// remote" };
-        let mut tally = Tally::new(
-            "Room comes back",
-            &format!("agent, {tier} out of {}", lack.word()),
-            0,
-        );
+        let mut tally = Tally::new("Room comes back", &format!("agent, {tier} out of {}", lack.word()), 0);
         (tally.runs, tally.faults, tally.acknowledged) = (1, 1, 2);
         match meets(&world, &disk, lack) {
             Ok((rate, took)) => {

@@ -92,8 +92,7 @@ fn write(outputs: &Path, parts: u64) {
         let file = fs::File::create(step.join(name)).unwrap();
         file.set_len(parts / 2 * PART_BYTES).unwrap();
         for part in 0..parts / 2 {
-            file.write_all_at(&(part + 1).to_le_bytes(), part * PART_BYTES)
-                .unwrap();
+            file.write_all_at(&(part + 1).to_le_bytes(), part * PART_BYTES).unwrap();
         }
     }
 }
@@ -110,9 +109,7 @@ impl Courier {
             return Self::Agent(Agent::start(world));
         }
         let order = world.push(1);
-        Self::Push(std::thread::spawn(move || {
-            order.start().wait_within(Duration::from_mins(20))
-        }))
+        Self::Push(std::thread::spawn(move || order.start().wait_within(Duration::from_mins(20))))
     }
 
     /// Returns whether the step is durable.
@@ -148,10 +145,8 @@ impl Storm {
             if self.by_agent { "agent" } else { "push" },
             self.status,
             self.code,
-            self.retry_after_seconds.map_or_else(
-                || "no Retry-After".to_owned(),
-                |seconds| format!("Retry-After: {seconds}")
-            ),
+            self.retry_after_seconds
+                .map_or_else(|| "no Retry-After".to_owned(), |seconds| format!("Retry-After: {seconds}")),
         )
     }
 
@@ -210,11 +205,7 @@ impl Storm {
         if found.sound() != [1].into() {
             return Err(Harm::Torn(found.said));
         }
-        Ok(Course {
-            samples,
-            requests,
-            served_again,
-        })
+        Ok(Course { samples, requests, served_again })
     }
 }
 
@@ -230,10 +221,7 @@ impl Course {
     fn rate(&self) -> f64 {
         let all = self.samples.last().map_or(0, |last| last.bytes) as f64;
         let when = |share: f64| {
-            let reached = self
-                .samples
-                .iter()
-                .find(|sample| sample.bytes as f64 >= share * all);
+            let reached = self.samples.iter().find(|sample| sample.bytes as f64 >= share * all);
             reached.unwrap().at
         };
         let (from, to) = (when(0.2), when(0.8));

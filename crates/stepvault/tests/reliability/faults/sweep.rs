@@ -39,13 +39,11 @@ const TIERS: [&str; 2] = ["store", "local"];
 
 impl Operation {
     fn sound(&self) -> [BTreeSet<u64>; 2] {
-        TIERS.map(|tier| {
-            if self.has_tiers {
-                look(&self.world, tier).unwrap().sound()
-            } else {
-                BTreeSet::new()
-            }
-        })
+        TIERS.map(
+            |tier| {
+                if self.has_tiers { look(&self.world, tier).unwrap().sound() } else { BTreeSet::new() }
+            },
+        )
     }
 
     /// Runs it undisturbed.
@@ -60,12 +58,7 @@ impl Operation {
         }
         let after = self.sound();
         (self.at_the_end)(&self.world).unwrap();
-        Reference {
-            kept,
-            before,
-            after,
-            watched,
-        }
+        Reference { kept, before, after, watched }
     }
 
     /// Checks that everything that must still exist does.

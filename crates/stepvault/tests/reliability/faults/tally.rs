@@ -56,8 +56,7 @@ impl Tally {
         };
         *count += 1;
         if self.stories.len() < 5 {
-            self.stories
-                .push(format!("{at}: {}", story.chars().take(1500).collect::<String>()));
+            self.stories.push(format!("{at}: {}", story.chars().take(1500).collect::<String>()));
         }
     }
 
@@ -95,24 +94,14 @@ impl Tally {
             "acknowledged": self.acknowledged, "lost": self.lost, "torn": self.torn, "stuck": self.stuck,
             "note": self.note,
         });
-        let mut report = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
+        let mut report = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         report.write_all(format!("{row}\n").as_bytes()).unwrap();
     }
 
     /// Fails if anything went wrong.
     #[track_caller]
     pub(crate) fn assert_no_harm(&self) {
-        assert!(
-            self.harms() == 0,
-            "{} {}:\n{}",
-            self.section,
-            self.what,
-            self.stories.join("\n")
-        );
+        assert!(self.harms() == 0, "{} {}:\n{}", self.section, self.what, self.stories.join("\n"));
         assert!(self.faults > 0, "nothing was injected");
     }
 }

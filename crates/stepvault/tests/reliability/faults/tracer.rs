@@ -105,14 +105,8 @@ pub(crate) fn trace(order: &TestCommand, plan: Option<Plan>) -> Traced {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "read _ && exec \"$@\"", "sh"]);
     order.append_to(&mut command);
-    command
-        .stdin(Stdio::piped())
-        .stdout(stdout.try_clone().unwrap())
-        .stderr(stderr.try_clone().unwrap());
-    #[allow(
-        clippy::zombie_processes,
-        reason = "the tracer waits for it, with all its threads"
-    )]
+    command.stdin(Stdio::piped()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
+    #[allow(clippy::zombie_processes, reason = "the tracer waits for it, with all its threads")]
     let mut child = command.spawn().unwrap();
     let process = Pid::from_raw(child.id().cast_signed());
     let (ended, end) = mpsc::channel::<()>();
@@ -136,11 +130,7 @@ pub(crate) fn trace(order: &TestCommand, plan: Option<Plan>) -> Traced {
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     let status = tracer.follow();
     drop(ended);
-    assert!(
-        !watch.join().unwrap(),
-        "{order:?} hangs; it says {}",
-        text(stderr)
-    );
+    assert!(!watch.join().unwrap(), "{order:?} hangs; it says {}", text(stderr));
     Traced {
         ran: Outcome::new(status, text(stdout), text(stderr)),
         sites: tracer.sites,
@@ -231,11 +221,7 @@ impl Tracer {
         let plan = self.plan;
         let (call, about) = match plan {
             Some(Plan { counts: None, .. }) => ("any", String::new()),
-            Some(Plan {
-                counts: Some(counts),
-                fault,
-                ..
-            }) => {
+            Some(Plan { counts: Some(counts), fault, .. }) => {
                 let (call, about) = match plan.map(|plan| plan.scope) {
                     Some(Scope::FilesBelow) => on_file_below(thread, &registers, &self.below)?,
                     _ => about_to_be_made(thread, &registers)?,

@@ -53,11 +53,7 @@ impl Node {
             of_step.map(|(_, object)| object.body.len() as u64).sum()
         });
         let parts = self.world.store.pending().into_iter();
-        whole
-            + parts
-                .filter(|(key, _)| key.contains(&of_step))
-                .map(|(_, bytes)| bytes)
-                .sum::<u64>()
+        whole + parts.filter(|(key, _)| key.contains(&of_step)).map(|(_, bytes)| bytes).sum::<u64>()
     }
 
     /// Pushes the step and kills the push once the store has this many bytes; returns the bytes it has then.
@@ -110,11 +106,7 @@ fn somewhere(random: &mut Random) -> u64 {
 fn comes_back(store: fn() -> Store, settings: &Settings) -> Tally {
     let place = tempfile::tempdir().unwrap();
     let name = store().name();
-    let mut tally = Tally::new(
-        "Killed uploads",
-        &format!("{name}, the node comes back"),
-        settings.seed,
-    );
+    let mut tally = Tally::new("Killed uploads", &format!("{name}, the node comes back"), settings.seed);
     let mut random = Random(settings.seed ^ name.len() as u64);
     let tree: FileTree = World::of(place.path(), store(), &FILES).step(1);
     write_tree(&place.path().join("live/outputs/step_1"), &tree);
@@ -165,11 +157,8 @@ fn is_lost(store: fn() -> Store, settings: &Settings) -> Tally {
     let place = tempfile::tempdir().unwrap();
     let name = store().name();
     let nodes = u64::try_from(settings.times(2, 10)).unwrap();
-    let mut tally = Tally::new(
-        "Killed uploads",
-        &format!("{name}, the node does not come back"),
-        settings.seed,
-    );
+    let mut tally =
+        Tally::new("Killed uploads", &format!("{name}, the node does not come back"), settings.seed);
     (tally.runs, tally.faults) = (1, usize::try_from(nodes).unwrap());
     match lost(store, settings, place.path(), nodes) {
         Ok(note) => tally.note = note,
@@ -221,9 +210,7 @@ fn lost(
     gc(&node)?;
     let after = gc(&node)?;
     if after != young {
-        return Err(Harm::Stuck(format!(
-            "{after} bytes after gc, {young} of them young"
-        )));
+        return Err(Harm::Stuck(format!("{after} bytes after gc, {young} of them young")));
     }
     let before = node.world.store.faults().requests().len();
     let ran = node.world.push(late).run();

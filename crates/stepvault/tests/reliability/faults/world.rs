@@ -28,11 +28,8 @@ pub(crate) const FILES: [(&str, usize); 4] = [
     ("empty.json", 0),
 ];
 /// The same without the large one, where nothing depends on it.
-pub(crate) const SMALL: [(&str, usize); 3] = [
-    ("model.bin", 90_000),
-    ("optimizer/state.bin", 30_000),
-    ("empty.json", 0),
-];
+pub(crate) const SMALL: [(&str, usize); 3] =
+    [("model.bin", 90_000), ("optimizer/state.bin", 30_000), ("empty.json", 0)];
 
 /// The remote of durable steps.
 #[derive(Debug)]
@@ -171,10 +168,7 @@ impl World {
                 "store=s3://{BUCKET}/prefix?endpoint=http://{}&region=us-east-1&allow-http=true{options}",
                 address()
             ),
-            Store::Gcs(_) => format!(
-                "store=gs://{BUCKET}/prefix?endpoint=http://{}{options}",
-                address()
-            ),
+            Store::Gcs(_) => format!("store=gs://{BUCKET}/prefix?endpoint=http://{}{options}", address()),
         }
     }
 
@@ -204,14 +198,7 @@ impl World {
     /// Returns a command of another node, which has an empty vault.
     pub(crate) fn elsewhere<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> TestCommand {
         let (remote, vault) = (self.remote(), self.scratch.join("vault"));
-        self.order(arguments).with([
-            "--run",
-            RUN,
-            "--remote",
-            &remote,
-            "--local",
-            vault.to_str().unwrap(),
-        ])
+        self.order(arguments).with(["--run", RUN, "--remote", &remote, "--local", vault.to_str().unwrap()])
     }
 
     pub(crate) fn push(&self, step: u64) -> TestCommand {
@@ -222,9 +209,7 @@ impl World {
     pub(crate) fn step(&self, step: u64) -> FileTree {
         let mut random = Random(step);
         let files = self.files.iter();
-        files
-            .map(|(path, bytes)| (PathBuf::from(path), (0o640, random.bytes(*bytes))))
-            .collect()
+        files.map(|(path, bytes)| (PathBuf::from(path), (0o640, random.bytes(*bytes)))).collect()
     }
 
     /// Returns what a restore into `got` has written for a step.
@@ -295,9 +280,7 @@ impl World {
         match &self.store {
             Store::Directory(root) => {
                 let files = files_below(root).into_iter();
-                files
-                    .map(|path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())
-                    .collect()
+                files.map(|path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()).collect()
             }
             store => store.objects().keys(),
         }
@@ -334,10 +317,7 @@ fn copy(from: &Path, to: &Path) {
 /// Returns the steps that a command reported as sealed or, with a remote's name, as durable there. A line that was cut
 /// off does not count.
 pub(crate) fn acknowledged_steps(ran: &Outcome, tier: &str) -> Vec<u64> {
-    let lines = ran
-        .stderr
-        .split_inclusive('\n')
-        .filter(|line| line.ends_with('\n'));
+    let lines = ran.stderr.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let (start, endings) = match tier {
         "local" => ("local: sealed step ".to_owned(), [" in ", " in "]),
         // With the transfer that made it durable, or alone.

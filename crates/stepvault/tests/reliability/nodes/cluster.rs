@@ -93,11 +93,8 @@ impl Cluster {
         for directory in ["checkpoints", "scratch", "tmp"] {
             fs::create_dir_all(disk.join(directory)).unwrap();
         }
-        let incomplete_after = if loses_a_node {
-            format!("{INCOMPLETE_AFTER_SECONDS}s")
-        } else {
-            "30m".to_owned()
-        };
+        let incomplete_after =
+            if loses_a_node { format!("{INCOMPLETE_AFTER_SECONDS}s") } else { "30m".to_owned() };
         let configuration = format!(
             r#"
 format = 1
@@ -244,11 +241,7 @@ pattern = "step_*"
                 shown.join("\n  ")
             );
         }
-        let _ = writeln!(
-            story,
-            "the store holds:\n  {}",
-            self.store.objects().keys().join("\n  ")
-        );
+        let _ = writeln!(story, "the store holds:\n  {}", self.store.objects().keys().join("\n  "));
         story
     }
 

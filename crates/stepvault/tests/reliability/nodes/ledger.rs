@@ -118,9 +118,7 @@ fn check(
             return Err(format!("{key} is not of that node and step, or has other totals"));
         }
         for file in &manifest.files {
-            let data = keys
-                .data(&commit.name, commit.id, &file.path)
-                .map_err(|error| error.to_string())?;
+            let data = keys.data(&commit.name, commit.id, &file.path).map_err(|error| error.to_string())?;
             let (key, bytes) = object(data)?;
             let size_bytes = usize::try_from(file.part_size_bytes).unwrap();
             let parts: Vec<PartDigest> = bytes.chunks(size_bytes).map(PartDigest::of).collect();
@@ -182,26 +180,15 @@ mod tests {
                 metrics: BTreeMap::new(),
                 shared_tree_sha256: None,
                 files: vec![FileEntry::from_parts(path, 0o600, Timestamp::default(), &digests).unwrap()],
-                directories: vec![DirectoryEntry {
-                    path: None,
-                    mode: 0o700,
-                    mtime: Timestamp::default(),
-                }],
+                directories: vec![DirectoryEntry { path: None, mode: 0o700, mtime: Timestamp::default() }],
                 symlinks: Vec::new(),
                 members: Vec::new(),
                 origin: stepvault_core::step_origin::StepOrigin::default(),
             };
             let bytes = encode(&manifest).unwrap();
             objects.push((format!("{PREFIX}{data}"), stored(body)));
-            objects.push((
-                format!("{PREFIX}{}", keys.part(id, &manifest.node)),
-                stored(bytes.clone()),
-            ));
-            parts.push(FoundPart::of(
-                &manifest,
-                Sha256Digest::of(&bytes),
-                bytes.len() as u64,
-            ));
+            objects.push((format!("{PREFIX}{}", keys.part(id, &manifest.node)), stored(bytes.clone())));
+            parts.push(FoundPart::of(&manifest, Sha256Digest::of(&bytes), bytes.len() as u64));
         }
         let commit = encode(&Commit::of(parts).unwrap()).unwrap();
         objects.push((format!("{PREFIX}{}", keys.commit(id)), stored(commit)));

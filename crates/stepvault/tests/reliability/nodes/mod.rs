@@ -46,9 +46,7 @@ fn every_commit_is_whole_and_every_step_durable_or_named_whatever_links_and_agen
     if let Err(why) = Network::make(1) {
         let required = is_set("NODES_REQUIRED");
         assert!(!required, "no network namespaces, and NODES_REQUIRED=1: {why}");
-        say(&format!(
-            "NOT RUN, as network namespaces cannot be had here: {why}"
-        ));
+        say(&format!("NOT RUN, as network namespaces cannot be had here: {why}"));
         return;
     }
     let seed = number("NODES_SEED");
@@ -76,16 +74,10 @@ fn every_commit_is_whole_and_every_step_durable_or_named_whatever_links_and_agen
         }
     });
     let results = results.into_inner().unwrap();
-    let failed: Vec<u64> = results
-        .iter()
-        .filter(|(_, played)| played.is_err())
-        .map(|(seed, _)| *seed)
-        .collect();
-    let tallies: Vec<Tally> = results
-        .iter()
-        .filter_map(|(_, played)| played.as_ref().ok())
-        .copied()
-        .collect();
+    let failed: Vec<u64> =
+        results.iter().filter(|(_, played)| played.is_err()).map(|(seed, _)| *seed).collect();
+    let tallies: Vec<Tally> =
+        results.iter().filter_map(|(_, played)| played.as_ref().ok()).copied().collect();
     let sum = |of: fn(&Tally) -> usize| tallies.iter().map(of).sum::<usize>();
     say(&format!(
         "{} schedules, {} failed; {} faults, {} of them at a chosen request; {} steps durable ({} of them completed by a \
@@ -97,14 +89,7 @@ fn every_commit_is_whole_and_every_step_durable_or_named_whatever_links_and_agen
         sum(|tally| tally.steps_durable),
         sum(|tally| tally.steps_completed_late),
         sum(|tally| tally.steps_named),
-        tallies
-            .iter()
-            .map(|tally| tally.settled_after)
-            .max()
-            .unwrap_or_default(),
+        tallies.iter().map(|tally| tally.settled_after).max().unwrap_or_default(),
     ));
-    assert!(
-        failed.is_empty(),
-        "schedules failed; replay with NODES_SEED= {failed:?}"
-    );
+    assert!(failed.is_empty(), "schedules failed; replay with NODES_SEED= {failed:?}");
 }

@@ -71,9 +71,7 @@ impl Network {
             made.push(names.add(&name)?);
             let (hub, link) = (names.0[0].as_str(), link(node));
             let (store, own) = (STORE.to_string(), address(node).to_string());
-            ip(&[
-                "-n", hub, "link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &name,
-            ])?;
+            ip(&["-n", hub, "link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
             ip(&["-n", hub, "addr", "add", &store, "peer", &own, "dev", &link])?;
             ip(&["-n", hub, "link", "set", &link, "up"])?;
             ip(&["-n", &name, "addr", "add", &own, "peer", &store, "dev", "eth0"])?;
@@ -85,9 +83,7 @@ impl Network {
 
     /// Returns a listener that every node reaches.
     pub(crate) fn listen(&self) -> TcpListener {
-        self.hub
-            .run(|| TcpListener::bind(SocketAddr::from((STORE, 0))))
-            .unwrap()
+        self.hub.run(|| TcpListener::bind(SocketAddr::from((STORE, 0)))).unwrap()
     }
 
     /// A node's namespace.
@@ -146,10 +142,8 @@ impl Drop for Names {
 
 fn ip(arguments: &[&str]) -> Result<(), String> {
     let told = || format!("ip {}", arguments.join(" "));
-    let output = Command::new("ip")
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("{}: {error}", told()))?;
+    let output =
+        Command::new("ip").args(arguments).output().map_err(|error| format!("{}: {error}", told()))?;
     if output.status.success() {
         return Ok(());
     }

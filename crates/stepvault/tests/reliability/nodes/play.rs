@@ -130,17 +130,9 @@ impl Play<'_> {
         })?;
         let begun = Instant::now();
         let schedule = self.schedule;
-        let writes = schedule
-            .writes
-            .iter()
-            .map(|(at, node, step)| (begun + *at, Event::Write(*node, *step)));
-        let faults = schedule
-            .faults
-            .iter()
-            .map(|(at, fault)| (begun + *at, Event::Harm(*fault)));
-        let lost = schedule
-            .lost
-            .map(|lost| (begun + lost.at, Event::Lose(lost.node)));
+        let writes = schedule.writes.iter().map(|(at, node, step)| (begun + *at, Event::Write(*node, *step)));
+        let faults = schedule.faults.iter().map(|(at, fault)| (begun + *at, Event::Harm(*fault)));
+        let lost = schedule.lost.map(|lost| (begun + lost.at, Event::Lose(lost.node)));
         self.queue = writes.chain(faults).chain(lost).collect();
         let mut requests = 0;
         let mut seen = vec![0; schedule.traps.len()];
@@ -152,9 +144,7 @@ impl Play<'_> {
         while !self.queue.is_empty() || is_set(self) {
             self.traps(&mut requests, &mut seen);
             let now = Instant::now();
-            let (due, later) = std::mem::take(&mut self.queue)
-                .into_iter()
-                .partition(|(at, _)| *at <= now);
+            let (due, later) = std::mem::take(&mut self.queue).into_iter().partition(|(at, _)| *at <= now);
             self.queue = later;
             for (_, event) in due {
                 self.happen(event)?;
@@ -179,11 +169,7 @@ impl Play<'_> {
                 let sender = request.from.and_then(|from| self.cluster.network.node_at(from));
                 if let Some(node) = sender.filter(|_| *seen == trap.nth + 1) {
                     self.tally.caught += 1;
-                    self.harm(Fault {
-                        node,
-                        what: trap.what,
-                        lasting: trap.lasting,
-                    });
+                    self.harm(Fault { node, what: trap.what, lasting: trap.lasting });
                 }
             }
         }
@@ -254,8 +240,7 @@ impl Play<'_> {
                 if since.elapsed() > ENDED_WITHIN {
                     return Err(format!("node-{node}'s agent does not end"));
                 }
-                self.queue
-                    .push((Instant::now() + Duration::from_millis(100), Event::Start(node)));
+                self.queue.push((Instant::now() + Duration::from_millis(100), Event::Start(node)));
                 return Ok(());
             }
             self.asked_to_end[node] = None;
@@ -297,13 +282,8 @@ impl Play<'_> {
 
     /// Returns the steps that the store does not show as committed.
     fn missing(&self) -> BTreeSet<u64> {
-        let committed: BTreeSet<u64> = self
-            .cluster
-            .ledger
-            .committed()
-            .into_iter()
-            .map(|id| id.step.number())
-            .collect();
+        let committed: BTreeSet<u64> =
+            self.cluster.ledger.committed().into_iter().map(|id| id.step.number()).collect();
         let steps = self.schedule.steps.iter();
         steps.copied().filter(|step| !committed.contains(step)).collect()
     }
@@ -332,11 +312,7 @@ impl Play<'_> {
             self.until(&format!("every step durable by node-{node}'s record"), |play| {
                 let status = play.cluster.run(node, &["status", "--json"])?.try_json()?;
                 let main = &status["remotes"][0];
-                Ok(
-                    main["durable_steps"] == steps
-                        && main["staged_steps"] == 0
-                        && main["uploaded_steps"] == 0,
-                )
+                Ok(main["durable_steps"] == steps && main["staged_steps"] == 0 && main["uploaded_steps"] == 0)
             })?;
             let document = self.cluster.run(node, &["list", "--json"])?.try_json()?;
             for step in document["steps"].as_array().into_iter().flatten() {
@@ -381,9 +357,7 @@ impl Play<'_> {
                 .filter_map(|step| step["step"].as_u64())
                 .collect();
             if named != missing || listed.len() != self.schedule.steps.len() {
-                return Err(format!(
-                    "{missing:?} are not committed, and node-{node} lists {document}"
-                ));
+                return Err(format!("{missing:?} are not committed, and node-{node} lists {document}"));
             }
         }
         Ok(())
@@ -427,9 +401,7 @@ impl Play<'_> {
             let not_durable = report["not_durable"].as_array().map_or(0, Vec::len);
             let missing = self.missing().len();
             if not_durable != missing || report["durable"] != (missing == 0) {
-                return Err(format!(
-                    "{missing} steps are not durable, and node-{node} reports {report}"
-                ));
+                return Err(format!("{missing} steps are not durable, and node-{node} reports {report}"));
             }
         }
         Ok(())
@@ -437,23 +409,15 @@ impl Play<'_> {
 
     /// Runs the job's next launch: every node gets the same step, the newest durable one, to the byte.
     fn all_restore_one_step(&mut self) -> Result<(), String> {
-        let newest = self
-            .cluster
-            .ledger
-            .committed()
-            .last()
-            .map(|id: &StepId| id.step.number());
+        let newest = self.cluster.ledger.committed().last().map(|id: &StepId| id.step.number());
         let gone = self.gone();
         let cluster = &*self.cluster;
         let restored: Vec<Result<Option<u64>, String>> = thread::scope(|scope| {
             let nodes: Vec<_> = (0..NODES)
                 .map(|node| {
                     scope.spawn(move || {
-                        let disk = if gone == Some(node) {
-                            cluster.empty_disk(node)
-                        } else {
-                            cluster.disk(node)
-                        };
+                        let disk =
+                            if gone == Some(node) { cluster.empty_disk(node) } else { cluster.disk(node) };
                         let arguments = ["restore", "--into", "restored", "--json"];
                         let outcome = cluster.run_in_next_launch(node, &disk, &arguments)?;
                         if outcome.code == 10 {
@@ -482,9 +446,7 @@ impl Play<'_> {
         for (node, step) in restored.into_iter().enumerate() {
             let step = step?;
             if step != newest {
-                return Err(format!(
-                    "node-{node} restored {step:?}, and the newest durable is {newest:?}"
-                ));
+                return Err(format!("node-{node} restored {step:?}, and the newest durable is {newest:?}"));
             }
         }
         Ok(())

@@ -120,13 +120,7 @@ impl Schedule {
             faults.push((at, Fault { node, what, lasting }));
         }
         let mut traps = Vec::new();
-        let kinds = [
-            ("/commits/", 4),
-            ("/parts/", 9),
-            ("/attempts/", 9),
-            ("/launches/", 2),
-            ("/step_", 20),
-        ];
+        let kinds = [("/commits/", 4), ("/parts/", 9), ("/attempts/", 9), ("/launches/", 2), ("/step_", 20)];
         for (path_holds, often) in kinds {
             let wanted = if path_holds == "/commits/" { 4 } else { 2 };
             if random.below(5) >= wanted {
@@ -153,15 +147,7 @@ impl Schedule {
                 _ => Fate::Gone,
             },
         });
-        Self {
-            seed,
-            named_launch: random.below(3) > 0,
-            steps,
-            writes,
-            faults,
-            traps,
-            lost,
-        }
+        Self { seed, named_launch: random.below(3) > 0, steps, writes, faults, traps, lost }
     }
 }
 
@@ -175,11 +161,7 @@ fn harm(random: &mut Random) -> Harm {
 }
 
 fn cut(random: &mut Random) -> Cut {
-    if random.below(3) == 0 {
-        Cut::Down
-    } else {
-        Cut::Silent
-    }
+    if random.below(3) == 0 { Cut::Down } else { Cut::Silent }
 }
 
 fn milliseconds(count: u64) -> Duration {
@@ -196,12 +178,7 @@ mod tests {
         let fates: Vec<_> = (first..first + super::super::SCHEDULES)
             .map(|seed| Schedule::of(seed).lost.map(|lost| lost.fate))
             .collect();
-        for fate in [
-            Some(Fate::Back),
-            Some(Fate::BackAndAllAnew),
-            Some(Fate::Gone),
-            None,
-        ] {
+        for fate in [Some(Fate::Back), Some(Fate::BackAndAllAnew), Some(Fate::Gone), None] {
             assert!(fates.contains(&fate), "{fate:?} is not among {fates:?}");
         }
     }

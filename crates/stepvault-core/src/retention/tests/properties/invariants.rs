@@ -272,18 +272,11 @@ proptest! {
 
 /// Returns limits with a low mark that allow giving steps up.
 fn pressed(limits: LocalLimits, low: u64) -> LocalLimits {
-    LocalLimits {
-        free_space_low_bytes: Some(low),
-        give_up_undurable: true,
-        ..limits
-    }
+    LocalLimits { free_space_low_bytes: Some(low), give_up_undurable: true, ..limits }
 }
 
 fn on_local_tiers(views: Vec<TierView>) -> Vec<TierView> {
-    let on_local = |view| TierView {
-        tier: Tier::Local,
-        ..view
-    };
+    let on_local = |view| TierView { tier: Tier::Local, ..view };
     views.into_iter().map(on_local).collect()
 }
 

@@ -119,27 +119,19 @@ fn rules() -> impl Strategy<Value = KeepRules> {
 }
 
 fn limits() -> impl Strategy<Value = LocalLimits> {
-    (
-        option::of(0..1_000_u64),
-        option::of(0..1_000_u64),
-        option::of(0..2_000_u64),
-        any::<bool>(),
+    (option::of(0..1_000_u64), option::of(0..1_000_u64), option::of(0..2_000_u64), any::<bool>()).prop_map(
+        |(maximum_bytes, free_space_low_bytes, free_space_high_bytes, give_up_undurable)| LocalLimits {
+            maximum_bytes,
+            free_space_low_bytes,
+            free_space_high_bytes,
+            give_up_undurable,
+        },
     )
-        .prop_map(
-            |(maximum_bytes, free_space_low_bytes, free_space_high_bytes, give_up_undurable)| LocalLimits {
-                maximum_bytes,
-                free_space_low_bytes,
-                free_space_high_bytes,
-                give_up_undurable,
-            },
-        )
 }
 
 fn guards() -> impl Strategy<Value = Guards> {
-    (some_remotes(), option::of(0..6_u32)).prop_map(|(required_remotes, maximum_deletions)| Guards {
-        required_remotes,
-        maximum_deletions,
-    })
+    (some_remotes(), option::of(0..6_u32))
+        .prop_map(|(required_remotes, maximum_deletions)| Guards { required_remotes, maximum_deletions })
 }
 
 fn dropped(plan: &RetentionPlan) -> BTreeSet<StepId> {

@@ -53,10 +53,6 @@ fn levanter() {
     let first = format!("run/step-1/metadata.json = {}", json(1));
     let second = format!("run/step-2/metadata.json = {}", json(2));
     let before = ["run/step-1/model/weight/.zarray", first.as_str()];
-    let writes = [
-        "run/step-2/model/weight/.zarray",
-        "run/step-2/model/weight/0",
-        second.as_str(),
-    ];
+    let writes = ["run/step-2/model/weight/.zarray", "run/step-2/model/weight/0", second.as_str()];
     killed_after_each_write("levanter", &before, &writes, "run/step-2", &[]);
 }

@@ -21,11 +21,7 @@ pub(super) fn profile(name: &str) -> Profile {
 
 pub(super) fn detected(memory: &Memory) -> String {
     let profiles = ProfileSet::default();
-    detect(&memory.tree(), memory, &profiles)
-        .unwrap()
-        .profile
-        .name
-        .clone()
+    detect(&memory.tree(), memory, &profiles).unwrap().profile.name.clone()
 }
 
 pub(super) fn look(name: &str, memory: &Memory) -> Found {
@@ -36,12 +32,7 @@ pub(super) fn look(name: &str, memory: &Memory) -> Found {
 /// Returns the paths of the complete steps.
 pub(super) fn complete(name: &str, memory: &Memory) -> Vec<String> {
     let found = look(name, memory);
-    found
-        .steps
-        .iter()
-        .filter(|step| step.is_complete())
-        .map(|step| step.path.clone())
-        .collect()
+    found.steps.iter().filter(|step| step.is_complete()).map(|step| step.path.clone()).collect()
 }
 
 /// Writes a step after `before`, and checks that it is complete after the last write and after none before, even when

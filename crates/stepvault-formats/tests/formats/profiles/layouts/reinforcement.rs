@@ -72,14 +72,7 @@ fn areal_is_one_unit_that_is_overwritten() {
     let [unit] = found.steps.as_slice() else {
         panic!("{:#?}", found.steps);
     };
-    assert_eq!(
-        unit.members,
-        [
-            "actor/recover_checkpoint",
-            "critic/recover_checkpoint",
-            "recover_info"
-        ]
-    );
+    assert_eq!(unit.members, ["actor/recover_checkpoint", "critic/recover_checkpoint", "recover_info"]);
     assert_eq!(unit.step, Some(9));
     assert_eq!(
         unit.reasons(),
@@ -95,17 +88,8 @@ fn areal_is_one_unit_that_is_overwritten() {
 fn areal_must_be_quiet_even_when_its_times_are_in_order() {
     let memory = Memory::new(&AREAL_SAVE);
     let now = stepvault_core::timestamp::Timestamp::from_seconds(memory.clock_seconds + 3);
-    let found = find_steps(
-        &profile("areal"),
-        &memory.tree(),
-        &memory,
-        now,
-        &FindOptions::default(),
-    );
-    assert_eq!(
-        found.steps[0].reasons(),
-        ["it was written 3 s ago, and must be unchanged for 30 s"]
-    );
+    let found = find_steps(&profile("areal"), &memory.tree(), &memory, now, &FindOptions::default());
+    assert_eq!(found.steps[0].reasons(), ["it was written 3 s ago, and must be unchanged for 30 s"]);
 }
 
 #[test]
@@ -120,13 +104,7 @@ fn areal_exports() {
         "actor/epoch0epochstep7globalstep7/model.safetensors",
         "actor/epoch0epochstep7globalstep7/tokenizer_config.json",
     ];
-    killed_after_each_write(
-        "areal",
-        &before,
-        &writes,
-        "actor/epoch0epochstep7globalstep7",
-        &[],
-    );
+    killed_after_each_write("areal", &before, &writes, "actor/epoch0epochstep7globalstep7", &[]);
     let archon = ["a/epoch0epochstep7globalstep7.tmp/model.safetensors"];
     let found = look("areal", &Memory::new(&archon));
     assert_eq!(found.temporary, ["a/epoch0epochstep7globalstep7.tmp"]);
@@ -146,10 +124,7 @@ fn verl_whose_pointer_is_never_written() {
     husk.write("- global_step_5/actor");
     let found = look("verl", &husk);
     assert!(!found.steps[0].is_complete(), "{found:#?}");
-    let hole = Memory::new(&[
-        "global_step_5/actor/model_world_size_3_rank_1.pt",
-        "global_step_5/data.pt",
-    ]);
+    let hole = Memory::new(&["global_step_5/actor/model_world_size_3_rank_1.pt", "global_step_5/data.pt"]);
     assert_eq!(
         look("verl", &hole).steps[0].reasons(),
         ["the files (global_step_5/actor/model_world_size_3_rank_*.pt) of rank 0 are missing: 1 of 3 exist"

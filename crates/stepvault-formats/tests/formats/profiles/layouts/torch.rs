@@ -32,10 +32,7 @@ fn torchtitan() {
         "checkpoint/step-900/model.safetensors.index.json",
     ];
     killed_after_each_write("torchtitan", &before, &hugging_face, "checkpoint/step-900", &[]);
-    let by_content = Memory::new(&[
-        "step-500/__0_0.distcp",
-        "step-500/.metadata = model.tok train_state",
-    ]);
+    let by_content = Memory::new(&["step-500/__0_0.distcp", "step-500/.metadata = model.tok train_state"]);
     assert_eq!(detected(&by_content), "torchtitan");
 }
 
@@ -114,18 +111,12 @@ fn megatron() {
 
 #[test]
 fn torchtune() {
-    let before = [
-        "epoch_0/model-00001-of-00001.safetensors",
-        "epoch_0/recipe_state.pt",
-    ];
+    let before = ["epoch_0/model-00001-of-00001.safetensors", "epoch_0/recipe_state.pt"];
     let mut memory = Memory::new(&before);
     memory.write("epoch_1/");
     assert_eq!(complete("torchtune", &memory), ["epoch_0"]);
     // The last checkpoint of a run has no recipe state, so a missing one proves nothing.
-    let writes = [
-        "epoch_1/model-00001-of-00001.safetensors",
-        "epoch_1/recipe_state.pt",
-    ];
+    let writes = ["epoch_1/model-00001-of-00001.safetensors", "epoch_1/recipe_state.pt"];
     killed_after_each_write("torchtune", &before, &writes, "epoch_1", &writes[..1]);
     let distributed = ["step_5/__0_0.distcp", "step_5/.metadata"];
     killed_after_each_write("torchtune", &before, &distributed, "step_5", &[]);
@@ -146,15 +137,9 @@ fn composer() {
         "latest-rank0.pt -> ep0-ba200-rank0.pt",
     ]);
     let found = look("composer", &by_rank);
-    assert_eq!(
-        found.steps[0].members,
-        ["ep0-ba100-rank0.pt", "ep0-ba100-rank1.pt"]
-    );
+    assert_eq!(found.steps[0].members, ["ep0-ba100-rank0.pt", "ep0-ba100-rank1.pt"]);
     assert!(found.steps[0].is_complete());
-    assert_eq!(
-        found.steps[1].reasons(),
-        ["latest-rank1.pt still names ep0-ba100-rank1.pt"]
-    );
+    assert_eq!(found.steps[1].reasons(), ["latest-rank1.pt still names ep0-ba100-rank1.pt"]);
     let sharded = ["ep1-ba300/__0_0.distcp", "ep1-ba300/.metadata"];
     killed_after_each_write("composer", &before, &sharded, "ep1-ba300", &[]);
 }
@@ -175,18 +160,9 @@ fn cycling_utils_by_rank() {
         "Saver_rank_1_checkpoint_2_force/checkpoint.pt",
         "Saver_rank_1.latest_checkpoint -> /out/Saver_rank_1_checkpoint_2_force",
     ];
-    killed_after_each_write(
-        "cycling-utils",
-        &before,
-        &writes,
-        "Saver_rank_0_checkpoint_2_force",
-        &[],
-    );
+    killed_after_each_write("cycling-utils", &before, &writes, "Saver_rank_0_checkpoint_2_force", &[]);
     let found = look("cycling-utils", &Memory::new(&before));
-    assert_eq!(
-        found.steps[0].members,
-        ["Saver_rank_0_checkpoint_1", "Saver_rank_1_checkpoint_1"]
-    );
+    assert_eq!(found.steps[0].members, ["Saver_rank_0_checkpoint_1", "Saver_rank_1_checkpoint_1"]);
     assert_eq!(found.steps[0].ranks, Some(2));
 }
 
@@ -195,10 +171,7 @@ fn ultralytics() {
     let memory = Memory::new(&["args.yaml", "weights/last.pt = one", "weights/best.pt = two"]);
     let found = look("ultralytics", &memory);
     assert_eq!(found.steps.len(), 1);
-    assert_eq!(
-        (found.steps[0].path.as_str(), found.steps[0].step),
-        ("weights/last.pt", None)
-    );
+    assert_eq!((found.steps[0].path.as_str(), found.steps[0].step), ("weights/last.pt", None));
     assert!(found.steps[0].is_complete());
     assert_eq!(detected(&memory), "ultralytics");
 }
@@ -226,11 +199,7 @@ fn fairseq() {
     ]);
     assert_eq!(detected(&memory), "fairseq");
     let found = look("fairseq", &memory);
-    let paths: Vec<_> = found
-        .steps
-        .iter()
-        .map(|step| (step.path.as_str(), step.step, step.ranks))
-        .collect();
+    let paths: Vec<_> = found.steps.iter().map(|step| (step.path.as_str(), step.step, step.ranks)).collect();
     assert_eq!(
         paths,
         [
@@ -251,13 +220,7 @@ fn the_first_step_of_a_run_tells_less() {
         "checkpoint-5/rng_state.pth",
     ];
     // save_only_model leaves only weights and state.
-    killed_after_each_write(
-        "hf-trainer",
-        &[],
-        &hugging_face,
-        "checkpoint-5",
-        &hugging_face[1..2],
-    );
+    killed_after_each_write("hf-trainer", &[], &hugging_face, "checkpoint-5", &hugging_face[1..2]);
     let accelerate = [
         "checkpoints/checkpoint_0/model.safetensors",
         "checkpoints/checkpoint_0/optimizer.bin",
@@ -265,13 +228,7 @@ fn the_first_step_of_a_run_tells_less() {
         "checkpoints/checkpoint_0/random_states_1.pkl",
         "checkpoints/checkpoint_0/custom_checkpoint_0.pkl",
     ];
-    killed_after_each_write(
-        "accelerate",
-        &[],
-        &accelerate,
-        "checkpoints/checkpoint_0",
-        &accelerate[2..4],
-    );
+    killed_after_each_write("accelerate", &[], &accelerate, "checkpoints/checkpoint_0", &accelerate[2..4]);
     let deepspeed = [
         "global_step10/mp_rank_00_model_states.pt",
         "global_step10/zero_pp_rank_0_mp_rank_00_optim_states.pt",
@@ -284,11 +241,5 @@ fn the_first_step_of_a_run_tells_less() {
         "actor/epoch0epochstep7globalstep7/model.safetensors",
         "actor/epoch0epochstep7globalstep7/tokenizer_config.json",
     ];
-    killed_after_each_write(
-        "areal",
-        &[],
-        &export,
-        "actor/epoch0epochstep7globalstep7",
-        &export[1..2],
-    );
+    killed_after_each_write("areal", &[], &export, "actor/epoch0epochstep7globalstep7", &export[1..2]);
 }

@@ -7,10 +7,7 @@ use crate::directory::memory::Memory;
 fn steps(lines: &[&str]) -> Vec<(String, Option<u64>, Vec<String>)> {
     let memory = Memory::new(lines);
     let found = look(&detected(&memory), &memory).steps;
-    found
-        .into_iter()
-        .map(|step| (step.path, step.step, step.members))
-        .collect()
+    found.into_iter().map(|step| (step.path, step.step, step.members)).collect()
 }
 
 fn step(path: &str, number: u64, others: &[&str]) -> (String, Option<u64>, Vec<String>) {
@@ -21,12 +18,7 @@ fn step(path: &str, number: u64, others: &[&str]) -> (String, Option<u64>, Vec<S
 
 #[test]
 fn entries_of_one_number_are_one_step() {
-    let gan = [
-        "netD_epoch_1.pth",
-        "netG_epoch_1.pth",
-        "netD_epoch_2.pth",
-        "netG_epoch_2.pth",
-    ];
+    let gan = ["netD_epoch_1.pth", "netG_epoch_1.pth", "netD_epoch_2.pth", "netG_epoch_2.pth"];
     assert_eq!(
         steps(&gan),
         [
@@ -52,10 +44,7 @@ fn entries_of_one_number_are_one_step() {
         [step(
             "rl_model_400_steps.zip",
             400,
-            &[
-                "rl_model_replay_buffer_400_steps.pkl",
-                "rl_model_vecnormalize_400_steps.pkl"
-            ]
+            &["rl_model_replay_buffer_400_steps.pkl", "rl_model_vecnormalize_400_steps.pkl"]
         )]
     );
 }
@@ -70,24 +59,15 @@ fn a_conversion_never_leads_a_step_that_can_be_resumed_from() {
         "step_200.json",
         "step_200.log",
     ];
-    assert_eq!(
-        steps(&conversion),
-        [step("step_200", 200, &["step_200.json", "step_200_hf"])]
-    );
+    assert_eq!(steps(&conversion), [step("step_200", 200, &["step_200.json", "step_200_hf"])]);
     let merged = [
         "checkpoint-200/model.safetensors",
         "checkpoint-200/trainer_state.json",
         "checkpoint-200-merged/model.safetensors",
     ];
-    assert_eq!(
-        steps(&merged),
-        [step("checkpoint-200", 200, &["checkpoint-200-merged"])]
-    );
+    assert_eq!(steps(&merged), [step("checkpoint-200", 200, &["checkpoint-200-merged"])]);
     let ema = ["epoch=1-step=200.ckpt", "epoch=1-step=200-EMA.ckpt"];
-    assert_eq!(
-        steps(&ema),
-        [step("epoch=1-step=200.ckpt", 200, &["epoch=1-step=200-EMA.ckpt"])]
-    );
+    assert_eq!(steps(&ema), [step("epoch=1-step=200.ckpt", 200, &["epoch=1-step=200-EMA.ckpt"])]);
 }
 
 #[test]
@@ -112,39 +92,20 @@ fn any_extension_is_that_of_a_step_but_those_of_logs_and_texts() {
     ] {
         assert_eq!(steps(&[name]), [], "{name}");
     }
+    assert_eq!(steps(&["models/model_0.pth"]), [step("models/model_0.pth", 0, &[])]);
     assert_eq!(
-        steps(&["models/model_0.pth"]),
-        [step("models/model_0.pth", 0, &[])]
-    );
-    assert_eq!(
-        steps(&[
-            "model_0000004.pth",
-            "last_checkpoint = model_0000004.pth",
-            "metrics.json"
-        ]),
+        steps(&["model_0000004.pth", "last_checkpoint = model_0000004.pth", "metrics.json"]),
         [step("model_0000004.pth", 4, &["last_checkpoint"])]
     );
 }
 
 #[test]
 fn names_that_count_something_else_are_no_steps() {
-    for name in [
-        "Dataset001",
-        "fold_0",
-        "trial_3",
-        "version_0",
-        "seed_42",
-        "rank_1",
-        "run_3",
-        "exp_2",
-    ] {
+    for name in ["Dataset001", "fold_0", "trial_3", "version_0", "seed_42", "rank_1", "run_3", "exp_2"] {
         assert_eq!(steps(&[&format!("{name}/checkpoint_final.pth")]), [], "{name}");
     }
     // Something else is counted beside steps.
-    assert_eq!(
-        steps(&["step_5.pt", "vocab_32000.bin"]),
-        [step("step_5.pt", 5, &[])]
-    );
+    assert_eq!(steps(&["step_5.pt", "vocab_32000.bin"]), [step("step_5.pt", 5, &[])]);
     assert_eq!(steps(&["phase_2/step_100.pt", "phase_2/step_200.pt"]), []);
     assert_eq!(steps(&["eval_200/results.json"]), []);
 }
@@ -154,10 +115,7 @@ fn a_step_waits_for_the_first_file_that_can_hold_state() {
     let memory = Memory::new(&["checkpoint-5/config.json", "checkpoint-5/generation_config.json"]);
     assert_eq!(detected(&memory), "generic");
     let found = look("generic", &memory);
-    assert_eq!(
-        found.steps[0].reasons(),
-        ["it contains no file yet that can hold the state of a training"]
-    );
+    assert_eq!(found.steps[0].reasons(), ["it contains no file yet that can hold the state of a training"]);
 }
 
 #[test]
@@ -172,10 +130,7 @@ fn what_tools_leave_in_a_step_is_no_part_of_its_judgement() {
     assert!(found.steps[0].is_complete(), "{:?}", found.steps[0]);
     assert_eq!(found.steps[0].files, 4);
     let unfinished = Memory::new(&["step_5/model.pt", "step_5/.optimizer.pt.AbC123"]);
-    assert!(
-        !look("generic", &unfinished).steps[0].is_complete(),
-        "rsync is writing it"
-    );
+    assert!(!look("generic", &unfinished).steps[0].is_complete(), "rsync is writing it");
 }
 
 #[test]

@@ -26,10 +26,7 @@ fn global_step(value: i64) -> Vec<u8> {
 
 /// Returns path, number, whether the path is rewritten, and the other members of the complete steps.
 fn steps(name: &str, memory: &Memory) -> Vec<(String, Option<u64>, bool, Vec<String>)> {
-    let steps = look(name, memory)
-        .steps
-        .into_iter()
-        .filter(FoundStep::is_complete);
+    let steps = look(name, memory).steps.into_iter().filter(FoundStep::is_complete);
     steps
         .map(|step| {
             let others = step.members[1..].to_vec();
@@ -48,17 +45,11 @@ fn ultralytics_saves_last_and_best_until_its_last_write() {
     let mut memory = Memory::new(&["args.yaml"]);
     memory.write_bytes("weights/last.pt", &epoch(3));
     assert_eq!(detected(&memory), "ultralytics");
-    assert_eq!(
-        steps("ultralytics", &memory),
-        [rewritten("weights/last.pt", Some(3), &[])]
-    );
+    assert_eq!(steps("ultralytics", &memory), [rewritten("weights/last.pt", Some(3), &[])]);
     memory.write_bytes("weights/best.pt", &epoch(3));
     let both = |step| rewritten("weights/last.pt", step, &["weights/best.pt"]);
     assert_eq!(steps("ultralytics", &memory), [both(Some(3))]);
-    assert_eq!(
-        look("ultralytics", &memory).steps[0].quiet_rule,
-        QuietRule::Briefly
-    );
+    assert_eq!(look("ultralytics", &memory).steps[0].quiet_rule, QuietRule::Briefly);
     // A save of the same epoch under its number: last.pt is a copy of it.
     memory.write_bytes("weights/epoch3.pt", &epoch(3));
     let numbered = ("weights/epoch3.pt".to_owned(), Some(3), false, Vec::new());
@@ -80,14 +71,8 @@ fn lightning_names_without_a_step() {
     // Another save of the same state, with other bytes.
     let path = "checkpoints/epoch=1-step=40.ckpt";
     memory.write_bytes(path, &torch(&number("global_step", 40)));
-    let numbered = |step: u64| {
-        (
-            format!("checkpoints/epoch=1-step={step}.ckpt"),
-            Some(step),
-            false,
-            Vec::new(),
-        )
-    };
+    let numbered =
+        |step: u64| (format!("checkpoints/epoch=1-step={step}.ckpt"), Some(step), false, Vec::new());
     assert_eq!(steps("lightning", &memory), [numbered(40)]);
     // One that is cut off is no copy to rely on.
     memory.write_bytes(path, &global_step(40)[..80]);
@@ -99,28 +84,19 @@ fn lightning_names_without_a_step() {
 
     // What a restore has moved aside, or is about to put in place.
     memory.write_bytes(".stepvault-restore/moved-aside/0001-last.ckpt", &global_step(80));
-    memory.write_bytes(
-        "checkpoints/.stepvault/restore/1/data/last.ckpt",
-        &global_step(80),
-    );
+    memory.write_bytes("checkpoints/.stepvault/restore/1/data/last.ckpt", &global_step(80));
     assert_eq!(steps("lightning", &memory), [numbered(40), last(60)]);
 
     let mut named = Memory::default();
     let state = number("global_step", 7) + "Vpytorch-lightning_version\nV2.6\ns";
     named.write_bytes("model-v1.ckpt", &torch(&state));
     assert_eq!(detected(&named), "lightning");
-    assert_eq!(
-        steps("lightning", &named),
-        [rewritten("model-v1.ckpt", Some(7), &[])]
-    );
+    assert_eq!(steps("lightning", &named), [rewritten("model-v1.ckpt", Some(7), &[])]);
 
     let mut sharded = Memory::new(&["last.ckpt/__0_0.distcp", "last.ckpt/.metadata"]);
     assert_eq!(steps("lightning", &sharded), []);
     sharded.write_bytes("last.ckpt/meta.pt", &global_step(9));
-    assert_eq!(
-        steps("lightning", &sharded),
-        [rewritten("last.ckpt", Some(9), &[])]
-    );
+    assert_eq!(steps("lightning", &sharded), [rewritten("last.ckpt", Some(9), &[])]);
     sharded.write("last.ckpt/__0_0.distcp = of the next save");
     assert_eq!(steps("lightning", &sharded), []);
 }
@@ -144,10 +120,7 @@ fn timm_keeps_the_last_epoch_when_it_is_not_among_the_best() {
 fn fairseq_with_nothing_but_the_last() {
     let state = |updates: i64| {
         let updates = number("num_updates", updates);
-        torch(&format!(
-            "Voptimizer_history\n(l(d{}a(d{updates}as",
-            number("num_updates", 1)
-        ))
+        torch(&format!("Voptimizer_history\n(l(d{}a(d{updates}as", number("num_updates", 1)))
     };
     let mut memory = Memory::default();
     memory.write_bytes("checkpoint_last.pt", &state(500));
@@ -164,11 +137,7 @@ fn fairseq_with_nothing_but_the_last() {
         shards.write_bytes(&format!("checkpoint_last-shard{rank}.pt"), &state(500));
         shards.write_bytes(&format!("checkpoint_best-shard{rank}.pt"), &state(400));
     }
-    let others = [
-        "checkpoint_last-shard1.pt",
-        "checkpoint_best-shard0.pt",
-        "checkpoint_best-shard1.pt",
-    ];
+    let others = ["checkpoint_last-shard1.pt", "checkpoint_best-shard0.pt", "checkpoint_best-shard1.pt"];
     let both = rewritten("checkpoint_last-shard0.pt", Some(500), &others);
     assert_eq!(steps("fairseq", &shards), [both]);
 }
@@ -181,13 +150,7 @@ fn keras_writes_its_metadata_last() {
     assert_eq!(steps("keras", &memory), []);
     memory.write(r#"backup/training_metadata.json = {"epoch": 3, "batch": 0}"#);
     assert_eq!(detected(&memory), "keras");
-    let backup = |step| {
-        rewritten(
-            "backup/latest.weights.h5",
-            step,
-            &["backup/training_metadata.json"],
-        )
-    };
+    let backup = |step| rewritten("backup/latest.weights.h5", step, &["backup/training_metadata.json"]);
     assert_eq!(steps("keras", &memory), [backup(Some(3))]);
     // Another save has begun.
     memory.write_bytes("backup/_latest.weights.h5", &weights);
@@ -213,10 +176,7 @@ fn one_file_of_an_unknown_trainer() {
     assert_eq!(found.steps[0].members, ["model.pt", "best.pt", "checkpoint.pt"]);
     assert_eq!(found.steps[0].quiet_rule, QuietRule::Briefly);
     // Counted anew in each epoch, perhaps.
-    memory.write_bytes(
-        "checkpoint.pt",
-        &torch(&(number("step", 12) + &number("epoch", 2))),
-    );
+    memory.write_bytes("checkpoint.pt", &torch(&(number("step", 12) + &number("epoch", 2))));
     assert_eq!(steps("generic", &memory), [one(None)]);
 }
 
@@ -231,11 +191,7 @@ fn a_file_without_a_number_beside_numbered_steps_is_a_step_unless_it_is_a_copy()
         let path = format!("ckpt_step_{step}.pt");
         (path.clone(), Some(step), false, vec![path])
     };
-    assert_eq!(
-        steps("generic", &memory),
-        [with_latest(20)],
-        "written just before"
-    );
+    assert_eq!(steps("generic", &memory), [with_latest(20)], "written just before");
     assert_eq!(look("generic", &memory).copies, Vec::<String>::new());
     // The same bytes, then the same number.
     memory.write_bytes("latest.pt", &torch(&number("step", 20)));
@@ -256,10 +212,7 @@ fn a_file_without_a_number_beside_numbered_steps_is_a_step_unless_it_is_a_copy()
     assert_eq!(steps("generic", &memory), [numbered(20), with_latest(30)]);
     memory.write_bytes("best.pt", &torch(&number("loss", 2)));
     let found = look("generic", &memory);
-    assert_eq!(
-        found.steps[1].members,
-        ["latest.pt", "best.pt", "ckpt_step_30.pt"]
-    );
+    assert_eq!(found.steps[1].members, ["latest.pt", "best.pt", "ckpt_step_30.pt"]);
 }
 
 #[test]
