@@ -2,22 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::observe::Observer;
 use stepvault_core::starts::RestartLoop;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_formats::step_name;
+use stepvault_local::clock::SystemClock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::options::AgentRemote;
 use crate::report::{AgentReport, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote};
 use crate::step_progress::{Goal, StepProgress};
-use stepvault_local::clock::SystemClock;
 
 /// Number of the latest skipped entries that are searched for the cause of a missing step.
 const MAX_SKIPPED: usize = 256;
@@ -544,6 +545,44 @@ impl AgentStatus {
         let state = self.state();
         let latest = state.report.skipped.latest.iter().rev().filter(|entry| entry.run == *run);
         latest.take(max).map(|entry| (entry.path.clone(), entry.reason.clone())).collect()
+    }
+}
+
+// Reports to the observer, without repetition.
+
+/// Reports to the observer, and records in the agent's status what was reported. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Reporter {
+    pub(crate) status: Arc<AgentStatus>,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+impl Reporter {
+    /// Reports information that is worth a log line.
+    pub(crate) fn info(&self, message: &str) {
+        self.observer.info(message);
+    }
+
+    /// Warns.
+    pub(crate) fn warn(&self, message: &str) {
+        self.observer.warn(message);
+    }
+
+    /// Warns, unless the same was said about the subject lately.
+    pub(crate) fn warn_once(&self, subject: &str, message: &str) {
+        self.warn_of_cause(subject, message, message);
+    }
+
+    /// Warns, unless the same cause was reported about the subject lately: the text may differ each time.
+    pub(crate) fn warn_of_cause(&self, subject: &str, cause: &str, message: &str) {
+        if self.status.is_new_warning(subject, cause) {
+            self.warn(message);
+        }
+    }
+
+    /// Records that there is nothing to warn of any more: the next warning about the subject is new.
+    pub(crate) fn resolved(&self, subject: &str) {
+        self.status.forget_warnings(subject);
     }
 }
 

@@ -14,9 +14,8 @@ use stepvault_local::sealed::SealedStep;
 use crate::agent_status::Trouble;
 use crate::pause::{LONGEST, LONGEST_WHEN_DRAINING, Pause, sleep_until};
 use crate::report::StepOnRemote;
-use crate::shared::Shared;
+use crate::shared::{Shared, VaultAccess};
 use crate::timeout_store::TimeoutStore;
-use crate::vault_access::VaultAccess;
 
 /// Determines the attempts of one run's steps.
 #[derive(Debug)]

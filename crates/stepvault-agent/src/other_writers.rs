@@ -12,13 +12,13 @@ use std::time::Duration;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, StepId};
-use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::Writer;
 use stepvault_core::records::Claim;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_engine::launches::launch_attempts;
 use stepvault_engine::outage::is_outage;
-use stepvault_engine::tier::catalog::present_parts;
+use stepvault_engine::tier::catalog::{claimed_ids, present_parts};
 use stepvault_engine::tier::run_remote::RunRemote;
 use tokio::time::{Instant, sleep_until};
 
@@ -52,30 +52,6 @@ struct Known {
 impl WatchedRun {
     pub(crate) fn new(remote: RunRemote) -> Self {
         Self { remote, known: None, undecided: BTreeMap::new() }
-    }
-
-    async fn claims(&self) -> Result<BTreeSet<StepId>> {
-        let prefix = self.remote.keys.claims_prefix();
-        self.listed(&prefix, |kind| match kind {
-            KeyKind::Claim(id) => Some(id),
-            _ => None,
-        })
-        .await
-    }
-
-    async fn launches(&self) -> Result<BTreeSet<Attempt>> {
-        let prefix = self.remote.keys.launches_prefix();
-        self.listed(&prefix, |kind| match kind {
-            KeyKind::Launch(attempt) => Some(attempt),
-            _ => None,
-        })
-        .await
-    }
-
-    async fn listed<T: Ord>(&self, prefix: &str, one: fn(KeyKind) -> Option<T>) -> Result<BTreeSet<T>> {
-        let objects = self.remote.list(prefix).await?;
-        let kinds = objects.iter().filter_map(|object| self.remote.keys.classify(&object.key));
-        Ok(kinds.filter_map(one).collect())
     }
 }
 
@@ -115,9 +91,9 @@ impl OtherWriters {
 
     async fn check(&mut self, index: usize) -> Result<()> {
         let watched = &mut self.runs[index];
-        let claims = watched.claims().await?;
+        let claims = claimed_ids(&watched.remote).await?.into_keys().collect::<BTreeSet<StepId>>();
         let Some(known) = &mut watched.known else {
-            let launches = watched.launches().await?;
+            let launches = launch_attempts(&watched.remote).await?;
             watched.known = Some(Known { claims, launches });
             return Ok(());
         };
@@ -154,7 +130,7 @@ impl OtherWriters {
         let Some(known) = watched.known.as_ref().filter(|_| !watched.undecided.is_empty()) else {
             return Ok(());
         };
-        let launches = watched.launches().await?;
+        let launches = launch_attempts(&watched.remote).await?;
         let began_since: BTreeSet<Attempt> = launches.difference(&known.launches).copied().collect();
         let mut decided = Vec::new();
         for (id, claim) in &watched.undecided {

@@ -13,9 +13,8 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
-use stepvault_engine::metrics::MetricsSource;
-use stepvault_engine::push::{CheckpointToSeal, Placed, seal_checkpoint};
-use stepvault_local::checkpoint::Checkpoint;
+use stepvault_engine::push::{CheckpointToSeal, MetricsSource, Placed, seal_checkpoint};
+use stepvault_local::tree::Checkpoint;
 use tokio::time::Instant;
 
 use crate::announcements::{Announcement, SealedFor};

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
 
-use crate::agent_status::AgentStatus;
+use crate::agent_status::{AgentStatus, Reporter};
 use crate::assembly::Tasks;
 use crate::control::{Control, ControlState, wait_permits};
 use crate::discovery::{Discovery, EarlyPlace, ScanMode};
@@ -30,14 +30,11 @@ use crate::options::AgentOptions;
 use crate::priority::Priority;
 use crate::remotes::{ServedRun, served_runs, with_timeouts};
 use crate::report::{AgentReport, LeftUndone, NotDurable};
-use crate::reporter::Reporter;
-use crate::shared::Shared;
-use crate::signals::Signals;
+use crate::shared::{Shared, Signals, VaultAccess};
 use crate::starts::OwnStart;
 use crate::status_file::StatusFiles;
 use crate::stop::Stop;
 use crate::throughput::Throughput;
-use crate::vault_access::VaultAccess;
 use crate::vault_watch::VaultWatch;
 use stepvault_local::clock::SystemClock;
 

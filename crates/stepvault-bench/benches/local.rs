@@ -6,9 +6,8 @@ use std::path::Path;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
-use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::seal::{SealRequest, seal};
-use stepvault_local::tree::scan;
+use stepvault_local::tree::{Checkpoint, scan};
 use stepvault_local::vault::Vault;
 
 const FILES: usize = 1_000;

@@ -48,19 +48,6 @@ pub fn tree_is_linked(tree: &Tree, record: &SealRecord) -> bool {
     pairs.all(|(file, sealed)| sealed.method == SnapshotMethod::HardLink && sealed.inode == file.inode)
 }
 
-/// Whether a scanned directory has the files of a manifest by path and size, and whether by time too.
-pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMatch {
-    let untimed = |(path, size_bytes, _)| (path, size_bytes);
-    let is_alike = tree.shape == manifest.shape && tree.symlinks == manifest.symlinks;
-    if is_alike && files_of_tree(tree).eq(files_of_manifest(manifest)) {
-        ContentMatch::Same
-    } else if is_alike && files_of_tree(tree).map(untimed).eq(files_of_manifest(manifest).map(untimed)) {
-        ContentMatch::HashToTell
-    } else {
-        ContentMatch::Different
-    }
-}
-
 /// Whether a scanned directory is what a node made its part of, by paths, sizes and times.
 pub fn tree_matches_part(tree: &Tree, part: &PartManifest) -> bool {
     if part.shared_tree_sha256.is_some() {
@@ -68,7 +55,9 @@ pub fn tree_matches_part(tree: &Tree, part: &PartManifest) -> bool {
         return part.shared_tree_sha256 == Some(tree_sha256(&files, &tree.symlinks))
             && part.written_at == tree.newest_mtime();
     }
-    matches!(tree_matches_manifest(tree, part), ContentMatch::Same)
+    tree.shape == part.shape
+        && tree.symlinks == part.symlinks
+        && files_of_tree(tree).eq(files_of_manifest(part))
 }
 
 /// Whether a scanned directory contains only files of a multi-node step, and all files that this node wrote of it, by
@@ -79,15 +68,4 @@ pub fn tree_is_of_step(tree: &Tree, own: &PartManifest, parts: &[PartManifest]) 
     let paths: BTreeSet<&RelativePath> = found.iter().map(|(path, ..)| *path).collect();
     // Of a file that several nodes wrote, a restore takes one.
     found.is_subset(&known) && own.files.iter().all(|file| paths.contains(&file.path))
-}
-
-/// The result of comparing names, sizes and times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContentMatch {
-    /// The files are the same.
-    Same,
-    /// The files differ.
-    Different,
-    /// The names and sizes are equal but the times differ: only hashing can decide.
-    HashToTell,
 }

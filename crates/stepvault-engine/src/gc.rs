@@ -10,16 +10,15 @@ use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, ResumePoint};
 use stepvault_core::observe::Observer;
-use stepvault_core::records::GcRecord;
+use stepvault_core::records::{GcRecord, Tombstone};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
 use crate::outage::is_outage;
 use crate::tier::catalog::{claimed_ids, commits, committed_ids, read_manifests};
 use crate::tier::leases::{HeldLease, live_leases};
-use crate::tier::removed::{RemovedSteps, removed_steps};
+use crate::tier::removed::{RemovedSteps, local_now, removed_steps, tombstone, tombstones};
 use crate::tier::run_remote::RunRemote;
-use crate::tombstones::{local_now, pardon, remove_tombstones_of_kept, tombstone};
 
 /// What a gc found and did.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -429,6 +428,45 @@ fn step_of(remote: &RunRemote, key: &str) -> Option<StepId> {
         }
         _ => None,
     }
+}
+
+/// Removes the tombstone of a step that was committed before it was tombstoned: its writer may have checked for the
+/// tombstone before it existed and have acknowledged the step. Nothing of the step has been deleted then, because every
+/// deleting process lists the commits after it has written the tombstone. A writer that committed later has seen the
+/// tombstone.
+async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<()> {
+    let key = remote.keys.tombstone(id);
+    let Some(tombstone) = remote.store.head(&key).await? else {
+        return Ok(());
+    };
+    if commit.modified <= tombstone.info.modified {
+        remote.delete(vec![key]).await?;
+    }
+    Ok(())
+}
+
+/// Removes the tombstones left by a gc that was interrupted before its second check: see [`pardon`].
+///
+/// # Errors
+/// When the remote is unreachable.
+pub(crate) async fn remove_tombstones_of_kept(remote: &RunRemote) -> Result<()> {
+    let committed = committed_ids(remote).await?;
+    for id in tombstones(remote).await? {
+        let Some(commit) = committed.get(&id) else {
+            continue;
+        };
+        let key = remote.keys.tombstone(id);
+        let tombstone: Option<Tombstone> = remote.read_usable_record(&key).await?;
+        if tombstone.is_some_and(|tombstone| tombstone.by_gc) {
+            let tombstoned = remote.store.head(&key).await?;
+            // Strictly before: the gc may still be running, and of two events in the same second of the store's clock
+            // the order is unknown.
+            if tombstoned.is_some_and(|head| commit.modified < head.info.modified) {
+                remote.delete(vec![key]).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

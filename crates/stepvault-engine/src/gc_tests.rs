@@ -5,12 +5,11 @@ use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::keys::{ResumePoint, RunKeys};
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::path::RelativePath;
-use stepvault_core::records::Tombstone;
 use stepvault_core::retired::RetiredSteps;
 
 use super::*;
 use crate::test_remote::in_directory;
-use crate::tier::removed::{read_tombstone, removal_record, retired_steps, tombstones};
+use crate::tier::removed::{read_tombstone, removal_record, retired_steps};
 
 const SECOND: Duration = Duration::from_secs(1);
 

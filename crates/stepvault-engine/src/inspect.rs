@@ -21,8 +21,6 @@ use stepvault_formats::tree::Tree;
 use stepvault_formats::warnings::warnings;
 use stepvault_local::survey::{SurveyFiles, survey};
 
-use crate::profiles::named;
-
 const WHAT: &str = "cannot inspect";
 
 /// Options of an inspection.
@@ -373,4 +371,20 @@ impl Inspection {
         let resumable = steps.clone().any(|entry| entry.step.resumable && is_named(entry));
         steps.filter(move |entry| is_named(entry) && entry.step.resumable == resumable)
     }
+}
+
+// Looks up a profile by its name.
+
+/// Returns the profile with this name.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] when there is none, with the existing names.
+pub(crate) fn named<'a>(profiles: &'a ProfileSet, name: &str) -> Result<&'a Profile> {
+    profiles.get(name).ok_or_else(|| {
+        let known: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
+        Error::new(ErrorKind::Usage, "unknown profile")
+            .on(name)
+            .because("no built-in or configured profile has this name")
+            .hint(format!("the profiles are {}", known.join(", ")))
+    })
 }

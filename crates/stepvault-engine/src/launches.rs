@@ -219,7 +219,7 @@ impl<'a> Launches<'a> {
 
     /// Returns whether nodes of `launch` have begun an attempt after this one.
     pub(crate) async fn has_begun_after(&self, launch: &LaunchName, attempt: Attempt) -> Result<bool> {
-        let mut later = self.launch_attempts().await?;
+        let mut later = launch_attempts(self.remote).await?;
         later.retain(|given| *given > attempt);
         let records = self.latest_records(&later).await?;
         // A launch that went back without a restart has a later attempt too.
@@ -309,21 +309,10 @@ impl<'a> Launches<'a> {
         let removed = removed_steps(remote).await?.last();
         let committed = committed_ids(remote).await?;
         let claimed = claimed_ids(remote).await?;
-        let given = self.launch_attempts().await?;
+        let given = launch_attempts(self.remote).await?;
         let steps = removed.iter().chain(committed.keys()).chain(claimed.keys());
         let used = steps.map(|id| id.attempt).chain(given.last().copied()).max();
         Ok((self.latest_records(&given).await?, used))
-    }
-
-    /// Returns the attempts that launches were given.
-    async fn launch_attempts(&self) -> Result<BTreeSet<Attempt>> {
-        let select = |kind| match kind {
-            KeyKind::Launch(attempt) => Some(attempt),
-            _ => None,
-        };
-        let prefix = self.remote.keys.launches_prefix();
-        let launches = self.remote.list_kind(&prefix, select).await?;
-        Ok(launches.into_iter().map(|(attempt, _)| attempt).collect())
     }
 
     /// Reads the records of the latest of these attempts.
@@ -371,6 +360,16 @@ impl<'a> Launches<'a> {
         let run = self.remote.keys.run();
         write_list(vault, run, NOTE, &mut self.spans, SPANS_KEPT).await
     }
+}
+
+/// Returns the attempts that the launches of a run were given: one LIST.
+pub async fn launch_attempts(remote: &RunRemote) -> Result<BTreeSet<Attempt>> {
+    let select = |kind| match kind {
+        KeyKind::Launch(attempt) => Some(attempt),
+        _ => None,
+    };
+    let launches = remote.list_kind(&remote.keys.launches_prefix(), select).await?;
+    Ok(launches.into_iter().map(|(attempt, _)| attempt).collect())
 }
 
 fn no_attempt(launch: &LaunchName) -> Error {

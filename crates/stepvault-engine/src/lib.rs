@@ -33,9 +33,7 @@
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod blocking;
-mod broken_body;
 pub mod content;
-mod copies;
 pub mod cpu_share;
 pub mod doctor;
 pub mod drains;
@@ -48,12 +46,10 @@ pub mod inspect;
 pub mod launches;
 pub mod local_digest;
 pub mod memory;
-pub mod metrics;
 mod notes;
 mod observed;
 pub mod outage;
 pub mod placement;
-mod profiles;
 pub mod prune;
 pub mod push;
 pub mod restore;
@@ -66,7 +62,6 @@ pub mod starts;
 #[allow(clippy::unwrap_used)]
 mod test_remote;
 pub mod tier;
-mod tombstones;
 pub mod upload;
 pub mod verify;
 mod workers;

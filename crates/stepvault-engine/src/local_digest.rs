@@ -28,7 +28,7 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         .own_files()
         .into_iter()
         .map(|file| {
-            let parts = digest_file(step, file, record.digest)?;
+            let parts = digest_parts(&step.file_path(&file.path), file, record.digest)?;
             file.entry(&parts)
         })
         .collect();
@@ -39,15 +39,6 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         Err(error) => tracing::debug!(%error, "cannot store the digests"),
     }
     Ok(manifest)
-}
-
-/// Returns the digests of one sealed file, part by part.
-pub fn digest_file(
-    step: &SealedStep,
-    file: &SealedFile,
-    algorithm: DigestAlgorithm,
-) -> Result<Vec<PartDigest>> {
-    digest_parts(&step.file_path(&file.path), file, algorithm)
 }
 
 /// Returns the digests of the file at `path`, which must match `file`, part by part.
@@ -97,7 +88,7 @@ pub fn check_local(
             reasons.push(format!("{} is not in the sealed step", file.path));
             continue;
         };
-        match digest_file(step, sealed, manifest.digest) {
+        match digest_parts(&step.file_path(&sealed.path), sealed, manifest.digest) {
             Ok(parts) => {
                 let same = parts.iter().map(|part| part.content).eq(file.parts_content.iter().copied());
                 if !same {

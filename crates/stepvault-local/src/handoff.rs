@@ -26,7 +26,6 @@ use crate::rename::{self, MAX_OF_ONE_NAME, Place};
 use crate::space;
 use crate::staging_place::{DATA, OWN, OWN_INSIDE, Workplace};
 use crate::stat::{Facts, times};
-use crate::symlink;
 use crate::vault::Vault;
 
 const MOVE: &str = "cannot move aside";
@@ -118,7 +117,7 @@ impl HandoffDirectory {
         let parent = self.directory.parent_of(path).map_err(fault)?;
         let by_way_of = Place::new(&self.temporary, TEMPORARY);
         let to = Place::new(&parent, name_of(path));
-        symlink::replace(by_way_of, to, target).map_err(fault)
+        rename::replace_link(by_way_of, to, target).map_err(fault)
     }
 
     /// Writes a file with the bytes, mode and time of another one and replaces what has its name. The copy shares no

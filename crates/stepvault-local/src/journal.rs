@@ -18,13 +18,15 @@ use stepvault_core::codec::FORMAT;
 use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::path::RelativePath;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
 use crate::errors::{self, IoAt as _};
 use crate::kept;
 use crate::sealed::SEAL;
-use crate::vault::Vault;
+use crate::survey::mtime;
+use crate::vault::{Vault, entries, file_name};
 
 /// Maximum length of a journal that is read: 10,000 parts of each of many files. A longer one is discarded.
 const MAX_JOURNAL_BYTES: u64 = 1 << 30;
@@ -290,4 +292,60 @@ fn parse<T: for<'de> Deserialize<'de>>(line: &[u8]) -> Option<T> {
     let line: Line<&RawValue> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
     let entry = line.entry.get();
     (Crc32c::of(entry.as_bytes()) == line.crc32c).then(|| serde_json::from_str(entry).ok())?
+}
+
+// Unfinished uploads, as their journals show them. Reads the journals without changing them.
+
+/// Maximum number of journals that are read, those of the newest steps.
+const MAXIMUM_JOURNALS: usize = 64;
+
+/// An unfinished upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnfinishedUpload {
+    /// The step.
+    pub id: StepId,
+    /// The destination.
+    pub remote: RemoteName,
+    /// Time of the last record.
+    pub written_at: Timestamp,
+    /// Number of files that are done.
+    pub files_done: u64,
+    /// Number of files of the step.
+    pub files: u64,
+    /// Number of acknowledged parts of files that are not done.
+    pub parts_done: u64,
+}
+
+impl Vault {
+    /// Returns the unfinished uploads of a run, the newest steps first.
+    pub fn unfinished_uploads(&self, run: &RunName) -> Result<Vec<UnfinishedUpload>> {
+        let mut found = Vec::new();
+        for step in self.steps(run)?.steps.iter().rev() {
+            for path in entries(&self.journal_directory(run, step.id()))? {
+                let name = file_name(&path).strip_suffix(ENDING);
+                let Some(remote) = name.and_then(|name| RemoteName::new(name).ok()) else {
+                    continue;
+                };
+                // The upload may end while its journal is read.
+                let (Ok(facts), Ok(state)) = (path.metadata(), read_state(self, run, step.id(), &remote))
+                else {
+                    continue;
+                };
+                let done = |file: &&FileProgress| file.done.is_some();
+                let begun = state.files.values();
+                found.push(UnfinishedUpload {
+                    id: step.id(),
+                    remote,
+                    written_at: mtime(&facts),
+                    files_done: begun.clone().filter(done).count() as u64,
+                    files: step.record().files.len() as u64,
+                    parts_done: begun.map(|file| file.parts.len() as u64).sum(),
+                });
+                if found.len() == MAXIMUM_JOURNALS {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(found)
+    }
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, RenameFlags};
 use rustix::io::{Errno, Result};
 
+use crate::remove;
+
 /// A name in an open directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -90,6 +92,16 @@ pub(crate) fn exchange(first: Place<'_>, second: Place<'_>) -> Result<Option<()>
 
 fn lacks_flags(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+/// Creates a symbolic link at `to` and replaces a file or link that has its name, through a temporary name on the same
+/// filesystem. Durable when it returns.
+pub(crate) fn replace_link(by_way_of: Place<'_>, to: Place<'_>, target: &str) -> Result<()> {
+    remove::entry(by_way_of.directory, by_way_of.name)?;
+    rustix::fs::symlinkat(target, by_way_of.directory, by_way_of.name)?;
+    rustix::fs::fsync(by_way_of.directory)?;
+    over(by_way_of, to)?;
+    rustix::fs::fsync(to.directory)
 }
 
 #[cfg(test)]

@@ -37,7 +37,6 @@ use crate::rename::{self, Place};
 use crate::sealed::read_record;
 use crate::staging_place::{self, SAVES};
 use crate::stat::Facts;
-use crate::symlink;
 use crate::sync::Barrier;
 use crate::tree::{self, Tree};
 
@@ -306,7 +305,7 @@ impl Save {
         let own = Beneath::open(&self.own).at(COMMIT, &self.own)?;
         let by_way_of = Place::new(&own, NEW_LATEST);
         let to = Place::new(directory, LATEST);
-        symlink::replace(by_way_of, to, &self.record.name).map_err(|error| {
+        rename::replace_link(by_way_of, to, &self.record.name).map_err(|error| {
             let path = Path::new(&self.record.directory).join(LATEST);
             errors::io(COMMIT, &path, error)
         })

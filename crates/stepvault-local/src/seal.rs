@@ -15,7 +15,6 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::checkpoint::Checkpoint;
 use crate::durable::{self, parent_of};
 use crate::errors;
 use crate::holes;
@@ -26,7 +25,7 @@ use crate::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use crate::sealed::{DATA, SEAL, SealedStep};
 use crate::snapshot::{Snapshot, Snapshotted, SnapshottedFiles, WHAT};
 use crate::sync;
-use crate::tree::{self, Tree, TreeFile, source_changed};
+use crate::tree::{self, Checkpoint, Tree, TreeFile, source_changed};
 use crate::vault::Vault;
 
 /// Longer than one tick of the clock that kernels use for file times.

@@ -1,20 +1,27 @@
 //! Sealed steps in the vault, and the recorded state of each on the remotes.
 
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record, decode, encode};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::path::RelativePath;
+use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, CreateOutcome};
+use crate::errors;
 use crate::kept;
-use crate::seal_record::{SealRecord, SealedFile};
+use crate::remove;
+use crate::rename::{self, Place};
+use crate::seal_record::{AttemptState, SealRecord, SealedFile, SnapshotMethod};
 use crate::tree::{Tree, TreeFile};
 use crate::vault::{Vault, entries, file_name};
 
@@ -299,4 +306,121 @@ pub(crate) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
     durable::read_bounded(path, MAX_RECORD_BYTES)?
         .map(|bytes| decode(&bytes, &path.display().to_string()))
         .transpose()
+}
+
+// Computes how many bytes of disk only a sealed step occupies.
+
+/// Unit of block counts in `stat`, whatever the file system's own block size.
+const BLOCK_BYTES: u64 = 512;
+
+impl SealedStep {
+    /// Returns the bytes that removing the step would free: those of files of which the step holds every hard link.
+    /// While the trainer also has a linked file, removing the step's name frees nothing. A reflinked file counts in
+    /// full, because no cheap call reports whether its blocks are still shared. A file whose metadata cannot be read
+    /// counts as 0.
+    pub fn reclaimable_bytes(&self) -> u64 {
+        let mut links: HashMap<(u64, u64), (u64, u64, u64)> = HashMap::new();
+        for file in &self.record().files {
+            let Ok(facts) = std::fs::symlink_metadata(self.file_path(&file.path)) else {
+                continue;
+            };
+            let key = (facts.dev(), facts.ino());
+            let (own, _, _) = links.entry(key).or_insert((0, facts.nlink(), facts.blocks()));
+            *own += 1;
+        }
+        links
+            .into_values()
+            .filter(|(own, all, _)| own >= all)
+            .fold(0, |sum, (_, _, blocks)| sum.saturating_add(blocks.saturating_mul(BLOCK_BYTES)))
+    }
+
+    /// Returns whether blocks of its files may be shared with the trainer's files.
+    pub fn has_reflinks(&self) -> bool {
+        let files = &self.record().files;
+        files.iter().any(|file| file.method == SnapshotMethod::Reflink)
+    }
+}
+
+// Assigns the identity of a sealed step, after sealing or again later.
+//
+// While the attempt is provisional, the name of the step's directory is authoritative; once it is final, `seal.json`
+// holds the same value. Each change is one rename or one replaced record, so a process that ends in between leaves a
+// readable step whose attempt is still provisional.
+
+const WHAT: &str = "cannot assign an attempt to the step";
+
+impl Vault {
+    /// Assigns the final attempt and revision to a provisional step, with what its origin says of them. Durable when it
+    /// returns.
+    ///
+    /// The caller holds the vault's lock, and no part of the step is being sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when another step is already sealed under that identity; [`ErrorKind::NotFound`] when the
+    /// step no longer exists.
+    pub fn place(&self, step: &SealedStep, id: StepId, origin: StepOrigin) -> Result<SealedStep> {
+        let before = step.id();
+        let renamed = self.rename_provisional(step, id)?;
+        let mut record = renamed.record().clone();
+        record.attempt.state = AttemptState::Placed;
+        record.origin = origin;
+        let placed = reseal(SealedStep::new(renamed.directory().to_owned(), record))?;
+        if before != placed.id() {
+            remove::tree(&self.journal_directory(placed.run(), before))?;
+        }
+        Ok(placed)
+    }
+
+    /// Assigns another provisional identity to a provisional step. Durable when it returns.
+    ///
+    /// # Errors
+    /// As for [`Self::place`].
+    pub fn rename_provisional(&self, step: &SealedStep, id: StepId) -> Result<SealedStep> {
+        let mut record = step.record().clone();
+        let before = record.id;
+        if before == id {
+            return Ok(step.clone());
+        }
+        let destination = self.step_directory(&record.run, id);
+        self.pin_alike(&record.run, before, id)?;
+        rename::no_replace(Place::path(step.directory()), Place::path(&destination)).map_err(|error| {
+            match error {
+                Errno::EXIST | Errno::NOTEMPTY => Error::at(ErrorKind::Conflict, WHAT, &destination)
+                    .because("another step is already sealed under that identity"),
+                other => errors::io(WHAT, step.directory(), other),
+            }
+        })?;
+        durable::fsync_directory(&self.steps_directory(&record.run))?;
+        if before.attempt != id.attempt {
+            record.attempt.remember(before.attempt);
+        }
+        record.id = id;
+        Ok(SealedStep::new(destination, record))
+    }
+
+    /// Keeps a pinned step pinned under its new name. The pin of the former name stays: it may have meant the step that
+    /// now has that name.
+    fn pin_alike(&self, run: &RunName, before: StepId, id: StepId) -> Result<()> {
+        match self.pins(run)?.into_iter().find(|pin| pin.id == before) {
+            Some(pin) => self.pin(run, id, &pin.note),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the identity of a step provisional again, because another step holds it. Durable when it returns.
+    ///
+    /// The caller holds the vault's lock, and no part of the step is being sent.
+    pub fn make_provisional_again(&self, step: &SealedStep) -> Result<SealedStep> {
+        let mut record = step.record().clone();
+        record.attempt.lost.push(record.id);
+        record.attempt.state = AttemptState::Provisional;
+        reseal(SealedStep::new(step.directory().to_owned(), record))
+    }
+}
+
+/// Rewrites the record. A journal of the previous record does not apply to the new one.
+fn reseal(step: SealedStep) -> Result<SealedStep> {
+    let bytes = kept::with_digest(encode(step.record())?);
+    durable::replace(&step.directory().join(SEAL), &bytes)?;
+    Ok(step)
 }

@@ -76,6 +76,23 @@ pub fn on_one_filesystem(first: &Path, second: &Path) -> Option<bool> {
     Some(device(first).ok()? == device(second).ok()?)
 }
 
+/// A filesystem and its free space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Device number, which identifies the filesystem.
+    pub device: u64,
+    /// Free bytes and inodes.
+    pub room: Room,
+}
+
+/// Returns the filesystem that holds `path`, or will hold it.
+///
+/// # Errors
+/// When its free space cannot be read.
+pub fn disk(path: &Path) -> Result<Disk> {
+    Ok(Disk { device: device(path)?, room: free(path)? })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -4,30 +4,31 @@
 //! Every file is opened relative to a directory descriptor, never through a link, so that links swapped in meanwhile in
 //! the staging directory or the target cannot redirect a restore.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::manifest::check_link_target;
+use stepvault_core::manifest::{MODE_MASK, check_link_target};
 use stepvault_core::path::RelativePath;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::abandoned;
 use crate::beneath::{Beneath, DIRECTORY, name_of};
 use crate::durable;
 use crate::errors::{self, IoAt as _};
+use crate::holes;
 use crate::remove;
-use crate::staged_file::Progress;
-pub use crate::staged_file::StagedFile;
 use crate::staging_place::{DATA, TAKEN_DOWN, Workplace};
-use crate::stat::Facts;
+use crate::stat::{Facts, times};
 use crate::survey::SurveyFiles;
 use crate::vault::Vault;
 
@@ -153,7 +154,7 @@ impl Staging {
     /// For a single-file checkpoint `path` is its one component.
     pub fn file(&self, path: &RelativePath, size_bytes: u64) -> Result<StagedFile> {
         let place = self.work.path.join(DATA).join(path);
-        let fault = |error: Errno| errors::io("cannot restore the file", &place, error);
+        let fault = |error: Errno| errors::io(FILE, &place, error);
         let parent = self.parent_of(path)?;
         let name = name_of(path);
         self.progress.lock().insert(path.clone(), None);
@@ -300,5 +301,103 @@ fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option
             Ok(None)
         }
         Err(error) => Err(error),
+    }
+}
+
+// One file of a restore in progress.
+
+const FILE: &str = "cannot restore the file";
+
+/// The finished files and links of a restore: for each path its inode, or `None` until it is finished.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(Mutex<BTreeMap<RelativePath, Option<u64>>>);
+
+impl Progress {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<RelativePath, Option<u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A file of a restore in progress. `&self` may be used from several threads at once.
+#[derive(Debug)]
+pub struct StagedFile {
+    file: File,
+    /// Path for messages.
+    place: PathBuf,
+    path: RelativePath,
+    size_bytes: u64,
+    pub(crate) progress: Arc<Progress>,
+    /// Whether blocks of zeros become holes.
+    keeps_holes: bool,
+    /// Held to write: the kernel lets one writer into a file at a time, and the others would spin at its lock.
+    turn: Mutex<()>,
+}
+
+impl StagedFile {
+    /// Writes blocks of zeros as holes.
+    #[must_use]
+    pub fn with_holes(self) -> Self {
+        Self { keeps_holes: true, ..self }
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// `Failed` when the bytes would exceed the size that the file was opened for.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= self.size_bytes);
+        if end.is_none() {
+            return Err(Error::at(ErrorKind::Failed, FILE, &self.place).because(format!(
+                "{} bytes at {offset} reach past its {} bytes",
+                bytes.len(),
+                self.size_bytes
+            )));
+        }
+        let fault = |error: std::io::Error| errors::io(FILE, &self.place, error);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.keeps_holes {
+            return self.file.write_all_at(bytes, offset).map_err(fault);
+        }
+        for (piece, is_left_out) in holes::pieces(offset, bytes, self.size_bytes) {
+            let at = offset + piece.start as u64;
+            let is_done = is_left_out
+                && holes::punch(&self.file, at, piece.len() as u64).map_err(|error| fault(error.into()))?;
+            if !is_done {
+                self.file.write_all_at(&bytes[piece], at).map_err(fault)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer` from `offset`. Returns `false` when the file ends before that.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        match self.file.read_exact_at(buffer, offset) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(errors::io(FILE, &self.place, error)),
+        }
+    }
+
+    /// Sets mode and time and makes the file durable.
+    ///
+    /// # Errors
+    /// `Failed` when the file does not have the size it was opened for.
+    pub fn finish(&self, mode: u32, mtime: Timestamp) -> Result<()> {
+        let facts = self.facts()?;
+        if facts.size_bytes != self.size_bytes {
+            let why = format!("it has {} of {} bytes", facts.size_bytes, self.size_bytes);
+            return Err(Error::at(ErrorKind::Failed, FILE, &self.place).because(why));
+        }
+        let fault = |error: Errno| errors::io(FILE, &self.place, error);
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & MODE_MASK)).map_err(fault)?;
+        rustix::fs::futimens(&self.file, &times(mtime)).map_err(fault)?;
+        rustix::fs::fsync(&self.file).map_err(fault)?;
+        self.progress.lock().insert(self.path.clone(), Some(facts.inode));
+        Ok(())
+    }
+
+    fn facts(&self) -> Result<Facts> {
+        let stat = rustix::fs::fstat(&self.file).at(FILE, &self.place)?;
+        Ok(stat.into())
     }
 }

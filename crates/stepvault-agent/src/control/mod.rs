@@ -9,7 +9,6 @@ mod drain;
 mod http;
 mod routes;
 mod serve;
-mod start;
 mod wait;
 
 pub use client::Client;
@@ -30,7 +29,7 @@ pub use crate::messages::{
 use crate::metrics::Metrics;
 use crate::remotes::ServedRun;
 use crate::shared::Shared;
-pub(crate) use start::Control;
+pub(crate) use serve::Control;
 
 /// Maximum number of requests that wait at once.
 const MAX_WAITS: usize = 64;

@@ -11,8 +11,8 @@ use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
-use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::survey::SurveyFiles;
+use stepvault_local::tree::Checkpoint;
 
 use super::{Discovery, Ready, selection};
 use crate::announcements::Announcement;

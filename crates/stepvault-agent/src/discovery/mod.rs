@@ -7,7 +7,6 @@ mod entry;
 mod leftovers;
 mod missing_files;
 mod prunable;
-mod quiet;
 mod scan;
 mod selection;
 #[cfg(test)]
@@ -26,19 +25,18 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, Found, RunBelow};
 use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
 use stepvault_formats::tree::Tree as SurveyTree;
-use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::early_links::EarlyLinks;
-use stepvault_local::tree::Tree;
+use stepvault_local::tree::{Checkpoint, Tree};
 use tokio::time::Instant;
 
 pub(crate) use announced::ready_alone;
 use choice::Choice;
 pub(crate) use early::EarlyPlace;
 use early::EarlySteps;
-use entry::Entry;
+use entry::{Entry, QuietTimes};
 use leftovers::Leftovers;
 use missing_files::SealedFiles;
-use quiet::QuietTimes;
+
 use selection::Selection;
 pub(crate) use wake::Wake;
 

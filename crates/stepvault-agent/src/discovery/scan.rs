@@ -1,6 +1,7 @@
 //! Scans a watched directory for finished steps.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
@@ -10,7 +11,7 @@ use stepvault_formats::find::{
     FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers, runs_below,
 };
 use stepvault_formats::profile::{GENERIC, Profile};
-use stepvault_formats::tree::{OpenFile, Tree};
+use stepvault_formats::tree::Tree;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::{Below, SurveyFiles, survey_again};
 use tokio::time::Instant;
@@ -77,16 +78,7 @@ impl Discovery {
         }
         let files = SurveyFiles::open(&self.directory)?;
         if tree != self.seen.survey {
-            report.news = self.choice.detect(&tree, &files);
-            self.seen.found = self.find(&tree, &files);
-            let copies = copied_files(&self.seen.found, &tree, &files);
-            self.seen.found.copies.extend(copies);
-            self.choice.settle(&self.seen.found);
-            self.seen.runs_below = match self.choice.others() {
-                Some(profiles) => runs_below(&tree, &files, profiles, END_OF_TIME, &FindOptions::default()),
-                None => Vec::new(),
-            };
-            self.seen.survey = tree;
+            report.news = self.find_steps(tree, &files);
         }
         self.forget_vanished(report);
         let Some(profile) = self.choice.profile() else {
@@ -103,15 +95,13 @@ impl Discovery {
                 && self.entries.get(&step.path).is_none_or(Entry::is_new)
         };
         let mut rest = self.left_over(profile, &paths, &files);
-        let sealed = if selected.steps.iter().any(|step| is_new(step)) || self.leftovers.has_new(&rest) {
-            let sealed = sealed();
-            self.sealed_files = SealedFiles::of(&sealed);
-            self.leftovers.add_sealed(&sealed);
+        let mut in_vault = Vec::new();
+        if selected.steps.iter().any(|step| is_new(step)) || self.leftovers.has_new(&rest) {
+            in_vault = sealed();
+            self.sealed_files = SealedFiles::of(&in_vault);
+            self.leftovers.add_sealed(&in_vault);
             rest = self.left_over(profile, &paths, &files);
-            sealed
-        } else {
-            Vec::new()
-        };
+        }
         let facts = ScanFacts {
             directory: &self.directory,
             profile,
@@ -121,39 +111,41 @@ impl Discovery {
             extent: self.extent,
             quiet: self.quiet,
             now,
-            sealed: &sealed,
+            sealed: &in_vault,
             sealed_files: &self.sealed_files,
         };
-        // Of other steps nothing ever proves that a save was over.
-        let may_be_proved = profile.name != GENERIC && profile.names.is_none() && !self.extent.is_part();
-        let mut waiting = Vec::new();
-        for step in &selected.steps {
-            // What the trainer is deleting is sealed from its links.
-            if report.ready.iter().any(|ready| ready.key == step.path) {
-                continue;
-            }
-            let entry = self.entries.entry(step.path.clone());
-            let entry = entry.or_insert_with(Entry::just_surveyed);
-            if let Some(ready) = facts.check(step, entry, report) {
-                self.seen.ranks = step.ranks.or(self.seen.ranks);
-                if entry.has_lost_its_number(ready.step) {
-                    report.news = Some(format!(
-                        "{} states no step number any more, as after the end of a training: it becomes the next step, and \
-                         the one before it stays",
-                        ready.path.display()
-                    ));
-                }
-                report.ready.push(ready);
-            } else if entry.is_waiting_at_first() && may_be_proved {
-                waiting.push(step.as_ref());
-            }
-        }
+        let (waiting, ranks) = facts.check_all(&selected.steps, &mut self.entries, report);
         for step in waiting {
-            let links = selection::links_of(profile, step);
-            self.early.link(&self.directory, step, links);
+            self.early.link(&self.directory, step, selection::links_of(profile, step));
         }
+        self.seen.ranks = ranks.or(self.seen.ranks);
         self.account_for(rest, now, report);
         Ok(())
+    }
+
+    /// Recognises the framework and finds its steps in a directory that has changed. Returns what a user should know of the
+    /// framework.
+    fn find_steps(&mut self, tree: Tree, files: &SurveyFiles) -> Option<String> {
+        let news = self.choice.detect(&tree, files);
+        let options = FindOptions {
+            quiet_seconds: 0,
+            previous_ranks: self.seen.ranks,
+            extent: self.extent,
+            ..FindOptions::default()
+        };
+        let mut found = match self.choice.profile() {
+            Some(profile) => find_steps(profile, &tree, files, END_OF_TIME, &options),
+            None => Found::default(),
+        };
+        let copies = copied_files(&found, &tree, files);
+        found.copies.extend(copies);
+        self.choice.settle(&found);
+        self.seen.runs_below = match self.choice.others() {
+            Some(profiles) => runs_below(&tree, files, profiles, END_OF_TIME, &FindOptions::default()),
+            None => Vec::new(),
+        };
+        (self.seen.survey, self.seen.found) = (tree, found);
+        news
     }
 
     /// Lists the directory. A handled entry whose own metadata is unchanged is not listed again for a while.
@@ -177,17 +169,6 @@ impl Discovery {
             entry.surveyed();
         }
         Ok(tree)
-    }
-
-    fn find(&self, tree: &Tree, files: &dyn OpenFile) -> Found {
-        let options = FindOptions {
-            quiet_seconds: 0,
-            previous_ranks: self.seen.ranks,
-            extent: self.extent,
-            ..FindOptions::default()
-        };
-        let profile = self.choice.profile();
-        profile.map_or_else(Found::default, |profile| find_steps(profile, tree, files, END_OF_TIME, &options))
     }
 
     /// Returns the entries that may be checkpoints and belong to no step that is, or can be, sealed; `selected` are the paths
@@ -265,6 +246,41 @@ impl Discovery {
 }
 
 impl ScanFacts<'_> {
+    /// Checks all steps, and adds those that are ready to the report. Returns the steps that wait and may be linked
+    /// meanwhile, and the number of ranks that wrote the last one that is ready.
+    fn check_all<'a>(
+        &self,
+        steps: &'a [Cow<'_, FoundStep>],
+        entries: &mut BTreeMap<String, Entry>,
+        report: &mut ScanReport,
+    ) -> (Vec<&'a FoundStep>, Option<u32>) {
+        let profile = self.profile;
+        // Of other steps nothing ever proves that a save was over.
+        let may_be_proved = profile.name != GENERIC && profile.names.is_none() && !self.extent.is_part();
+        let (mut waiting, mut ranks) = (Vec::new(), None);
+        for step in steps {
+            // What the trainer is deleting is sealed from its links.
+            if report.ready.iter().any(|ready| ready.key == step.path) {
+                continue;
+            }
+            let entry = entries.entry(step.path.clone()).or_insert_with(Entry::just_surveyed);
+            if let Some(ready) = self.check(step, entry, report) {
+                ranks = step.ranks.or(ranks);
+                if entry.has_lost_its_number(ready.step) {
+                    report.news = Some(format!(
+                        "{} states no step number any more, as after the end of a training: it becomes the next step, and \
+                         the one before it stays",
+                        ready.path.display()
+                    ));
+                }
+                report.ready.push(ready);
+            } else if entry.is_waiting_at_first() && may_be_proved {
+                waiting.push(step.as_ref());
+            }
+        }
+        (waiting, ranks)
+    }
+
     /// Checks a step, and records in `report` what a user should know of it. Returns it when it is finished.
     fn check(&self, step: &FoundStep, entry: &mut Entry, report: &mut ScanReport) -> Option<Ready> {
         let path = self.directory.join(&step.path);

@@ -10,7 +10,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::{BestName, MAX_LINKS, StepOrigin};
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{PathGlob, Profile, last_component};
-use stepvault_local::checkpoint::Checkpoint;
+use stepvault_local::tree::Checkpoint;
 
 /// Which steps are selected.
 #[derive(Debug)]

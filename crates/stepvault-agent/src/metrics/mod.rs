@@ -1,7 +1,6 @@
 //! Metrics of a running service. Runs and remotes are labels, as many as are configured; steps are values.
 
 mod health;
-mod observer;
 mod tables;
 mod uploads;
 mod vault;
@@ -18,19 +17,21 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use stepvault_core::ids::RemoteName;
+use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
+use tables::{
+    ByOne, EventMetrics, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run, of_tier,
+    set,
+};
 use tokio::time::Instant;
+use uploads::Uploads;
 
 use crate::agent_status::AgentStatus;
 use crate::options::AgentOptions;
 use crate::remotes::ServedRun;
-pub(crate) use observer::AgentObserver;
-use tables::{
-    EventMetrics, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run, of_tier, set,
-};
-use uploads::Uploads;
+use crate::throughput::Throughput;
 
 /// Maximum age of values read from the vault.
 const FRESH_FOR: Duration = Duration::from_secs(5);
@@ -206,4 +207,63 @@ fn seconds(time: Timestamp) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "whole seconds are exact for millions of years")]
     let whole = time.seconds as f64;
     whole + f64::from(time.nanoseconds) / 1e9
+}
+
+// Counts the engine's events.
+
+/// Counts events and bytes, and forwards every event.
+#[derive(Debug)]
+pub(crate) struct AgentObserver {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) throughput: Arc<Throughput>,
+    pub(crate) next: Arc<dyn Observer>,
+}
+
+impl Observer for AgentObserver {
+    fn on_event(&self, event: &Event<'_>) {
+        self.throughput.count(event);
+        self.metrics.count(event);
+        self.next.on_event(event);
+    }
+}
+
+impl Metrics {
+    fn count(&self, event: &Event<'_>) {
+        self.uploads.count(event);
+        match event {
+            Event::Finished { operation, .. } => self.count_finished(operation),
+            Event::Warning { .. } => {
+                self.of_events.warnings.inc();
+            }
+            Event::BytesMoved { tier: Tier::Remote(remote), bytes } => {
+                self.count_bytes(&self.of_events.uploaded_bytes, remote, *bytes);
+            }
+            Event::BytesCopied { tier: Tier::Remote(remote), bytes } => {
+                self.count_bytes(&self.of_events.copied_bytes, remote, *bytes);
+            }
+            Event::Durable { tier: Tier::Remote(remote), .. } => {
+                let steps = self.of_events.durable_steps.get_or_create(&of_remote(remote));
+                steps.inc();
+            }
+            _ => {}
+        }
+    }
+
+    fn count_finished(&self, operation: &Operation<'_>) {
+        match operation.kind {
+            OperationKind::Seal => {
+                self.of_events.sealed_steps.inc();
+            }
+            OperationKind::Removal => {
+                let labels = of_tier(operation.tier);
+                self.of_events.removed_steps.get_or_create(&labels).inc();
+            }
+            OperationKind::Transfer => {}
+        }
+    }
+
+    fn count_bytes(&self, counters: &ByOne<Counter>, remote: &RemoteName, bytes: u64) {
+        counters.get_or_create(&of_remote(remote)).inc_by(bytes);
+        self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).insert(remote.clone(), Instant::now());
+    }
 }

@@ -1,7 +1,6 @@
 //! Retention of both tiers, and of the watched directories of runs with cleaning. The engine's plans decide what is
 //! removed; this module decides when.
 
-mod admission;
 mod local;
 mod remote;
 mod source;

@@ -10,15 +10,14 @@ use stepvault_core::ids::{RunName, Step, StepId};
 use stepvault_core::observe::Observer;
 use stepvault_core::records::Pin;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::placement::ScannedCheckpoint;
-use stepvault_engine::push::held_by_all;
+use stepvault_engine::placement::{ScannedCheckpoint, held_by_all};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::tree::Tree;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
+use crate::agent_status::Reporter;
 use crate::discovery::PrunableStep;
-use crate::reporter::Reporter;
 
 /// Maximum number of steps that are checked in one round: each takes a few queries of every remote, and nothing is
 /// sealed meanwhile.

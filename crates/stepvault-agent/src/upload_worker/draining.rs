@@ -8,7 +8,7 @@ use stepvault_engine::blocking::blocking;
 use tokio::time::{Duration, Instant};
 
 use super::UploadWorker;
-use super::choice::{Choice, VAULT_PAUSE, read_backlog};
+use super::run_uploads::{Choice, VAULT_PAUSE, read_backlog};
 use crate::backlog::Backlog;
 use crate::drain::{DrainPlanner, Excluded};
 use crate::outcome::longest_pause;

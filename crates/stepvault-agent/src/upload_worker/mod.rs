@@ -1,11 +1,8 @@
 //! Upload worker for one remote: uploads waiting steps, the newest first; remotes do not block each other.
 
-mod choice;
-mod deferral;
 mod draining;
 mod missing_parts;
 mod run_uploads;
-mod small_steps;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +23,7 @@ use crate::outcome::{AfterUpload, after_upload};
 use crate::pause::{LONGEST, sleep_until};
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
-use choice::Choice;
+use run_uploads::Choice;
 pub(crate) use run_uploads::RunUploads;
 
 /// Number of consecutive failures after which a drain gives a step up; the next start resumes it.

@@ -1,24 +1,31 @@
-//! The uploads of one run to one remote.
+//! The uploads of one run to one remote, and the choice of the next step to upload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::StepId;
-use stepvault_core::observe::Event;
+use stepvault_core::observe::{Event, Tier};
+use stepvault_core::records::Pin;
+use stepvault_core::retention::{
+    Elsewhere, Guards, KeepRules, LocalLimits, Needed, StepFacts, TierView, Verdict, Verified,
+    abandoned_steps, plan,
+};
+use stepvault_core::{Error, Result};
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
+use stepvault_local::clock::SystemClock;
 use stepvault_local::sealed::SealedStep;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
-use super::deferral::retention_would_drop;
 use super::missing_parts::MissingParts;
+use super::{UploadFailure, UploadWorker};
 use crate::attempts::OpenRun;
 use crate::backlog::Backlog;
 use crate::drain::Telling;
-use crate::pause::Pause;
+use crate::pause::{Pause, earliest};
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
 
@@ -140,5 +147,269 @@ impl RunUploads {
             deferred.insert(id);
         }
         (waiting, deferred)
+    }
+}
+
+// Finds waiting steps that retention would remove as soon as they reached the remote.
+
+/// Returns the steps among `waiting` that the remote's rules would not keep, with the cause.
+///
+/// The decision assumes that the remote holds everything that the vault holds. The remote actually holds more, and then
+/// every rule selects at most fewer of these steps, so a step that would be kept is never deferred.
+pub(super) fn retention_would_drop(
+    tier: &Tier,
+    keep: &KeepRules,
+    sealed: &[SealedStep],
+    waiting: &BTreeSet<StepId>,
+    pins: &[Pin],
+) -> BTreeMap<StepId, String> {
+    let now = SystemClock.now();
+    let abandoned = abandoned_steps(sealed.iter().map(SealedStep::id));
+    let facts = |step: &SealedStep| {
+        let record = step.record();
+        StepFacts {
+            amends: false,
+            id: record.id,
+            name: record.name.clone(),
+            // A step reaches the remote when it is uploaded.
+            created: if waiting.contains(&record.id) { now } else { record.written_at },
+            bytes: record.data_bytes(),
+            reclaimable_bytes: record.data_bytes(),
+            best: record.origin.best.clone(),
+            metrics: record.metrics.clone(),
+            verified: Verified::Yes,
+            needed: Needed { pinned: pins.iter().any(|pin| pin.id == record.id), ..Needed::default() },
+            elsewhere: Elsewhere { needs_other_nodes: record.is_one_of_several(), ..Elsewhere::default() },
+            abandoned: abandoned.contains(&record.id),
+        }
+    };
+    let view = TierView {
+        tier: tier.clone(),
+        steps: sealed.iter().map(facts).collect(),
+        unreadable: Vec::new(),
+        now,
+        free_bytes: None,
+    };
+    // Rules that would delete everything are refused: then nothing is deferred.
+    let Ok(plan) = plan(&view, keep, &LocalLimits::default(), &Guards::default()) else {
+        return BTreeMap::new();
+    };
+    plan.decisions
+        .into_iter()
+        .filter(|decision| decision.verdict == Verdict::Drop && waiting.contains(&decision.id))
+        .map(|decision| (decision.id, decision.reasons.join("; ")))
+        .collect()
+}
+
+// Chooses the next step. There is no stored queue: a step waits if the vault has it and the remote lacks it.
+
+/// Pause before an unreadable vault is scanned again.
+pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// Upload this step of this run, and then these small ones at once.
+    Upload(usize, Box<SealedStep>, Vec<SealedStep>),
+    /// Check again at this time.
+    Later(Instant),
+    /// Nothing waits.
+    Nothing,
+}
+
+impl Choice {
+    pub(super) fn upload(run: usize, step: SealedStep) -> Self {
+        Self::Upload(run, Box::new(step), Vec::new())
+    }
+
+    pub(super) fn later(time: Option<Instant>) -> Self {
+        time.map_or(Self::Nothing, Self::Later)
+    }
+}
+
+impl UploadWorker {
+    /// Returns the next step: the runs take turns, and within each run the newest step that is not deferred goes first.
+    pub(super) async fn choose(&mut self) -> Choice {
+        if self.shared.drain.is_urgent() {
+            return self.choose_urgently().await;
+        }
+        let patient = !self.shared.options.lifecycle.once && !self.shared.drain.stop.is_requested();
+        let mut later = None;
+        for offset in 0..self.runs.len() {
+            let index = (self.next_run + offset) % self.runs.len();
+            if self.runs[index].given_up {
+                continue;
+            }
+            self.find_lost_steps(index).await;
+            let run = &mut self.runs[index];
+            if patient {
+                later = earliest(later, Some(run.compares_at));
+            }
+            let Some(backlog) = read_backlog(run, &self.shared).await else {
+                later = earliest(later, Some(Instant::now() + VAULT_PAUSE));
+                continue;
+            };
+            match run.choose(index, &self.shared, backlog, patient) {
+                Choice::Upload(..) if run.pause.until().is_some() => {
+                    later = earliest(later, run.pause.until());
+                }
+                choice @ Choice::Upload(..) => {
+                    self.next_run = index + 1;
+                    return choice;
+                }
+                Choice::Later(until) => later = earliest(later, Some(until)),
+                Choice::Nothing => {}
+            }
+        }
+        Choice::later(later)
+    }
+}
+
+/// Returns the backlog of a run, or warns.
+pub(super) async fn read_backlog(run: &RunUploads, shared: &Shared) -> Option<Backlog> {
+    let warn = |error: &Error| {
+        let subject = format!("vault {}", run.remote.keys.run());
+        shared.reporter.warn_once(&subject, &error.to_string());
+    };
+    let read = Backlog::read(&shared.vault.vault, &run.remote).await;
+    read.inspect_err(warn).ok()
+}
+
+impl RunUploads {
+    /// Removes the steps that lack other nodes' parts from `waiting`; returns one of them when a check is due. The check
+    /// costs a request or two, and then the next step is uploaded.
+    pub(super) fn due_check(
+        &self,
+        waiting: &mut BTreeSet<StepId>,
+        patient: bool,
+        later: &mut Option<Instant>,
+    ) -> Option<StepId> {
+        let now = Instant::now();
+        let mut due = None;
+        waiting.retain(|id| {
+            let Some(check) = self.missing_parts.next_check(*id) else {
+                return true;
+            };
+            if check <= now {
+                due = Some(*id);
+            } else if patient {
+                *later = earliest(*later, Some(check));
+            }
+            false
+        });
+        due
+    }
+
+    /// `patient` if other nodes' parts are worth waiting for.
+    fn choose(&mut self, index: usize, shared: &Shared, backlog: Backlog, patient: bool) -> Choice {
+        let (mut waiting, deferred) = self.waiting(shared, &backlog);
+        let sealed = backlog.sealed;
+        let mut later = None;
+        let lacks_parts = |id: &StepId| self.missing_parts.next_check(*id).is_some();
+        let for_others: Vec<StepId> =
+            waiting.iter().copied().filter(|id| !patient && lacks_parts(id)).collect();
+        waiting.retain(|id| !for_others.contains(id));
+        let due = self.due_check(&mut waiting, patient, &mut later);
+        if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {
+            return Choice::upload(index, step.clone());
+        }
+        let newest_first = || waiting.iter().rev();
+        let undeferred = || newest_first().filter(|id| !deferred.contains(id));
+        for id in undeferred().chain(newest_first().filter(|id| deferred.contains(id))) {
+            if let Some(until) = self.tries.get(id).and_then(|tries| tries.pause.until()) {
+                later = earliest(later, Some(until));
+                continue;
+            }
+            let Some(step) = sealed.iter().find(|step| step.id() == *id).cloned() else {
+                return Choice::Nothing;
+            };
+            // What has failed before goes alone.
+            let others = undeferred().filter(|other| *other != id && !self.tries.contains_key(other));
+            let small = small_steps(&step, others, &sealed);
+            return Choice::Upload(index, Box::new(step), small);
+        }
+        for step in sealed {
+            if for_others.contains(&step.id()) && self.missing_parts.take_final_check(step.id()) {
+                return Choice::upload(index, step);
+            }
+        }
+        Choice::later(later)
+    }
+}
+
+// Uploads several small steps at once: what such a step costs is the time that its requests take one after the other.
+
+/// Maximum number of small steps that are uploaded at once, after the one that was chosen.
+const MOST_STEPS: usize = 15;
+/// Maximum number of bytes of all of them: they are not interrupted for a newer step.
+const MOST_BYTES: u64 = 8 << 20;
+
+/// Returns the next of the `waiting` steps that can follow the chosen one at once. There are none after a large step.
+pub(super) fn small_steps<'a>(
+    chosen: &SealedStep,
+    waiting: impl Iterator<Item = &'a StepId>,
+    sealed: &[SealedStep],
+) -> Vec<SealedStep> {
+    let mut room = MOST_BYTES.checked_sub(chosen.record().own_bytes());
+    let steps = waiting.filter_map(|id| sealed.iter().find(|step| step.id() == *id));
+    let fitting = steps.take_while(|step| {
+        room = room.and_then(|room| room.checked_sub(step.record().own_bytes()));
+        room.is_some()
+    });
+    fitting.take(MOST_STEPS).cloned().collect()
+}
+
+impl UploadWorker {
+    /// Uploads the chosen step, and then the small ones at once if it was uploaded: the remote then answers, and holds
+    /// the archive that it must.
+    pub(super) async fn upload_with_small(
+        &mut self,
+        index: usize,
+        chosen: &SealedStep,
+        small: &[SealedStep],
+    ) {
+        let is_uploaded = self.upload_unless_preempted(index, chosen).await;
+        if !is_uploaded || small.is_empty() || self.shared.drain.is_urgent() {
+            return;
+        }
+        let run = &self.runs[index];
+        let is_waiting = run.pause.until().is_some() || run.tries.contains_key(&chosen.id());
+        let connection = &run.connection;
+        let Some(session) = connection.session.clone().filter(|_| !is_waiting && !connection.was_out) else {
+            return;
+        };
+        let uploads = small.iter().filter_map(|step| {
+            let here = run.on_remote(step.id());
+            let in_use = self.shared.vault.in_use.for_upload(&here.step())?;
+            self.shared.reporter.status.upload_began(&here);
+            let (session, all_in_use, stop) = (&session, &self.shared.vault.in_use, &self.shared.drain.stop);
+            let is_draining = self.is_draining;
+            Some(async move {
+                let in_vault = here.step();
+                let uploaded = tokio::select! {
+                    uploaded = session.upload(step) => Some(uploaded),
+                    () = all_in_use.is_given_up(&in_vault) => None,
+                    () = stop.wait(), if !is_draining => None,
+                };
+                drop(in_use);
+                (here, uploaded)
+            })
+        });
+        let uploaded = {
+            let _busy = self.shared.throughput.busy(run.remote.name());
+            futures::future::join_all(uploads).await
+        };
+        for (here, uploaded) in uploaded {
+            match uploaded {
+                // The whole remote failed: that is one failure, however many steps had to do with it.
+                Some(Err(_)) if self.runs[index].pause.until().is_some() => {
+                    self.shared.reporter.status.upload_stopped(&here);
+                }
+                Some(uploaded) => {
+                    self.ended(index, &here, uploaded.map_err(UploadFailure::from)).await;
+                }
+                None => self.shared.reporter.status.upload_stopped(&here),
+            }
+        }
     }
 }

@@ -22,10 +22,9 @@ use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::vault::Vault;
 
-use super::bounded::{ONE_LOOK, bounded};
 use super::history::{self, History, HistoryScope};
 pub use super::model::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToCheck};
-use super::places::{LookedAt, look_at};
+use super::places::{LookedAt, ONE_LOOK, bounded, look_at};
 use super::rooms::{Use, Used, rooms, subject_of};
 
 /// Time limit for reading all the steps of a run.

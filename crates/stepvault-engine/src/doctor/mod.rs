@@ -3,7 +3,6 @@
 //! Facts are gathered here, each within a time limit, so that a dead mount is a finding rather than a hang; their
 //! meaning is decided in [`stepvault_diagnose::doctor`].
 
-mod bounded;
 pub mod firmware;
 mod history;
 pub mod left_uploads;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepvault_core::disk_facts::{DirectoryFacts, MountFacts};
 use stepvault_core::room::Room;
@@ -10,9 +11,8 @@ use stepvault_diagnose::doctor::directory::{Place, directory, no_answer};
 use stepvault_diagnose::doctor::mount::filesystem;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
-use stepvault_local::probe::room::Disk;
-
-use super::bounded::{ONE_LOOK, bounded};
+use stepvault_local::space::{self, Disk};
+use tokio::sync::oneshot;
 
 /// A directory that was checked.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) async fn look_at(place: Place, path: PathBuf, mounts: Arc<Mounts>) ->
     let facts = bounded(ONE_LOOK, move || {
         let mount = mounts.of(&looked_at).cloned();
         Facts {
-            disk: probe::room::disk(&looked_at).ok(),
+            disk: space::disk(&looked_at).ok(),
             quota: mount.as_ref().and_then(probe::quota::quota),
             mount,
             directory: probe::directory::directory(&looked_at),
@@ -86,5 +86,47 @@ impl LookedAt {
     pub(super) fn mount_point(&self) -> Option<&str> {
         let mount = self.facts.as_ref()?.mount.as_ref()?;
         Some(&mount.mount_point)
+    }
+}
+
+// Runs work that may never return.
+
+/// Time limit for one check of one directory.
+pub(super) const ONE_LOOK: Duration = Duration::from_secs(10);
+
+/// Runs `work` on its own thread; returns `None` when it has not returned in time or could not be started. The thread
+/// is then abandoned and ends with the process: a call that hangs in the kernel cannot be cancelled.
+pub(super) async fn bounded<T, Work>(limit: Duration, work: Work) -> Option<T>
+where
+    T: Send + 'static,
+    Work: FnOnce() -> T + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    let started = std::thread::Builder::new().name("look".to_owned()).spawn(move || {
+        let _ = sender.send(work());
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "cannot start a thread for a check");
+        return None;
+    }
+    tokio::time::timeout(limit, receiver).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_returns_is_handed_on() {
+        assert_eq!(bounded(Duration::from_mins(1), || 5).await, Some(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_return_is_not_waited_for() {
+        // Ends with the test, when its sender is dropped.
+        let (keep, wait) = std::sync::mpsc::channel::<()>();
+        let hanging = move || wait.recv().is_ok();
+        assert_eq!(bounded(ONE_LOOK, hanging).await, None);
+        drop(keep);
     }
 }

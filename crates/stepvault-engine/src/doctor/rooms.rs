@@ -5,7 +5,7 @@ use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::forecast::Forecast;
 use stepvault_diagnose::doctor::links::SealMethod;
 use stepvault_diagnose::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
-use stepvault_local::probe::room::Disk;
+use stepvault_local::space::Disk;
 
 /// The purpose of a directory, for space calculations.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use stepvault_core::disk_facts::{DirectoryCondition, DirectoryRole};
 use stepvault_core::forecast::Taken;
 use stepvault_diagnose::explain::{Cause, Evidence, from_place};
+use stepvault_local::cgroup::oom_kills;
 use stepvault_local::condition::{Condition, block_devices, directory_condition, silent};
-use stepvault_local::oom::oom_kills;
 
 use super::gathered::{ExplainRequest, Gathered, PLACE_DEADLINE, within};
 

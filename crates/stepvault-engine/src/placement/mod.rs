@@ -1,7 +1,6 @@
 //! Gathers what decides which step a checkpoint is: what the tiers hold, what this node has restored, and its launches.
 //! [`decide`] decides.
 
-mod compare;
 mod known;
 mod provisional;
 
@@ -24,8 +23,8 @@ use crate::outage::is_outage;
 use crate::resumptions::Resumptions;
 use crate::tier::run_remote::RunRemote;
 
-pub use known::ScannedCheckpoint;
-pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, known_on, taken};
+pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, taken};
+pub use known::{ScannedCheckpoint, held_by_all};
 pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
 pub(crate) use provisional::{left_alone, written_at};
 

@@ -15,13 +15,12 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use super::{
-    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, is_overwritten, known_in_vault,
-    remarks,
+    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, held_by_all, is_overwritten,
+    known_in_vault, remarks,
 };
 use crate::blocking::{blocking, sealed_steps};
 use crate::launches::remembered_attempt;
 use crate::outage::is_outage;
-use crate::push::held_by_all;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
 use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;

@@ -30,8 +30,8 @@ use super::PruneReport;
 use crate::observed::ObservedOperation;
 use crate::tier::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, manifests_at_once, pins};
 use crate::tier::leases::live_leases;
+use crate::tier::removed::tombstone;
 use crate::tier::run_remote::RunRemote;
-use crate::tombstones::tombstone;
 use crate::verify::{Depth, check_remote};
 
 /// Maximum number of steps that are removed at once.

@@ -2,12 +2,9 @@
 
 mod erasure;
 mod local;
-mod local_runs;
-mod proof;
 mod remote;
 
-pub use local::{LocalPrune, plan_local};
-pub use local_runs::{prune_local, prune_local_runs};
+pub use local::{LocalPrune, plan_local, prune_local, prune_local_runs};
 pub use remote::{RemotePrune, plan_remote, prune_remote};
 
 use serde::Serialize;

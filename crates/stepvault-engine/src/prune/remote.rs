@@ -17,13 +17,13 @@ use stepvault_core::{Error, Result};
 
 use super::PruneReport;
 use super::erasure::{Erasure, StepToRemove, Tombstones};
+use crate::gc::remove_tombstones_of_kept;
 use crate::outage::is_outage;
 use crate::tier::catalog::{PARALLEL_READS, committed_ids, manifests_at_once, pins, read_commit};
 use crate::tier::leases::{HeldLease, leases};
-use crate::tier::removed::{read_tombstone, removed_steps};
+use crate::tier::removed::{local_now, read_tombstone, removed_steps};
 use crate::tier::run_remote::RunRemote;
 use crate::tier::step_state::visible_commits;
-use crate::tombstones::{local_now, remove_tombstones_of_kept};
 use crate::verify::{CommittedParts, Depth, StepHealth};
 
 /// Maximum number of steps that stay and are checked concurrently.

@@ -1,6 +1,5 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
-mod held;
 mod others;
 mod rewritten;
 mod seal;
@@ -26,9 +25,8 @@ use crate::tier::run_remote::RunRemote;
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::CommittedParts;
 
-pub use held::held_by_all;
 use others::steps_of_others;
-pub use seal::{CheckpointToSeal, Placed, StepSummary, checkpoint_at, seal_checkpoint};
+pub use seal::{CheckpointToSeal, MetricsSource, Placed, StepSummary, checkpoint_at, seal_checkpoint};
 pub use source::{SourceCheck, check_source};
 
 /// The outcome of one step on one remote.

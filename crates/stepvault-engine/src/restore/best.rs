@@ -18,7 +18,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::candidates::{Candidate, Candidates};
 use super::handoff::write_best_copies;
 use super::plan::{BestStep, RestorePlan, Scope, Search};
-use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target};
+use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target, WantedSteps};
 use super::search_and_execute;
 use crate::tier::catalog::read_commit;
 
@@ -102,9 +102,7 @@ impl FoundBest {
     fn request(&self, request: &RestoreRequest) -> RestoreRequest {
         RestoreRequest {
             target: self.target.clone(),
-            step: Some(self.id.step),
-            attempt: Some(self.id.attempt),
-            revision: Some(self.id.revision),
+            wanted: WantedSteps::only(self.id),
             together: None,
             resumes: false,
             handoff: None,
@@ -163,7 +161,11 @@ async fn older_steps(
 ) -> Result<Vec<(StepId, String)>> {
     // The search for the restored step has warned of the tiers that cannot be read.
     let silent = RestoreContext { observer: Arc::new(SilentObserver), ..context.clone() };
-    let all = RestoreRequest { step: None, attempt: None, allow_older: true, ..request.clone() };
+    let all = RestoreRequest {
+        wanted: WantedSteps { step: None, attempt: None, ..request.wanted },
+        allow_older: true,
+        ..request.clone()
+    };
     let mut candidates = Candidates::list(&silent, &all).await?;
     let mut older = Vec::new();
     while let Some(candidate) = candidates.pop_newest() {

@@ -151,11 +151,7 @@ impl Candidates {
                 Err(error) => candidates.add_unreachable(context, remote.tier.clone(), error),
             }
         }
-        candidates.by_step.retain(|id, _| {
-            request.step.is_none_or(|step| step == id.step)
-                && request.attempt.is_none_or(|attempt| attempt == id.attempt)
-                && request.revision.is_none_or(|revision| revision == id.revision)
-        });
+        candidates.by_step.retain(|id, _| request.wanted.contain(*id));
         Ok(candidates)
     }
 

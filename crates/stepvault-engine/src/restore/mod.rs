@@ -20,7 +20,6 @@ mod best;
 mod candidates;
 mod fetch;
 mod handoff;
-mod parts;
 mod plan;
 mod publish;
 mod request;
@@ -45,11 +44,10 @@ use candidates::{Faults, OrFaults};
 pub use fetch::Fetched;
 pub use handoff::MovedAside;
 use handoff::{Handoff, HandoffReport, KeptInPlace, PreparedHandoff};
-pub use parts::Parts;
 pub use plan::{BestStep, RestorePlan, SkippedStep};
 use plan::{Scope, Search};
 use publish::Missing;
-pub use request::{HandoffOptions, RestoreContext, RestoreRequest, Target, Together};
+pub use request::{HandoffOptions, Parts, RestoreContext, RestoreRequest, Target, Together, WantedSteps};
 
 /// The outcome of a restore.
 #[derive(Debug)]

@@ -230,7 +230,7 @@ impl<'a> Search<'a> {
                 }
             }
             match self.request.demoted.get(&id) {
-                Some(reason) if self.request.step.is_none() => {
+                Some(reason) if self.request.wanted.step.is_none() => {
                     let skipped = SkippedStep::new(id, vec![reason.clone()]);
                     self.add_skipped(id, SkippedStep { demoted: true, ..skipped });
                     self.demoted.push_back(candidate);
@@ -293,7 +293,7 @@ impl<'a> Search<'a> {
     /// Returns the error of a search that has no step left.
     pub(super) fn none_left(&self) -> Error {
         let (request, skipped) = (self.request, &self.skipped);
-        let wanted = match (request.step, request.attempt) {
+        let wanted = match (request.wanted.step, request.wanted.attempt) {
             (Some(step), Some(attempt)) => {
                 format!("step {step} (attempt {attempt}) of run '{}'", request.run)
             }

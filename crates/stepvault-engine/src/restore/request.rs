@@ -1,19 +1,22 @@
 //! What to restore, where, and with what.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stepvault_core::ids::{Attempt, Revision, RunName, Step, StepId};
-use stepvault_core::nodes::Writer;
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use stepvault_core::ids::{Attempt, NodeName, Revision, RunName, Step, StepId};
+use stepvault_core::manifest::PartManifest;
+use stepvault_core::nodes::{Writer, listed};
 use stepvault_core::observe::Observer;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 use tokio::time::Duration;
 
-use super::parts::Parts;
 use crate::memory::MemoryBudget;
 use crate::tier::run_remote::RunRemote;
 
@@ -24,12 +27,8 @@ pub struct RestoreRequest {
     pub run: RunName,
     /// Where to put the step.
     pub target: Target,
-    /// Only this step; `None` for the newest valid one.
-    pub step: Option<Step>,
-    /// Only this attempt; `None` for any.
-    pub attempt: Option<Attempt>,
-    /// Only this revision; `None` for the newest valid one.
-    pub revision: Option<Revision>,
+    /// The steps to choose from.
+    pub wanted: WantedSteps,
     /// Which parts of a multi-node step to restore.
     pub parts: Parts,
     /// The nodes that restore the same step at the same time; `None` for a node that restores alone.
@@ -53,7 +52,7 @@ pub struct RestoreRequest {
 impl RestoreRequest {
     /// Whether the trainer resumes from the newest step, whichever that is.
     pub(super) fn resumes_from_newest(&self) -> bool {
-        self.resumes && self.step.is_none() && self.attempt.is_none()
+        self.resumes && self.wanted.are_newest()
     }
 
     /// Requests the newest valid step, whole, at a path where nothing exists yet, for a node that restores alone.
@@ -61,9 +60,7 @@ impl RestoreRequest {
         Self {
             run,
             target,
-            step: None,
-            attempt: None,
-            revision: None,
+            wanted: WantedSteps { step: None, attempt: None, revision: None },
             parts: Parts::All,
             together: None,
             resumes: false,
@@ -73,6 +70,35 @@ impl RestoreRequest {
             demoted: BTreeMap::new(),
             allow_older: false,
         }
+    }
+}
+
+/// The steps that a restore may choose, as far as the user, or the nodes together, have named one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WantedSteps {
+    /// Only this step; `None` for the newest valid one.
+    pub step: Option<Step>,
+    /// Only this attempt; `None` for any.
+    pub attempt: Option<Attempt>,
+    /// Only this revision; `None` for the newest valid one.
+    pub revision: Option<Revision>,
+}
+
+impl WantedSteps {
+    /// Only the step with this identity.
+    pub(super) fn only(id: StepId) -> Self {
+        Self { step: Some(id.step), attempt: Some(id.attempt), revision: Some(id.revision) }
+    }
+
+    /// Whether neither a step nor an attempt is named.
+    pub fn are_newest(&self) -> bool {
+        self.step.is_none() && self.attempt.is_none()
+    }
+
+    pub(super) fn contain(&self, id: StepId) -> bool {
+        self.step.is_none_or(|step| step == id.step)
+            && self.attempt.is_none_or(|attempt| attempt == id.attempt)
+            && self.revision.is_none_or(|revision| revision == id.revision)
     }
 }
 
@@ -120,4 +146,69 @@ pub struct RestoreContext {
     pub budget: MemoryBudget,
     /// Receives progress and warnings.
     pub observer: Arc<dyn Observer>,
+}
+
+// Selects parts of a multi-node step.
+
+/// A selection among the parts of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Parts {
+    /// The whole step: always correct when the number of nodes has changed.
+    #[default]
+    All,
+    /// The part that this node wrote.
+    Of(NodeName),
+    /// The parts of the nodes whose names match one of these patterns.
+    Matching(Vec<String>),
+    /// The part that this node has sealed of a step that is not durable: the nodes of a launch may agree on such a
+    /// step.
+    OwnSealed,
+}
+
+impl Parts {
+    /// Returns the manifests of the selected parts. The files of a directory that all nodes share belong to all of
+    /// them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when no part is selected, naming the existing ones; and for an invalid pattern.
+    pub(super) fn choose<'a>(&self, manifests: &'a [PartManifest]) -> Result<Vec<&'a PartManifest>> {
+        let shared = manifests.iter().any(|manifest| manifest.shared_tree_sha256.is_some());
+        let patterns = match self {
+            Self::Matching(patterns) => Some(compiled(patterns)?),
+            Self::All | Self::Of(_) | Self::OwnSealed => None,
+        };
+        let wanted = |manifest: &&PartManifest| match (self, &patterns) {
+            (Self::Of(node), _) => shared || manifest.node == *node,
+            (Self::Matching(_), Some(patterns)) => shared || patterns.is_match(manifest.node.as_str()),
+            _ => true,
+        };
+        let chosen: Vec<&PartManifest> = manifests.iter().filter(wanted).collect();
+        if !chosen.is_empty() {
+            return Ok(chosen);
+        }
+        let nodes: Vec<NodeName> = manifests.iter().map(|manifest| manifest.node.clone()).collect();
+        Err(Error::new(ErrorKind::Usage, "no part of the step is selected")
+            .because(format!("{self} was requested, and the step has parts of {}", listed(&nodes)))
+            .hint("restore the whole step with --parts all; the trainer may have to reshard it"))
+    }
+}
+
+fn compiled(patterns: &[String]) -> Result<GlobSet> {
+    let fault = |error| Error::new(ErrorKind::Usage, "invalid node pattern").caused_by(error);
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(Glob::new(pattern).map_err(fault)?);
+    }
+    set.build().map_err(fault)
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => out.write_str("all parts"),
+            Self::Of(node) => write!(out, "the part of {node}"),
+            Self::OwnSealed => out.write_str("the part that is sealed here"),
+            Self::Matching(patterns) => write!(out, "parts of {}", patterns.join(", ")),
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub async fn committed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, Object
 }
 
 /// Lists the steps whose upload has begun on a remote, with their claims: one LIST.
-pub(crate) async fn claimed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
+pub async fn claimed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
     remote.list_steps(&remote.keys.claims_prefix()).await
 }
 

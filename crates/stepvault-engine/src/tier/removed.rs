@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::records::Tombstone;
@@ -201,4 +202,15 @@ impl RetiredMemory {
         let (listed, retired) = remembered.listed.as_ref()?;
         (listed.elapsed() < RECENT_REMOVAL_CHECK).then(|| retired.clone())
     }
+}
+
+/// Returns the tombstone of a step.
+pub(crate) fn tombstone(remote: &RunRemote, id: StepId, name: String, by_gc: bool) -> Tombstone {
+    Tombstone { format: FORMAT, run: remote.keys.run().clone(), id, name, by_gc }
+}
+
+/// The local clock, for the local tier and for dry runs: pruning a remote uses the store's clock.
+#[expect(clippy::disallowed_methods, reason = "a dry run writes nothing, so it has no store time to go by")]
+pub(crate) fn local_now() -> SystemTime {
+    SystemTime::now()
 }

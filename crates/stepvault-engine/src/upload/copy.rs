@@ -1,18 +1,26 @@
 //! Copies a file, or a part of one, that the store already has. Its local bytes are still read and hashed, and the copy
 //! is proved like data that was sent.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::digest::{FileDigest, PartDigest};
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::commit::{Commit, CommittedPart};
+use stepvault_core::digest::{ContentDigest, Crc32c, FileDigest, PartDigest};
+use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::manifest::PartManifest;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::seal_record::SealRecord;
 use stepvault_local::source::SourceFile;
 use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
 
-use super::copy_sources::CopyOf;
 use super::parts::{FileUpload, OtherWriters};
+use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::local_digest::{digest_parts, digest_range};
+use crate::tier::catalog::{committed_ids, read_commit, read_part_manifest};
+use crate::tier::step_state::is_durable_on;
 
 impl FileUpload {
     /// Lets the store copy one part; returns `None` when its bytes have to be sent.
@@ -54,9 +62,9 @@ impl FileUpload {
         let proved = match created {
             // Some stores answer a copy without a checksum but return it on HEAD.
             Created::Written(head) if head.checksum == StoredChecksum::None => {
-                self.prove(None, digest, parts).await
+                self.prove(Created::Exists, digest, parts).await
             }
-            created => self.prove_created(created, digest, parts).await,
+            created => self.prove(created, digest, parts).await,
         };
         match proved {
             Ok(()) => {
@@ -114,5 +122,327 @@ impl FileUpload {
         let parts = digest_parts(&self.local_path, &self.file, self.algorithm)?;
         let digest = FileDigest::from_parts(&parts);
         Ok(self.copies.source_of_file(&digest).map(|_| parts))
+    }
+}
+
+// Decides what the store may copy for one step's upload: files and file parts of an earlier revision of it, or of the
+// newest other step. A failed copy never fails an upload: the bytes are sent instead.
+
+/// The objects of an earlier step that the store may copy, shared by all files of one upload.
+#[derive(Debug, Default)]
+pub(super) struct CopySources {
+    copies: Copies,
+    /// Keys that are no longer used as copy sources.
+    unusable: Mutex<BTreeSet<String>>,
+    /// Whether copying has stopped for this upload, so that all remaining bytes are sent.
+    stopped: AtomicBool,
+}
+
+/// What the store was asked to copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyOf {
+    File,
+    Part,
+}
+
+impl UploadSession {
+    /// Finds the data of a step that the remote already has. A failure only costs bytes.
+    pub(super) async fn copy_sources(&self, record: &SealRecord) -> CopySources {
+        let sizes: BTreeSet<u64> = record.own_files().iter().map(|file| file.size_bytes).collect();
+        let has_bytes = sizes.iter().any(|size| *size > 0);
+        let may_copy = self.remote.settings.copy_unchanged && self.remote.may_copy.load(Ordering::Relaxed);
+        if !has_bytes || !may_copy || !self.remote.store.capabilities().copies {
+            return CopySources::default();
+        }
+        let planned = match self.previous_part(record.id, &record.node).await {
+            Ok(Some(previous)) => Copies::plan(&sizes, &previous, &self.remote.keys),
+            Ok(None) => Ok(Copies::default()),
+            Err(error) => Err(error),
+        };
+        let copies = planned.unwrap_or_else(|error| {
+            tracing::debug!(remote = %self.remote.name(), %error, "cannot copy inside the store: every file is sent");
+            Copies::default()
+        });
+        CopySources { copies, ..CopySources::default() }
+    }
+
+    /// Returns this node's part of the nearest other step on this remote, as in [`nearness`]. If the vault still has that
+    /// step and knows it to be durable there, this takes no request; on a new node it takes one listing and two records.
+    async fn previous_part(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
+        match self.previous_in_vault(id).await? {
+            Some(known) => Ok(Some(known)),
+            None => self.previous_on_remote(id, node).await,
+        }
+    }
+
+    async fn previous_in_vault(&self, id: StepId) -> Result<Option<PartManifest>> {
+        let session = self.clone();
+        blocking(move || {
+            let scan = session.vault.steps(session.remote.keys.run())?;
+            let mut others: Vec<_> = scan.steps.into_iter().filter(|step| step.id() != id).collect();
+            others.sort_by_key(|step| nearness(id, step.id()));
+            for step in others.iter().rev() {
+                if is_durable_on(step, &session.remote)? {
+                    return step.manifest();
+                }
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    async fn previous_on_remote(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
+        let committed = committed_ids(&self.remote).await?;
+        let others = committed.into_keys().filter(|known| *known != id);
+        let Some(nearest) = others.max_by_key(|known| nearness(id, *known)) else {
+            return Ok(None);
+        };
+        let commit = read_commit(&self.remote, nearest).await?;
+        match part_of(&commit, node) {
+            Some(part) => read_part_manifest(&self.remote, &commit, part).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl CopySources {
+    /// Whether nothing can be copied.
+    pub(super) fn is_idle(&self) -> bool {
+        self.copies.is_empty() || self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Returns the key of a file with this digest.
+    pub(super) fn source_of_file(&self, digest: &FileDigest) -> Option<&str> {
+        self.usable(self.copies.of_file(digest))
+    }
+
+    /// Returns the key of a file of that size whose part `index` has this digest.
+    pub(super) fn source_of_part(&self, size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
+        self.usable(self.copies.of_part(size_bytes, index, digest))
+    }
+
+    fn usable<'a>(&self, source: Option<&'a str>) -> Option<&'a str> {
+        let unusable = self.unusable.lock().unwrap_or_else(PoisonError::into_inner);
+        source.filter(|source| !self.is_idle() && !unusable.contains(*source))
+    }
+
+    /// Stops copying, because copied data turned out to be wrong.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Handles a failed copy from `source`: decides what is retried, and warns if a user has to act.
+    pub(super) fn failed(&self, session: &UploadSession, (of, source): (CopyOf, &str), error: &Error) {
+        let remote = session.remote.name();
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Damaged => {
+                let is_new =
+                    self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(source.to_owned());
+                if is_new && error.kind() == ErrorKind::Damaged {
+                    session.observer.warn(format!(
+                            "{} no longer holds what was uploaded and is not used as a copy source: {error} (check \
+                             its step with `stepvault verify --deep`)",
+                            session.remote.describe(source)
+                        ));
+                } else {
+                    tracing::debug!(%remote, source, %error, "sent instead of copied");
+                }
+            }
+            // These errors would recur for every part, or every file and step.
+            ErrorKind::Failed if of == CopyOf::Part && !error.is_transient() => {
+                if session.remote.may_copy_parts.swap(false, Ordering::Relaxed) {
+                    tracing::info!(%remote, %error, "the store does not copy parts: changed files are sent again");
+                }
+            }
+            ErrorKind::Failed | ErrorKind::Denied | ErrorKind::Usage if !error.is_transient() => {
+                self.stop();
+                if session.remote.may_copy.swap(false, Ordering::Relaxed) {
+                    tracing::info!(%remote, %error, "the store does not support copies: unchanged files are sent \
+                                                     again");
+                }
+            }
+            _ => {
+                self.stop();
+                tracing::info!(%remote, %error, "the store could not copy: the remaining files of this step are sent");
+            }
+        }
+    }
+}
+
+/// Returns how likely another step has the bytes of a step: a revision of it the most, otherwise the newest one.
+fn nearness(id: StepId, other: StepId) -> (bool, StepId) {
+    (other.is_revision_of(id), other)
+}
+
+/// Returns the node's own part. A node that replaces another may have a different name; the only part of a step counts
+/// as its own.
+fn part_of<'a>(commit: &'a Commit, node: &NodeName) -> Option<&'a CommittedPart> {
+    let own = commit.parts.iter().find(|part| part.node == *node);
+    own.or(match &commit.parts[..] {
+        [only] => Some(only),
+        _ => None,
+    })
+}
+
+// Which bytes of a step a remote already has under the keys of an earlier step, so that they need not be sent again.
+
+/// The files of an earlier step, indexed by content. Of two files with the same content, the first by path counts.
+///
+/// Paths are ignored, because some trainers include the step number in them. A file matches if it has the same size,
+/// is divided at the same offsets, and has the same bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Copies {
+    /// The object keys of the files.
+    keys: Vec<String>,
+    files: HashMap<(u64, ContentDigest), (usize, Crc32c)>,
+    parts: HashMap<Place, usize>,
+}
+
+/// A part of a file of a given size, and its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    file_size_bytes: u64,
+    index: u32,
+    content: ContentDigest,
+}
+
+impl Copies {
+    /// Returns what files of `wanted_sizes_bytes` can have in common with those of `earlier`, which is on the remote.
+    ///
+    /// # Errors
+    /// When a path of the manifest yields no valid key.
+    pub(crate) fn plan(
+        wanted_sizes_bytes: &BTreeSet<u64>,
+        earlier: &PartManifest,
+        keys: &RunKeys,
+    ) -> Result<Self> {
+        let mut copies = Self::default();
+        for file in &earlier.files {
+            let size = file.size_bytes;
+            if size == 0 || !wanted_sizes_bytes.contains(&size) {
+                continue;
+            }
+            let source = copies.keys.len();
+            copies.keys.push(keys.data(&earlier.name, earlier.id, &file.path)?);
+            copies.files.entry((size, file.content)).or_insert((source, file.crc32c));
+            // A file with one part is copied as a whole.
+            if file.parts_content.len() > 1 {
+                for (index, content) in (0..).zip(&file.parts_content) {
+                    let place = Place { file_size_bytes: size, index, content: *content };
+                    copies.parts.entry(place).or_insert(source);
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Returns whether there is nothing to copy from.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Returns the key of a file with exactly these bytes.
+    pub(crate) fn of_file(&self, digest: &FileDigest) -> Option<&str> {
+        let (source, crc32c) = self.files.get(&(digest.size_bytes, digest.content))?;
+        (*crc32c == digest.crc32c).then(|| self.keys[*source].as_str())
+    }
+
+    /// Returns the key of a multipart file of that size that has these bytes as its part `index`.
+    pub(crate) fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
+        let place = Place { file_size_bytes, index, content: digest.content };
+        self.parts.get(&place).map(|source| self.keys[*source].as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
+    use stepvault_core::manifest::{FileEntry, Shape};
+    use stepvault_core::path::RelativePath;
+    use stepvault_core::timestamp::Timestamp;
+
+    const PART_BYTES: u64 = 8 << 20;
+
+    /// Parts of a file by a letter each: equal letters, equal bytes.
+    fn parts(letters: &str, last_bytes: u64) -> Vec<PartDigest> {
+        let last = letters.len() - 1;
+        let of = |(index, letter): (usize, char)| PartDigest {
+            size_bytes: if index == last { last_bytes } else { PART_BYTES },
+            ..PartDigest::of(letter.to_string().as_bytes())
+        };
+        letters.chars().enumerate().map(of).collect()
+    }
+
+    fn manifest(files: &[(&str, &str, u64)]) -> PartManifest {
+        let file = |(path, letters, last_bytes): &(&str, &str, u64)| {
+            let path = RelativePath::new(*path).unwrap();
+            FileEntry::from_parts(path, 0o644, Timestamp::default(), &parts(letters, *last_bytes)).unwrap()
+        };
+        PartManifest {
+            digest: stepvault_core::digest::DigestAlgorithm::Sha256,
+            format: 1,
+            run: RunName::new("run").unwrap(),
+            id: StepId::new(Attempt::new(2).unwrap(), Step::new(100).unwrap()),
+            node: NodeName::new("node-0").unwrap(),
+            name: "step_100".to_owned(),
+            shape: Shape::Directory,
+            written_at: Timestamp::default(),
+            metrics: BTreeMap::new(),
+            shared_tree_sha256: None,
+            files: files.iter().map(file).collect(),
+            directories: Vec::new(),
+            symlinks: Vec::new(),
+            members: Vec::new(),
+            origin: stepvault_core::step_origin::StepOrigin::default(),
+        }
+    }
+
+    fn plan(sizes: &[u64], files: &[(&str, &str, u64)]) -> Copies {
+        let keys = RunKeys::new(RunName::new("run").unwrap());
+        Copies::plan(&sizes.iter().copied().collect(), &manifest(files), &keys).unwrap()
+    }
+
+    fn file(letters: &str, last_bytes: u64) -> FileDigest {
+        FileDigest::from_parts(&parts(letters, last_bytes))
+    }
+
+    #[test]
+    fn a_file_is_found_by_its_bytes_whatever_its_path() {
+        let copies = plan(&[20], &[("global_step100/x", "a", 20), ("y", "b", 20)]);
+        assert_eq!(copies.of_file(&file("a", 20)), Some("run/000000000100.a2/step_100/global_step100/x"));
+        assert_eq!(copies.of_file(&file("b", 20)), Some("run/000000000100.a2/step_100/y"));
+        assert_eq!(copies.of_file(&file("c", 20)), None);
+        assert_eq!(copies.of_file(&file("a", 21)), None, "another size");
+        let other_crc = FileDigest { crc32c: Crc32c(7), ..file("a", 20) };
+        assert_eq!(copies.of_file(&other_crc), None, "two digests that disagree prove nothing");
+    }
+
+    #[test]
+    fn of_two_files_with_the_same_bytes_the_first_counts() {
+        let copies = plan(&[20], &[("x", "a", 20), ("y", "a", 20)]);
+        assert_eq!(copies.of_file(&file("a", 20)), Some("run/000000000100.a2/step_100/x"));
+    }
+
+    #[test]
+    fn parts_are_found_at_the_same_place_of_a_file_of_the_same_size() {
+        let size = 2 * PART_BYTES + 5;
+        let copies = plan(&[size], &[("x", "abc", 5), ("y", "dec", 5)]);
+        let (abc, dec) = (parts("abc", 5), parts("dec", 5));
+        assert_eq!(copies.of_part(size, 0, &abc[0]), Some("run/000000000100.a2/step_100/x"));
+        assert_eq!(copies.of_part(size, 1, &dec[1]), Some("run/000000000100.a2/step_100/y"));
+        assert_eq!(copies.of_part(size, 2, &dec[2]), Some("run/000000000100.a2/step_100/x"));
+        assert_eq!(copies.of_part(size, 1, &abc[0]), None, "another place");
+        assert_eq!(copies.of_part(size + 1, 0, &abc[0]), None, "another size");
+        assert_eq!(copies.of_file(&file("aec", 5)), None, "no one file has them all");
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_not_kept_and_nothing_is_copied_for_no_bytes() {
+        let copies = plan(&[0, 20], &[("empty", "a", 0), ("other", "b", 21)]);
+        assert!(copies.is_empty());
+        assert_eq!(copies.of_file(&file("a", 0)), None);
+        assert!(!plan(&[21], &[("other", "b", 21)]).is_empty());
     }
 }

@@ -2,11 +2,9 @@
 
 mod commit;
 mod copy;
-mod copy_sources;
 mod digests;
 mod parts;
 mod plan;
-mod prove;
 mod read;
 mod session;
 

@@ -1,92 +1,34 @@
-//! Sends the files of a step: each is read once, its file parts are hashed and copied inside the store or sent, and its
-//! object is completed and proved.
+//! Sends a file of a step: it is read once, its file parts are hashed and copied inside the store or sent, and its object
+//! is completed and proved.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
+use stepvault_core::digest::{ContentDigest, DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::path::RelativePath;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::remote_settings::ReadBack;
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
-use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 use stepvault_remote::payload::{Payload, Sending};
-use stepvault_remote::store::{Created, PartReceipt};
+use stepvault_remote::store::{Created, ObjectInfo, PartReceipt};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::copy_sources::CopySources;
+use super::copy::CopySources;
 use super::digests::StepDigests;
 use super::read::ReadPart;
 use super::session::UploadSession;
 use crate::blocking::blocking;
 use crate::local_digest::digest_parts;
-use crate::workers::run_bounded;
+use crate::tier::run_remote::WrittenRecord;
 
 /// While parts are acknowledged within this time, more of them at once pay off.
 const FAST_ACK: Duration = Duration::from_secs(2);
-/// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
-pub(super) const MAX_ROUNDS: usize = 3;
-
-impl UploadSession {
-    /// Sends what is left of this node part, until every file of it is proved and listed. Files that the store has lost
-    /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
-    pub(super) async fn send_files(&self, sealed: &SealedStep) -> Result<()> {
-        let record = sealed.record();
-        let copies = Arc::new(self.copy_sources(record).await);
-        let mut lost = BTreeSet::new();
-        let mut is_resumed = false;
-        for round in 1..=MAX_ROUNDS {
-            let plan = self.plan(sealed, &copies, &lost, round == 1).await?;
-            is_resumed |= round == 1 && plan.is_resumed();
-            let mut newly_lost = Vec::new();
-            let mut sent = Ok(());
-            for batch in plan.batches() {
-                let uploads = plan.uploads(batch)?;
-                sent = self.send_batch(&uploads).await;
-                let was_lost = uploads.iter().filter(|upload| upload.was_lost());
-                newly_lost.extend(was_lost.map(|upload| upload.path().clone()));
-                if sent.is_err() {
-                    break;
-                }
-            }
-            let journal = plan.journal;
-            match sent {
-                // The commit of a multi-node step lists the files of all node parts.
-                Ok(()) if !is_resumed && record.is_one_of_several() => return Ok(()),
-                Ok(()) => {
-                    let vanished = self.vanished_files(record).await?;
-                    if vanished.is_empty() {
-                        return Ok(());
-                    }
-                    self.forget_vanished(record, &journal, &vanished, round)?;
-                    lost.extend(vanished);
-                }
-                Err(error) if newly_lost.is_empty() || round == MAX_ROUNDS => return Err(error),
-                Err(_) => lost.extend(newly_lost),
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies inside the store what it already has, and sends the rest of these files.
-    async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
-        let (mut unchanged, left) = (uploads.to_vec(), uploads.to_vec());
-        unchanged.retain(|upload| upload.may_be_copied_whole());
-        let copies = unchanged.into_iter().map(FileUpload::copy_if_unchanged);
-        run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
-        let missing = left.into_iter().flat_map(|upload| {
-            let indexes = upload.missing_parts().into_iter();
-            indexes.map(move |index| Arc::clone(&upload).send_part(index))
-        });
-        run_bounded(missing, self.parts_at_once).await
-    }
-}
 
 /// One file that is being uploaded.
 #[derive(Debug)]
@@ -333,7 +275,7 @@ impl FileUpload {
             created?
         };
         let written = created.written();
-        if let Err(error) = self.prove_created(created, &file_digest, &parts).await {
+        if let Err(error) = self.prove(created, &file_digest, &parts).await {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
             }
@@ -350,7 +292,7 @@ impl FileUpload {
             // The write was damaged: retry once on a free key.
             self.session.remote.delete(vec![self.key.clone()]).await?;
             let created = self.session.remote.store.create(&self.key, body, &digest).await?;
-            self.prove_created(created, &file_digest, &parts).await?;
+            self.prove(created, &file_digest, &parts).await?;
         }
         in_flight.acknowledged();
         self.report_bytes(digest.size_bytes, false);
@@ -389,10 +331,10 @@ impl FileUpload {
         let written = completed.as_ref().ok().and_then(Created::written);
         let proved = match completed {
             // The head that completion returned is outdated; what counts is the object that exists now.
-            Ok(Created::Written(_) | Created::Exists) => self.prove(None, &digest, &parts).await,
+            Ok(Created::Written(_) | Created::Exists) => self.prove(Created::Exists, &digest, &parts).await,
             // Either completed before with the answer lost, or gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let proved = self.prove(None, &digest, &parts).await;
+                let proved = self.prove(Created::Exists, &digest, &parts).await;
                 if proved.as_ref().is_err_and(|missing| missing.kind() == ErrorKind::NotFound) {
                     self.progress.set_lost();
                     return Err(error);
@@ -433,7 +375,7 @@ impl FileUpload {
     async fn compare_with_present(&self) -> Result<()> {
         let (path, file, algorithm) = (self.local_path.clone(), self.file.clone(), self.algorithm);
         let parts = blocking(move || digest_parts(&path, &file, algorithm)).await?;
-        match self.prove(None, &FileDigest::from_parts(&parts), &parts).await {
+        match self.prove(Created::Exists, &FileDigest::from_parts(&parts), &parts).await {
             Ok(()) => self.record_done(&parts),
             Err(error) if error.kind() == ErrorKind::Damaged => Err(self.key_taken(&error)),
             Err(error) => {
@@ -499,4 +441,101 @@ fn refused_as_damaged<T>(sent: &Result<T>) -> bool {
 fn range_length(layout: FileParts, index: u32) -> u64 {
     let range = layout.range(index);
     range.end - range.start
+}
+
+// Proves what was sent: each object when it is complete.
+
+impl FileUpload {
+    /// Proves that the object holds the file: by the store's checksum if it can be trusted, otherwise byte for byte.
+    pub(super) async fn prove(
+        &self,
+        created: Created,
+        digest: &FileDigest,
+        parts: &[PartDigest],
+    ) -> Result<()> {
+        let (remote, key) = (&self.session.remote, &self.key);
+        let subject = remote.describe(key);
+        let damaged = |why: &str| {
+            Error::new(ErrorKind::Damaged, "an uploaded object differs from what was sent")
+                .on(&subject)
+                .because(why)
+        };
+        let head = match created {
+            Created::Written(head) => head,
+            Created::Exists => remote.store.head(key).await?.ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, "an uploaded object is missing").on(&subject)
+            })?,
+        };
+        if head.info.size_bytes != digest.size_bytes {
+            return Err(damaged(&format!(
+                "it has {} bytes, but {} were sent",
+                head.info.size_bytes, digest.size_bytes
+            )));
+        }
+        let contents: Vec<ContentDigest> = parts.iter().map(|part| part.content).collect();
+        match head.checksum.proves(digest, &contents) {
+            Some(false) => return Err(damaged("the store's checksum differs")),
+            Some(true) if !self.session.must_read_back(self.algorithm, parts.len()) => return Ok(()),
+            _ => {}
+        }
+        let found = remote.digest_object(key, digest.size_bytes, self.algorithm).await?;
+        if found == parts {
+            return Ok(());
+        }
+        Err(damaged("the bytes read back differ"))
+    }
+
+    /// Whether the object under the key was written by this upload and may therefore be deleted: objects created by
+    /// another writer must not be (S1).
+    pub(super) async fn is_own_object(&self, written: Option<ObjectInfo>) -> Result<bool> {
+        let Some(written) = written else {
+            return Ok(false);
+        };
+        let found = self.session.remote.store.head(&self.key).await?;
+        Ok(found.is_none_or(|head| match (&head.info.version, &written.version) {
+            (Some(found), Some(written)) => found == written,
+            _ => true,
+        }))
+    }
+
+    /// Returns the error for a key that holds different bytes. They must not be deleted: their writer may have proved
+    /// them already and be about to commit them, or have named them in a part.
+    pub(super) fn key_taken(&self, found: &Error) -> Error {
+        if self.others == OtherWriters::None {
+            return Error::new(ErrorKind::Conflict, "cannot upload a file: its key is taken")
+                .on(self.session.remote.describe(&self.key))
+                .because(format!("another upload wrote it ({found})"))
+                .hint("push it as a new attempt with --attempt")
+                .name_taken();
+        }
+        Error::new(ErrorKind::Conflict, "cannot upload a file: another node has a different file under the same path")
+            .on(&self.file.path)
+            .because(found)
+            .hint(
+                "let the trainer write this file on one node only or under a different name on each node, or give \
+                 each node its own run",
+            )
+    }
+}
+
+impl UploadSession {
+    /// Whether the bytes of an object in `parts` parts have to be read back although the store returned a checksum.
+    pub(super) fn must_read_back(&self, algorithm: DigestAlgorithm, parts: usize) -> bool {
+        let checked = self.guarantees.checks(algorithm, parts);
+        // A store may turn out to accept no checksums after it was probed.
+        let sends_them = self.remote.store.capabilities().checks_checksums;
+        self.remote.settings.read_back == ReadBack::Always || !checked || !sends_them
+    }
+
+    /// Proves a record as a file of one part is proved: by the store's answer if its checksums can be trusted, otherwise
+    /// byte for byte. Returns its bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when the key holds a different record.
+    pub(super) async fn prove_record(&self, written: WrittenRecord) -> Result<Vec<u8>> {
+        match written.proved().filter(|_| !self.must_read_back(DigestAlgorithm::Sha256, 1)) {
+            Some(bytes) => Ok(bytes),
+            None => written.confirm(&self.remote).await,
+        }
+    }
 }

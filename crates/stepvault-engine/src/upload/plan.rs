@@ -1,36 +1,41 @@
-//! Plans an upload: which files are left to send, and which bytes of them the store already has.
+//! Plans an upload in rounds: which files are left to send, which bytes of them the store already has, and, after they are
+//! sent, whether the remote lists all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::Result;
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
-use stepvault_local::journal::{FileProgress, Journal, JournalState, read_state};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState, read_state};
 use stepvault_local::seal_record::{SealRecord, SealedFile};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use super::copy_sources::CopySources;
+use super::copy::CopySources;
 use super::digests::StepDigests;
 use super::parts::{FileUpload, OtherWriters, SendProgress};
 use super::session::UploadSession;
 use crate::blocking::blocking;
+use crate::workers::run_bounded;
 
 /// Maximum number of files that are uploaded at once. Each takes some kilobytes of state, and a step may have very many
 /// files.
 const BATCH_FILES: usize = 4_096;
 
+/// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
+const MAX_ROUNDS: usize = 3;
+
 /// What one round of an upload sends.
 #[derive(Debug)]
-pub(super) struct UploadPlan<'a> {
-    pub(super) session: &'a UploadSession,
-    pub(super) sealed: &'a SealedStep,
-    pub(super) journal: Arc<Journal>,
+struct UploadPlan<'a> {
+    session: &'a UploadSession,
+    sealed: &'a SealedStep,
+    journal: Arc<Journal>,
     state: JournalState,
-    pub(super) copies: Arc<CopySources>,
+    copies: Arc<CopySources>,
     digests: StepDigests,
     /// The step's objects that already exist, with their sizes, if other nodes may have sent them.
     present: BTreeMap<String, u64>,
@@ -41,9 +46,63 @@ pub(super) struct UploadPlan<'a> {
 }
 
 impl UploadSession {
+    /// Sends what is left of this node part, until every file of it is proved and listed. Files that the store has lost
+    /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
+    pub(super) async fn send_files(&self, sealed: &SealedStep) -> Result<()> {
+        let record = sealed.record();
+        let copies = Arc::new(self.copy_sources(record).await);
+        let mut lost = BTreeSet::new();
+        let mut is_resumed = false;
+        for round in 1..=MAX_ROUNDS {
+            let plan = self.plan(sealed, &copies, &lost, round == 1).await?;
+            // An earlier call has sent some of the step.
+            is_resumed |= round == 1 && !plan.state.files.is_empty();
+            let mut newly_lost = Vec::new();
+            let mut sent = Ok(());
+            for batch in plan.files.chunks(BATCH_FILES) {
+                let uploads = plan.uploads(batch)?;
+                sent = self.send_batch(&uploads).await;
+                let was_lost = uploads.iter().filter(|upload| upload.was_lost());
+                newly_lost.extend(was_lost.map(|upload| upload.path().clone()));
+                if sent.is_err() {
+                    break;
+                }
+            }
+            let journal = plan.journal;
+            match sent {
+                // The commit of a multi-node step lists the files of all node parts.
+                Ok(()) if !is_resumed && record.is_one_of_several() => return Ok(()),
+                Ok(()) => {
+                    let vanished = self.vanished_files(record).await?;
+                    if vanished.is_empty() {
+                        return Ok(());
+                    }
+                    self.forget_vanished(record, &journal, &vanished, round)?;
+                    lost.extend(vanished);
+                }
+                Err(error) if newly_lost.is_empty() || round == MAX_ROUNDS => return Err(error),
+                Err(_) => lost.extend(newly_lost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies inside the store what it already has, and sends the rest of these files.
+    async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
+        let (mut unchanged, left) = (uploads.to_vec(), uploads.to_vec());
+        unchanged.retain(|upload| upload.may_be_copied_whole());
+        let copies = unchanged.into_iter().map(FileUpload::copy_if_unchanged);
+        run_bounded(copies, self.remote.settings.max_concurrent_requests).await?;
+        let missing = left.into_iter().flat_map(|upload| {
+            let indexes = upload.missing_parts().into_iter();
+            indexes.map(move |index| Arc::clone(&upload).send_part(index))
+        });
+        run_bounded(missing, self.parts_at_once).await
+    }
+
     /// Plans a round: the journal says what an earlier call or round has finished, and `lost` which of that is gone. In
     /// the first round, reports the finished files to the observer.
-    pub(super) async fn plan<'a>(
+    async fn plan<'a>(
         &'a self,
         sealed: &'a SealedStep,
         copies: &Arc<CopySources>,
@@ -84,9 +143,63 @@ impl UploadSession {
     }
 
     /// Returns the objects below the step's data prefix, with their sizes.
-    pub(super) async fn present_sizes(&self, record: &SealRecord) -> Result<BTreeMap<String, u64>> {
+    async fn present_sizes(&self, record: &SealRecord) -> Result<BTreeMap<String, u64>> {
         let prefix = self.remote.keys.data_prefix(&record.name, record.id);
         self.remote.list_sizes(&prefix).await
+    }
+
+    /// Returns this node's sent files that the remote does not list with their size: one LIST.
+    ///
+    /// # Invariants
+    /// A lifecycle rule or a clean-up job may have deleted files that an earlier call proved: no commit names a file
+    /// before it was listed again (S2).
+    async fn vanished_files(&self, record: &SealRecord) -> Result<Vec<RelativePath>> {
+        let listed = self.present_sizes(record).await?;
+        let mut vanished = Vec::new();
+        for file in record.own_files() {
+            let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
+            if listed.get(&key) != Some(&file.size_bytes) {
+                vanished.push(file.path.clone());
+            }
+        }
+        Ok(vanished)
+    }
+
+    /// Removes files from the journal, so that the next round sends them again. Creation stays conditional: an object
+    /// of a different size under a file's key belongs to another writer, and the round ends with a conflict.
+    ///
+    /// # Errors
+    /// In the last round: files are then deleted as fast as they are sent.
+    fn forget_vanished(
+        &self,
+        record: &SealRecord,
+        journal: &Journal,
+        vanished: &[RelativePath],
+        round: usize,
+    ) -> Result<()> {
+        let (count, place) = (vanished.len(), self.remote.step_location(&record.name, record.id));
+        if round == MAX_ROUNDS {
+            return Err(Error::new(ErrorKind::Failed, format!("cannot commit {}", record.id))
+                .on(place)
+                .because(format!(
+                    "{count} uploaded files are missing or have a different size each time they are listed"
+                ))
+                .hint(
+                    "look for a lifecycle rule or a clean-up job that deletes objects; run 'stepvault doctor' to \
+                     check whether the store changes unusual names in listings",
+                ));
+        }
+        let message = format!(
+            "{}: {count} uploaded files of {} are missing from {place} or have a different size: sending them again \
+             (look for a lifecycle rule or a clean-up job that deletes objects)",
+            self.remote.name(),
+            record.id
+        );
+        self.observer.warn(&message);
+        for path in vanished {
+            journal.append(&JournalRecord::FileForgotten { path: path.clone() })?;
+        }
+        Ok(())
     }
 
     fn report_reused(&self, bytes: u64) {
@@ -96,19 +209,9 @@ impl UploadSession {
     }
 }
 
-impl<'a> UploadPlan<'a> {
-    /// Whether an earlier call has sent some of the step.
-    pub(super) fn is_resumed(&self) -> bool {
-        !self.state.files.is_empty()
-    }
-
-    /// Returns the files in batches.
-    pub(super) fn batches(&self) -> impl Iterator<Item = &[&'a SealedFile]> {
-        self.files.chunks(BATCH_FILES)
-    }
-
+impl UploadPlan<'_> {
     /// Prepares the uploads of one batch.
-    pub(super) fn uploads(&self, files: &[&SealedFile]) -> Result<Vec<Arc<FileUpload>>> {
+    fn uploads(&self, files: &[&SealedFile]) -> Result<Vec<Arc<FileUpload>>> {
         let record = self.sealed.record();
         let mut uploads = Vec::with_capacity(files.len());
         let mut reused_bytes = 0;

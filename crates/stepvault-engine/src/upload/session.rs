@@ -1,8 +1,8 @@
 //! One run on one remote, opened for uploads. A step is uploaded in four phases:
 //!
-//! 1. *Plan* (`plan`): the files that are left to send, by the journal and by what other nodes have sent.
+//! 1. *Plan* (`plan`): the files that are left to send, by the journal and by what other nodes have sent, in rounds.
 //! 2. *File parts* (`parts`): each is read once and hashed (`read`), and copied inside the store (`copy`) or sent.
-//! 3. *Proof* (`prove`): each object holds what was hashed, and the remote lists all of them.
+//! 3. *Proof* (`parts`): each object holds what was hashed, and (`plan`) the remote lists all of them.
 //! 4. *Commit* (`commit`): the part manifest, then the commit once every node's part exists.
 
 use std::sync::Arc;

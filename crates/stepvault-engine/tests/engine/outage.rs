@@ -9,7 +9,7 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::push::{CheckpointToSeal, PushReport};
-use stepvault_engine::restore::{RestoreRequest, Target, Together, plan, restore};
+use stepvault_engine::restore::{RestoreRequest, Target, Together, WantedSteps, plan, restore};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
@@ -39,7 +39,7 @@ async fn pushed_as(rig: &Rig, source: &Path, attempt: u32) -> StepId {
 
 async fn go_on_from(rig: &Rig, step: Option<u64>) -> StepId {
     let request = RestoreRequest {
-        step: step.map(|step| id(1, step).step),
+        wanted: WantedSteps { step: step.map(|step| id(1, step).step), ..WantedSteps::default() },
         resumes: true,
         together: Some(Together {
             writer: rig.request(Path::new("")).writer,

@@ -38,7 +38,7 @@ async fn a_demoted_step_is_skipped_like_a_damaged_one_and_named() {
     let report = restore(&rig.context(), &request).await.unwrap();
     assert_eq!(report.plan.id, id(1, 200));
     assert_eq!(skipped(&report.plan.skipped), [(300, WHY)]);
-    request.step = Some(Step::new(300).unwrap());
+    request.wanted.step = Some(Step::new(300).unwrap());
     let asked_for = restore(&rig.context(), &request).await.unwrap().plan;
     assert_eq!((asked_for.id, asked_for.skipped.len()), (id(1, 300), 0));
 }

@@ -6,7 +6,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::path::RelativePath;
 use stepvault_engine::push::CheckpointToSeal;
-use stepvault_engine::restore::{RestorePlan, RestoreRequest, Target, plan, restore};
+use stepvault_engine::restore::{RestorePlan, RestoreRequest, Target, WantedSteps, plan, restore};
 
 use crate::harness::{Rig, id, snapshot, text};
 
@@ -21,8 +21,11 @@ fn data(rig: &Rig, id: StepId) -> PathBuf {
 
 fn request(rig: &Rig, step: Option<u64>, attempt: Option<u32>) -> RestoreRequest {
     RestoreRequest {
-        step: step.map(|step| Step::new(step).unwrap()),
-        attempt: attempt.map(|attempt| Attempt::new(attempt).unwrap()),
+        wanted: WantedSteps {
+            step: step.map(|step| Step::new(step).unwrap()),
+            attempt: attempt.map(|attempt| Attempt::new(attempt).unwrap()),
+            revision: None,
+        },
         ..rig.restore_request()
     }
 }

@@ -18,7 +18,7 @@ use stepvault_core::retention::KeepRules;
 use stepvault_engine::gc::run_gc;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::prune::{RemotePrune, prune_remote};
-use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, restore};
+use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, WantedSteps, restore};
 use stepvault_engine::tier::pins;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
@@ -746,9 +746,11 @@ impl World {
             };
             let name = context.remotes[0].keys.run().clone();
             let request = RestoreRequest {
-                step: wanted.map(|id| id.step),
-                attempt: wanted.map(|id| id.attempt),
-                revision: wanted.map(|id| id.revision),
+                wanted: WantedSteps {
+                    step: wanted.map(|id| id.step),
+                    attempt: wanted.map(|id| id.attempt),
+                    revision: wanted.map(|id| id.revision),
+                },
                 ..RestoreRequest::newest(name, Target::As(directory.clone()))
             };
             let report = restore(&context, &request).await;

@@ -10,6 +10,5 @@ pub mod mounts;
 mod place;
 pub mod quota;
 pub mod rates;
-pub mod room;
 
 pub(crate) use place::PROBE_PREFIX;

@@ -77,9 +77,9 @@ fn seals_and_evicts_for_ever() {
             writer: stepvault_core::nodes::Writer::alone(
                 stepvault_core::ids::NodeName::new("node-0").unwrap(),
             ),
-            checkpoint: stepvault_local::checkpoint::Checkpoint {
+            checkpoint: stepvault_local::tree::Checkpoint {
                 links: if step % 2 == 0 { LinkPolicy::Auto } else { LinkPolicy::Copy },
-                ..stepvault_local::checkpoint::Checkpoint::of_path(&source, name)
+                ..stepvault_local::tree::Checkpoint::of_path(&source, name)
             },
             expected: None,
             completes: None,

@@ -14,10 +14,9 @@ use stepvault_core::manifest::{FileEntry, PartManifest, Shape};
 use stepvault_core::nodes::Writer;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, Result};
-use stepvault_local::checkpoint::Checkpoint;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::tree;
+use stepvault_local::tree::{self, Checkpoint};
 use stepvault_local::vault::Vault;
 
 /// A directory with a vault and a place for a trainer's checkpoints.

@@ -17,9 +17,9 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
-use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{
-    CheckpointToSeal, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at, push,
+    CheckpointToSeal, MetricsSource, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at,
+    push,
 };
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;

@@ -14,8 +14,8 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::restore::{
-    HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, Together, plan,
-    remember_remotes, remember_resumption, restore,
+    HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, Together, WantedSteps,
+    plan, remember_remotes, remember_resumption, restore,
 };
 use stepvault_local::clock::SystemClock;
 use stepvault_local::rank_turn::{RankTurn, check_rank};
@@ -181,9 +181,11 @@ pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Resul
     let resumes = !arguments.plan && resumes_from(tiers, &target);
     let demoted = if arguments.step.is_some() { BTreeMap::new() } else { demoted_steps(tiers).await };
     let request = RestoreRequest {
-        step: arguments.step,
-        attempt: arguments.attempt,
-        revision: arguments.revision,
+        wanted: WantedSteps {
+            step: arguments.step,
+            attempt: arguments.attempt,
+            revision: arguments.revision,
+        },
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
         resumes,

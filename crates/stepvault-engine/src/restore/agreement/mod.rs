@@ -21,9 +21,8 @@ use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Duration, Instant};
 
-use super::parts::Parts;
 use super::plan::{Scope, Search, SkippedStep};
-use super::request::{RestoreContext, RestoreRequest, Together};
+use super::request::{Parts, RestoreContext, RestoreRequest, Together, WantedSteps};
 use crate::launches::Launches;
 use crate::tier::catalog::{following_nodes, starting_nodes};
 use crate::tier::run_remote::RunRemote;
@@ -66,9 +65,7 @@ impl Agreed {
                        with --step N")
         })?;
         let mut narrowed = request.clone();
-        narrowed.step = Some(id.step);
-        narrowed.attempt = Some(id.attempt);
-        narrowed.revision = Some(id.revision);
+        narrowed.wanted = WantedSteps::only(id);
         if self.availability == Availability::OwnParts {
             narrowed.parts = Parts::OwnSealed;
         }
@@ -198,8 +195,7 @@ async fn damaged_steps(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
 impl<'a> Agreement<'a> {
     fn of(context: &'a RestoreContext, request: &'a RestoreRequest) -> Option<Self> {
         let together = request.together.as_ref()?;
-        let by_number = request.step.is_some() || request.attempt.is_some();
-        if by_number || !together.writer.place.nodes().is_several() {
+        if !request.wanted.are_newest() || !together.writer.place.nodes().is_several() {
             return None;
         }
         Some(Self {

@@ -12,7 +12,7 @@ use stepvault_local::sealed::SealedStep;
 use super::{Agreed, Agreement};
 use crate::blocking::sealed_steps;
 use crate::outage::{is_outage, outage};
-use crate::restore::parts::Parts;
+use crate::restore::request::Parts;
 use crate::tier::catalog::{present_parts, starting_nodes};
 
 /// Maximum number of sealed parts that a node reports, the newest first.

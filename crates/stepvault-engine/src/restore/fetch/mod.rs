@@ -1,8 +1,6 @@
 //! Fetches a step: reads its file parts from the tiers into the staging directory, and verifies each.
 
-mod file;
 mod part;
-mod part_writer;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,8 +18,7 @@ use crate::blocking::blocking;
 use crate::tier::leases::HeldLease;
 use crate::tier::measured::{recall_concurrency, remember_concurrency};
 use crate::workers::run_bounded;
-use file::FileRestore;
-use part::{FetchedPart, fetch_part};
+use part::{FetchedPart, FileRestore, fetch_part};
 
 /// Where the restored bytes came from.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -1,23 +1,26 @@
 //! Fetches one part of one file from the first source that has it valid.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use stepvault_core::digest::{ContentDigest, ContentHasher};
+use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
+use stepvault_local::staging::{StagedFile, Staging};
+use stepvault_remote::payload::BLOCK_BYTES;
 
-use super::file::FileRestore;
-use super::part_writer::{PartOutcome, PartWriter};
 use crate::blocking::blocking;
-use crate::broken_body::BodyRetries;
 use crate::restore::candidates::{Faults, OrFaults};
 use crate::restore::request::RestoreContext;
 use crate::restore::resolve::{ResolvedStep, Source};
-use crate::tier::run_remote::RunRemote;
+use crate::tier::run_remote::{BodyRetries, RunRemote};
 
 /// Number of bytes that are hashed and written together. A larger batch would no longer fit in the cache.
 const BATCH_BYTES: usize = 512 << 10;
@@ -191,4 +194,167 @@ async fn receive(
         }
     }
     Ok((writer, broken))
+}
+
+// Streams one file part into its staged file, hashing as it writes while the data is still in the processor's cache.
+//
+// Written data proves nothing before its digest does: a staged file gets its name only after every part of it was
+// verified, and data left by an interrupted restore is hashed again.
+
+/// What one source has of a file part.
+#[derive(Debug)]
+pub(super) enum PartOutcome {
+    /// The saved bytes, which are staged now.
+    Valid {
+        /// Whether their file is now complete and durable.
+        file_is_done: bool,
+    },
+    /// Other bytes than those saved.
+    Wrong,
+    /// It could not be read.
+    Unreadable(Error),
+}
+
+/// A file part of which some bytes are written. Errors of its methods are those of the disk that is restored to.
+#[derive(Debug)]
+pub(super) struct PartWriter {
+    file: Arc<FileRestore>,
+    staged: Option<Arc<StagedFile>>,
+    hasher: ContentHasher,
+    missing: Range<u64>,
+    expected: ContentDigest,
+}
+
+impl PartWriter {
+    /// Starts part `index` with no bytes written.
+    pub(super) fn new(file: &Arc<FileRestore>, index: u32) -> Result<Self> {
+        let (missing, expected) = file.part(index)?;
+        Ok(Self {
+            file: Arc::clone(file),
+            staged: None,
+            hasher: ContentHasher::new(expected.algorithm()),
+            missing,
+            expected,
+        })
+    }
+
+    /// Returns the range that is not written yet.
+    pub(super) fn missing(&self) -> Range<u64> {
+        self.missing.clone()
+    }
+
+    /// Writes the next bytes, no more than are missing.
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let staged =
+            if let Some(staged) = &self.staged { staged } else { self.staged.insert(self.file.open()?) };
+        self.hasher.update(bytes);
+        staged.write_at(self.missing.start, bytes)?;
+        self.missing.start += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes several pieces.
+    pub(super) fn write_all(mut self, pieces: &[Bytes]) -> Result<Self> {
+        pieces.iter().try_for_each(|piece| self.write(piece))?;
+        Ok(self)
+    }
+
+    /// Copies the missing bytes from a file of the vault, and verifies them.
+    pub(super) fn copy_from(mut self, source: &SourceFile) -> Result<PartOutcome> {
+        let mut block = vec![0; BLOCK_BYTES];
+        while !self.missing.is_empty() {
+            let length = block_length(&self.missing);
+            if let Err(error) = source.read_at(self.missing.start, &mut block[..length]) {
+                return Ok(PartOutcome::Unreadable(error));
+            }
+            self.write(&block[..length])?;
+        }
+        self.verify()
+    }
+
+    /// Verifies the data that an interrupted restore left of the part.
+    pub(super) fn verify_present(mut self) -> Result<PartOutcome> {
+        let staged = self.file.open()?;
+        let mut block = vec![0; BLOCK_BYTES];
+        while !self.missing.is_empty() {
+            let length = block_length(&self.missing);
+            if !staged.read_at(self.missing.start, &mut block[..length])? {
+                return Ok(PartOutcome::Wrong);
+            }
+            self.hasher.update(&block[..length]);
+            self.missing.start += length as u64;
+        }
+        self.verify()
+    }
+
+    /// Compares the digest, once nothing is missing.
+    pub(super) fn verify(self) -> Result<PartOutcome> {
+        if self.hasher.finish() != self.expected {
+            return Ok(PartOutcome::Wrong);
+        }
+        let file_is_done = self.file.count_valid_part()?;
+        Ok(PartOutcome::Valid { file_is_done })
+    }
+}
+
+/// Returns how much of a range the next block covers.
+fn block_length(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).map_or(BLOCK_BYTES, |length| length.min(BLOCK_BYTES))
+}
+
+// A file being restored: opened for its first part and finished with its last.
+
+/// One file of a restore; its parts arrive in any order. Methods that access the disk may block.
+#[derive(Debug)]
+pub(super) struct FileRestore {
+    pub(super) entry: FileEntry,
+    staging: Arc<Staging>,
+    staged: Mutex<Option<Arc<StagedFile>>>,
+    remaining: AtomicU32,
+}
+
+impl FileRestore {
+    /// Creates the state of a file none of whose `part_count` parts exist, unless an interrupted restore left some.
+    pub(super) fn new(entry: FileEntry, part_count: u32, staging: &Arc<Staging>) -> Self {
+        Self {
+            entry,
+            staging: Arc::clone(staging),
+            staged: Mutex::default(),
+            remaining: AtomicU32::new(part_count),
+        }
+    }
+
+    /// Returns the range of part `index` in the file, and its digest.
+    pub(super) fn part(&self, index: u32) -> Result<(Range<u64>, ContentDigest)> {
+        let digest =
+            self.entry.parts_content.get(index as usize).ok_or_else(|| {
+                Error::new(ErrorKind::Damaged, "a part without a digest").on(&self.entry.path)
+            })?;
+        Ok((self.entry.parts()?.range(index), *digest))
+    }
+
+    /// Whether an interrupted restore may have left some of its data.
+    pub(super) fn may_be_present(&self) -> bool {
+        self.staging.resumes()
+    }
+
+    /// Returns the staged file, opened once for all parts.
+    pub(super) fn open(&self) -> Result<Arc<StagedFile>> {
+        let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(staged) = staged.as_ref() {
+            return Ok(Arc::clone(staged));
+        }
+        let opened = self.staging.file(&self.entry.path, self.entry.size_bytes)?;
+        let opened = if self.entry.hole_bytes > 0 { opened.with_holes() } else { opened };
+        Ok(Arc::clone(staged.insert(Arc::new(opened))))
+    }
+
+    /// Counts a valid part; makes the file durable after the last. Returns whether it was the last.
+    pub(super) fn count_valid_part(&self) -> Result<bool> {
+        let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.open()?.finish(self.entry.mode, self.entry.mtime)?;
+        }
+        Ok(is_last)
+    }
 }

@@ -28,7 +28,7 @@ use super::plan::RestorePlan;
 use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target};
 use super::resolve::ResolvedStep;
 use crate::blocking::blocking;
-use crate::profiles::named;
+use crate::inspect::named;
 use directory::{Layout, OverlayFiles, StagedFiles, other_content, present_tree, tree_with_step};
 use range_reader::RangeReader;
 
@@ -105,7 +105,7 @@ impl Handoff {
             layout: Layout::of(plan),
             directory: plan.directory.clone(),
             directory_text: plan.directory.to_string_lossy().into_owned(),
-            overrides_newer: request.step.is_some(),
+            overrides_newer: request.wanted.step.is_some(),
             displaced: Vec::new(),
             skipped: (plan.skipped.iter()).map(|skipped| skipped.id.step.number()).collect(),
             vault: context.vault.clone(),

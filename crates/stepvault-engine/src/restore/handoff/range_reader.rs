@@ -15,9 +15,8 @@ use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::OpenFile;
 use tokio::runtime::Handle;
 
-use crate::broken_body::BodyRetries;
 use crate::restore::resolve::{ResolvedStep, Source};
-use crate::tier::run_remote::RunRemote;
+use crate::tier::run_remote::{BodyRetries, RunRemote};
 
 /// The files of a step, read from the first tier that has it.
 pub(super) struct RangeReader {

@@ -8,7 +8,6 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::timestamp::Timestamp;
 
-use super::merge::merge;
 use super::*;
 
 fn path(text: &str) -> RelativePath {

@@ -6,7 +6,7 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
 use stepvault_core::starts::{Who, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, restore};
+use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
 
 use super::RunArguments;
@@ -37,8 +37,7 @@ pub(super) async fn restore_step(
         wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
     }
     let request = RestoreRequest {
-        step: arguments.step,
-        attempt: arguments.attempt,
+        wanted: WantedSteps { step: arguments.step, attempt: arguments.attempt, revision: None },
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
         resumes: true,
@@ -52,10 +51,9 @@ pub(super) async fn restore_step(
         allow_older: arguments.allow_older,
         ..RestoreRequest::newest(tiers.run_name().clone(), Target::Into(place.directory.clone()))
     };
-    let asked_for_one = request.step.is_some() || request.attempt.is_some();
     let report = match restore(&restore_context(tiers), &request).await {
         Ok(report) => report,
-        Err(error) if error.kind() == ErrorKind::NotFound && !asked_for_one => {
+        Err(error) if error.kind() == ErrorKind::NotFound && request.wanted.are_newest() => {
             // A vault that cannot be read may hold steps that no remote has.
             if let Some(fault) = &place.vault_fault {
                 return Err(fault.clone());
