@@ -39,8 +39,8 @@ impl Limit {
     pub const FILESYSTEM: Self = Self {
         bytes: "free bytes",
         inodes: "free inodes",
-        more_bytes: "delete files you do not need, keep fewer steps ([keep.local] last, and the trainer's own limit), or \
-                     use a larger disk",
+        more_bytes: "delete files you do not need, keep fewer steps ([keep.local] last, and the trainer's own limit), \
+                     or use a larger disk",
         more_inodes: "delete files (many small ones use up inodes, df -i shows it), or use a filesystem made with more \
                       inodes: mkfs.ext4 -i, or XFS",
     };

@@ -6,8 +6,8 @@ use stepvault_core::disk_facts::DirectoryFacts;
 
 const CHECK: &str = "variable";
 
-/// Returns the path that the variable `name` contains, which depends on the directory in which each process starts if it
-/// is relative.
+/// Returns the path that the variable `name` contains. A relative one depends on the directory in which each process
+/// starts.
 ///
 /// # Errors
 /// The finding, if there is no path to check.

@@ -10,8 +10,8 @@ use crate::context::Tiers;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Takes the exclusive right, on every remote that answers, if the run is exclusive. It is held until dropped. While another
-/// job has it, waits for as long as `patience`.
+/// Takes the exclusive right, on every remote that answers, if the run is exclusive. It is held until dropped. While
+/// another job has it, waits for as long as `patience`.
 ///
 /// # Errors
 /// [`ErrorKind::Held`] if another job with this purpose still has it then.
