@@ -6,31 +6,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit_code::ExitCode;
 
-/// Resolves when the process received a signal to stop.
-#[derive(Debug, Clone)]
-pub(crate) struct Interrupt {
-    token: CancellationToken,
-}
-
-impl Interrupt {
-    /// Starts to listen for signals. Must be called inside the runtime.
-    pub(crate) fn listen() -> Result<Self> {
-        let interrupts = handler(SignalKind::interrupt())?;
-        let terminations = handler(SignalKind::terminate())?;
-        let token = CancellationToken::new();
-        tokio::spawn(watch(interrupts, terminations, token.clone()));
-        Ok(Self { token })
-    }
-
-    /// Returns an interrupt that never fires, for a command that handles signals itself.
-    pub(crate) fn never() -> Self {
-        Self { token: CancellationToken::new() }
-    }
-
-    /// Waits for the first signal.
-    pub(crate) async fn requested(&self) {
-        self.token.cancelled().await;
-    }
+/// Starts to listen for signals; the token is cancelled by the first one. Must be called inside the runtime.
+pub(crate) fn listen() -> Result<CancellationToken> {
+    let interrupts = handler(SignalKind::interrupt())?;
+    let terminations = handler(SignalKind::terminate())?;
+    let token = CancellationToken::new();
+    tokio::spawn(watch(interrupts, terminations, token.clone()));
+    Ok(token)
 }
 
 /// Handles SIGXFSZ, so that a write beyond the file size limit fails with an error: by default the kernel kills the

@@ -26,12 +26,12 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use stepvault_core::{Error, ErrorKind, Result};
+use tokio_util::sync::CancellationToken;
 
 use arguments::Arguments;
 
 use exit_code::ExitCode;
 use exit_deadline::ExitDeadline;
-use interrupt::Interrupt;
 use output::Output;
 use session::Session;
 
@@ -74,7 +74,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let message = text.trim_start_matches("error: ").lines().next().unwrap_or_default().to_owned();
         let error =
             Error::new(ErrorKind::Usage, message).hint("run 'stepvault --help' to see commands and options");
-        let _ = Output::new(true, true).text(&output::json::error_document(&error));
+        let _ = Output::new(true, true).text(&output::error_document(&error));
     }
     ExitCode::Usage
 }
@@ -95,7 +95,8 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
 async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline) -> Result<ExitCode> {
     let Arguments { global, command } = arguments;
     interrupt::outlive_large_writes()?;
-    let interrupt = if command.handles_signals() { Interrupt::never() } else { Interrupt::listen()? };
+    // A command that handles signals itself is never cancelled.
+    let interrupt = if command.handles_signals() { CancellationToken::new() } else { interrupt::listen()? };
     let hint = command.after_interruption();
     let ends_by_itself = command.is_service();
     let session = Session { global, output: output.clone(), interrupt: interrupt.clone(), exit_deadline };
@@ -103,6 +104,6 @@ async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline)
         biased;
         outcome = commands::run(&session, command) => outcome,
         // Dropping the command's future cancels its requests; the records keep what it had finished.
-        () = interrupt.requested(), if !ends_by_itself => Err(interrupt::error(hint)),
+        () = interrupt.cancelled(), if !ends_by_itself => Err(interrupt::error(hint)),
     }
 }

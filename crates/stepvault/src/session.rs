@@ -1,8 +1,9 @@
 //! What every command has.
 
+use tokio_util::sync::CancellationToken;
+
 use crate::arguments::global::GlobalArguments;
 use crate::exit_deadline::ExitDeadline;
-use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 /// The context of every command.
@@ -12,8 +13,8 @@ pub(crate) struct Session {
     pub(crate) global: GlobalArguments,
     /// The output to print to.
     pub(crate) output: Output,
-    /// Resolves when the process receives a signal to stop.
-    pub(crate) interrupt: Interrupt,
+    /// Cancelled when the process receives a signal to stop.
+    pub(crate) interrupt: CancellationToken,
     /// The deadline by which the process must have exited.
     pub(crate) exit_deadline: ExitDeadline,
 }

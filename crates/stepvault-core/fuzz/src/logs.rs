@@ -22,7 +22,7 @@ impl Read for Drops<'_> {
 
 thread_local! {
     /// Its patterns take long to compile.
-    static SCANNER: Scanner = Scanner::new();
+    static SCANNER: Scanner = Scanner::default();
 }
 
 /// The bytes as one log, read in one go and in pieces.

@@ -75,6 +75,16 @@ impl Check {
         self.finding(Outcome::Fail, measured.into(), Some(remedy.into()))
     }
 
+    /// Returns that it passed, or works at a cost.
+    pub fn pass_or_warn(
+        &self,
+        passes: bool,
+        measured: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        if passes { self.pass(measured) } else { self.warn(measured, remedy) }
+    }
+
     fn finding(&self, outcome: Outcome, measured: String, remedy: Option<String>) -> Finding {
         Finding { check: self.name.to_owned(), subject: self.subject.clone(), outcome, measured, remedy }
     }

@@ -25,68 +25,71 @@ pub struct Demand {
     pub source: String,
 }
 
-/// What limits the space, which sets the names of the two checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// The filesystem's.
-    Filesystem,
-    /// The quota of this user.
-    Quota,
+/// What limits the space: the names of its two checks, and how to get more.
+#[derive(Debug)]
+pub struct Limit {
+    bytes: &'static str,
+    inodes: &'static str,
+    more_bytes: &'static str,
+    more_inodes: &'static str,
 }
 
 impl Limit {
-    const fn checks(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Filesystem => ("free bytes", "free inodes"),
-            Self::Quota => ("quota bytes", "quota inodes"),
-        }
-    }
-
-    const fn more_bytes(self) -> &'static str {
-        match self {
-            Self::Filesystem => {
-                "delete files you do not need, keep fewer steps ([keep.local] last, and the trainer's own limit), or \
-                 use a larger disk"
-            }
-            Self::Quota => "delete files of this user, keep fewer steps, or have the quota raised",
-        }
-    }
-
-    const fn more_inodes(self) -> &'static str {
-        match self {
-            Self::Filesystem => {
-                "delete files (many small ones use up inodes, df -i shows it), or use a filesystem made with more \
-                 inodes: mkfs.ext4 -i, or XFS"
-            }
-            Self::Quota => "delete files of this user, or have the quota on files raised",
-        }
-    }
+    /// The filesystem's.
+    pub const FILESYSTEM: Self = Self {
+        bytes: "free bytes",
+        inodes: "free inodes",
+        more_bytes: "delete files you do not need, keep fewer steps ([keep.local] last, and the trainer's own limit), \
+                     or use a larger disk",
+        more_inodes: "delete files (many small ones use up inodes, df -i shows it), or use a filesystem made with more \
+                      inodes: mkfs.ext4 -i, or XFS",
+    };
+    /// The quota of this user.
+    pub const QUOTA: Self = Self {
+        bytes: "quota bytes",
+        inodes: "quota inodes",
+        more_bytes: "delete files of this user, keep fewer steps, or have the quota raised",
+        more_inodes: "delete files of this user, or have the quota on files raised",
+    };
 }
 
 /// Returns the findings on room for the next steps: one for bytes, one for inodes if they are limited.
-pub fn room(subject: &str, limit: Limit, room: &Room, demand: Option<&Demand>) -> Vec<Finding> {
-    let (bytes_check, inodes_check) = limit.checks();
-    let bytes = Supply {
-        check: Check::new(bytes_check, subject),
-        free: room.free_bytes,
-        left: free_bytes(room),
-        little: LITTLE_BYTES,
-        more: limit.more_bytes(),
-    };
+pub fn room(subject: &str, limit: &Limit, room: &Room, demand: Option<&Demand>) -> Vec<Finding> {
+    let check = Check::new(limit.bytes, subject);
+    let needed = demand.map(|demand| (demand.bytes, words::bytes(demand.bytes), demand));
     let mut findings =
-        vec![bytes.judge(demand.map(|demand| (demand.bytes, words::bytes(demand.bytes), demand)))];
+        vec![supply(&check, room.free_bytes, &free_bytes(room), LITTLE_BYTES, limit.more_bytes, needed)];
     if let (Some(free), Some(total)) = (room.free_inodes, room.total_inodes) {
-        let inodes = Supply {
-            check: Check::new(inodes_check, subject),
-            free,
-            left: format!("{free} of {total} free"),
-            little: LITTLE_INODES,
-            more: limit.more_inodes(),
-        };
+        let check = Check::new(limit.inodes, subject);
+        let left = format!("{free} of {total} free");
         let needed = demand.map(|demand| (demand.inodes, words::count(demand.inodes, "inode"), demand));
-        findings.push(inodes.judge(needed));
+        findings.push(supply(&check, free, &left, LITTLE_INODES, limit.more_inodes, needed));
     }
     findings
+}
+
+/// Judges the free bytes or the free inodes. `demand` is what the next step needs, as a number and as text.
+fn supply(
+    check: &Check,
+    free: u64,
+    left: &str,
+    little: u64,
+    more: &str,
+    demand: Option<(u64, String, &Demand)>,
+) -> Finding {
+    if free == 0 {
+        return check.fail(left, more);
+    }
+    let Some((each, text, demand)) = demand.filter(|(each, ..)| *each > 0) else {
+        let measured = format!("{left}; the size of the next step is unknown");
+        return check.pass_or_warn(free >= little, measured, more);
+    };
+    let measured = format!("{left}; the next step takes {text} (by {})", demand.source);
+    match free / each {
+        0 => check.fail(format!("{measured}: it does not fit"), more),
+        fits @ 1..FEW_STEPS => check.warn(format!("{measured}: room for {fits}"), more),
+        fits => check.pass(format!("{measured}: room for {fits}")),
+    }
 }
 
 fn free_bytes(room: &Room) -> String {
@@ -121,38 +124,6 @@ pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Find
     check.pass(left)
 }
 
-/// The free bytes or the free inodes, one check each.
-struct Supply {
-    check: Check,
-    free: u64,
-    left: String,
-    little: u64,
-    more: &'static str,
-}
-
-impl Supply {
-    /// `demand` is what the next step needs, as a number and as text.
-    fn judge(&self, demand: Option<(u64, String, &Demand)>) -> Finding {
-        let (check, left, more) = (&self.check, &self.left, self.more);
-        if self.free == 0 {
-            return check.fail(left, more);
-        }
-        let Some((each, text, demand)) = demand.filter(|(each, ..)| *each > 0) else {
-            let measured = format!("{left}; the size of the next step is unknown");
-            if self.free < self.little {
-                return check.warn(measured, more);
-            }
-            return check.pass(measured);
-        };
-        let measured = format!("{left}; the next step takes {text} (by {})", demand.source);
-        match self.free / each {
-            0 => check.fail(format!("{measured}: it does not fit"), more),
-            fits @ 1..FEW_STEPS => check.warn(format!("{measured}: room for {fits}"), more),
-            fits => check.pass(format!("{measured}: room for {fits}")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,7 +144,7 @@ mod tests {
             inodes,
             source: "the newest 3 steps in the vault".to_owned(),
         });
-        room("vault on /nvme", Limit::Filesystem, &facts, demand.as_ref())
+        room("vault on /nvme", &Limit::FILESYSTEM, &facts, demand.as_ref())
     }
 
     fn outcomes(findings: &[Finding]) -> Vec<Outcome> {
@@ -233,7 +204,7 @@ mod tests {
     #[test]
     fn a_quota_has_checks_of_its_own() {
         let facts = Room { free_bytes: 0, total_bytes: GIB, free_inodes: None, total_inodes: None };
-        let found = room("/nvme", Limit::Quota, &facts, None);
+        let found = room("/nvme", &Limit::QUOTA, &facts, None);
         assert_eq!((found[0].check.as_str(), found[0].outcome), ("quota bytes", Outcome::Fail));
         assert!(found[0].remedy.as_ref().unwrap().contains("quota raised"));
     }

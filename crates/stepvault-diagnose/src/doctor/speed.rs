@@ -27,10 +27,7 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
             );
         }
         let check = Check::new(check, subject);
-        if bytes_per_second < SLOW_BYTES_PER_SECOND {
-            return check.warn(measured, remedy);
-        }
-        check.pass(measured)
+        check.pass_or_warn(bytes_per_second >= SLOW_BYTES_PER_SECOND, measured, remedy)
     };
     vec![
         rate(
@@ -54,11 +51,8 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
 
 fn sync(subject: &str, seconds: f64) -> Finding {
     let measured = format!("{} to sync a small file", words::seconds(seconds));
-    let check = Check::new("sync time", subject);
-    if seconds <= SLOW_SYNC_SECONDS {
-        return check.pass(measured);
-    }
-    check.warn(
+    Check::new("sync time", subject).pass_or_warn(
+        seconds <= SLOW_SYNC_SECONDS,
         measured,
         "use a local disk: each record of a step waits for one or two syncs; another process may be keeping this \
          disk busy",

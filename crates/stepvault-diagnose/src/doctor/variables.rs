@@ -6,48 +6,24 @@ use stepvault_core::disk_facts::DirectoryFacts;
 
 const CHECK: &str = "variable";
 
-/// The value of a variable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    /// It is not set.
-    Unset,
-    /// It is set but empty.
-    Empty,
-    /// The URL of a store.
-    Address(String),
-    /// A path; a relative one depends on the directory in which each process starts.
-    Path(String),
-}
-
-impl Value {
-    /// Returns the meaning of a text.
-    pub fn of(text: Option<&str>) -> Self {
-        match text.map(str::trim) {
-            None => Self::Unset,
-            Some("") => Self::Empty,
-            Some(text) if text.contains("://") => Self::Address(text.to_owned()),
-            Some(text) => Self::Path(text.to_owned()),
+/// Returns the path that the variable `name` contains. A relative one depends on the directory in which each process
+/// starts.
+///
+/// # Errors
+/// The finding, if there is no path to check.
+pub fn path_of<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, Finding> {
+    let (measured, remedy) = match value.map(str::trim) {
+        None => (
+            "it is not set".to_owned(),
+            " where the trainer is started, or remove it from doctor.required-environment",
+        ),
+        Some("") => ("it is set but empty".to_owned(), " where the trainer is started"),
+        Some(url) if url.contains("://") => {
+            (format!("it is the URL {url}, not a directory"), ", and let stepvault upload from there")
         }
-    }
-
-    /// Returns the path in it, or the finding on the variable `name` if it contains none.
-    ///
-    /// # Errors
-    /// The finding, if there is no path to check.
-    pub fn path(&self, name: &str) -> Result<&str, Finding> {
-        let (measured, remedy) = match self {
-            Self::Unset => (
-                "it is not set".to_owned(),
-                " where the trainer is started, or remove it from doctor.required-environment",
-            ),
-            Self::Empty => ("it is set but empty".to_owned(), " where the trainer is started"),
-            Self::Address(text) => {
-                (format!("it is the URL {text}, not a directory"), ", and let stepvault upload from there")
-            }
-            Self::Path(path) => return Ok(path),
-        };
-        Err(Check::new(CHECK, name).fail(measured, format!("export {name}=/a/directory{remedy}")))
-    }
+        Some(path) => return Ok(path),
+    };
+    Err(Check::new(CHECK, name).fail(measured, format!("export {name}=/a/directory{remedy}")))
 }
 
 /// Returns the finding for a variable whose directory did not answer in time.
@@ -85,11 +61,11 @@ mod tests {
 
     #[test]
     fn a_variable_has_to_hold_a_directory() {
-        let found = |text| Value::of(text).path("OUTPUT_PATH").unwrap_err().measured;
+        let found = |text| path_of("OUTPUT_PATH", text).unwrap_err().measured;
         assert_eq!(found(None), "it is not set");
         assert_eq!(found(Some(" ")), "it is set but empty");
         assert_eq!(found(Some("gs://bucket/x")), "it is the URL gs://bucket/x, not a directory");
-        assert_eq!(Value::of(Some("/data")).path("OUTPUT_PATH"), Ok("/data"));
+        assert_eq!(path_of("OUTPUT_PATH", Some("/data")), Ok("/data"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod saving;
 
 pub use buffer::{Overhead, ShuffleBuffer};
 pub use dtype::Dtype;
-pub use layout::{Layout, Part, Spread, Written, written};
+pub use layout::{Layout, Part, Written, written};
 pub use model::{Model, Payload};
 pub use named::Named;
 pub use number::parse_count;

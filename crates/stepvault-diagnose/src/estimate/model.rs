@@ -134,7 +134,7 @@ impl Model {
     }
 
     pub(super) fn step_tensors(&self) -> Result<Tensors> {
-        Ok(self.optimizer.steps(self.tensors)?.unwrap_or_default())
+        self.optimizer.steps(self.tensors)
     }
 
     /// Returns the number of tensors in the optimizer's file, including its steps.
@@ -145,7 +145,7 @@ impl Model {
 
     /// Returns whether the optimizer has a state; plain SGD has only settings.
     pub(super) fn has_optimizer(&self) -> bool {
-        self.optimizer.is_saved() || self.master.is_some()
+        self.optimizer != Optimizer::None || self.master.is_some()
     }
 }
 

@@ -104,22 +104,17 @@ impl Optimizer {
     }
 
     /// Returns the step counters of the tensors.
-    pub(super) fn steps(self, tensors: u64) -> Result<Option<Tensors>> {
+    pub(super) fn steps(self, tensors: u64) -> Result<Tensors> {
         if !matches!(self, Self::Adam(_)) {
-            return Ok(None);
+            return Ok(Tensors::default());
         }
-        Ok(Some(Tensors::of(tensors, times(tensors, STEP_BYTES)?)))
-    }
-
-    /// Returns whether its state is saved.
-    pub(super) fn is_saved(self) -> bool {
-        self != Self::None
+        Ok(Tensors::of(tensors, times(tensors, STEP_BYTES)?))
     }
 
     /// Returns the bytes of all states and steps.
     pub(super) fn bytes(self, parameters: u64, tensors: u64, others: u64) -> Result<u64> {
         let states = self.states(parameters, tensors, others)?;
-        let steps = self.steps(tensors)?.unwrap_or_default();
+        let steps = self.steps(tensors)?;
         plus(total(states.iter().map(|state| state.bytes))?, steps.bytes)
     }
 }

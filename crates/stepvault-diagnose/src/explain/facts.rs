@@ -22,17 +22,6 @@ const STALLED_SECONDS: u64 = 600;
 /// Maximum number of starts, the latest ones, whose end is examined.
 const MAXIMUM_ENDS: usize = 5;
 
-/// The progress of an unfinished upload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UploadFacts {
-    /// The step and the remote.
-    pub what: String,
-    /// When its journal was last written.
-    pub written_at: Timestamp,
-    /// Parts and complete files that were sent.
-    pub progress: String,
-}
-
 /// Returns the evidence from a directory; `needs` is the size of the largest step.
 pub fn from_place(facts: &DirectoryCondition, needs: Taken) -> Vec<Evidence> {
     let is_for_steps = matches!(facts.role, DirectoryRole::Checkpoints | DirectoryRole::Vault);
@@ -183,16 +172,12 @@ fn from_end(start: &Start, scanner: &Scanner, runs: bool) -> Vec<Evidence> {
     }
 }
 
-/// Returns the evidence from an unfinished upload.
-pub fn from_upload(upload: &UploadFacts, now: Timestamp) -> Option<Evidence> {
-    let quiet = now.seconds_since(upload.written_at);
-    (quiet >= STALLED_SECONDS).then(|| {
-        let text = format!(
-            "the upload of {} has made no progress for {} min: {}",
-            upload.what,
-            quiet / 60,
-            upload.progress
-        );
+/// Returns the evidence from the unfinished upload of `what`, a step to a remote, whose journal was last written
+/// `quiet_seconds` ago and says that it has come as far as `progress`.
+pub fn from_upload(what: &str, quiet_seconds: u64, progress: &str) -> Option<Evidence> {
+    (quiet_seconds >= STALLED_SECONDS).then(|| {
+        let minutes = quiet_seconds / 60;
+        let text = format!("the upload of {what} has made no progress for {minutes} min: {progress}");
         Evidence::left(Cause::UploadStalled, 30, text)
     })
 }
@@ -336,7 +321,8 @@ mod tests {
         let rule = RestartLoopRule { starts: 3, within_seconds: 600 };
         let now = Timestamp::from_seconds(now);
         let run = RunName::new("grpo").unwrap();
-        let found = from_starts(history, &run, rule, now, &Scanner::new(), &|start| start.id == "running");
+        let found =
+            from_starts(history, &run, rule, now, &Scanner::default(), &|start| start.id == "running");
         found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
     }
 
@@ -385,21 +371,17 @@ mod tests {
 
     #[test]
     fn an_upload_that_is_quiet_is_stalled() {
-        let upload = UploadFacts {
-            what: "step 5 to main".to_owned(),
-            written_at: Timestamp::from_seconds(1000),
-            progress: "1 of 3 files is there".to_owned(),
-        };
-        assert_eq!(from_upload(&upload, Timestamp::from_seconds(1500)), None);
+        let of = |quiet_seconds| from_upload("step 5 to main", quiet_seconds, "1 of 3 files is there");
+        assert_eq!(of(500), None);
         assert_eq!(
-            from_upload(&upload, Timestamp::from_seconds(1000 + 720)).unwrap().text,
+            of(720).unwrap().text,
             "the upload of step 5 to main has made no progress for 12 min: 1 of 3 files is there"
         );
     }
 
     #[test]
     fn a_record_says_why_or_at_least_that_nothing_goes_on() {
-        let cause = |text| from_record("the agent's last error", text, &Scanner::new())[0].cause;
+        let cause = |text| from_record("the agent's last error", text, &Scanner::default())[0].cause;
         assert_eq!(cause("cannot write: the credentials have expired"), Cause::CredentialsExpired);
         assert_eq!(cause("no answer within 30 seconds"), Cause::UploadStalled);
     }

@@ -14,7 +14,7 @@ pub mod texts;
 
 pub use cause::Cause;
 pub use evidence::{Evidence, EvidenceSource, LogPosition};
-pub use facts::{UploadFacts, from_place, from_record, from_starts, from_upload};
+pub use facts::{from_place, from_record, from_starts, from_upload};
 pub use rank::{Explanation, Likelihood, explanations};
 pub use scan::{LogScan, Scanner, Sighting, evidence_of};
-pub use settle::{Known, settled};
+pub use settle::settled;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
-use super::texts::{self, Recogniser};
+use super::texts::{Recogniser, TEXTS};
 use super::{Cause, Evidence, EvidenceSource, LogPosition};
 
 /// Bytes that are read at once.
@@ -49,26 +49,19 @@ pub struct LogScan {
 /// Recognizes texts of the table.
 #[derive(Debug)]
 pub struct Scanner {
-    recognisers: Vec<&'static Recogniser>,
     set: RegexSet,
 }
 
 impl Default for Scanner {
     fn default() -> Self {
-        Self::new()
+        let patterns = TEXTS.iter().map(|recogniser| recogniser.pattern);
+        // A test compiles every pattern; a table that cannot be compiled recognizes nothing.
+        let set = RegexSetBuilder::new(patterns).unicode(false).build().unwrap_or_else(|_| RegexSet::empty());
+        Self { set }
     }
 }
 
 impl Scanner {
-    /// Returns a scanner for every text of the table.
-    pub fn new() -> Self {
-        let recognisers: Vec<&'static Recogniser> = texts::all().collect();
-        let patterns = recognisers.iter().map(|recogniser| recogniser.pattern);
-        // A test compiles every pattern; a table that cannot be compiled recognizes nothing.
-        let set = RegexSetBuilder::new(patterns).unicode(false).build().unwrap_or_else(|_| RegexSet::empty());
-        Self { recognisers, set }
-    }
-
     /// Reads to the end. A carriage return ends a line too, as in progress bars, but is not counted as a line.
     ///
     /// # Errors
@@ -91,7 +84,7 @@ impl Scanner {
     /// Returns the recognizers that match one text, such as the reason in a record.
     pub fn recognise(&self, text: &str) -> Vec<&'static Recogniser> {
         let matches = self.set.matches(text.as_bytes());
-        matches.into_iter().filter_map(|index| self.recognisers.get(index).copied()).collect()
+        matches.into_iter().filter_map(|index| TEXTS.get(index)).collect()
     }
 }
 
@@ -161,7 +154,7 @@ impl<'a> Reading<'a> {
             return;
         }
         for index in self.scanner.set.matches(&self.piece) {
-            let Some(recogniser) = self.scanner.recognisers.get(index).copied() else {
+            let Some(recogniser) = TEXTS.get(index) else {
                 continue;
             };
             let known = self.sightings.get(&index);
@@ -283,14 +276,14 @@ mod tests {
     }
 
     fn only(log: &[u8]) -> Sighting {
-        let scan = Scanner::new().scan(log).unwrap();
+        let scan = Scanner::default().scan(log).unwrap();
         assert_eq!(scan.sightings.len(), 1, "{:?}", scan.sightings);
         scan.sightings[0].clone()
     }
 
     #[test]
     fn the_patterns_compile() {
-        assert_eq!(Scanner::new().set.len(), texts::all().count());
+        assert_eq!(Scanner::default().set.len(), TEXTS.len());
     }
 
     #[test]
@@ -298,7 +291,7 @@ mod tests {
         let log =
             b"one\nOSError: [Errno 28] No space left on device\nthree\r\nNo space left on device: 'x'\n";
         for length in [1, 7, 1000] {
-            let scan = Scanner::new().scan(Drops(log, length)).unwrap();
+            let scan = Scanner::default().scan(Drops(log, length)).unwrap();
             assert_eq!((scan.lines, scan.bytes), (4, log.len() as u64));
             let found = &scan.sightings[0];
             assert_eq!((found.times, found.line), (2, 4));
@@ -338,7 +331,7 @@ mod tests {
     #[test]
     fn what_comes_later_counts_more_and_a_start_that_fails_again_and_again_is_a_loop() {
         let clone = "fatal: destination path 'AReaL' already exists and is not an empty directory.\n";
-        let scan = Scanner::new().scan(clone.repeat(3).as_bytes()).unwrap();
+        let scan = Scanner::default().scan(clone.repeat(3).as_bytes()).unwrap();
         let evidence = evidence_of(&scan, "docker.log", 1000, 0);
         let causes: Vec<Cause> = evidence.iter().map(|piece| piece.cause).collect();
         assert_eq!(causes, [Cause::PathExists, Cause::RestartLoop]);
@@ -346,7 +339,7 @@ mod tests {
         assert_eq!((position.line, position.times), (Some(3), 3));
         assert_eq!(evidence[1].text, "the same start failed 3 times in one log");
         let log = "No space left on device\nx\nDisk quota exceeded\n";
-        let scan = Scanner::new().scan(log.as_bytes()).unwrap();
+        let scan = Scanner::default().scan(log.as_bytes()).unwrap();
         let evidence = evidence_of(&scan, "a.log", 1000, 512);
         let of = |cause| evidence.iter().find(|piece| piece.cause == cause).unwrap();
         assert!(of(Cause::QuotaReached).recency > of(Cause::DiskFull).recency);
@@ -358,7 +351,7 @@ mod tests {
     fn a_line_that_is_recognised_twice_counts_once() {
         let line =
             "Checkpoint barrier timeout on rank 1: Ranks 0 failed to pass monitoredBarrier in 120000 ms";
-        let scan = Scanner::new().scan(line.as_bytes()).unwrap();
+        let scan = Scanner::default().scan(line.as_bytes()).unwrap();
         assert_eq!(scan.sightings.len(), 2);
         let evidence = evidence_of(&scan, "a.log", 1000, 0);
         assert_eq!((evidence.len(), evidence[0].weight), (1, 45));
@@ -366,8 +359,8 @@ mod tests {
 
     #[test]
     fn a_reason_in_a_record_is_recognised_too() {
-        let found = Scanner::new().recognise("cannot write: s3://b/x: the credentials have expired");
+        let found = Scanner::default().recognise("cannot write: s3://b/x: the credentials have expired");
         assert_eq!(found[0].cause, Cause::CredentialsExpired);
-        assert!(Scanner::new().recognise("all is well").is_empty());
+        assert!(Scanner::default().recognise("all is well").is_empty());
     }
 }

@@ -3,24 +3,15 @@
 use super::texts::Open;
 use super::{Cause, Evidence, EvidenceSource};
 
-/// Facts in addition to the evidence.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
-    /// The directories of the checkpoints.
-    pub checkpoints: Vec<String>,
-    /// The directories for temporary files.
-    pub temporary: Vec<String>,
-}
-
-/// Returns the evidence, each piece with the cause that it points to when all evidence is considered.
+/// Returns the evidence, each piece with the cause that it points to when all evidence is considered, and the
+/// directories of the checkpoints and for temporary files.
 ///
 /// A text that names a file in a directory for temporary files is about the disk of that directory. A text that does
 /// not say which disk it is about, or why a write failed, points to the fault that exists now. A restart loop together
 /// with a start command that fails because a path already exists points to the existing path too.
-pub fn settled(evidence: Vec<Evidence>, known: &Known) -> Vec<Evidence> {
-    let mut evidence = evidence;
+pub fn settled(mut evidence: Vec<Evidence>, checkpoints: &[String], temporary: &[String]) -> Vec<Evidence> {
     for piece in &mut evidence {
-        if piece.cause == Cause::DiskFull && is_about_temporary(piece, known) {
+        if piece.cause == Cause::DiskFull && is_about_temporary(piece, checkpoints, temporary) {
             piece.cause = Cause::TemporaryDirectoryFull;
             piece.open = Open::Nothing;
         }
@@ -53,7 +44,7 @@ pub fn settled(evidence: Vec<Evidence>, known: &Known) -> Vec<Evidence> {
 }
 
 /// Returns whether the quoted text names a temporary file that is not a checkpoint.
-fn is_about_temporary(piece: &Evidence, known: &Known) -> bool {
+fn is_about_temporary(piece: &Evidence, checkpoints: &[String], temporary: &[String]) -> bool {
     let Some(quote) = &piece.quote else { return false };
     let names = |directories: &[String]| {
         directories
@@ -61,7 +52,7 @@ fn is_about_temporary(piece: &Evidence, known: &Known) -> bool {
             .map(|directory| directory.trim_end_matches('/'))
             .any(|directory| !directory.is_empty() && quote.contains(&format!("{directory}/")))
     };
-    names(&known.temporary) && !names(&known.checkpoints)
+    names(temporary) && !names(checkpoints)
 }
 
 #[cfg(test)]
@@ -78,11 +69,8 @@ mod tests {
     }
 
     fn causes(evidence: Vec<Evidence>) -> Vec<Cause> {
-        let known = Known {
-            checkpoints: vec!["/tmp/run/out".to_owned()],
-            temporary: vec!["/tmp".to_owned(), "/scratch/tmp/".to_owned()],
-        };
-        settled(evidence, &known).iter().map(|piece| piece.cause).collect()
+        let temporary = ["/tmp".to_owned(), "/scratch/tmp/".to_owned()];
+        settled(evidence, &["/tmp/run/out".to_owned()], &temporary).iter().map(|piece| piece.cause).collect()
     }
 
     #[test]

@@ -16,7 +16,7 @@ use stepvault_diagnose::doctor::leftovers::leftovers;
 use stepvault_diagnose::doctor::links::{LinkRule, SealMethod, links};
 use stepvault_diagnose::doctor::memory::memory;
 use stepvault_diagnose::doctor::speed::{not_measured, speed};
-use stepvault_diagnose::doctor::variables::{self, Value};
+use stepvault_diagnose::doctor::variables;
 use stepvault_diagnose::doctor::{Check, Finding};
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
@@ -266,8 +266,8 @@ async fn left(check: &LocalToCheck, runs: &[Examined<'_>], vault: Option<&Looked
 }
 
 async fn variables(check: &LocalToCheck) -> Vec<Finding> {
-    let of_one = async |(name, value): &(String, Value)| {
-        let path = match value.path(name) {
+    let of_one = async |(name, value): &(String, Option<String>)| {
+        let path = match variables::path_of(name, value.as_deref()) {
             Ok(path) => path,
             Err(finding) => return finding,
         };

@@ -10,7 +10,6 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::feasibility::RunFacts;
 use stepvault_diagnose::doctor::forecast::Forecast;
-use stepvault_diagnose::doctor::variables::Value;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
 
@@ -26,7 +25,7 @@ pub struct LocalToCheck {
     /// Directories for temporary files, each with the setting that names it.
     pub temporary: Vec<(String, PathBuf)>,
     /// The variables that must hold directories, with their values.
-    pub variables: Vec<(String, Value)>,
+    pub variables: Vec<(String, Option<String>)>,
     /// How files are linked or copied into the vault.
     pub links: LinkPolicy,
     /// Maximum number of bytes in buffers.

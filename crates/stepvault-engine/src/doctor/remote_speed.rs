@@ -10,7 +10,7 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::doctor::remote::{self as judge, Direction, Measured};
+use stepvault_diagnose::doctor::remote::{self as judge, Measured};
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use stepvault_remote::random;
 use stepvault_remote::store::RemoteStore;
@@ -53,12 +53,12 @@ impl<'a> Speed<'a> {
         }
         let up = self.up().await;
         report.rates.up_bytes_per_second = rate_of(&up);
-        report.add(judge::rate(remote, Direction::Up, &up));
+        report.add(judge::rate(remote, "upload rate", &up));
         if let Ok(up) = up {
             let (first, others) = self.keys.split_at(1);
             let down = self.down(if up.at_once == 1 { first } else { others }).await;
             report.rates.down_bytes_per_second = rate_of(&down);
-            report.add(judge::rate(remote, Direction::Down, &down));
+            report.add(judge::rate(remote, "download rate", &down));
         }
     }
 

@@ -64,9 +64,9 @@ fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
         return vec![temporary(&subject, room_of_disk, largest)];
     }
     let demand = demand(sharing);
-    let mut findings = room(&subject, Limit::Filesystem, room_of_disk, demand.as_ref());
+    let mut findings = room(&subject, &Limit::FILESYSTEM, room_of_disk, demand.as_ref());
     if let Some(quota) = &first.quota {
-        findings.extend(room(&subject, Limit::Quota, quota, demand.as_ref()));
+        findings.extend(room(&subject, &Limit::QUOTA, quota, demand.as_ref()));
     }
     findings
 }

@@ -70,7 +70,7 @@ mod tests {
                     Out of memory: Killed process 12 (python)\n";
         let about = |devices: &[&str]| {
             let devices: Vec<String> = devices.iter().map(|&device| device.to_owned()).collect();
-            let kept = about(text.as_bytes(), &devices, &Scanner::new());
+            let kept = about(text.as_bytes(), &devices, &Scanner::default());
             String::from_utf8(kept).unwrap().lines().count()
         };
         assert_eq!(about(&[]), 1);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stepvault_core::forecast::Taken;
-use stepvault_diagnose::explain::{Known, Scanner, settled};
+use stepvault_diagnose::explain::{Scanner, settled};
 
 pub use gathered::{ExplainRequest, Gathered, Log, LogSource, NotLookedAt};
 use gathered::{STEPS_DEADLINE, within};
@@ -23,7 +23,7 @@ pub use on_disk::{ResumeOnDisk, quoted};
 
 /// Gathers all evidence.
 pub async fn gather(request: ExplainRequest) -> Gathered {
-    let scanner = Arc::new(Scanner::new());
+    let scanner = Arc::new(Scanner::default());
     let mut gathered = Gathered::default();
     let mut needs = Taken::default();
     for directory in &request.directories {
@@ -55,9 +55,8 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
         kernel::gather(devices, &scanner, &mut gathered).await;
     }
     records::gather(&request, &scanner, &mut gathered).await;
-    let known = Known { checkpoints: texts(&request.directories), temporary: texts(&request.temporary) };
     logs::gather(request.logs, &scanner, &mut gathered).await;
-    gathered.evidence = settled(gathered.evidence, &known);
+    gathered.evidence = settled(gathered.evidence, &texts(&request.directories), &texts(&request.temporary));
     gathered
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepvault_core::starts::Start;
-use stepvault_diagnose::explain::{Scanner, UploadFacts, from_record, from_starts, from_upload};
+use stepvault_diagnose::explain::{Scanner, from_record, from_starts, from_upload};
 use stepvault_local::UnfinishedUpload;
 use stepvault_local::process;
 
@@ -24,7 +24,13 @@ pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gat
             let starts = vault.starts(&run);
             let starts = starts.map(|history| from_starts(&history, &run, rule, now, &scanner, &runs));
             let uploads = vault.unfinished_uploads(&run);
-            let stalled = |upload: &UnfinishedUpload| from_upload(&facts(upload), now);
+            let stalled = |upload: &UnfinishedUpload| {
+                let UnfinishedUpload { files_done, files, parts_done, .. } = upload;
+                let what = format!("{} to {}", upload.id, upload.remote);
+                let progress =
+                    format!("{files_done} of {files} files are uploaded, and {parts_done} parts of others");
+                from_upload(&what, now.seconds_since(upload.written_at), &progress)
+            };
             let uploads = uploads.map(|uploads| uploads.iter().filter_map(stalled).collect());
             Ok([starts, uploads])
         };
@@ -44,13 +50,4 @@ pub(super) async fn gather(request: &ExplainRequest, scanner: &Arc<Scanner>, gat
 
 fn runs(start: &Start) -> bool {
     [&start.process, &start.trainer].into_iter().flatten().any(process::is_running)
-}
-
-fn facts(upload: &UnfinishedUpload) -> UploadFacts {
-    let UnfinishedUpload { files_done, files, parts_done, .. } = upload;
-    UploadFacts {
-        what: format!("{} to {}", upload.id, upload.remote),
-        written_at: upload.written_at,
-        progress: format!("{files_done} of {files} files are uploaded, and {parts_done} parts of others"),
-    }
 }

@@ -58,13 +58,15 @@ impl RestorePlan {
 }
 
 /// A step that the restored one names as the best.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct BestStep {
     /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
     pub id: StepId,
-    /// Where it is, or will be; for a step of several paths, their directory.
+    /// Its path; for a step of several paths, their directory.
     pub path: PathBuf,
     /// Bytes of its files.
+    #[serde(rename = "bytes")]
     pub data_bytes: u64,
     /// Whether it was already there.
     pub already_there: bool,

@@ -10,11 +10,11 @@ use stepvault_core::config::Config;
 use stepvault_core::observe::Observer;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::left_undone;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
-use crate::interrupt::Interrupt;
 use crate::output::{Priority, Report, human};
 use crate::progress::{Progress, Style};
 use crate::session::Session;
@@ -112,8 +112,8 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     Ok(if is_done { ExitCode::Done } else { ExitCode::Partly })
 }
 
-async fn stop_at_signal(interrupt: Interrupt, stop: Stop) {
-    interrupt.requested().await;
+async fn stop_at_signal(interrupt: CancellationToken, stop: Stop) {
+    interrupt.cancelled().await;
     stop.request(StopReason::Signal, None);
 }
 

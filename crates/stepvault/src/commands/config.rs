@@ -38,12 +38,10 @@ pub(super) struct ShowReport<'a> {
 
 impl Report for ShowReport<'_> {
     fn human(&self) -> String {
-        let mut values = table::table(&["key", "value", "from"], &[]);
-        for value in self.values {
-            values.add_row([value.key.clone(), value.value.clone(), value.source.to_string()]);
-        }
+        let values = self.values.iter();
+        let values = values.map(|value| [value.key.clone(), value.value.clone(), value.source.to_string()]);
         let file = self.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
-        format!("file: {file}\n\n{}", table::text(&values))
+        format!("file: {file}\n\n{}", table::text(&["key", "value", "from"], &[], values))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
-use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
+use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, read_given_up_on};
@@ -20,22 +20,23 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct GivenUpDocument {
     /// The node.
-    node: String,
+    pub(super) node: String,
     /// The steps, the latest given up first, at most 256.
-    steps: Vec<GivenUpStepDocument>,
+    pub(super) steps: Vec<GivenUpStepDocument>,
     /// Number of earlier ones, which are not listed.
     more: u64,
+    /// A summary in one sentence.
     #[serde(skip)]
-    record: GivenUpRecord,
+    pub(super) text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-struct GivenUpStepDocument {
+pub(super) struct GivenUpStepDocument {
     /// The step.
     #[serde(flatten, with = "StepIdMembers")]
-    id: StepId,
+    pub(super) id: StepId,
     /// Bytes of all files of the step.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// When it was given up, by the clock of that node.
     given_up_at: String,
     /// Remotes on which the step was durable.
@@ -50,24 +51,12 @@ impl From<GivenUpRecord> for GivenUpDocument {
             given_up_at: step.given_up_at.to_rfc3339(),
             durable_on: step.durable_on.iter().map(ToString::to_string).collect(),
         });
-        Self { node: record.node.to_string(), steps: steps.collect(), more: record.more, record }
-    }
-}
-
-impl GivenUpDocument {
-    /// Returns the node's name.
-    pub(super) fn node(&self) -> &str {
-        &self.node
-    }
-
-    /// Returns the steps, the latest given up first.
-    pub(super) fn steps(&self) -> &[GivenUpStep] {
-        &self.record.steps
-    }
-
-    /// Returns a summary in one sentence.
-    pub(super) fn text(&self) -> String {
-        self.record.summary()
+        Self {
+            node: record.node.to_string(),
+            steps: steps.collect(),
+            more: record.more,
+            text: record.summary(),
+        }
     }
 }
 

@@ -257,25 +257,20 @@ impl Report for InspectDocument {
             }
             return lines.join("\n");
         }
-        let mut steps =
-            table::table(&["step", "path", "complete", "sound", "size", "files", "ranks"], &[0, 4, 5, 6]);
-        for step in &self.steps {
-            let sound = match step.sound {
-                Some(true) => "yes",
-                Some(false) => "NO",
-                None => "unknown",
-            };
-            steps.add_row([
+        let yes = |is_so| if is_so { "yes" } else { "NO" };
+        let rows = self.steps.iter().map(|step| {
+            [
                 step.step.map_or_else(|| "-".to_owned(), |number| number.to_string()),
                 step.path.clone(),
-                if step.complete { "yes" } else { "NO" }.to_owned(),
-                sound.to_owned(),
+                yes(step.complete).to_owned(),
+                step.sound.map_or("unknown", yes).to_owned(),
                 human::bytes(step.bytes),
                 step.files.to_string(),
                 step.ranks.map_or_else(String::new, |ranks| ranks.to_string()),
-            ]);
-        }
-        lines.push(table::text(&steps));
+            ]
+        });
+        let headings = ["step", "path", "complete", "sound", "size", "files", "ranks"];
+        lines.push(table::text(&headings, &[0, 4, 5, 6], rows));
         for StepDocument { path, reasons, .. } in &self.steps {
             lines.extend(reasons.iter().map(|reason| match reason.strip_prefix(path.as_str()) {
                 // The reason already starts with a path inside the step.

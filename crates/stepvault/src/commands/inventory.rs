@@ -126,19 +126,18 @@ pub(crate) struct ChosenStep {
 }
 
 impl ChosenStep {
-    /// Finds the step, by default its newest attempt. If it was not found, a tier that could not be listed may hold it:
-    /// its error is returned then.
-    pub(super) fn find(&self, run: &RunName, inventory: Inventory) -> Result<FoundStep> {
-        let Inventory { steps, failed } = inventory;
+    /// Takes the step out of the inventory, by default its newest attempt. If it was not found, a tier that could not be
+    /// listed may hold it: its error is returned then.
+    pub(super) fn find(&self, run: &RunName, inventory: &mut Inventory) -> Result<ListedStep> {
         let is_chosen = |id: StepId| {
             id.step == self.step
                 && self.attempt.is_none_or(|attempt| attempt == id.attempt)
                 && self.revision.is_none_or(|revision| revision == id.revision)
         };
-        if let Some(listed) = steps.into_iter().find(|step| is_chosen(step.id)) {
-            return Ok(FoundStep { listed, failed });
+        if let Some(position) = inventory.steps.iter().position(|step| is_chosen(step.id)) {
+            return Ok(inventory.steps.remove(position));
         }
-        if let Some((tier, error)) = failed.into_iter().next() {
+        if let Some((tier, error)) = inventory.failed.drain(..).next() {
             return Err(error.hint(format!("retry when {tier} is reachable: no other tier has the step")));
         }
         let step = match (self.attempt, self.revision) {
@@ -154,14 +153,6 @@ impl ChosenStep {
             .because("no tier has it")
             .hint("run 'stepvault list' to see the steps"))
     }
-}
-
-/// A step that was found.
-#[derive(Debug)]
-pub(super) struct FoundStep {
-    pub(super) listed: ListedStep,
-    /// The tiers that could not be listed.
-    pub(super) failed: Vec<(String, Error)>,
 }
 
 /// The steps that were found, and the tiers that could not be listed.

@@ -17,8 +17,9 @@ pub(super) struct LeftByDrain {
     ended_at: String,
     /// The steps that were not finished, with the remote.
     left: Vec<Left>,
+    /// A summary in one sentence.
     #[serde(skip)]
-    text: String,
+    pub(super) text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -51,10 +52,5 @@ impl LeftByDrain {
             left: left.collect(),
             text,
         })
-    }
-
-    /// Returns a summary in one sentence.
-    pub(super) fn text(&self) -> &str {
-        &self.text
     }
 }

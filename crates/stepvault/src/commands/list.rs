@@ -74,11 +74,11 @@ impl ListDocument {
         let steps = self.steps.iter().rev();
         let mut rows: BTreeMap<_, _> = steps.map(|step| (step.id, (step.clone(), Vec::new()))).collect();
         for record in &self.given_up {
-            for step in record.steps() {
+            for step in &record.steps {
                 let row = rows.entry(step.id);
                 let (row, nodes) = row.or_insert_with(|| (unknown(step.id), Vec::new()));
                 row.bytes.get_or_insert(step.bytes);
-                nodes.push(record.node());
+                nodes.push(record.node.as_str());
             }
         }
         rows.into_values().rev().collect()
@@ -106,7 +106,7 @@ async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> 
 impl Report for ListDocument {
     fn human(&self) -> String {
         let drains = self.drains.iter();
-        let drains = drains.map(|drain| format!("\n{}", drain.text())).join("");
+        let drains = drains.map(|drain| format!("\n{}", drain.text)).join("");
         let rows = self.rows();
         if rows.is_empty() {
             let run = &self.run;
@@ -117,9 +117,8 @@ impl Report for ListDocument {
             return format!("no step of '{run}' was found, but {failed} could not be listed{drains}");
         }
         let headings = ["step", "attempt", "written (utc)", "size", "files", "where", "", "metrics"];
-        let mut steps = table::table(&headings, &[0, 1, 3, 4]);
-        for (step, gave_up) in &rows {
-            steps.add_row([
+        let rows = rows.iter().map(|(step, gave_up)| {
+            [
                 step.id.step.to_string(),
                 attempt_text(step.id),
                 step.written_at.map(short_time).unwrap_or_default(),
@@ -128,9 +127,9 @@ impl Report for ListDocument {
                 places(step, gave_up),
                 marks(step),
                 human::metrics(&step.metrics),
-            ]);
-        }
-        let mut lines = vec![table::text(&steps)];
+            ]
+        });
+        let mut lines = vec![table::text(&headings, &[0, 1, 3, 4], rows)];
         for step in &self.steps {
             let (attempt, number) = (step.id.attempt, step.id.step);
             let began = step.began.as_ref();
@@ -247,7 +246,7 @@ mod tests {
         assert!(
             text.contains("\nattempt 2 begins with step 100: the attempt was given\nwarning: step 100 was")
         );
-        let json = crate::output::json::document(&listed).unwrap();
+        let json = crate::output::document(&listed).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["steps"][0]["revision"], 2);
         assert_eq!(json["steps"][0]["began"], "the attempt was given");
@@ -290,6 +289,6 @@ mod tests {
         let partial = ListDocument { failed: FailedTier::all(&failed), ..document };
         assert_eq!(partial.human(), "no step of 'demo' was found, but gs could not be listed");
         let document = self::document(Vec::new(), Vec::new());
-        assert!(crate::output::json::document(&document).unwrap().contains("\"steps\": []"));
+        assert!(crate::output::document(&document).unwrap().contains("\"steps\": []"));
     }
 }

@@ -8,13 +8,13 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod estimate;
+mod exclusive;
 pub(crate) mod explain;
 pub(crate) mod gc;
 mod given_up;
 pub(crate) mod init;
 pub(crate) mod inspect;
 mod inventory;
-mod keep;
 mod left_by_drain;
 mod left_undone;
 pub(crate) mod list;
@@ -60,8 +60,8 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Status(arguments) => status::run(session, &arguments).await,
         Command::Verify(arguments) => verify::run(session, &arguments).await,
         Command::Prune(arguments) => prune::run(session, &arguments).await,
-        Command::Pin(arguments) => pin::run_pin(session, &arguments).await,
-        Command::Unpin(arguments) => pin::run_unpin(session, &arguments).await,
+        Command::Pin(arguments) => pin::change(session, &arguments.step, Some(&arguments.note)).await,
+        Command::Unpin(arguments) => pin::change(session, &arguments.step, None).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
         Command::Remote(arguments) => remote::run(session, &arguments).await,
         Command::Inspect(arguments) => inspect::run(session, arguments).await,

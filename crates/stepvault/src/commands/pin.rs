@@ -12,7 +12,7 @@ use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::pins::{pin, unpin};
 
-use super::inventory::{ChosenStep, FoundStep, Inventory};
+use super::inventory::{ChosenStep, Inventory};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
@@ -22,17 +22,17 @@ use crate::session::Session;
 #[derive(Debug, Args)]
 pub(crate) struct PinArguments {
     #[command(flatten)]
-    step: ChosenStep,
+    pub(super) step: ChosenStep,
     /// Reason, stored with the pin
     #[arg(long, value_name = "TEXT", default_value = "")]
-    note: String,
+    pub(super) note: String,
 }
 
 /// Remove a pin
 #[derive(Debug, Args)]
 pub(crate) struct UnpinArguments {
     #[command(flatten)]
-    step: ChosenStep,
+    pub(super) step: ChosenStep,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -60,21 +60,11 @@ struct FailedTier {
     message: String,
 }
 
-/// Runs `pin`.
-pub(crate) async fn run_pin(session: &Session, arguments: &PinArguments) -> Result<ExitCode> {
-    change(session, &arguments.step, Some(&arguments.note)).await
-}
-
-/// Runs `unpin`.
-pub(crate) async fn run_unpin(session: &Session, arguments: &UnpinArguments) -> Result<ExitCode> {
-    change(session, &arguments.step, None).await
-}
-
 /// Pins if a note is given, else unpins. Tries every tier before it reports an error.
-async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> Result<ExitCode> {
+pub(super) async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> Result<ExitCode> {
     let tiers = Tiers::load(session).await?;
-    let inventory = Inventory::gather(&tiers).await?;
-    let FoundStep { listed, failed } = chosen.find(tiers.run_name(), inventory)?;
+    let mut inventory = Inventory::gather(&tiers).await?;
+    let listed = chosen.find(tiers.run_name(), &mut inventory)?;
     let id = listed.id;
     let mut document = PinDocument {
         run: tiers.run_name().to_string(),
@@ -84,8 +74,8 @@ async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> R
         unchanged: Vec::new(),
         failed: Vec::new(),
     };
-    let unasked: Vec<String> = failed.iter().map(|(tier, _)| tier.clone()).collect();
-    let mut errors = failed;
+    let mut errors = inventory.failed;
+    let unasked: Vec<String> = errors.iter().map(|(tier, _)| tier.clone()).collect();
     let mut count = |tier: String, result: Result<bool>| match result {
         Ok(true) => document.changed.push(tier),
         Ok(false) => document.unchanged.push(tier),

@@ -1,6 +1,7 @@
 //! `prune`: plans retention and carries it out.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::Args;
 use itertools::Itertools as _;
@@ -8,9 +9,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
-use stepvault_core::retention::{RefusalKind, RetentionPlan, Verdict};
+use stepvault_core::retention::{BestRule, KeepRules, RefusalKind, RetentionPlan, Verdict};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{
     LocalPrune, PruneReport, RemotePrune, plan_local, plan_remote, prune_local, prune_remote,
@@ -19,8 +20,7 @@ use stepvault_engine::tier::catalog::pins;
 use stepvault_engine::tier::run_remote::RunRemote;
 
 use super::inventory::attempt_text;
-use super::keep::KeepArguments;
-use crate::arguments::values::TierChoice;
+use crate::arguments::values::{TierChoice, best_rule, duration};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
@@ -43,6 +43,50 @@ pub(crate) struct PruneArguments {
     max_delete: Option<u32>,
     #[command(flatten)]
     keep: KeepArguments,
+}
+
+/// Keep rules. Each replaces the configured rule of the same name; a step is kept if any rule selects it.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Keep rules (each replaces the configured one)")]
+struct KeepArguments {
+    /// Keep the newest N steps
+    #[arg(long = "keep-last", value_name = "N")]
+    last: Option<u32>,
+    /// Keep steps whose number is a multiple of N
+    #[arg(long = "keep-every-steps", value_name = "N")]
+    every_steps: Option<u64>,
+    /// Keep steps that reached the tier within this time, such as 36h
+    #[arg(long = "keep-within", value_name = "DURATION", value_parser = duration)]
+    within: Option<Duration>,
+    /// Keep the newest step of each of the last N hours that have one
+    #[arg(long = "keep-hourly", value_name = "N")]
+    hourly: Option<u32>,
+    /// Keep the newest step of each of the last N days that have one
+    #[arg(long = "keep-daily", value_name = "N")]
+    daily: Option<u32>,
+    /// Keep the newest step of each of the last N weeks that have one
+    #[arg(long = "keep-weekly", value_name = "N")]
+    weekly: Option<u32>,
+    /// Keep the best N steps by a metric; repeatable: `eval_loss:2:lowest`
+    #[arg(long = "keep-best", value_name = "METRIC:N:lowest|highest", value_parser = best_rule)]
+    best: Vec<BestRule>,
+}
+
+impl KeepArguments {
+    /// Returns these rules, completed with the configured ones.
+    fn over(&self, configured: &KeepRules) -> KeepRules {
+        // Round up: a fraction of a second must not become a rule that keeps nothing.
+        let seconds = |length: Duration| length.as_secs() + u64::from(length.subsec_nanos() > 0);
+        KeepRules {
+            last: self.last.or(configured.last),
+            every_steps: self.every_steps.or(configured.every_steps),
+            within_seconds: self.within.map(seconds).or(configured.within_seconds),
+            hourly: self.hourly.or(configured.hourly),
+            daily: self.daily.or(configured.daily),
+            weekly: self.weekly.or(configured.weekly),
+            best: if self.best.is_empty() { configured.best.clone() } else { self.best.clone() },
+        }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -88,7 +132,12 @@ pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result
             session.output.error_beside_report(error);
         }
     }
-    session.output.result(&PruneDocument::new(tiers.run_name(), arguments.dry_run, results))?;
+    let pruned = results.into_iter().map(|(tier, result)| PrunedTier::new(&tier, result));
+    session.output.result(&PruneDocument {
+        run: tiers.run_name().to_string(),
+        dry_run: arguments.dry_run,
+        tiers: pruned.collect(),
+    })?;
     Ok(code)
 }
 
@@ -162,18 +211,6 @@ fn planned(plan: RetentionPlan) -> PruneReport {
     PruneReport { plan, removed: Vec::new(), given_up: Vec::new(), spared: Vec::new() }
 }
 
-impl PruneDocument {
-    /// Builds the document from the result of each tier.
-    fn new(run: &RunName, dry_run: bool, results: Vec<(Tier, Result<PruneReport>)>) -> Self {
-        let tiers = results.into_iter();
-        Self {
-            run: run.to_string(),
-            dry_run,
-            tiers: tiers.map(|(tier, result)| PrunedTier::new(&tier, result)).collect(),
-        }
-    }
-}
-
 /// Returns the exit code. A refused plan is a failure, except for an empty vault: a fresh node has nothing to prune.
 fn exit_code(results: &[(Tier, Result<PruneReport>)]) -> ExitCode {
     let refused = results.iter().any(|(tier, result)| {
@@ -210,19 +247,18 @@ impl PrunedTier {
             lines.push(format!("{}: nothing is removed: {}", self.tier, refusal.reason));
         }
         if !plan.decisions.is_empty() {
-            let mut rows = table::table(&["tier", "step", "attempt", "size", "", "why"], &[1, 2, 3]);
-            for decision in plan.decisions.iter().rev() {
-                let is_kept = decision.verdict == Verdict::Keep;
-                rows.add_row([
+            let rows = plan.decisions.iter().rev().map(|decision| {
+                [
                     self.tier.clone(),
                     decision.id.step.to_string(),
                     attempt_text(decision.id),
                     human::bytes(decision.bytes),
-                    if is_kept { "keep" } else { "drop" }.to_owned(),
+                    if decision.verdict == Verdict::Keep { "keep" } else { "drop" }.to_owned(),
                     decision.reasons.join("; "),
-                ]);
-            }
-            lines.push(table::text(&rows));
+                ]
+            });
+            let headings = ["tier", "step", "attempt", "size", "", "why"];
+            lines.push(table::text(&headings, &[1, 2, 3], rows));
         }
         let warnings = plan.warnings.iter();
         lines.extend(warnings.map(|warning| format!("{}: {warning}", self.tier)));
@@ -294,5 +330,17 @@ mod tests {
             PrunedTier::new(&tier, result).human(true),
             "main: nothing is removed: no step is listed on 'main'\nmain: would remove 0 steps, 0 B"
         );
+    }
+    #[test]
+    fn a_given_rule_replaces_its_own_and_no_other() {
+        let configured = KeepRules { last: Some(5), daily: Some(7), ..KeepRules::default() };
+        let given = KeepArguments {
+            last: Some(1),
+            within: Some(Duration::from_millis(1500)),
+            ..KeepArguments::default()
+        };
+        let rules = given.over(&configured);
+        assert_eq!((rules.last, rules.daily, rules.within_seconds), (Some(1), Some(7), Some(2)));
+        assert_eq!(KeepArguments::default().over(&configured), configured);
     }
 }

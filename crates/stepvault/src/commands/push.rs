@@ -16,7 +16,7 @@ use stepvault_core::nodes::listed;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
+use stepvault_engine::exclusive::Purpose;
 use stepvault_engine::push::{
     CheckpointToSeal, MetricsSource, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at,
     push,
@@ -24,8 +24,8 @@ use stepvault_engine::push::{
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
-use stepvault_local::vault::Vault;
 
+use super::exclusive::hold;
 use crate::arguments::values::{checked, duration, metric};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
@@ -186,7 +186,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         Ok(lock)
     })
     .await?;
-    let held = hold(tiers, &vault, &request).await?;
+    let held = hold(tiers, Purpose::Upload, Duration::ZERO).await?;
     let report = push(&vault, &tiers.remotes, request, &tiers.budget, patience, &tiers.observer()).await;
     for held in held {
         held.release().await;
@@ -210,28 +210,6 @@ async fn check(tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
     let (profile, extent) = (tiers.run.profile.clone(), Extent::of(&tiers.writer));
     let check = move || check_source(&source, &profiles, profile.as_deref(), extent, SystemClock.now());
     blocking(move || Ok(check())).await
-}
-
-/// Acquires the lease of an exclusive run, which only one job at a time may write, on every remote that answers. The
-/// upload reports remotes that do not answer.
-///
-/// # Errors
-/// [`ErrorKind::Held`] while another training job holds it: nothing is sealed then.
-async fn hold(tiers: &Tiers, vault: &Vault, request: &CheckpointToSeal) -> Result<Vec<ExclusiveRun>> {
-    let mut held = Vec::new();
-    for remote in tiers.remotes.iter().filter(|_| tiers.run.exclusive) {
-        match ExclusiveRun::take(remote, vault, &request.writer, Purpose::Upload).await {
-            Ok(right) => held.push(right),
-            Err(error) if error.kind() == ErrorKind::Held => {
-                for held in held {
-                    held.release().await;
-                }
-                return Err(error);
-            }
-            Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
-        }
-    }
-    Ok(held)
 }
 
 /// Checks that the source exists, before a vault is created for it.

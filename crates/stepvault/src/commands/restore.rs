@@ -10,7 +10,6 @@ use clap::{ArgGroup, Args};
 use itertools::Itertools as _;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Revision, Step};
-use stepvault_core::nodes::Writer;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::restore::{
@@ -186,19 +185,13 @@ pub(super) async fn execute(tiers: &Tiers, arguments: RestoreArguments) -> Resul
             attempt: arguments.attempt,
             revision: arguments.revision,
         },
-        parts: arguments.nodes.parts(&tiers.writer),
-        together: Some(arguments.nodes.together(&tiers.writer)),
         resumes,
         include: arguments.include,
         existing: existing(arguments.replace),
-        handoff: Some(HandoffOptions {
-            profiles: tiers.settings.profiles()?,
-            profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
-            write: !arguments.trainer.no_pointer,
-        }),
+        handoff: Some(handoff_options(tiers, arguments.trainer.profile, arguments.trainer.no_pointer)?),
         demoted,
         allow_older: arguments.allow_older,
-        ..RestoreRequest::newest(tiers.run_name().clone(), target)
+        ..arguments.nodes.request(tiers, target)
     };
     let context = restore_context(tiers);
     if arguments.plan {
@@ -322,23 +315,38 @@ async fn remember(tiers: &Tiers, step_path: &Path, request: &RestoreRequest, rep
 }
 
 impl NodesArguments {
-    /// Returns the selected parts; "all" overrides the others.
-    pub(super) fn parts(&self, writer: &Writer) -> Parts {
-        let own = writer.place.node();
-        match self.parts.as_slice() {
+    /// Returns the request for the newest step: the selected parts ("all" overrides the others), and how to agree with
+    /// the nodes that restore at the same time.
+    pub(super) fn request(&self, tiers: &Tiers, target: Target) -> RestoreRequest {
+        let (writer, own) = (tiers.writer.clone(), tiers.writer.place.node());
+        let parts = match self.parts.as_slice() {
             words if words.iter().any(|word| word == "all") => Parts::All,
             [word] if word == "own" => Parts::Of(own.clone()),
             words => {
                 let pattern = |word: &String| if word == "own" { own.as_str() } else { word }.to_owned();
                 Parts::Matching(words.iter().map(pattern).collect())
             }
+        };
+        let together = Together { writer, since: SystemClock.now(), patience: self.wait_for_nodes };
+        RestoreRequest {
+            parts,
+            together: Some(together),
+            ..RestoreRequest::newest(tiers.run_name().clone(), target)
         }
     }
+}
 
-    /// Returns how to agree with the nodes that restore at the same time.
-    pub(super) fn together(&self, writer: &Writer) -> Together {
-        Together { writer: writer.clone(), since: SystemClock.now(), patience: self.wait_for_nodes }
-    }
+/// Returns how to make the trainer resume from the step.
+pub(super) fn handoff_options(
+    tiers: &Tiers,
+    profile: Option<String>,
+    no_pointer: bool,
+) -> Result<HandoffOptions> {
+    Ok(HandoffOptions {
+        profiles: tiers.settings.profiles()?,
+        profile: profile.or_else(|| tiers.run.profile.clone()),
+        write: !no_pointer,
+    })
 }
 
 /// Returns what to do with other content that has the step's name.

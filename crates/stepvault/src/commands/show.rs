@@ -15,7 +15,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::catalog::{read_commit, read_manifests};
 use stepvault_engine::tier::measured::lets_writers_collide;
 
-use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
+use super::inventory::{ChosenStep, FailedTier, Inventory, ListedStep};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
@@ -71,12 +71,12 @@ struct EntryDocument {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<ExitCode> {
     let tiers = Tiers::load(session).await?;
-    let inventory = Inventory::gather(&tiers).await?;
-    let FoundStep { listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
+    let mut inventory = Inventory::gather(&tiers).await?;
+    let listed = arguments.step.find(tiers.run_name(), &mut inventory)?;
     let Content { best, entries } = content(&tiers, &listed).await?;
     let unguarded = unguarded(&tiers, &listed).await?;
     tiers.progress.finish();
-    for (tier, error) in &failed {
+    for (tier, error) in &inventory.failed {
         session.output.warn(&format!("cannot list {tier}: {error}"));
     }
     let document = ShowDocument {
@@ -85,7 +85,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
         best,
         unguarded,
         entries,
-        failed: FailedTier::all(&failed),
+        failed: FailedTier::all(&inventory.failed),
     };
     session.output.result(&document)?;
     Ok(ExitCode::Done)
@@ -212,11 +212,11 @@ impl Report for ShowDocument {
         line("best", self.best.join(", "));
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));
-        let mut files = table::table(&["file", "size", "mode", "digest"], &[1]);
-        for entry in &self.entries {
+        let files = self.entries.iter().map(|entry| {
             let digest = entry.digest.as_deref().unwrap_or("not hashed yet");
-            files.add_row([&*entry.path, &human::bytes(entry.bytes), &entry.mode, digest]);
-        }
-        format!("{}\n\n{}", lines.join("\n"), table::text(&files))
+            [entry.path.clone(), human::bytes(entry.bytes), entry.mode.clone(), digest.to_owned()]
+        });
+        let files = table::text(&["file", "size", "mode", "digest"], &[1], files);
+        format!("{}\n\n{files}", lines.join("\n"))
     }
 }

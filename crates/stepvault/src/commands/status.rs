@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{AgentProcess, RemoteRate, SeenOfRun, Skipped};
-use stepvault_agent::{RemoteUploads, UnservedRun};
+use stepvault_agent::{FailedStep, RemoteUploads, UnservedRun};
 use stepvault_core::clock::Clock as _;
 use stepvault_core::drain::LeftStep;
 use stepvault_core::ids::RunName;
@@ -262,14 +263,11 @@ fn for_operator(needs_operator: bool) -> &'static str {
     if needs_operator { "; an operator must resolve this; retried every few minutes" } else { "" }
 }
 
-fn rate_text(remote: &RemoteRate) -> String {
+fn rate_text(remote: &RemoteRate) -> Option<String> {
     let rate = remote.bytes_per_second.map(|rate| format!("recently {}", human::per_second(rate)));
     let prune = remote.next_prune_at.as_ref().map(|time| format!("next retention at {time}"));
-    let known: Vec<String> = rate.into_iter().chain(prune).collect();
-    if known.is_empty() {
-        return String::new();
-    }
-    format!("\n       {}: {}", remote.remote, known.join(", "))
+    let known = rate.into_iter().chain(prune).join(", ");
+    (!known.is_empty()).then(|| format!("{}: {known}", remote.remote))
 }
 
 /// Returns the runs in the vault that are not in `known` and have steps that are not durable on every required remote;
@@ -355,57 +353,49 @@ impl StatusDocument {
             return "agent  no answer".to_owned();
         };
         let (process, seen) = (&agent.process, &agent.seen);
-        let mut line = format!("agent  process {}, since {}", process.process_id, process.started_at);
+        let mut first = format!("agent  process {}, since {}", process.process_id, process.started_at);
         if !agent.serves_run {
-            line.push_str(", does not serve this run");
+            first.push_str(", does not serve this run");
         }
         if let Some(reason) = &process.stopping {
-            let _ = write!(line, ", stopping on {reason}");
+            let _ = write!(first, ", stopping on {reason}");
         }
-        for other in &seen.other_writers {
-            let _ = write!(line, "\n       {other}, seen at {}", other.seen_at);
-        }
+        let mut lines = vec![first];
+        lines.extend(seen.other_writers.iter().map(|other| format!("{other}, seen at {}", other.seen_at)));
+        let on = |step: &FailedStep, remote: &RemoteUploads| {
+            format!("{} on {}: {}", step.id, remote.remote, step.reason)
+        };
         for remote in &agent.remotes {
-            for step in &remote.lacking_parts {
-                let _ = write!(line, "\n       {} on {}: {}", step.id, remote.remote, step.reason);
-            }
+            lines.extend(remote.lacking_parts.iter().map(|step| on(step, remote)));
         }
         for remote in &agent.remotes {
             if let Some(error) = &remote.last_error {
-                let _ = write!(line, "\n       {}: {error}", remote.remote);
-                line.push_str(for_operator(remote.needs_operator));
+                let operator = for_operator(remote.needs_operator);
+                lines.push(format!("{}: {error}{operator}", remote.remote));
             }
-            for step in remote.failed.iter().take(MAX_FAILED_SHOWN) {
-                let _ = write!(line, "\n       {} on {}: {}", step.id, remote.remote, step.reason);
-                line.push_str(for_operator(step.needs_operator));
-            }
+            let failed = remote.failed.iter().take(MAX_FAILED_SHOWN);
+            lines.extend(failed.map(|step| on(step, remote) + for_operator(step.needs_operator)));
             let more = remote.failed.len().saturating_sub(MAX_FAILED_SHOWN);
             if more > 0 {
                 let steps = human::count(more as u64, "step");
-                let _ = write!(line, "\n       and {steps} more on {}", remote.remote);
+                lines.push(format!("and {steps} more on {}", remote.remote));
             }
         }
-        for rate in &agent.rates {
-            let _ = write!(line, "{}", rate_text(rate));
-        }
-        for entry in seen.unsealed.iter().take(MAX_UNFINISHED_SHOWN) {
-            let path = entry.path.display();
-            let _ = write!(line, "\n       {path} is finished but not sealed: {}", entry.reason);
-        }
+        lines.extend(agent.rates.iter().filter_map(rate_text));
+        let entry =
+            |entry: &Skipped, what: &str| format!("{} {what}: {}", entry.path.display(), entry.reason);
+        let unsealed = seen.unsealed.iter().take(MAX_UNFINISHED_SHOWN);
+        lines.extend(unsealed.map(|unsealed| entry(unsealed, "is finished but not sealed")));
         let is_unsealed = |entry: &&Skipped| seen.unsealed.iter().any(|other| other.path == entry.path);
-        let unfinished = seen.unfinished.iter().filter(|entry| !is_unsealed(entry));
-        for entry in unfinished.take(MAX_UNFINISHED_SHOWN) {
-            let path = entry.path.display();
-            let _ = write!(line, "\n       {path} is not sealed yet: {}", entry.reason);
-        }
+        let unfinished =
+            seen.unfinished.iter().filter(|entry| !is_unsealed(entry)).take(MAX_UNFINISHED_SHOWN);
+        lines.extend(unfinished.map(|unfinished| entry(unfinished, "is not sealed yet")));
         let more = seen.unfinished.len().saturating_sub(MAX_UNFINISHED_SHOWN);
         if more > 0 {
-            let _ = write!(line, "\n       and {} more", human::count(more as u64, "entry"));
+            lines.push(format!("and {} more", human::count(more as u64, "entry")));
         }
-        for problem in &process.problems {
-            let _ = write!(line, "\n       {problem}");
-        }
-        line
+        lines.extend(process.problems.iter().cloned());
+        lines.join("\n       ")
     }
 }
 
@@ -424,10 +414,10 @@ impl Report for StatusDocument {
             ));
         }
         if let Some(drain) = &self.last_drain {
-            lines.push(format!("drain  {}", drain.text()));
+            lines.push(format!("drain  {}", drain.text));
         }
         if let Some(given_up) = &self.given_up {
-            lines.push(format!("lost   {}", given_up.text()));
+            lines.push(format!("lost   {}", given_up.text));
         }
         lines.extend(self.unserved.iter().map(|run| format!("other  {run}")));
         lines.push(self.disk_line());
@@ -435,24 +425,19 @@ impl Report for StatusDocument {
         if !self.remotes.is_empty() {
             let headings =
                 ["remote", "staged", "uploaded", "durable", "not durable", "newest durable", "url"];
-            let mut remotes = table::table(&headings, &[1, 2, 3, 4, 5]);
-            for remote in &self.remotes {
-                remotes.add_row([
-                    if remote.required {
-                        remote.remote.clone()
-                    } else {
-                        format!("{} (optional)", remote.remote)
-                    },
+            let rows = self.remotes.iter().map(|remote| {
+                [
+                    format!("{}{}", remote.remote, if remote.required { "" } else { " (optional)" }),
                     remote.staged_steps.to_string(),
                     remote.uploaded_steps.to_string(),
                     remote.durable_steps.to_string(),
                     human::bytes(remote.not_durable_bytes),
                     remote.newest_durable_step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
                     remote.url.clone(),
-                ]);
-            }
+                ]
+            });
             lines.push(String::new());
-            lines.push(table::text(&remotes));
+            lines.push(table::text(&headings, &[1, 2, 3, 4, 5], rows));
         }
         if let Some(steps) = steps::text(&self.newest_steps) {
             lines.push(String::new());

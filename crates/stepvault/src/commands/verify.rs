@@ -248,12 +248,12 @@ fn exit_code(document: &VerifyDocument) -> ExitCode {
 impl Report for VerifyDocument {
     fn human(&self) -> String {
         let headings = ["step", "attempt", "tier", "result", "proved", "unproved", "read back"];
-        let mut rows = table::table(&headings, &[0, 1, 4, 5, 6]);
+        let mut rows = Vec::new();
         let mut faults = String::new();
         let mut unproved = 0;
         for step in &self.steps {
             for tier in &step.tiers {
-                rows.add_row([
+                rows.push([
                     step.id.step.to_string(),
                     attempt_text(step.id),
                     tier.tier.clone(),
@@ -269,7 +269,7 @@ impl Report for VerifyDocument {
             }
         }
         let sound = human::count(self.sound_steps, "step");
-        let (rows, damaged) = (table::text(&rows), self.damaged_steps);
+        let (rows, damaged) = (table::text(&headings, &[0, 1, 4, 5, 6], rows), self.damaged_steps);
         let mut text = format!("{rows}\n\n{faults}{sound} sound, {damaged} damaged");
         if unproved > 0 {
             let _ = write!(

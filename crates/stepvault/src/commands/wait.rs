@@ -1,6 +1,5 @@
 //! `wait`: a barrier for trainers that always returns.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
@@ -95,33 +94,22 @@ pub(super) async fn wait(
 ) -> Result<WaitDocument> {
     let begun = Instant::now();
     let timeout = timeout.min(LONGEST_TIMEOUT);
-    let barrier = Barrier {
-        session,
-        settings,
-        goal,
-        wanted: &wanted,
-        deadline: begun + timeout,
-        seen: Mutex::new(None),
-    };
+    let mut barrier =
+        Barrier { session, settings, goal, wanted: &wanted, deadline: begun + timeout, seen: None };
     let cut = begun + if timeout.is_zero() { ONE_LOOK_WITHIN } else { timeout };
-    let progress = tokio::select! {
-        biased;
-        progress = barrier.hold() => progress?,
-        () = tokio::time::sleep_until(cut) => barrier.last_seen(),
+    if let Ok(held) = tokio::time::timeout_at(cut, barrier.hold()).await {
+        held?;
+    }
+    // If nothing answered, it is not even known that there is no such step.
+    let nothing = || StepProgress {
+        reason: Some("neither an agent nor a vault nor a remote answered in time".to_owned()),
+        ..StepProgress::unknown(&wanted, &[])
     };
-    let (outcome, progress) = match progress {
+    let (outcome, progress) = match barrier.seen {
         Some(progress) => (progress.outcome(goal), progress),
-        None => (Outcome::Late, nothing(&wanted)),
+        None => (Outcome::Late, nothing()),
     };
     Ok(WaitDocument { goal, outcome, progress, seconds: begun.elapsed().as_secs_f64() })
-}
-
-/// Returns the progress when nothing answered: it is not even known that there is no such step.
-fn nothing(wanted: &StepQuery) -> StepProgress {
-    StepProgress {
-        reason: Some("neither an agent nor a vault nor a remote answered in time".to_owned()),
-        ..StepProgress::unknown(wanted, &[])
-    }
 }
 
 struct Barrier<'a> {
@@ -130,30 +118,26 @@ struct Barrier<'a> {
     goal: Goal,
     wanted: &'a StepQuery,
     deadline: Instant,
-    seen: Mutex<Option<StepProgress>>,
+    seen: Option<StepProgress>,
 }
 
 impl Barrier<'_> {
-    fn last_seen(&self) -> Option<StepProgress> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
     /// Stores the progress; returns true if there is nothing more to wait for.
-    fn see(&self, progress: StepProgress) -> bool {
+    fn see(&mut self, progress: StepProgress) -> bool {
         let is_over = matches!(progress.outcome(self.goal), Outcome::Reached | Outcome::Failed);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        self.seen = Some(progress);
         is_over || Instant::now() >= self.deadline
     }
 
     /// Polls the agent, the vault and the remotes until the wait is over.
-    async fn hold(&self) -> Result<Option<StepProgress>> {
+    async fn hold(&mut self) -> Result<()> {
         let client = self.settings.control();
         let mut ask_agent_at = Instant::now();
         let mut tiers: Option<Tiers> = None;
         loop {
             if let Some(client) = client.as_ref().filter(|_| ask_agent_at <= Instant::now()) {
-                if self.ask_agent(client).await? {
-                    return Ok(self.last_seen());
+                if self.ask_agent(client).await {
+                    return Ok(());
                 }
                 ask_agent_at = Instant::now() + AGENT_LEFT_ALONE;
             }
@@ -167,7 +151,7 @@ impl Barrier<'_> {
                     // Remotes without the vault show a step only once it is durable.
                     let in_vault = progress.reached.is_some_and(|reached| reached < Goal::Durable);
                     if self.see(progress) {
-                        return Ok(self.last_seen());
+                        return Ok(());
                     }
                     in_vault
                 }
@@ -190,11 +174,11 @@ impl Barrier<'_> {
     }
 
     /// Waits through the agent; returns false if none answers.
-    async fn ask_agent(&self, client: &Client) -> Result<bool> {
+    async fn ask_agent(&mut self, client: &Client) -> bool {
         // Ask for the status first, so that a frozen agent costs one second, not the whole request.
         if let Err(error) = client.status(AGENT_ANSWERS_WITHIN).await {
             tracing::debug!(%error, "no agent answers");
-            return Ok(false);
+            return false;
         }
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
@@ -208,7 +192,7 @@ impl Barrier<'_> {
             match client.wait(&request, REQUEST_GRACE).await {
                 Ok(answer) => {
                     if self.see(answer.progress) {
-                        return Ok(true);
+                        return true;
                     }
                     if request.timeout_seconds == 0 {
                         tokio::time::sleep(left.min(VAULT_INTERVAL)).await;
@@ -216,7 +200,7 @@ impl Barrier<'_> {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "the agent did not answer");
-                    return Ok(false);
+                    return false;
                 }
             }
         }

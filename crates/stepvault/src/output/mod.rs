@@ -5,7 +5,6 @@
 //! unless people have closed the pipe, as `head` does; a message that cannot be printed is dropped.
 
 pub(crate) mod human;
-pub(crate) mod json;
 pub(crate) mod table;
 pub(crate) mod wrap;
 
@@ -16,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use indicatif::MultiProgress;
 use itertools::Itertools as _;
 use serde::Serialize;
+use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
 use stepvault_core::ids::NodeName;
 use stepvault_core::nodes::NodePlace;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -93,7 +93,7 @@ impl Output {
     /// Prints the result of a command.
     pub(crate) fn result(&self, report: &impl Report) -> Result<()> {
         let text = if self.json {
-            json::document(report)?
+            document(report)?
         } else {
             let text = report.fitted(wrap::width_of(io::stdout()));
             let text = human::printable(&text).into_owned();
@@ -175,7 +175,7 @@ impl Output {
         self.error_beside_report(error);
         if self.json {
             // The exit code says that it failed already.
-            let _ = self.text(&json::error_document(error));
+            let _ = self.text(&error_document(error));
         }
     }
 }
@@ -205,4 +205,34 @@ fn is_journal(stream: impl AsFd) -> bool {
 /// Returns whether stderr is a terminal.
 pub(crate) fn draws_on_terminal() -> bool {
     io::stderr().is_terminal()
+}
+
+/// Serializes a result as a JSON document, whose first member is its format version.
+pub(crate) fn document<Body: Serialize>(body: &Body) -> Result<String> {
+    serde_json::to_string_pretty(&Document::new(body))
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the JSON document").caused_by(error))
+}
+
+/// Serializes an error.
+pub(crate) fn error_document(error: &Error) -> String {
+    // Only strings, so this cannot fail.
+    document(&ErrorAnswer { error: ErrorInfo::from(error) }).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_document_with_kind_message_and_hint() {
+        let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint").on("run 'a'").hint("verify");
+        let document: serde_json::Value = serde_json::from_str(&error_document(&error)).unwrap();
+        let expected = serde_json::json!({
+            "format": 1,
+            "error": { "kind": "none-valid", "message": "no valid checkpoint: run 'a'", "hint": "verify" },
+        });
+        assert_eq!(document, expected);
+        let without_hint = error_document(&Error::new(ErrorKind::Failed, "x"));
+        assert!(without_hint.contains("\"hint\": null"), "{without_hint}");
+    }
 }

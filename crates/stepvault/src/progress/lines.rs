@@ -86,21 +86,15 @@ fn line(tier: &Tier, counts: &Counts, sent_bytes: u64, elapsed: Duration) -> Str
     text
 }
 
-/// Describes an event in one line; `None` for events that are too frequent.
+/// Describes an event in one line; `None` for those that are too frequent, and those of an operation.
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
-        Event::Started(operation) => of_start(operation),
-        Event::Finished { operation, copied_bytes, seconds } => {
-            of_end(operation, *copied_bytes, *seconds, false)
-        }
-        Event::Failed { operation, seconds, error } => of_failure(operation, *seconds, error),
         Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
         Event::Retrying { tier, error, wait_seconds } => {
             format!("{tier}: {error}; retrying in {}", human::seconds(*wait_seconds))
         }
         Event::Skipped { tier, id, reason } => format!("{tier}: {id} skipped: {reason}"),
         Event::Info { message } => (*message).to_owned(),
-        Event::Warning { message } => format!("warning: {message}"),
         _ => return None,
     })
 }
@@ -247,16 +241,11 @@ mod tests {
             bytes: Some(2048),
         };
         let error = &Error::new(ErrorKind::Denied, "cannot delete").because("refused");
-        let events = [
-            Event::Started(operation),
-            Event::Finished {
-                operation: Operation { bytes: None, ..operation },
-                copied_bytes: 0,
-                seconds: 0.5,
-            },
-            Event::Failed { operation, seconds: 1.0, error },
-        ];
-        events.iter().filter_map(of_event).collect()
+        vec![
+            of_start(&operation),
+            of_end(&Operation { bytes: None, ..operation }, 0, 0.5, false),
+            of_failure(&operation, 1.0, error),
+        ]
     }
 
     #[test]
@@ -272,21 +261,19 @@ mod tests {
             bytes: Some(2048),
         };
         assert_eq!(
-            of_event(&Event::Started(transfer)).unwrap(),
+            of_start(&transfer),
             "main: step 100 (attempt 1) started: 1 file, 2.0 KiB, to s3://b/demo/000000000100.a1/step_100"
         );
-        let finished = Event::Finished { operation: transfer, copied_bytes: 0, seconds: 2.0 };
         assert_eq!(
-            of_event(&finished).unwrap(),
+            of_end(&transfer, 0, 2.0, false),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
         );
         assert!(
             of_end(&transfer, 0, 2.0, true)
                 .starts_with("main: step 100 (attempt 1) is durable: 2.0 KiB in 2s")
         );
-        let copied = Event::Finished { operation: transfer, copied_bytes: 1536, seconds: 2.0 };
         assert_eq!(
-            of_event(&copied).unwrap(),
+            of_end(&transfer, 1536, 2.0, false),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
              s3://b/demo/000000000100.a1/step_100"
         );
@@ -298,16 +285,14 @@ mod tests {
             files: 3,
             bytes: Some(0),
         };
-        let sealed = Event::Finished { operation, copied_bytes: 0, seconds: 0.0 };
         assert_eq!(
-            of_event(&sealed).unwrap(),
+            of_end(&operation, 0, 0.0, false),
             "local: sealed step 100 (attempt 1): 3 files, 0 B in 0s, from /out/step_100"
         );
         let error =
             Error::new(ErrorKind::NoSpace, "cannot seal").on("/out/step_100").because("no space is left");
-        let failed = Event::Failed { operation, seconds: 0.012, error: &error };
         assert_eq!(
-            of_event(&failed).unwrap(),
+            of_failure(&operation, 0.012, &error),
             "local: step 100 (attempt 1) failed after 12ms: cannot seal: /out/step_100: no space is left"
         );
         assert_eq!(

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use stepvault_core::Error;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
@@ -202,13 +201,6 @@ impl Watcher {
             self.print(Priority::Info, || text);
         }
     }
-
-    fn print_failure(&self, operation: &Operation<'_>, seconds: f64, error: &Error) {
-        let Operation { tier, id, .. } = *operation;
-        if self.repeats().tells_of_failure(tier, id, error.kind(), Instant::now()) {
-            self.print(Priority::Warning, || lines::of_failure(operation, seconds, error));
-        }
-    }
 }
 
 impl Observer for Watcher {
@@ -252,7 +244,10 @@ impl Observer for Watcher {
             }
             Event::Failed { operation, seconds, error } => {
                 self.end_transfer(operation);
-                self.print_failure(operation, *seconds, error);
+                let Operation { tier, id, .. } = *operation;
+                if self.repeats().tells_of_failure(tier, id, error.kind(), Instant::now()) {
+                    self.print(Priority::Warning, || lines::of_failure(operation, *seconds, error));
+                }
             }
             // One line tells of both.
             Event::Durable { tier, id } if self.is_transferring(tier, *id) => {}

@@ -68,15 +68,12 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
                 words::seconds(seconds),
                 words::seconds(usable)
             );
-            findings.push(if seconds <= usable {
-                check.pass(measured)
-            } else {
-                check.warn(
-                    measured,
-                    "save smaller steps, or use a faster connection to the store; otherwise another machine resumes \
-                     from the previous step, and up to one interval is lost",
-                )
-            });
+            findings.push(check.pass_or_warn(
+                seconds <= usable,
+                measured,
+                "save smaller steps, or use a faster connection to the store; otherwise another machine resumes \
+                 from the previous step, and up to one interval is lost",
+            ));
         }
     }
     findings
@@ -143,10 +140,7 @@ fn against_interval(situation: &Situation, check: &Check, how: &str, seconds: f6
     };
     let interval = seconds_for(interval, 1);
     let measured = format!("{took}; a step is saved every {}", words::seconds(interval));
-    if seconds <= interval {
-        return check.pass(measured);
-    }
-    check.warn(measured, remedy)
+    check.pass_or_warn(seconds <= interval, measured, remedy)
 }
 
 /// Returns the seconds to write a step and seal it.

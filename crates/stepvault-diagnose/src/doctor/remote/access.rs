@@ -89,12 +89,9 @@ pub fn credentials(remote: &RemoteSettings, credentials: &Credentials, now: Time
     let left = end.seconds_since(now);
     let in_time = words::duration(Duration::from_secs(left));
     let measured = format!("{source}; expire at {until}, in {in_time}");
-    if left >= SOON_SECONDS {
-        return check.pass(measured);
-    }
     let advice = "renew them before they expire, or use a role of the machine, pod or container; nothing renews them \
          automatically";
-    check.warn(measured, advice)
+    check.pass_or_warn(left >= SOON_SECONDS, measured, advice)
 }
 
 /// Returns the finding for credentials that could not be obtained in time, or do not exist.

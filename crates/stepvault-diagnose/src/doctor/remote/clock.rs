@@ -36,13 +36,13 @@ pub fn clock(remote: &RemoteSettings, gap_seconds: i64) -> Finding {
     if seconds <= WORTH_SAYING_SECONDS {
         return check.pass(measured);
     }
-    let clock = provider::clock(remote.url.scheme);
-    if let Some(healed) = clock.refused.filter(|_| seconds > REFUSED_SECONDS) {
+    let (refused, meaning) = provider::clock(remote.url.scheme);
+    if let Some(healed) = refused.filter(|_| seconds > REFUSED_SECONDS) {
         let measured =
             format!("{measured}: the store refuses requests when they differ by 15 minutes or more{healed}");
         return check.fail(measured, SET_CLOCK);
     }
-    check.warn(format!("{measured}: {}", clock.meaning), SET_CLOCK)
+    check.warn(format!("{measured}: {meaning}"), SET_CLOCK)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 mod access;
 mod bucket;
 mod clock;
-mod device;
 mod guarantee;
 mod product;
 mod provider;
@@ -15,15 +14,14 @@ mod uploads;
 pub use self::access::{credentials, obstacle, unchecked_credentials};
 pub use self::bucket::bucket;
 pub use self::clock::{clock, gap_seconds};
-pub use self::device::device;
 pub use self::guarantee::{Guarantee, attributes, guarantee, left_behind, out_of_time, takes_no_checksums};
 pub use self::product::product;
-pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate};
+pub use self::speed::{Measured, MeasuredRates, latency, rate};
 pub use self::uploads::{
     GC_UPLOADS_AFTER_SECONDS, LeftUpload, LeftUploads, left_uploads, uploads_not_listed, uploads_unread,
 };
 
-use super::Check;
+use super::{Check, Finding};
 use stepvault_core::error::Error;
 use stepvault_core::remote_settings::RemoteSettings;
 
@@ -37,8 +35,36 @@ fn remedy(error: &Error, otherwise: &str) -> String {
     error.hint_text().unwrap_or(otherwise).to_owned()
 }
 
+/// Returns the finding on whether a remote that is a directory is on its own disk: one on the vault's filesystem is no
+/// second copy, and an unmounted mount point looks the same.
+pub fn device(remote: &RemoteSettings, is_vaults: bool) -> Finding {
+    let check = check("own filesystem", remote);
+    if is_vaults {
+        check.warn(
+            "on the vault's filesystem: losing it loses both copies",
+            "mount the missing filesystem, or choose a directory on another disk; use a directory below a mount \
+             point, not the mount point itself, so that it is missing while nothing is mounted",
+        )
+    } else {
+        check.pass("on a different filesystem than the vault")
+    }
+}
+
 #[cfg(test)]
 pub(crate) fn subject(url: &str) -> RemoteSettings {
     let name = stepvault_core::ids::RemoteName::new("main").unwrap();
     RemoteSettings::new(name, url.parse().unwrap())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+
+    #[test]
+    fn a_copy_on_the_same_disk_is_no_second_copy() {
+        let subject = subject("file:///data/archive");
+        assert_eq!(device(&subject, true).outcome, Outcome::Warn);
+        assert_eq!(device(&subject, false).outcome, Outcome::Pass);
+    }
 }

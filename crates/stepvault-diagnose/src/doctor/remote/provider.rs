@@ -91,17 +91,11 @@ pub(super) fn without_rules(scheme: Scheme) -> (&'static str, &'static str) {
     }
 }
 
-/// What a wrong clock means for requests to a store.
-pub(super) struct ClockRule {
-    /// For a store that refuses signatures with a wrong time: what stepvault does then.
-    pub(super) refused: Option<&'static str>,
-    /// What a smaller difference means.
-    pub(super) meaning: &'static str,
-}
-
-pub(super) fn clock(scheme: Scheme) -> ClockRule {
+/// Returns what a wrong clock means for requests to a store: for one that refuses signatures with a wrong time, what
+/// stepvault does then; and what a smaller difference means.
+pub(super) fn clock(scheme: Scheme) -> (Option<&'static str>, &'static str) {
     const REFUSES: &str = "the store refuses requests when they differ by 15 minutes or more, and the times in records are wrong";
-    let (refused, meaning) = match scheme {
+    match scheme {
         // Stepvault learns the store's time from the first rejected request. Credentials, other programs and the times
         // that distinguish steps still use this machine's clock.
         Scheme::S3 => {
@@ -110,8 +104,7 @@ pub(super) fn clock(scheme: Scheme) -> ClockRule {
         Scheme::Azure => (Some(""), REFUSES),
         Scheme::Gcs => (None, "tokens may be refused, and the times in records are wrong"),
         Scheme::File | Scheme::Memory => (None, "the times in records are wrong"),
-    };
-    ClockRule { refused, meaning }
+    }
 }
 
 /// What a rule of a bucket deletes.

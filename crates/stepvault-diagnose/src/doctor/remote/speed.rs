@@ -26,24 +26,6 @@ pub struct MeasuredRates {
     pub latency_milliseconds: Option<u64>,
 }
 
-/// The direction of a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// To the store.
-    Up,
-    /// From it.
-    Down,
-}
-
-impl Direction {
-    const fn check(self) -> &'static str {
-        match self {
-            Self::Up => "upload rate",
-            Self::Down => "download rate",
-        }
-    }
-}
-
 /// A transfer in one direction and its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
@@ -63,9 +45,9 @@ impl Measured {
     }
 }
 
-/// Returns the finding on a rate, or on why it could not be measured.
-pub fn rate(remote: &RemoteSettings, direction: Direction, measured: &Result<Measured, Error>) -> Finding {
-    let check = check(direction.check(), remote);
+/// Returns the finding on the rate that the check `name` measured, or on why it could not.
+pub fn rate(remote: &RemoteSettings, name: &'static str, measured: &Result<Measured, Error>) -> Finding {
+    let check = check(name, remote);
     let measured = match measured {
         Ok(measured) => measured,
         Err(error) => {
@@ -88,9 +70,6 @@ pub fn rate(remote: &RemoteSettings, direction: Direction, measured: &Result<Mea
         words::duration(Duration::from_millis(measured.milliseconds)),
         words::seconds(seconds_for(EXAMPLE_BYTES, per_second)),
     );
-    if per_second >= SLOW_BYTES_PER_SECOND {
-        return check.pass(text);
-    }
     let advice = if limit_bytes_per_second.is_some_and(|limit| limit < SLOW_BYTES_PER_SECOND * 2) {
         let name = &remote.name;
         format!("raise bandwidth-limit under [remote.{name}], or save larger steps less often")
@@ -98,7 +77,7 @@ pub fn rate(remote: &RemoteSettings, direction: Direction, measured: &Result<Mea
         "use a bucket in this machine's region, check proxies and bandwidth limits, or save less often"
             .to_owned()
     };
-    check.warn(text, advice)
+    check.pass_or_warn(per_second >= SLOW_BYTES_PER_SECOND, text, advice)
 }
 
 /// Returns the finding on the duration of a small request.
@@ -109,10 +88,8 @@ pub fn latency(remote: &RemoteSettings, milliseconds: u64) -> Finding {
         _ => words::duration(Duration::from_millis(milliseconds)),
     };
     let text = format!("a small request takes {duration}");
-    if milliseconds < SLOW_ANSWER_MILLISECONDS {
-        return check.pass(text);
-    }
-    check.warn(text, "use a bucket in this machine's region; steps with many small files are affected most")
+    let advice = "use a bucket in this machine's region; steps with many small files are affected most";
+    check.pass_or_warn(milliseconds < SLOW_ANSWER_MILLISECONDS, text, advice)
 }
 
 #[cfg(test)]
@@ -126,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_rate_says_how_it_was_measured_and_what_it_means() {
-        let finding = rate(&subject("s3://b"), Direction::Up, &Ok(FAST));
+        let finding = rate(&subject("s3://b"), "upload rate", &Ok(FAST));
         assert_eq!((finding.check.as_str(), finding.outcome), ("upload rate", Outcome::Pass));
         assert_eq!(finding.measured, "200.0 MiB/s (16.0 MiB in 80ms, 4 requests at once): 10 GiB take 51.2s");
         assert_eq!(FAST.bytes_per_second(), 209_715_200);
@@ -135,13 +112,13 @@ mod tests {
     #[test]
     fn a_slow_one_is_a_warning_with_the_limit_that_makes_it_so() {
         let slow = Measured { bytes: 256 << 10, milliseconds: 2_500, at_once: 1 };
-        let finding = rate(&subject("s3://b"), Direction::Down, &Ok(slow));
+        let finding = rate(&subject("s3://b"), "download rate", &Ok(slow));
         assert_eq!((finding.check.as_str(), finding.outcome), ("download rate", Outcome::Warn));
         assert!(finding.measured.contains("one request): 10 GiB take 1day 4h"), "{finding:?}");
         assert!(finding.remedy.unwrap().contains("this machine's region"));
         let mut limited = subject("s3://b");
         limited.bandwidth_limit_bytes_per_second = Some(1 << 20);
-        let finding = rate(&limited, Direction::Down, &Ok(slow));
+        let finding = rate(&limited, "download rate", &Ok(slow));
         assert!(finding.measured.contains("bandwidth-limit at 1.0 MiB/s"), "{finding:?}");
         assert!(finding.remedy.unwrap().starts_with("raise bandwidth-limit under [remote.main]"));
     }
@@ -150,7 +127,7 @@ mod tests {
     fn no_time_and_no_bytes_divide_nothing_by_zero() {
         let nothing = Measured { bytes: 0, milliseconds: 0, at_once: 1 };
         assert_eq!(nothing.bytes_per_second(), 0);
-        assert_eq!(rate(&subject("s3://b"), Direction::Up, &Ok(nothing)).outcome, Outcome::Warn);
+        assert_eq!(rate(&subject("s3://b"), "upload rate", &Ok(nothing)).outcome, Outcome::Warn);
         let huge = Measured { bytes: u64::MAX, milliseconds: 0, at_once: 1 };
         assert_eq!(huge.bytes_per_second(), u64::MAX);
     }
@@ -163,7 +140,7 @@ mod tests {
         assert_eq!(latency(&subject, 35).measured, "a small request takes 35ms");
         assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
         let error = Error::new(ErrorKind::Unreachable, "cannot write the object");
-        let finding = rate(&subject, Direction::Up, &Err(error));
+        let finding = rate(&subject, "upload rate", &Err(error));
         assert_eq!(finding.outcome, Outcome::Warn);
         assert_eq!(finding.measured, "cannot measure it: cannot write the object");
     }

@@ -7,7 +7,6 @@ use super::super::optimizer::Tensors;
 use super::super::ranks::{Ranks, Sharding};
 use super::part::{Part, line, mean, on_first};
 use super::single_file::extra;
-use crate::estimate::layout::Spread;
 use stepvault_core::error::Result;
 
 /// Size of a piece's archive without its data and padding.
@@ -42,14 +41,23 @@ struct Items {
 }
 
 impl Items {
+    /// Returns the weights and the optimizer's states, each tensor divided into this many pieces, and other tensors.
+    fn of(model: &Model, pieces: u64) -> Result<Self> {
+        let mut items = Self::default();
+        items.add(model.weight_tensors()?, pieces)?;
+        for state in model.state_tensors()? {
+            items.add(state, pieces)?;
+        }
+        items.add(extra(model), 1)?;
+        Ok(items)
+    }
+
     /// Adds tensors of which each is divided into this many pieces.
     fn add(&mut self, tensors: Tensors, pieces: u64) -> Result<()> {
         let count = times(tensors.count, pieces)?;
         let piece_bytes = piece(mean(tensors.bytes, count))?;
         self.tensors = plus(self.tensors, tensors.count)?;
-        self.count = plus(self.count, count)?;
-        self.bytes = plus(self.bytes, times(count, piece_bytes)?)?;
-        Ok(())
+        self.add_objects(count, piece_bytes)
     }
 
     fn add_objects(&mut self, count: u64, bytes_each: u64) -> Result<()> {
@@ -72,42 +80,25 @@ fn piece(bytes: u64) -> Result<u64> {
 }
 
 pub(super) fn dcp(model: &Model, sharding: Sharding, ranks: Ranks) -> Result<Vec<Part>> {
-    let mut items = Items::default();
-    let pieces = match sharding {
-        Sharding::Sharded => pieces(model, ranks),
-        Sharding::Replicated | Sharding::RankZero => 1,
-    };
-    items.add(model.weight_tensors()?, pieces)?;
-    for state in model.state_tensors()? {
-        items.add(state, pieces)?;
-    }
+    let on_all_nodes = sharding == Sharding::Sharded;
+    let pieces = if on_all_nodes { pieces(model, ranks) } else { 1 };
+    let mut items = Items::of(model, pieces)?;
     items.add(model.step_tensors()?, 1)?;
-    items.add(extra(model), 1)?;
     if model.has_optimizer() {
         items.add_objects(OBJECTS, OBJECT_BYTES)?;
     }
-    let spread = match sharding {
-        Sharding::Sharded => Spread::AllNodes,
-        Sharding::Replicated | Sharding::RankZero => Spread::FirstNode,
-    };
-    let data = Part { what: "shards", files: ranks.count(), bytes: items.bytes, spread };
+    let data = Part { what: "shards", files: ranks.count(), bytes: items.bytes, on_all_nodes };
     Ok(vec![data, on_first("table of contents", 1, items.table_bytes(TABLE_ITEM_BYTES)?)])
 }
 
 pub(super) fn megatron(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
-    let mut items = Items::default();
-    let pieces = pieces(model, ranks);
-    items.add(model.weight_tensors()?, pieces)?;
-    for state in model.state_tensors()? {
-        items.add(state, pieces)?;
-    }
-    items.add(extra(model), 1)?;
+    let mut items = Items::of(model, pieces(model, ranks))?;
     items.add_objects(ranks.count(), MEGATRON_RANDOM_BYTES)?;
     let data = Part {
         what: "shards",
         files: times(ranks.count(), MEGATRON_FILES)?,
         bytes: items.bytes,
-        spread: Spread::AllNodes,
+        on_all_nodes: true,
     };
     let table_bytes = items.table_bytes(TABLE_ITEM_BYTES + MEGATRON_ITEM_BYTES)?;
     Ok(vec![

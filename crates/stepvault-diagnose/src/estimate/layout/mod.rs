@@ -13,7 +13,7 @@ mod part;
 mod single_file;
 mod torch_zip;
 
-pub use self::part::{Part, Spread};
+pub use self::part::Part;
 
 use super::amount::{times, total};
 use super::model::{Model, Payload};
@@ -164,13 +164,11 @@ impl Written {
     /// # Errors
     /// As [`Self::bytes`].
     pub fn on_first_node(&self) -> Result<StepSize> {
-        let share = |amount: u64, spread: Spread| match spread {
-            Spread::FirstNode => amount,
-            Spread::AllNodes => amount.div_ceil(self.nodes.max(1)),
-        };
+        let share =
+            |amount: u64, part: &Part| amount.div_ceil(if part.on_all_nodes { self.nodes.max(1) } else { 1 });
         Ok(StepSize {
-            bytes: total(self.parts.iter().map(|part| share(part.bytes, part.spread)))?,
-            files: total(self.parts.iter().map(|part| share(part.files, part.spread)))?,
+            bytes: total(self.parts.iter().map(|part| share(part.bytes, part)))?,
+            files: total(self.parts.iter().map(|part| share(part.files, part)))?,
             directories: self.directories,
         })
     }
@@ -183,7 +181,7 @@ impl Written {
         if self.nodes < 2 {
             return Ok(None);
         }
-        let shared = || self.parts.iter().filter(|part| part.spread == Spread::AllNodes);
+        let shared = || self.parts.iter().filter(|part| part.on_all_nodes);
         let files = total(shared().map(|part| part.files.div_ceil(self.nodes)))?;
         Ok(Some(StepSize {
             bytes: total(shared().map(|part| part.bytes.div_ceil(self.nodes)))?,
@@ -214,7 +212,7 @@ impl Written {
             what,
             files: times(files, self.nodes)?,
             bytes: times(bytes, self.nodes)?,
-            spread: Spread::AllNodes,
+            on_all_nodes: true,
         });
         Ok(())
     }
@@ -253,7 +251,7 @@ pub fn written(
         Layout::Torch => (vec![single_file::torch(model, 0)?], 0),
         Layout::TorchLegacy => (vec![single_file::legacy(model)?], 0),
         Layout::CyclingUtils => (single_file::cycling_utils(model, ranks)?, 1),
-        Layout::Lightning => (vec![single_file::lightning(model)?], 0),
+        Layout::Lightning => (vec![single_file::torch(model, single_file::LIGHTNING_PICKLE_BYTES)?], 0),
         Layout::Safetensors => (hugging_face::pretrained(model, weights_files)?, 1),
         Layout::HfTrainer => (hugging_face::trainer(model, weights_files, ranks)?, 1),
         Layout::Accelerate => (hugging_face::accelerate(model, weights_files, ranks)?, 1),

@@ -4,7 +4,7 @@
 use super::super::amount::{times, total};
 use super::super::model::Model;
 use super::super::ranks::Ranks;
-use super::part::{Part, Spread, line, of_every_rank, on_first};
+use super::part::{Part, line, of_every_rank, on_first};
 use stepvault_core::error::Result;
 
 /// The step, `default`, `array_metadatas`, `d`, `ocdbt.process_0` and its `d`.
@@ -28,7 +28,7 @@ pub(super) fn orbax(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {
     ])?;
     let data = of_every_rank("arrays", ranks, 0)?;
     Ok(vec![
-        Part { files: times(data.files, DATA_FILES)?, bytes, spread: Spread::AllNodes, ..data },
+        Part { files: times(data.files, DATA_FILES)?, bytes, on_all_nodes: true, ..data },
         on_first("metadata", FILES, line(FIXED_BYTES, arrays, ARRAY_BYTES)?),
     ])
 }

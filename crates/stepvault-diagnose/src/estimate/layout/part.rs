@@ -1,20 +1,11 @@
 //! The files of a step, by kind.
 
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::super::amount::{plus, times};
 use super::super::ranks::Ranks;
 use stepvault_core::error::Result;
-
-/// The nodes on which files are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Spread {
-    /// On the first node.
-    FirstNode,
-    /// On all nodes, about the same amount on each.
-    AllNodes,
-}
 
 /// Files of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -27,43 +18,30 @@ pub struct Part {
     /// Their bytes on all nodes.
     pub bytes: u64,
     /// Whether each node writes a share; otherwise the first node writes all of them.
-    #[serde(rename = "on_all_nodes")]
-    #[schemars(with = "bool")]
-    pub spread: Spread,
-}
-
-impl Serialize for Spread {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_bool(*self == Self::AllNodes)
-    }
+    pub on_all_nodes: bool,
 }
 
 /// Returns the files of the first node, written by every node.
 pub(super) fn replicated(part: Part, ranks: Ranks) -> Result<Part> {
-    if part.spread == Spread::AllNodes {
+    if part.on_all_nodes {
         return Ok(part);
     }
     Ok(Part {
         files: times(part.files, ranks.nodes())?,
         bytes: times(part.bytes, ranks.nodes())?,
-        spread: Spread::AllNodes,
+        on_all_nodes: true,
         ..part
     })
 }
 
 /// Returns files that exist on the first node only.
 pub(super) fn on_first(what: &'static str, files: u64, bytes: u64) -> Part {
-    Part { what, files, bytes, spread: Spread::FirstNode }
+    Part { what, files, bytes, on_all_nodes: false }
 }
 
 /// Returns a file that every rank writes.
 pub(super) fn of_every_rank(what: &'static str, ranks: Ranks, bytes_each: u64) -> Result<Part> {
-    Ok(Part {
-        what,
-        files: ranks.count(),
-        bytes: times(ranks.count(), bytes_each)?,
-        spread: Spread::AllNodes,
-    })
+    Ok(Part { what, files: ranks.count(), bytes: times(ranks.count(), bytes_each)?, on_all_nodes: true })
 }
 
 /// Returns the share of one of `ranks`.

@@ -9,7 +9,7 @@ use super::torch_zip::{self, ARCHIVE};
 use stepvault_core::error::Result;
 
 /// State of Lightning's loops and callbacks, in addition to model and optimizer.
-const LIGHTNING_PICKLE_BYTES: u64 = 2_300;
+pub(super) const LIGHTNING_PICKLE_BYTES: u64 = 2_300;
 /// The states of a rank's random number generators in a file; torch's own takes 5,056 bytes of it.
 const RANK_FILE_BYTES: u64 = 6_647;
 /// The header of the old format: magic number, version and sizes of types.
@@ -46,10 +46,6 @@ pub(super) fn of_each_rank(model: &Model, is_legacy: bool, ranks: Ranks) -> Resu
     };
     let one = if is_legacy { legacy(&shard)? } else { torch(&shard, 0)? };
     Ok(vec![of_every_rank("torch.save", ranks, one.bytes)?])
-}
-
-pub(super) fn lightning(model: &Model) -> Result<Part> {
-    torch(model, LIGHTNING_PICKLE_BYTES)
 }
 
 pub(super) fn cycling_utils(model: &Model, ranks: Ranks) -> Result<Vec<Part>> {

@@ -329,17 +329,15 @@ fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> 
 
 impl Report for DemoDocument {
     fn human(&self) -> String {
-        let mut stages = table::table(&["stage", "what happened", "time"], &[2]);
-        for stage in &self.stages {
-            let length = human::seconds(stage.seconds);
-            stages.add_row([stage.what.clone(), stage.outcome.clone(), length]);
-        }
+        let stages = self.stages.iter();
+        let stages =
+            stages.map(|stage| [stage.what.clone(), stage.outcome.clone(), human::seconds(stage.seconds)]);
         let total = human::seconds(self.seconds);
         let directory = self.directory.as_ref();
         let place = directory.map(|directory| format!("; the files are in {}", directory.display()));
         format!(
             "{}\n\nall results were as expected, in {total}{}",
-            table::text(&stages),
+            table::text(&["stage", "what happened", "time"], &[2], stages),
             place.unwrap_or_default()
         )
     }

@@ -14,7 +14,7 @@ use crate::output::{Report, human, table};
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::commands) struct DoctorDocument {
     /// The worst outcome of all checks.
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// The results of the checks.
     findings: Vec<Finding>,
     /// Feasibility for each run, from the measurements, in entries like those of `findings`.
@@ -35,11 +35,6 @@ impl DoctorDocument {
             suggested: feasible.suggested,
             seconds: took.as_secs_f64(),
         }
-    }
-
-    /// Returns the worst outcome of all findings.
-    pub(super) fn outcome(&self) -> Outcome {
-        self.outcome
     }
 
     /// Returns `1 failed, 2 warned, 12 passed, in 2.3s`.
@@ -77,8 +72,7 @@ impl Report for DoctorDocument {
 
 /// Formats one line per finding, with the remedy below it.
 fn lines(findings: &[Finding], title: &str, width: usize) -> String {
-    let mut rows = table::table(&["", title, "subject", "measured"], &[]);
-    for finding in findings {
+    let row = |finding: &Finding| {
         let outcome = match finding.outcome {
             Outcome::Pass => "pass",
             Outcome::Warn => "warn",
@@ -88,9 +82,9 @@ fn lines(findings: &[Finding], title: &str, width: usize) -> String {
             Some(remedy) => format!("{}\n-> {remedy}", finding.measured),
             None => finding.measured.clone(),
         };
-        rows.add_row([outcome, &finding.check, &finding.subject, &measured]);
-    }
-    rows.fitted(width)
+        [outcome.to_owned(), finding.check.clone(), finding.subject.clone(), measured]
+    };
+    table::fitted(&["", title, "subject", "measured"], &[], findings.iter().map(row), width)
 }
 
 #[cfg(test)]
@@ -109,7 +103,7 @@ mod tests {
             suggested: vec!["[keep.local]".to_owned(), "last = 2".to_owned()],
         };
         let document = DoctorDocument::new(findings, feasible, Duration::from_millis(1500));
-        assert_eq!(document.outcome(), Outcome::Fail);
+        assert_eq!(document.outcome, Outcome::Fail);
         assert_eq!(
             document.human(),
             "      CHECK       SUBJECT      MEASURED\n\

@@ -1,17 +1,14 @@
 //! Selects the local checks from the configuration and the arguments.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::doctor::variables::Value;
 use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
 use stepvault_local::clock::SystemClock;
 
-use super::arguments::DoctorArguments;
 use crate::context::{Settings, absolute, vault_beside};
 
 /// Default directory for temporary files, unless TMPDIR is set.
@@ -70,12 +67,16 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
 pub(super) fn to_check(
     settings: &Settings,
     runs: &[RunToCheck],
-    arguments: &DoctorArguments,
+    given: GivenForecast,
 ) -> Result<LocalToCheck> {
     let config = &settings.config;
     let beside = || {
         let watch = runs.iter().find_map(|run| run.settings.watch.as_ref())?;
         vault_beside(&watch.join("step")).ok()
+    };
+    let variable = |name: &String| {
+        let value = std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        (name.clone(), value)
     };
     Ok(LocalToCheck {
         runs: runs.to_vec(),
@@ -86,19 +87,9 @@ pub(super) fn to_check(
         links: config.local.links,
         memory_budget_bytes: config.upload.memory_budget_bytes,
         profiles: settings.profiles()?,
-        given: GivenForecast {
-            bytes: arguments.step_size,
-            files: arguments.step_files,
-            interval_seconds: arguments.save_interval.map(|interval| interval.as_secs()),
-        },
+        given,
         now: SystemClock.now(),
     })
-}
-
-fn variable(name: &String) -> (String, Value) {
-    let value = std::env::var_os(name);
-    let text = value.as_deref().map(OsStr::to_string_lossy);
-    (name.clone(), Value::of(text.as_deref()))
 }
 
 /// Returns the directories into which frameworks and libraries write temporary files.

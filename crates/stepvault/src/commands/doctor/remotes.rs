@@ -27,42 +27,36 @@ pub(super) struct RemoteLook {
     /// The findings, in the order of the remotes.
     pub(super) findings: Vec<Finding>,
     /// The measured rates of each remote.
-    measured: BTreeMap<RemoteName, MeasuredRemote>,
+    rates: BTreeMap<RemoteName, MeasuredRates>,
 }
 
 impl RemoteLook {
     /// Returns the measured rates of a run's remotes.
     pub(super) fn rates_of(&self, settings: &Settings, run: &RunToCheck) -> Vec<MeasuredRemote> {
-        let remotes = settings.remotes(&run.settings);
-        let rates = |remote: &RemoteSettings| {
-            let known = self.measured.get(&remote.name).cloned();
-            known.unwrap_or_else(|| not_measured(remote))
+        let measured = |remote: RemoteSettings| MeasuredRemote {
+            remote: remote.name.to_string(),
+            required: remote.required,
+            rates: self.rates.get(&remote.name).copied().unwrap_or_default(),
         };
-        remotes.iter().map(rates).collect()
+        settings.remotes(&run.settings).into_iter().map(measured).collect()
     }
 }
 
-/// Which checks of the remotes to run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    /// Whether to skip the remotes.
-    pub(super) none: bool,
-    /// An upload rate that replaces the measured one.
-    pub(super) upload_rate: Option<u64>,
-}
-
-/// Checks every remote of the runs concurrently.
+/// Checks every remote of the runs concurrently, unless they are skipped. `upload_rate` replaces the measured one.
 pub(super) async fn check(
     settings: &Settings,
     runs: &[RunToCheck],
-    wanted: Wanted,
+    is_skipped: bool,
+    upload_rate: Option<u64>,
     gc_commands: &GcCommands,
 ) -> Result<RemoteLook> {
     let remotes = remotes_of(settings, runs);
-    let keys = RunKeys::new(probed_run(runs)?);
+    // Permissions may cover only one run's keys.
+    let named = runs.iter().find_map(|run| run.name.clone());
+    let keys = RunKeys::new(named.map_or_else(|| RunName::new("stepvault-doctor"), Ok)?);
     // If any run needs it, the checksum that fewer stores check.
     let digest = runs.iter().map(|run| run.settings.digest).max().unwrap_or_default();
-    let asked = remotes.iter().filter(|_| !wanted.none);
+    let asked = remotes.iter().filter(|_| !is_skipped);
     let reports = join_all(asked.map(|remote| async {
         let check =
             RemoteToCheck { settings: remote, keys: &keys, digest, runs: &gc_commands.of(&remote.name) };
@@ -71,14 +65,14 @@ pub(super) async fn check(
     let mut look = RemoteLook::default();
     let mut reports = reports.await.into_iter();
     for remote in remotes {
-        let mut measured = not_measured(&remote);
-        if let Some(report) = reports.next() {
-            measured.rates = report.rates;
-            look.findings.extend(report.findings);
+        let report = reports.next().unwrap_or_default();
+        look.findings.extend(report.findings);
+        let mut rates = report.rates;
+        if let Some(rate) = upload_rate {
+            let limit = remote.bandwidth_limit_bytes_per_second;
+            rates.up_bytes_per_second = Some(limit.map_or(rate, |limit| rate.min(limit)));
         }
-        let given = wanted.upload_rate.map(|rate| allowed(rate, &remote));
-        measured.rates.up_bytes_per_second = given.or(measured.rates.up_bytes_per_second);
-        look.measured.insert(remote.name, measured);
+        look.rates.insert(remote.name, rates);
     }
     Ok(look)
 }
@@ -105,12 +99,6 @@ pub(super) async fn devices(
     .await
 }
 
-/// Returns the run whose keys are used for the checks, because permissions may cover only one run's keys.
-fn probed_run(runs: &[RunToCheck]) -> Result<RunName> {
-    let named = runs.iter().find_map(|run| run.name.clone());
-    named.map_or_else(|| RunName::new("stepvault-doctor"), Ok)
-}
-
 /// Returns each remote once; without a run every configured or named remote.
 fn remotes_of(settings: &Settings, runs: &[RunToCheck]) -> Vec<RemoteSettings> {
     let named = |name: &RemoteName| settings.named_remotes().is_none_or(|names| names.contains(name));
@@ -120,17 +108,4 @@ fn remotes_of(settings: &Settings, runs: &[RunToCheck]) -> Vec<RemoteSettings> {
     };
     let configured = settings.config.remotes.iter();
     configured.filter(|remote| named(&remote.name) && of_runs(&remote.name)).cloned().collect()
-}
-
-/// Caps a rate at the configured bandwidth limit.
-fn allowed(rate: u64, remote: &RemoteSettings) -> u64 {
-    remote.bandwidth_limit_bytes_per_second.map_or(rate, |limit| rate.min(limit))
-}
-
-fn not_measured(remote: &RemoteSettings) -> MeasuredRemote {
-    MeasuredRemote {
-        remote: remote.name.to_string(),
-        required: remote.required,
-        rates: MeasuredRates::default(),
-    }
 }

@@ -3,17 +3,16 @@
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_diagnose::estimate::{Part, Payload, Saving, ShuffleBuffer, StepSize, Written};
 
 /// An estimate.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(in crate::commands) struct EstimateDocument {
     /// The step, over all nodes.
-    #[serde(flatten, serialize_with = "step_members")]
-    #[schemars(with = "StepMembers")]
-    pub(super) step: Written,
+    #[serde(flatten)]
+    pub(super) step: StepDocument,
     /// The files at PATH; null for an estimate from numbers.
     pub(super) found: Option<FoundDocument>,
     /// Headers and tables of contents that give the sizes of files.
@@ -32,64 +31,47 @@ pub(in crate::commands) struct EstimateDocument {
     pub(super) notes: Vec<String>,
 }
 
-impl EstimateDocument {
-    pub(super) fn new(step: Written) -> Self {
-        Self {
-            step,
-            found: None,
-            headers: Vec::new(),
-            unreadable_headers: Vec::new(),
-            model: None,
-            shuffle_buffer: None,
-            saving: None,
-            run: None,
-            notes: Vec::new(),
-        }
-    }
-}
-
-/// The members that describe a step.
-#[derive(Serialize, JsonSchema)]
-struct StepMembers {
+/// A step.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct StepDocument {
     /// Bytes of the step on all nodes; for a PATH, with the bytes that are missing by its headers.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Number of its files on all nodes.
-    files: u64,
+    pub(super) files: u64,
     /// Number of nodes that write it.
-    nodes: u64,
+    pub(super) nodes: u64,
     /// The first node's part, which is the largest.
-    first_node: NodeDocument,
+    pub(super) first_node: NodeDocument,
     /// Every other node's part; null with one node.
-    other_nodes: Option<NodeDocument>,
+    pub(super) other_nodes: Option<NodeDocument>,
     /// The files by kind.
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct NodeDocument {
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct NodeDocument {
     /// Bytes of files.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Number of files.
-    files: u64,
+    pub(super) files: u64,
     /// Number of files and directories.
     inodes: u64,
 }
 
-fn step_members<S: Serializer>(step: &Written, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    members_of(step).map_err(serde::ser::Error::custom)?.serialize(serializer)
-}
-
-fn members_of(step: &Written) -> Result<StepMembers> {
-    let node =
-        |size: StepSize| Ok(NodeDocument { bytes: size.bytes, files: size.files, inodes: size.inodes()? });
-    Ok(StepMembers {
-        bytes: step.bytes()?,
-        files: step.files()?,
-        nodes: step.nodes,
-        first_node: node(step.on_first_node()?)?,
-        other_nodes: step.on_other_nodes()?.map(node).transpose()?,
-        parts: step.parts.clone(),
-    })
+impl StepDocument {
+    pub(super) fn of(step: Written) -> Result<Self> {
+        let node = |size: StepSize| {
+            Ok(NodeDocument { bytes: size.bytes, files: size.files, inodes: size.inodes()? })
+        };
+        Ok(Self {
+            bytes: step.bytes()?,
+            files: step.files()?,
+            nodes: step.nodes,
+            first_node: node(step.on_first_node()?)?,
+            other_nodes: step.on_other_nodes()?.map(node).transpose()?,
+            parts: step.parts,
+        })
+    }
 }
 
 /// The files found at a path.

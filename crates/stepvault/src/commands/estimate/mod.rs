@@ -15,7 +15,7 @@ use clap::Args;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::estimate::{Dtype, Layout, Optimizer, Overhead, Sharding, ShuffleBuffer, VaultCopy};
 
-use self::document::{BufferDocument, EstimateDocument};
+use self::document::{BufferDocument, EstimateDocument, StepDocument};
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
@@ -138,23 +138,19 @@ pub(crate) async fn run(session: &Session, arguments: EstimateArguments) -> Resu
         ));
     }
     let settings = Settings::load(session)?;
-    let (mut document, overwritten_by) = match &arguments.path {
-        Some(path) => there::document(path, &settings).await?,
-        None => (model::document(&arguments.model, &settings)?, None),
+    let mut document = EstimateDocument::default();
+    let (mut step, overwritten_by) = match &arguments.path {
+        Some(path) => there::measured(path, &settings, &mut document).await?,
+        None => (model::step(&arguments.model, &settings, &mut document)?, None),
     };
-    add_buffer(&mut document, &arguments.buffer)?;
-    tiers::add(&mut document, &arguments.tiers, &settings, overwritten_by.as_deref())?;
+    if let (Some(samples), Some(sample_bytes)) = (arguments.buffer.shuffle_buffer, arguments.buffer.sample) {
+        let buffer = ShuffleBuffer { samples, sample_bytes, overhead: arguments.buffer.buffer_overhead };
+        document.shuffle_buffer = Some(BufferDocument::of(&buffer)?);
+        // TensorFlow's bundle: the data and its index.
+        step.add_on_each_node("shuffle buffer", 2, buffer.bytes()?)?;
+    }
+    tiers::add(&mut document, &step, &arguments.tiers, &settings, overwritten_by.as_deref())?;
+    document.step = StepDocument::of(step)?;
     session.output.result(&document)?;
     Ok(ExitCode::Done)
-}
-
-/// Adds the shuffle buffer that each node saves.
-fn add_buffer(document: &mut EstimateDocument, arguments: &BufferArguments) -> Result<()> {
-    let (Some(samples), Some(sample_bytes)) = (arguments.shuffle_buffer, arguments.sample) else {
-        return Ok(());
-    };
-    let buffer = ShuffleBuffer { samples, sample_bytes, overhead: arguments.buffer_overhead };
-    document.shuffle_buffer = Some(BufferDocument::of(&buffer)?);
-    // TensorFlow's bundle: the data and its index.
-    document.step.add_on_each_node("shuffle buffer", 2, buffer.bytes()?)
 }

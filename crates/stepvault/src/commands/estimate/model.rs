@@ -13,11 +13,15 @@ use crate::context::Settings;
 /// 5 GB before.
 const LARGEST_FILE_BYTES: u64 = 50_000_000_000;
 
-/// Computes the document; a step without files if no model is given.
-pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Result<EstimateDocument> {
+/// Returns the step, without files if no model is given, and describes the model in the document.
+pub(super) fn step(
+    arguments: &ModelArguments,
+    settings: &Settings,
+    document: &mut EstimateDocument,
+) -> Result<Written> {
     let nodes = settings.config.nodes.as_ref().map_or(1, |nodes| nodes.count() as u64);
     let Some(parameters) = arguments.params else {
-        return Ok(EstimateDocument::new(Written::nothing(nodes)));
+        return Ok(Written::nothing(nodes));
     };
     let ranks = Ranks::new(nodes, arguments.ranks_per_node.unwrap_or(1))?;
     let model = Model {
@@ -41,7 +45,7 @@ pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Resul
     // Every node writes a replicated step's tensors.
     let copies = if sharding == Sharding::Replicated { nodes } else { 1 };
     let tensor_bytes = payload.total_bytes()?.saturating_mul(copies);
-    let described = ModelDocument {
+    document.model = Some(ModelDocument {
         parameters,
         tensors: model.tensors,
         weights: model.weights.name(),
@@ -53,11 +57,9 @@ pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Resul
         copies,
         payload,
         format_bytes: step.bytes()?.saturating_sub(tensor_bytes),
-    };
-    let mut document = EstimateDocument::new(step);
-    document.model = Some(described);
+    });
     document.notes.extend(notes(arguments, &model, layout));
-    Ok(document)
+    Ok(step)
 }
 
 /// Returns the assumptions and limitations of the estimate.

@@ -1,10 +1,8 @@
 //! The text output of an estimate.
 
-use stepvault_diagnose::estimate::Spread;
-
 use super::document::{
     BufferDocument, EstimateDocument, FoundDocument, HeaderDocument, ModelDocument, RunDocument,
-    SavingDocument,
+    SavingDocument, StepDocument,
 };
 use crate::output::wrap::{UNLIMITED, fit};
 use crate::output::{Report, human, table};
@@ -20,7 +18,7 @@ impl Report for EstimateDocument {
         blocks.extend(headers(&self.headers));
         blocks.extend(self.model.as_ref().map(|described| model(described, width)));
         blocks.extend(self.shuffle_buffer.as_ref().map(buffer));
-        blocks.push(files(self));
+        blocks.push(files(&self.step));
         blocks.extend(self.saving.as_ref().map(saving));
         blocks.extend(self.run.as_ref().map(run));
         let unread = self.unreadable_headers.iter();
@@ -61,15 +59,13 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
     if headers.is_empty() {
         return None;
     }
-    let headings = ["header", "kind", "entries", "tensors", "files", "missing", "expected", "found"];
-    let mut rows = table::table(&headings, &[2, 3, 4, 5, 6, 7]);
-    for header in headers {
+    let row = |header: &HeaderDocument| {
         let mut expected = header.files.iter().map(|file| file.expected_bytes);
         let expected = expected.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
         let there = header.files.iter().filter_map(|file| file.bytes);
         let missing = header.files.iter().filter(|file| file.bytes.is_none());
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), human::bytes);
-        rows.add_row([
+        [
             header.path.clone(),
             header.kind.to_owned(),
             header.entries.to_string(),
@@ -78,9 +74,10 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
             missing.count().to_string(),
             size(expected),
             human::bytes(there.fold(0, u64::saturating_add)),
-        ]);
-    }
-    Some(table::text(&rows))
+        ]
+    };
+    let headings = ["header", "kind", "entries", "tensors", "files", "missing", "expected", "found"];
+    Some(table::text(&headings, &[2, 3, 4, 5, 6, 7], headers.iter().map(row)))
 }
 
 fn model(model: &ModelDocument, width: usize) -> String {
@@ -96,89 +93,66 @@ fn model(model: &ModelDocument, width: usize) -> String {
         model.sharding,
         human::count(model.ranks, "rank"),
     );
-    let mut rows = table::table(&["tensors", "size"], &[1]);
-    for (what, bytes) in [
+    let rows = [
         ("weights", model.payload.weights_bytes),
         ("copy of the weights", model.payload.master_bytes),
         ("optimizer", model.payload.optimizer_bytes),
         ("other tensors", model.payload.extra_bytes),
         ("file format", model.format_bytes),
-    ] {
-        if bytes > 0 {
-            rows.add_row([what.to_owned(), human::bytes(bytes)]);
-        }
-    }
+    ];
+    let rows = rows.into_iter().filter(|(_, bytes)| *bytes > 0);
+    let rows = rows.map(|(what, bytes)| [what.to_owned(), human::bytes(bytes)]);
+    let tensors = table::text(&["tensors", "size"], &[1], rows);
     let copies = match model.copies {
         1 => String::new(),
         copies => format!("\nthe tensors are written {copies} times"),
     };
-    format!("{}\n\n{}{copies}", fit(&head, width), table::text(&rows))
+    format!("{}\n\n{tensors}{copies}", fit(&head, width))
 }
 
 fn buffer(buffer: &BufferDocument) -> String {
-    let mut rows = table::table(&["shuffle buffer", "samples", "on disk"], &[1, 2]);
-    let mut add = |buffer: &BufferDocument| {
-        rows.add_row([
+    let smaller = buffer.smaller.as_deref();
+    let rows = std::iter::once(buffer).chain(smaller).map(|buffer| {
+        [
             format!("{} of {}", buffer.samples, human::bytes(buffer.sample_bytes)),
             human::bytes(buffer.payload_bytes),
             human::bytes(buffer.bytes),
-        ]);
-    };
-    add(buffer);
-    if let Some(smaller) = &buffer.smaller {
-        add(smaller);
-    }
-    let smaller = buffer.smaller.as_ref();
+        ]
+    });
     let second =
         smaller.map(|smaller| format!("\nthe second line is for a buffer of {} samples", smaller.samples));
-    table::text(&rows) + &second.unwrap_or_default()
+    table::text(&["shuffle buffer", "samples", "on disk"], &[1, 2], rows) + &second.unwrap_or_default()
 }
 
-fn files(document: &EstimateDocument) -> String {
-    let step = &document.step;
-    // Overflow was already checked when the document was created.
-    let total = step.bytes().unwrap_or_default();
-    let mut rows = table::table(&["part", "size", "files", "on"], &[1, 2]);
-    for part in &step.parts {
-        rows.add_row([
-            part.what.to_owned(),
-            human::bytes(part.bytes),
-            part.files.to_string(),
-            match (step.nodes, part.spread) {
-                (1, _) => "",
-                (_, Spread::AllNodes) => "all nodes",
-                (_, Spread::FirstNode) => "the first node",
-            }
-            .to_owned(),
-        ]);
-    }
-    rows.add_row([
-        "total".to_owned(),
-        human::bytes(total),
-        step.files().unwrap_or_default().to_string(),
-        String::new(),
-    ]);
-    let text = table::text(&rows);
+fn files(step: &StepDocument) -> String {
+    let row = |what: &str, bytes, files: u64, on: &str| {
+        [what.to_owned(), human::bytes(bytes), files.to_string(), on.to_owned()]
+    };
+    let parts = step.parts.iter().map(|part| {
+        let on = match (step.nodes, part.on_all_nodes) {
+            (1, _) => "",
+            (_, true) => "all nodes",
+            (_, false) => "the first node",
+        };
+        row(part.what, part.bytes, part.files, on)
+    });
+    let rows = parts.chain([row("total", step.bytes, step.files, "")]);
+    let text = table::text(&["part", "size", "files", "on"], &[1, 2], rows);
     let others = match step.nodes.saturating_sub(1) {
         0 => return text,
         1 => "the other".to_owned(),
         others => format!("each of {others} others"),
     };
-    let mut nodes = table::table(&["node", "size", "files"], &[1, 2]);
-    let first = ("the first".to_owned(), step.on_first_node().ok());
-    for (node, size) in [first, (others, step.on_other_nodes().ok().flatten())] {
-        let size = size.unwrap_or_default();
-        nodes.add_row([node, human::bytes(size.bytes), size.files.to_string()]);
-    }
-    format!("{text}\n\n{}", table::text(&nodes))
+    let others = step.other_nodes.iter().map(|size| (others.as_str(), size));
+    let nodes = std::iter::once(("the first", &step.first_node)).chain(others);
+    let nodes = nodes.map(|(node, size)| [node.to_owned(), human::bytes(size.bytes), size.files.to_string()]);
+    format!("{text}\n\n{}", table::text(&["node", "size", "files"], &[1, 2], nodes))
 }
 
 fn saving(document: &SavingDocument) -> String {
     let SavingDocument { vault, saving } = document;
-    let mut rows = table::table(&["local tier while a step is saved", "size"], &[1]);
-    let mut add = |what: String, bytes: u64| {
-        rows.add_row([what, human::bytes(bytes)]);
-    };
+    let mut rows = Vec::new();
+    let mut add = |what: String, bytes: u64| rows.push([what, human::bytes(bytes)]);
     let in_both = match (*vault, saving.steps_in_both) {
         (_, 0) => String::new(),
         ("copy", both) => format!(", {both} of them in both"),
@@ -196,24 +170,14 @@ fn saving(document: &SavingDocument) -> String {
         add("in TMPDIR".to_owned(), saving.temporary_bytes);
     }
     add(format!("peak, in {} inodes", saving.peak_inodes), saving.peak_bytes);
-    table::text(&rows)
+    table::text(&["local tier while a step is saved", "size"], &[1], rows)
 }
 
 fn run(run: &RunDocument) -> String {
+    let tiers = run.tiers.iter().map(|tier| {
+        [tier.tier.clone(), tier.steps.to_string(), human::bytes(tier.bytes), tier.inodes.to_string()]
+    });
     let headings = ["tier after the run", "steps", "size", "inodes or objects"];
-    let mut rows = table::table(&headings, &[1, 2, 3]);
-    for tier in &run.tiers {
-        rows.add_row([
-            tier.tier.clone(),
-            tier.steps.to_string(),
-            human::bytes(tier.bytes),
-            tier.inodes.to_string(),
-        ]);
-    }
-    format!(
-        "{}\n{}: {} written in total",
-        table::text(&rows),
-        human::count(run.saves, "save"),
-        human::bytes(run.written_bytes)
-    )
+    let (saves, written) = (human::count(run.saves, "save"), human::bytes(run.written_bytes));
+    format!("{}\n{saves}: {written} written in total", table::text(&headings, &[1, 2, 3], tiers))
 }

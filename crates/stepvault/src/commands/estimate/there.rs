@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
-use stepvault_diagnose::estimate::{Part, Spread, Written};
+use stepvault_diagnose::estimate::{Part, Written};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
-use stepvault_engine::size::{Measured, measure};
+use stepvault_engine::size::measure;
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::Profile;
 use stepvault_formats::sizes::{HeaderFile, HeaderKind, HeaderSizes};
@@ -22,7 +22,11 @@ const MAX_DOUBTS: usize = 4;
 
 /// Returns the present and the expected files of the step, and the profile of its framework if that may overwrite
 /// finished files.
-pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(EstimateDocument, Option<String>)> {
+pub(super) async fn measured(
+    path: &Path,
+    settings: &Settings,
+    document: &mut EstimateDocument,
+) -> Result<(Written, Option<String>)> {
     let (looked_at, profiles) = (path.to_owned(), settings.profiles()?);
     let known = Arc::clone(&profiles);
     let measured = blocking(move || {
@@ -36,25 +40,27 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
         measure(&looked_at, &request, SystemClock.now())
     })
     .await?;
-    let lacking = Lacking::of(&measured.told);
+    let mut lacking = Lacking::default();
+    measured.told.iter().for_each(|told| lacking.add(told));
     let overwritten_by = measured
         .profile
         .clone()
         .filter(|name| known.get(name).is_some_and(Profile::overwrites_finished_files));
     let mut step = Written::nothing(1);
     step.directories = measured.directories;
+    let part = |what, files, bytes| Part { what, files, bytes, on_all_nodes: false };
     step.parts.push(part("files", measured.files, measured.bytes));
     if lacking.bytes > 0 || lacking.files > 0 {
         step.parts.push(part("missing", lacking.files, lacking.bytes));
     }
     // Check for overflow before anything is computed from it.
     step.bytes()?;
-    let mut document = EstimateDocument::new(step);
     let doubts = measured.doubts.iter().take(MAX_DOUBTS);
     document.notes.extend(doubts.map(|doubt| format!("the step may be incomplete: {doubt}")));
     document.notes.extend(lacking.notes);
-    document.headers = measured.told.iter().map(header).collect();
-    document.unreadable_headers = unread(&measured);
+    document.headers = measured.told.into_iter().map(header).collect();
+    let unread = measured.unread.into_iter();
+    document.unreadable_headers = unread.map(|(path, reason)| UnreadDocument { path, reason }).collect();
     document.found = Some(FoundDocument {
         path: path.to_owned(),
         step: measured.chosen,
@@ -64,33 +70,21 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
         directories: measured.directories,
         inodes: measured.files.saturating_add(measured.directories),
     });
-    Ok((document, overwritten_by))
+    Ok((step, overwritten_by))
 }
 
-fn part(what: &'static str, files: u64, bytes: u64) -> Part {
-    Part { what, files, bytes, spread: Spread::FirstNode }
-}
-
-fn unread(measured: &Measured) -> Vec<UnreadDocument> {
-    let unread = measured.unread.iter().cloned();
-    unread.map(|(path, reason)| UnreadDocument { path, reason }).collect()
-}
-
-fn file(told: &HeaderFile) -> HeaderFileDocument {
-    HeaderFileDocument {
-        path: told.path.clone(),
-        expected_bytes: told.expected_bytes,
-        bytes: told.real_bytes,
-    }
-}
-
-fn header(told: &HeaderSizes) -> HeaderDocument {
+fn header(told: HeaderSizes) -> HeaderDocument {
+    let file = |HeaderFile { path, expected_bytes, real_bytes, .. }| HeaderFileDocument {
+        path,
+        expected_bytes,
+        bytes: real_bytes,
+    };
     HeaderDocument {
-        path: told.path.clone(),
+        path: told.path,
         kind: told.kind.name(),
         entries: told.entries,
         payload_bytes: told.payload_bytes,
-        files: told.files.iter().map(file).collect(),
+        files: told.files.into_iter().map(file).collect(),
     }
 }
 
@@ -103,14 +97,6 @@ struct Lacking {
 }
 
 impl Lacking {
-    fn of(told: &[HeaderSizes]) -> Self {
-        let mut lacking = Self::default();
-        for told in told {
-            lacking.add(told);
-        }
-        lacking
-    }
-
     fn add(&mut self, told: &HeaderSizes) {
         let mut without_header = 0_u64;
         let mut there_bytes = 0_u64;

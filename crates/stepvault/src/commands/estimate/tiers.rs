@@ -6,7 +6,7 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
 use stepvault_diagnose::estimate::{
-    MAX_SAVES, Named as _, Saves, Saving, TierRules, VaultCopy, held, saving,
+    MAX_SAVES, Named as _, Saves, Saving, TierRules, VaultCopy, Written, held, saving,
 };
 
 use super::TierArguments;
@@ -21,28 +21,28 @@ struct Rules {
     local: KeepRules,
     remote: KeepRules,
     remotes: Vec<RemoteName>,
-    notes: Vec<String>,
 }
 
 /// Adds both to the document. `overwritten_by` is the profile of a framework that may overwrite finished files, which
 /// are then not linked.
 pub(super) fn add(
     document: &mut EstimateDocument,
+    step: &Written,
     arguments: &TierArguments,
     settings: &Settings,
     overwritten_by: Option<&str>,
 ) -> Result<()> {
-    let mut rules = rules(arguments, settings)?;
+    let rules = rules(arguments, settings, &mut document.notes)?;
     if rules.local.is_unset() && arguments.steps.is_none() {
         let note =
             "no keep rule is set, so the vault keeps every step; one is counted: give --steps and --every";
-        rules.notes.push(note.to_owned());
+        document.notes.push(note.to_owned());
     }
-    let first = document.step.on_first_node()?;
+    let first = step.on_first_node()?;
     let links = match (arguments.vault, settings.config.local.links, overwritten_by) {
         (Some(given), ..) => given,
         (None, LinkPolicy::Auto, Some(profile)) => {
-            rules.notes.push(format!(
+            document.notes.push(format!(
                 "by profile '{profile}' finished files may be overwritten in place, so a copy in the vault is counted; \
                  for a filesystem that shares blocks give --vault reflink"
             ));
@@ -80,21 +80,19 @@ pub(super) fn add(
     document.saving = Some(SavingDocument { vault: links.name(), saving: peak });
     if let Some(saves) = saves {
         let peak = Some(&peak).filter(|_| links != VaultCopy::None);
-        document.run = Some(run(document, saves, local, peak, &rules)?);
+        document.run = Some(run(step, saves, local, peak, &rules)?);
     }
-    document.notes.extend(rules.notes);
     Ok(())
 }
 
 /// `peak` is that of the local tier, if there is a vault.
 fn run(
-    document: &EstimateDocument,
+    step: &Written,
     saves: Saves,
     local: TierRules<'_>,
     peak: Option<&Saving>,
     rules: &Rules,
 ) -> Result<RunDocument> {
-    let step = &document.step;
     let first = step.on_first_node()?;
     let mut tiers = Vec::new();
     if peak.is_some() {
@@ -114,8 +112,7 @@ fn run(
     })
 }
 
-fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
-    let mut notes = Vec::new();
+fn rules(arguments: &TierArguments, settings: &Settings, notes: &mut Vec<String>) -> Result<Rules> {
     let mut note = |text: &str| notes.push(text.to_owned());
     let config = &settings.config;
     let (mut local, mut remote, remotes): (_, _, Vec<RemoteName>) = if let Ok(run) = settings.run() {
@@ -157,5 +154,5 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
     } else {
         remotes
     };
-    Ok(Rules { local, remote, remotes, notes })
+    Ok(Rules { local, remote, remotes })
 }

@@ -83,7 +83,7 @@ fn evidence_line(evidence: &Evidence) -> String {
 impl ResumeDocument {
     fn lines(&self, lines: &mut Vec<String>) {
         for step in &self.skipped {
-            lines.push(step.line());
+            lines.push(format!("skipped {}: {}", step.id, step.reasons.join("; ")));
         }
         let step = self.step.map_or_else(String::new, |step| format!("step {step}, "));
         let from = if self.tiers.is_empty() {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::{Revision, RunName, StepId};
 use stepvault_core::words::shell_word;
-use stepvault_core::{ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
 use stepvault_engine::restore::{RestorePlan, RestoreRequest, SkippedStep, Target, plan};
 use stepvault_local::vault::Vault;
@@ -60,42 +60,33 @@ pub(super) struct ResumeDocument {
 pub(super) struct SkippedNewer {
     /// The step.
     #[serde(flatten, with = "StepIdMembers")]
-    id: StepId,
+    pub(super) id: StepId,
     /// The reasons, as text; never empty.
-    reasons: Vec<String>,
+    pub(super) reasons: Vec<String>,
 }
 
 /// Returns the newest valid step of the tiers, or of the trainer's directories if they have a newer one.
 pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
     let found = resume.on_disk.iter();
     let newest = found.max_by_key(|found| (found.resumable, found.step)).cloned();
-    let planned = match tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await {
-        Ok(Ok(planned)) => planned,
-        Ok(Err(error)) => {
-            let why = error.to_string();
-            resume.not_looked_at.push(NotLookedAt::named("the tiers", why));
-            None
-        }
-        Err(_) => {
-            let why = format!("they did not answer within {} s", TIERS_DEADLINE.as_secs());
-            resume.not_looked_at.push(NotLookedAt::named("the tiers", why));
-            None
-        }
-    };
-    match (planned, newest) {
-        (Some((plan, into)), newest)
-            if newest
-                .as_ref()
-                .and_then(|found| found.step)
-                .is_none_or(|step| step <= plan.id.step.number()) =>
-        {
+    let planned = tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await;
+    let planned = planned.unwrap_or_else(|_| {
+        let why = format!("they did not answer within {} s", TIERS_DEADLINE.as_secs());
+        Err(Error::new(ErrorKind::Unreachable, why))
+    });
+    let planned = planned.unwrap_or_else(|error| {
+        resume.not_looked_at.push(NotLookedAt::named("the tiers", error.to_string()));
+        None
+    });
+    let step_on_disk = newest.as_ref().and_then(|found| found.step);
+    match planned {
+        Some((plan, into)) if step_on_disk.is_none_or(|step| step <= plan.id.step.number()) => {
             for (tier, why) in &plan.unreachable {
-                let missed = NotLookedAt::named(&tier.to_string(), why.clone());
-                resume.not_looked_at.push(missed);
+                resume.not_looked_at.push(NotLookedAt::named(&tier.to_string(), why.clone()));
             }
             Some(from_tiers(&resume, resume.run?, &into, plan))
         }
-        (_, newest) => newest.map(from_disk),
+        _ => newest.map(from_disk),
     }
 }
 
@@ -160,7 +151,7 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
     let remotes = global.remote.iter();
     words.extend(remotes.map(|remote| format!("--remote {}", shell_word(remote))));
     words.extend(global.node.as_ref().map(|node| format!("--node {node}")));
-    let skipped = plan.skipped.into_iter();
+    let skipped = |SkippedStep { id, reasons, .. }: SkippedStep| SkippedNewer { id, reasons };
     ResumeDocument {
         step: Some(step),
         attempt: Some(attempt),
@@ -169,17 +160,6 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, plan: RestorePlan
         tiers: plan.sources.iter().map(ToString::to_string).collect(),
         commands: vec![words.join(" ")],
         trainer: None,
-        skipped: skipped.map(SkippedNewer::of).collect(),
-    }
-}
-
-impl SkippedNewer {
-    fn of(SkippedStep { id, reasons, .. }: SkippedStep) -> Self {
-        Self { id, reasons }
-    }
-
-    /// Formats the step for people.
-    pub(super) fn line(&self) -> String {
-        format!("skipped {}: {}", self.id, self.reasons.join("; "))
+        skipped: plan.skipped.into_iter().map(skipped).collect(),
     }
 }

@@ -11,7 +11,7 @@ use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::Tier;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{MovedAside, RestorePlan, RestoreReport, SkippedStep};
+use stepvault_engine::restore::{BestStep, MovedAside, RestorePlan, RestoreReport, SkippedStep};
 use stepvault_formats::handoff::{HandoffPlan, PlannedPointer};
 use stepvault_formats::pointer::PointerContent;
 
@@ -69,7 +69,7 @@ struct HandoffDocument {
     /// The pointers that the trainer reads to find the step.
     pointers: Vec<PointerDocument>,
     /// The steps that the restored one names as the best, and that are restored beside it.
-    best: Vec<BestDocument>,
+    best: Vec<BestStep>,
     /// A complete step in the directory that is newer than any tier's, from which the trainer resumes;
     /// usually null.
     kept: Option<PathBuf>,
@@ -93,19 +93,6 @@ struct UnreachableDocument {
     tier: String,
     /// The failed operation, its subject and the cause.
     message: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct BestDocument {
-    /// The step.
-    #[serde(flatten, with = "StepIdMembers")]
-    id: StepId,
-    /// Its path; for a step of several paths, their directory.
-    path: PathBuf,
-    /// Bytes of its files.
-    bytes: u64,
-    /// Whether it was already there.
-    already_there: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -161,12 +148,6 @@ pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreD
     let unreachable =
         |(tier, message): (Tier, String)| UnreachableDocument { tier: tier.to_string(), message };
     let (files, bytes) = (plan.file_count(), plan.data_bytes());
-    let best = plan.best.into_iter().map(|best| BestDocument {
-        id: best.id,
-        path: best.path,
-        bytes: best.data_bytes,
-        already_there: best.already_there,
-    });
     let handoff = plan.handoff.map(|handoff| HandoffDocument::of(handoff, &plan.directory));
     RestoreDocument {
         run: run.to_string(),
@@ -184,7 +165,7 @@ pub(in crate::commands) fn planned(run: &RunName, plan: RestorePlan) -> RestoreD
         already_there: false,
         resumed_bytes: 0,
         seconds: 0.0,
-        handoff: HandoffDocument { best: best.collect(), ..handoff.unwrap_or_default() },
+        handoff: HandoffDocument { best: plan.best, ..handoff.unwrap_or_default() },
     }
 }
 
@@ -280,7 +261,7 @@ impl RestoreDocument {
                 (false, true) => "is already in",
                 (false, false) => "is in",
             };
-            let (step, path, bytes) = (best.id.step, best.path.display(), human::bytes(best.bytes));
+            let (step, path, bytes) = (best.id.step, best.path.display(), human::bytes(best.data_bytes));
             lines.push(format!("the best step so far, {step} ({bytes}), {what} {path}"));
         }
         for pointer in &self.handoff.pointers {
@@ -308,7 +289,7 @@ impl Report for RestoreDocument {
         for tier in &self.unreachable {
             lines.push(format!("cannot list {}: {}", tier.tier, tier.message));
         }
-        lines.extend(self.given_up.iter().map(GivenUpDocument::text));
+        lines.extend(self.given_up.iter().map(|record| record.text.clone()));
         let source = |source: &SourceDocument| match source.bytes {
             Some(bytes) => format!("{} from {}", human::bytes(bytes), source.tier),
             None => source.tier.clone(),
@@ -468,7 +449,7 @@ mod tests {
     fn the_document_has_the_published_keys() {
         let mut done = document();
         done.handoff = HandoffDocument::of(handed_over(), Path::new("/data"));
-        let text = crate::output::json::document(&done).unwrap();
+        let text = crate::output::document(&done).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["format"], 1);
         for key in ["run", "step", "attempt", "path", "bytes", "sources", "skipped", "resume"] {

@@ -1,7 +1,5 @@
 //! `run`: restores, runs the trainer with an agent, and drains.
 
-mod environment;
-mod exclusive;
 mod history;
 mod init;
 mod place;
@@ -12,6 +10,7 @@ mod trainer;
 mod uploads;
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,25 +19,27 @@ use stepvault_agent::{Stop, StopReason};
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::starts::{End, Ending};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::exclusive::{Purpose, TIME_TO_LIVE};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::left_undone;
 use super::restore::NodesArguments;
+use super::{exclusive, left_undone};
 use crate::arguments::values::checked;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::interrupt;
 use crate::progress::{Progress, Style};
 use crate::session::Session;
-use environment::{RestoredStep, launch_environment};
-use exclusive::hold_to_train;
 use history::StartNote;
 use place::Place;
-use restoring::{refused, restore_step, tell};
+use restoring::{RestoredStep, refused, restore_step, tell};
 use serving::Serving;
 use signals::{Signals, shares_terminal};
 use trainer::{Ended, Trainer};
+
+/// Until then the lease of a job that was killed has expired.
+const LEASE_PATIENCE: Duration = TIME_TO_LIVE.saturating_add(Duration::from_secs(15));
 
 /// Restore, start the trainer, watch for its checkpoints, and drain when it ends
 ///
@@ -111,7 +112,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     let tiers = place.open(session).await?;
     let (mut note, lock) = StartNote::begin(&tiers).await?;
     let restoring = async {
-        let held = hold_to_train(&tiers).await?;
+        let held = exclusive::hold(&tiers, Purpose::Train, LEASE_PATIENCE).await?;
         let restored = prepare(session, &arguments, &place, &tiers, &note).await?;
         Ok((held, restored))
     };
@@ -179,13 +180,14 @@ async fn accompany(
     let copying = tokio::spawn(note.clone().copy());
     let style = Style::of_service(&session.output);
     let progress = Progress::start(&place.served.remotes, style, &session.output);
-    let serving = Serving::new(
-        place.served,
-        tiers.writer.clone(),
+    let mut serving = Serving {
+        config: place.served,
+        writer: tiers.writer.clone(),
         progress,
-        session.output.clone(),
-        place.settings.invocation(),
-    );
+        output: session.output.clone(),
+        invocation: place.settings.invocation(),
+        said: String::new(),
+    };
     let stop = Stop::new();
     let drained = CancellationToken::new();
     let cut_off = CancellationToken::new();
@@ -205,7 +207,11 @@ async fn accompany(
         copying.abort();
         if let Ok(ended) = &ended {
             note_end(note, ended.lasted, ending(ended)).await;
-            tell_of_end(session, ended);
+            tell(session, &format!("the trainer ended: {}", ending(ended)));
+            if ended.left_others {
+                let text = "processes that the trainer started are still running and are not stopped";
+                session.output.warn(text);
+            }
             if let Some(asked_for) = ended.deadline {
                 deadline = asked_for;
                 session.exit_deadline.set(asked_for.into_std());
@@ -238,14 +244,6 @@ async fn accompany(
     ended
 }
 
-fn tell_of_end(session: &Session, ended: &Ended) {
-    tell(session, &format!("the trainer ended: {}", ending(ended)));
-    if ended.left_others {
-        let text = "processes that the trainer started are still running and are not stopped";
-        session.output.warn(text);
-    }
-}
-
 /// Resolves when a signal asks to end although an end was already requested.
 async fn repeated_request(session: &Session, signals: &mut Signals, was_asked: bool) {
     if !was_asked {
@@ -253,6 +251,13 @@ async fn repeated_request(session: &Session, signals: &mut Signals, was_asked: b
         tell(session, "uploads continue until the drain deadline; a second signal ends them at once");
     }
     signals.next_end().await;
+}
+
+/// Returns the variables; empty values if there is no step, so that values of an outer `stepvault run` do not apply.
+fn launch_environment(restored: Option<&RestoredStep>) -> [(&'static str, OsString); 2] {
+    let restored = restored.map(|step| (step.id.step.number().to_string(), step.path.clone()));
+    let (step, path) = restored.unwrap_or_default();
+    [("STEPVAULT_RESTORED_STEP", step.into()), ("STEPVAULT_RESTORED_PATH", path.into())]
 }
 
 async fn note_end(note: &mut StartNote, lasted: Duration, how: Ending) {
@@ -269,19 +274,15 @@ fn not_started(error: &Error) -> Ending {
 }
 
 fn ending(ended: &Ended) -> Ending {
+    let itself = match ended.status.signal() {
+        Some(signal) => Ending::Killed(signal),
+        None => Ending::Exited(i32::from(ended.code())),
+    };
     match ended.asked_by {
         Some(signal) if ended.was_killed => {
             Ending::stopped(format!("{signal}, and killed because it did not exit"))
         }
-        Some(signal) => Ending::stopped(format!("{signal}, with {}", by_itself(ended))),
-        None => by_itself(ended),
-    }
-}
-
-fn by_itself(ended: &Ended) -> Ending {
-    use std::os::unix::process::ExitStatusExt as _;
-    match ended.status.signal() {
-        Some(signal) => Ending::Killed(signal),
-        None => Ending::Exited(i32::from(ended.code())),
+        Some(signal) => Ending::stopped(format!("{signal}, with {itself}")),
+        None => itself,
     }
 }

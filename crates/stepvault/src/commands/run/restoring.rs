@@ -1,25 +1,36 @@
 //! Restores a step before the trainer starts.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
 use stepvault_core::starts::{Who, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, WantedSteps, restore};
+use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
 
 use super::RunArguments;
-use super::environment::RestoredStep;
 use super::history::StartNote;
 use super::place::Place;
 use super::uploads::wait_for_uploads;
 use crate::commands::restore::document::restored;
-use crate::commands::restore::{existing, restore_context};
+use crate::commands::restore::{existing, handoff_options, restore_context};
 use crate::commands::starts::known_starts;
 use crate::context::Tiers;
 use crate::output::Report as _;
 use crate::session::Session;
+
+/// The step that a trainer resumes from.
+#[derive(Debug, Clone)]
+pub(super) struct RestoredStep {
+    /// The step.
+    pub(super) id: StepId,
+    /// The step's path.
+    pub(super) path: PathBuf,
+    /// Whether the trainer's directory holds a newer step that no tier has, from which the trainer resumes instead.
+    pub(super) is_outrun: bool,
+}
 
 /// Restores the step that the trainer resumes from; returns `None` if no step exists yet.
 ///
@@ -38,18 +49,12 @@ pub(super) async fn restore_step(
     }
     let request = RestoreRequest {
         wanted: WantedSteps { step: arguments.step, attempt: arguments.attempt, revision: None },
-        parts: arguments.nodes.parts(&tiers.writer),
-        together: Some(arguments.nodes.together(&tiers.writer)),
         resumes: true,
         existing: existing(arguments.replace),
-        handoff: Some(HandoffOptions {
-            profiles: place.settings.profiles()?,
-            profile: arguments.profile.clone().or_else(|| tiers.run.profile.clone()),
-            write: !arguments.no_pointer,
-        }),
+        handoff: Some(handoff_options(tiers, arguments.profile.clone(), arguments.no_pointer)?),
         demoted,
         allow_older: arguments.allow_older,
-        ..RestoreRequest::newest(tiers.run_name().clone(), Target::Into(place.directory.clone()))
+        ..arguments.nodes.request(tiers, Target::Into(place.directory.clone()))
     };
     let report = match restore(&restore_context(tiers), &request).await {
         Ok(report) => report,

@@ -1,6 +1,5 @@
 //! Runs the agent beside the trainer. A failure of the agent does not affect the trainer.
 
-use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -25,80 +24,54 @@ pub(super) struct Serving {
     pub(super) progress: Progress,
     pub(super) output: Output,
     /// How the agent is started, for the vault.
-    invocation: Option<Vec<u8>>,
+    pub(super) invocation: Option<Vec<u8>>,
     /// The last warning, so that it is not repeated.
-    said: RefCell<String>,
-    /// Whether a retry cannot succeed.
-    is_hopeless: Cell<bool>,
+    pub(super) said: String,
 }
 
 impl Serving {
-    pub(super) fn new(
-        config: Config,
-        writer: Writer,
-        progress: Progress,
-        output: Output,
-        invocation: Option<Vec<u8>>,
-    ) -> Self {
-        Self {
-            config,
-            writer,
-            progress,
-            output,
-            invocation,
-            said: RefCell::default(),
-            is_hopeless: Cell::new(false),
-        }
-    }
-
     /// Serves until `stop` is requested, then drains; returns the agent's report. Restarts a failed agent after a
-    /// pause, at the latest for the drain.
-    pub(super) async fn serve(&self, stop: &Stop) -> Option<AgentReport> {
+    /// pause, at the latest for the drain, unless a retry cannot succeed.
+    pub(super) async fn serve(&mut self, stop: &Stop) -> Option<AgentReport> {
         loop {
             let is_last = stop.is_requested();
-            let report = self.try_once(stop).await;
-            if report.is_some() || is_last {
-                return report;
+            let error = match AssertUnwindSafe(self.live(stop)).catch_unwind().await {
+                Ok(Ok(report)) => return Some(report),
+                Ok(Err(error)) => error,
+                Err(_) => Error::new(ErrorKind::Failed, "the agent panicked"),
+            };
+            if error.kind() == ErrorKind::Held {
+                let text = "another process holds the vault and must save the checkpoints";
+                self.warn_once(&format!("{text}: {error}"), None);
+            } else {
+                let text = format!("the trainer's checkpoints are not saved: {error}");
+                self.warn_once(&text, error.hint_text());
             }
-            let pause = if self.is_hopeless.get() { Duration::MAX } else { PAUSE };
+            if is_last {
+                return None;
+            }
+            let is_hopeless = error.kind() == ErrorKind::Usage;
             tokio::select! {
                 () = stop.wait() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(PAUSE), if !is_hopeless => {}
             }
-            if self.is_hopeless.get() {
+            if is_hopeless {
                 return None;
             }
         }
     }
 
-    /// Runs the agent once; prints a warning and returns `None` if it fails.
-    async fn try_once(&self, stop: &Stop) -> Option<AgentReport> {
-        let error = match AssertUnwindSafe(self.live(stop)).catch_unwind().await {
-            Ok(Ok(report)) => return Some(report),
-            Ok(Err(error)) => error,
-            Err(_) => Error::new(ErrorKind::Failed, "the agent panicked"),
-        };
-        self.is_hopeless.set(error.kind() == ErrorKind::Usage);
-        let is_held = error.kind() == ErrorKind::Held;
-        let text = if is_held {
-            format!("another process holds the vault and must save the checkpoints: {error}")
-        } else {
-            format!("the trainer's checkpoints are not saved: {error}")
-        };
-        self.warn_once(&text, error.hint_text().filter(|_| !is_held));
-        None
-    }
-
     /// Warns, unless it was the last warning.
-    fn warn_once(&self, text: &str, hint: Option<&str>) {
+    fn warn_once(&mut self, text: &str, hint: Option<&str>) {
         let hint = hint.map(|hint| format!(" ({hint})"));
         let text = format!("{text}{}", hint.unwrap_or_default());
-        if self.said.replace(text.clone()) != text {
+        if self.said != text {
             self.output.warn(&text);
+            self.said = text;
         }
     }
 
-    async fn live(&self, stop: &Stop) -> Result<AgentReport> {
+    async fn live(&mut self, stop: &Stop) -> Result<AgentReport> {
         let observer = self.progress.observer();
         let remotes = open_remotes(&self.config, &observer).await?;
         let mut options =

@@ -12,7 +12,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::process;
 use stepvault_local::starts::TrainerLock;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::signals::{Received, Signals};
 
@@ -66,7 +66,7 @@ impl Trainer {
     /// receives Ctrl-C and Ctrl-Z. Otherwise it has its own group, and signals are sent to every process of the group.
     pub(super) fn start(
         command: &[OsString],
-        environment: Vec<(&'static str, OsString)>,
+        environment: [(&'static str, OsString); 2],
         shares_terminal: bool,
         lock: Option<TrainerLock>,
     ) -> Result<Self> {
@@ -122,7 +122,10 @@ impl Trainer {
             let kill_at = times.map(|(kill_at, _)| kill_at).filter(|_| !was_killed);
             tokio::select! {
                 ended = &mut self.waiting, if status.is_none() => {
-                    status = Some((exit_status(ended)?, self.begun.elapsed()));
+                    let fault = || Error::new(ErrorKind::Failed, "cannot wait for the trainer");
+                    let ended = ended.map_err(|gone| fault().caused_by(gone))?;
+                    let ended = ended.map_err(|error| fault().caused_by(error))?;
+                    status = Some((ended, self.begun.elapsed()));
                 }
                 received = signals.next() => {
                     self.pass_on(&received);
@@ -146,12 +149,12 @@ impl Trainer {
                     asked_by.get_or_insert("a drain");
                     self.signal(Signal::TERM);
                 }
-                () = until(kill_at) => {
+                () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                     say("the trainer did not exit in time after SIGTERM: killing it");
                     was_killed = true;
                     self.signal(Signal::KILL);
                 }
-                () = tokio::time::sleep(LOOK_INTERVAL), if status.is_some() => {}
+                () = sleep(LOOK_INTERVAL), if status.is_some() => {}
             }
         };
         Ok(Ended {
@@ -184,22 +187,5 @@ impl Trainer {
     fn has_others(&self) -> bool {
         let group = u32::try_from(self.id.as_raw_pid());
         self.own_group && group.is_ok_and(process::group_is_running)
-    }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn exit_status(
-    ended: std::result::Result<std::io::Result<ExitStatus>, oneshot::error::RecvError>,
-) -> Result<ExitStatus> {
-    let fault = || Error::new(ErrorKind::Failed, "cannot wait for the trainer");
-    match ended {
-        Ok(waited) => waited.map_err(|error| fault().caused_by(error)),
-        Err(gone) => Err(fault().caused_by(gone)),
     }
 }

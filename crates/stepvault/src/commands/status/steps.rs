@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::RemoteUploads;
 use stepvault_agent::control::RemoteRate;
+use stepvault_agent::{FailedStep, RemoteUploads};
 use stepvault_core::Result;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::StepId;
@@ -109,35 +109,28 @@ fn on_remote(
         return Ok(found);
     }
     let note = notes.iter().find(|note| note.remote == *remote.name());
-    let known_in = |list: &[stepvault_agent::FailedStep]| {
-        let mut known = list.iter().filter(|known| known.id == step.id());
-        known.next().cloned()
-    };
-    let failing = note.and_then(|note| known_in(&note.failed));
-    let failed = failing.clone().filter(|failing| failing.needs_operator);
-    let failed = failed.map(|failed| failed.reason);
-    let lacking = note.and_then(|note| known_in(&note.lacking_parts));
-    let lacking = lacking.map(|lacking| lacking.reason);
+    let is_step = |known: &&FailedStep| known.id == step.id();
+    let failing = note.and_then(|note| note.failed.iter().find(is_step));
+    let lacking = note.and_then(|note| note.lacking_parts.iter().find(is_step));
     let is_uploading = note.is_some_and(|note| note.uploading == Some(step.id()));
     let is_uploaded = recorded_state(step, remote)?.is_some();
     // An unreadable journal is restarted, and so is the upload of the step.
     found.missing_bytes =
         missing_bytes(vault, step, remote.name()).unwrap_or_else(|_| step.record().data_bytes());
-    (found.state, found.reason) = match (failed, lacking) {
-        (Some(reason), _) => (State::Failed, Some(reason)),
-        (None, Some(reason)) => (State::Waiting, Some(reason)),
-        (None, None) if is_uploading => (State::Uploading, None),
-        (None, None) => {
+    (found.state, found.reason) = match (failing, lacking) {
+        (Some(failing), _) if failing.needs_operator => (State::Failed, Some(failing.reason.clone())),
+        (_, Some(lacking)) => (State::Waiting, Some(lacking.reason.clone())),
+        _ if is_uploading => (State::Uploading, None),
+        (failing, None) => {
             let state = if is_uploaded { State::Uploaded } else { State::Staged };
-            let of_step = failing.map(|failing| failing.reason);
+            let of_step = failing.map(|failing| failing.reason.clone());
             (state, of_step.or_else(|| note.and_then(|note| note.last_error.clone())))
         }
     };
-    let rate = rates.iter().find(|rate| rate.remote == *remote.name());
     if found.state == State::Uploading {
-        found.seconds_left = rate
-            .and_then(|rate| rate.bytes_per_second)
-            .and_then(|rate| found.missing_bytes.checked_div(rate));
+        let rate = rates.iter().find(|rate| rate.remote == *remote.name());
+        let rate = rate.and_then(|rate| rate.bytes_per_second);
+        found.seconds_left = rate.and_then(|rate| found.missing_bytes.checked_div(rate));
     }
     Ok(found)
 }
@@ -170,8 +163,7 @@ pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
     let first = steps.first()?;
     let remotes = first.remotes.iter().map(|on| on.remote.as_str());
     let headings: Vec<&str> = ["step", "attempt", "size", "local"].into_iter().chain(remotes).collect();
-    let mut table = table::table(&headings, &[0, 1, 2]);
-    for step in steps {
+    let rows = steps.iter().map(|step| {
         let on = step.remotes.iter().map(|on| on.text(step.bytes));
         let row = [
             step.id.step.to_string(),
@@ -179,9 +171,9 @@ pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
             human::bytes(step.bytes),
             "sealed".to_owned(),
         ];
-        table.add_row(row.into_iter().chain(on));
-    }
-    Some(table::text(&table))
+        row.into_iter().chain(on)
+    });
+    Some(table::text(&headings, &[0, 1, 2], rows))
 }
 
 #[cfg(test)]
