@@ -10,7 +10,7 @@ use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
 use stepvault_core::{ErrorKind, Result};
 
 use crate::examiner::Examiner;
-pub use crate::examiner::{Hindered, Look};
+pub use crate::examiner::{ExamineError, ListingResult};
 use crate::open::{OpenOptions, decorate, open_bare};
 use crate::pending::Listed;
 use crate::store::{PendingUpload, RemoteStore};
@@ -30,11 +30,11 @@ pub async fn open(
     settings: &RemoteSettings,
     observer: Arc<dyn Observer>,
     options: OpenOptions,
-) -> std::result::Result<Examined, Hindered> {
+) -> std::result::Result<Examined, ExamineError> {
     let opened = open_bare(settings, options).await;
     let bare = opened.map_err(|error| match error.kind() {
-        ErrorKind::Denied => Hindered::of(error),
-        _ => Hindered::by_settings(error),
+        ErrorKind::Denied => ExamineError::of(error),
+        _ => ExamineError::by_settings(error),
     })?;
     Ok(Examined { store: decorate(bare.store, settings, observer), examiner: bare.examiner })
 }
@@ -54,12 +54,12 @@ impl Examined {
     }
 
     /// Lists at most one object under `prefix`, with one request.
-    pub async fn list_one(&self, prefix: &str) -> Look {
+    pub async fn list_one(&self, prefix: &str) -> ListingResult {
         if let Some(look) = self.examiner.list_one(prefix).await {
             return look;
         }
         let first = self.store.list(prefix).next().await.transpose();
-        Look { outcome: first.map(drop).map_err(Hindered::of), store_time: None, server: None }
+        ListingResult { outcome: first.map(drop).map_err(ExamineError::of), store_time: None, server: None }
     }
 
     /// Returns the rules that the bucket reports, or `None` where there are none or this interface does not report

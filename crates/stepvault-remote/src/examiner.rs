@@ -39,7 +39,7 @@ pub(crate) trait Examiner: fmt::Debug + Send + Sync {
     }
 
     /// Lists at most one object under `prefix`; `None` to list with the store's own requests.
-    async fn list_one(&self, _prefix: &str) -> Option<Look> {
+    async fn list_one(&self, _prefix: &str) -> Option<ListingResult> {
         None
     }
 
@@ -67,9 +67,9 @@ impl Examiner for NothingToExamine {}
 
 /// The result of listing one object.
 #[derive(Debug)]
-pub struct Look {
+pub struct ListingResult {
     /// Whether the listing succeeded.
-    pub outcome: std::result::Result<(), Hindered>,
+    pub outcome: std::result::Result<(), ExamineError>,
     /// The store's clock, if the answer or the refusal contained it.
     pub store_time: Option<SystemTime>,
     /// What the server calls itself, if the answer or the refusal contained it.
@@ -78,14 +78,14 @@ pub struct Look {
 
 /// Why a store could not be used at all.
 #[derive(Debug)]
-pub struct Hindered {
+pub struct ExamineError {
     /// The kind of obstacle.
     pub obstacle: Obstacle,
     /// The error.
     pub error: Error,
 }
 
-impl Hindered {
+impl ExamineError {
     /// Derives the obstacle from the error's kind.
     pub(crate) fn of(error: Error) -> Self {
         Self { obstacle: Obstacle::of_kind(error.kind()), error }
@@ -97,8 +97,8 @@ impl Hindered {
     }
 }
 
-impl Look {
-    pub(crate) fn hindered(hindered: Hindered) -> Self {
+impl ListingResult {
+    pub(crate) fn hindered(hindered: ExamineError) -> Self {
         Self { outcome: Err(hindered), store_time: None, server: None }
     }
 }

@@ -17,7 +17,7 @@ use super::answer_headers::AnswerHeaders;
 use super::client::Clients;
 use super::errors::Fault;
 use super::store::S3Store;
-use crate::examiner::{Examiner, Hindered, Look};
+use crate::examiner::{ExamineError, Examiner, ListingResult};
 use crate::pending::Listed;
 use crate::store::PendingUpload;
 
@@ -33,11 +33,11 @@ impl Examiner for S3Store {
         }))
     }
 
-    async fn list_one(&self, prefix: &str) -> Option<Look> {
+    async fn list_one(&self, prefix: &str) -> Option<ListingResult> {
         let headers = AnswerHeaders::default();
         let client = match self.client().await {
             Ok(client) => client,
-            Err(error) => return Some(Look::hindered(Hindered::by_settings(error))),
+            Err(error) => return Some(ListingResult::hindered(ExamineError::by_settings(error))),
         };
         let request = client
             .list_objects_v2()
@@ -48,12 +48,12 @@ impl Examiner for S3Store {
             .interceptor(headers.clone());
         let outcome = request.send().await.map(drop).map_err(|error| {
             let fault = self.fault(&error);
-            Hindered {
+            ExamineError {
                 obstacle: fault.obstacle(),
                 error: fault.into_error("cannot list objects", &self.name(prefix)),
             }
         });
-        Some(Look { outcome, store_time: headers.date(), server: headers.server() })
+        Some(ListingResult { outcome, store_time: headers.date(), server: headers.server() })
     }
 
     async fn bucket(&self) -> Option<BucketFacts> {

@@ -10,7 +10,7 @@ use aws_sdk_s3::types::{
 };
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::store_facts::{CredentialSource, Obstacle, Versioning};
-use stepvault_remote::examine::{Examined, Look, open};
+use stepvault_remote::examine::{Examined, ListingResult, open};
 use stepvault_remote::open::OpenOptions;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3Options;
@@ -107,7 +107,7 @@ async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
     let strict =
         Strict::start_with(StrictS3Options { clock_ahead_seconds: 7_200, ..StrictS3Options::default() });
     let examined = examined(&strict).await;
-    let ahead = |look: &Look| look.store_time.unwrap().duration_since(now()).unwrap().as_secs();
+    let ahead = |look: &ListingResult| look.store_time.unwrap().duration_since(now()).unwrap().as_secs();
     // Refused once, and signed again by the clock that the refusal told.
     let look = examined.list_one("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");

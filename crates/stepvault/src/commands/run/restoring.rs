@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
-use stepvault_core::starts::{Who, demoted, restart_loop};
+use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, restore};
 use stepvault_local::clock::SystemClock;
@@ -87,7 +87,7 @@ async fn look_back(tiers: &Tiers, note: &StartNote) -> BTreeMap<StepId, String> 
         &known,
         tiers.run_name(),
         tiers.writer.place.node(),
-        Who::Trainer,
+        StartedProgram::Trainer,
         rules.restart_loop,
         now,
     ) {
