@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = re.compile(
     r"""
-      (?P<comment>//[^\n]*)
+      (?P<comment>//[^\n]*|/\*.*?\*/)
     | (?P<raw>b?r(?P<hashes>\#*)".*?"(?P=hashes))
     | (?P<string>b?"(?:\\.|[^"\\])*")
     | (?P<char>b?'(?:\\(?:u\{[^}]*\}|x..|.)|[^'\\\n])')
@@ -18,7 +18,6 @@ TEST_ITEM = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]")
 
 def without_comments(text):
     """The code; a string keeps its lines and has no braces."""
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
 
     def plain(match):
         if match["comment"]:

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
-use stepvault_core::starts::{End, Ending, RestartLoopRule, Start, Who, restart_loop};
+use stepvault_core::starts::{End, Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::starts::{read_starts, write_starts};
 use stepvault_engine::tier::run_remote::RunRemote;
@@ -20,7 +20,7 @@ use crate::stop::StopRequest;
 use stepvault_local::clock::SystemClock;
 
 /// Returns the record of a start by this process.
-pub fn new_start(who: Who, node: NodeName, launch: Option<String>) -> Start {
+pub fn new_start(who: StartedProgram, node: NodeName, launch: Option<String>) -> Start {
     Start {
         id: uuid::Uuid::new_v4().simple().to_string(),
         who,
@@ -49,7 +49,7 @@ impl OwnStart {
     pub(crate) async fn record(shared: &Arc<Shared>) -> Self {
         record_invocation(shared).await;
         let (options, vault) = (&shared.options, &shared.vault.vault);
-        let start = new_start(Who::Agent, options.node().clone(), None);
+        let start = new_start(StartedProgram::Agent, options.node().clone(), None);
         let mut own =
             Self { vault: vault.clone(), start, runs: Vec::new(), begun: Instant::now(), copies: Vec::new() };
         let Some(rule) = options.lifecycle.restart_loop.filter(|_| !options.lifecycle.once) else {
@@ -150,7 +150,7 @@ impl HistoryCopies {
     fn warn_of_loop(&self, history: &[Start]) {
         let Shared { options, reporter, .. } = &*self.shared;
         let (node, now) = (options.node(), SystemClock.now());
-        if let Some(found) = restart_loop(history, &self.run, node, Who::Agent, self.rule, now) {
+        if let Some(found) = restart_loop(history, &self.run, node, StartedProgram::Agent, self.rule, now) {
             reporter.warn_of_cause("restart loop", "restart loop", &found.to_string());
             reporter.status.restart_loop(found);
         }

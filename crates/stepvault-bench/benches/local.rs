@@ -28,7 +28,7 @@ fn request(source: &Path, step: u64) -> SealRequest {
         run: RunName::new("bench").expect("a run"),
         attempt: stepvault_local::seal_record::AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(step).expect("a step")),
-        writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").expect("a node")),
+        writer: stepvault_core::nodes::Writer::single_node(NodeName::new("node-0").expect("a node")),
         checkpoint: Checkpoint::of_path(source, format!("step_{step}")),
         expected: None,
         completes: None,

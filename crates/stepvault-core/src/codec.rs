@@ -129,10 +129,6 @@ impl<'de> Visitor<'de> for SortedVisitor {
         Ok(Sorted)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> std::result::Result<Sorted, D::Error> {
-        Sorted::deserialize(inner)
-    }
-
     fn visit_bool<E>(self, _: bool) -> std::result::Result<Sorted, E> {
         Ok(Sorted)
     }

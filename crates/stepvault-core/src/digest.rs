@@ -1,6 +1,6 @@
 //! Digests of parts and files, and how a file's digest follows from those of its parts.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -41,7 +41,7 @@ impl fmt::Display for DigestAlgorithm {
     }
 }
 
-/// Declares a digest of 32 bytes whose text form is 64 lower-case hexadecimal digits.
+/// Declares a digest of 32 bytes whose text form is 64 lower-case hexadecimal digits, as those of a BLAKE3 hash.
 macro_rules! hex_digest {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
@@ -57,15 +57,16 @@ macro_rules! hex_digest {
 
             /// Reads 64 lower-case hexadecimal digits.
             pub fn from_hex(text: &str) -> Result<Self> {
-                bytes_of_hex(text)
-                    .map(Self)
-                    .ok_or_else(|| not_hex(concat!($what, " digest"), 64, text))
+                match blake3::Hash::from_hex(text) {
+                    Ok(hash) if is_hex(text, 64) => Ok(Self(hash.into())),
+                    _ => Err(not_hex(concat!($what, " digest"), 64, text)),
+                }
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                hex_digits(&self.0).try_for_each(|digit| out.write_char(digit))
+                out.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
             }
         }
 
@@ -85,7 +86,7 @@ macro_rules! hex_digest {
 
         impl From<$name> for String {
             fn from(digest: $name) -> Self {
-                hex_digits(&digest.0).collect()
+                digest.to_string()
             }
         }
     };
@@ -119,36 +120,9 @@ impl Sha256Digest {
     }
 }
 
-/// Reads 64 lower-case hexadecimal digits.
-fn bytes_of_hex(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    let mut bytes = [0_u8; 32];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = hex_value(pair[0])? << 4 | hex_value(pair[1])?;
-    }
-    Some(bytes)
-}
-
-/// Returns the digits of each byte. Records of many files consist of such digits for the most part.
-fn hex_digits(bytes: &[u8; 32]) -> impl Iterator<Item = char> {
-    let values = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
-    values.map(|value| char::from(b"0123456789abcdef"[usize::from(value)]))
-}
-
-fn hex_value(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    }
-}
-
 /// Returns whether `text` is this many lower-case hexadecimal digits.
-pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| hex_value(byte).is_some())
+pub fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Returns the error for a text that is not `what`, which has this many digits.

@@ -45,11 +45,6 @@ impl RunName {
         }
     }
 
-    /// Returns the name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Returns the name as a single path component, with `/` written as `%2F`, for directories of the local tier.
     pub fn as_component(&self) -> String {
         self.0.replace('/', "%2F")
@@ -72,11 +67,6 @@ impl NodeName {
             .on(format!("{name:?}"))
             .because("use 1 to 63 letters, digits and ._-=+; it must not begin with a dot"))
     }
-
-    /// Returns the name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 /// The configured name of a remote, as in `[remote.NAME]`.
@@ -94,11 +84,6 @@ impl RemoteName {
         Err(Error::new(ErrorKind::Usage, "not a remote's name").on(format!("{name:?}")).because(
             "use 1 to 63 letters, digits and ._-=+; it must not begin with a dot, and must not be 'local' or 'all'",
         ))
-    }
-
-    /// Returns the name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -124,11 +109,6 @@ impl Step {
         }
         Err(Error::new(ErrorKind::Usage, "not a step").on(step).because("the largest step is 999999999999"))
     }
-
-    /// Returns the number.
-    pub const fn number(self) -> u64 {
-        self.0
-    }
 }
 
 /// The incarnation of the run that wrote a step: 1, 2, …
@@ -148,11 +128,6 @@ impl Attempt {
         Err(Error::new(ErrorKind::Usage, "not an attempt")
             .on(attempt)
             .because("attempts are numbered from 1 to 999999999"))
-    }
-
-    /// Returns the number.
-    pub const fn number(self) -> u32 {
-        self.0
     }
 
     /// Returns the next attempt.
@@ -179,11 +154,6 @@ impl Revision {
         Err(Error::new(ErrorKind::Usage, "not a revision")
             .on(revision)
             .because("revisions are numbered from 1 to 999999999"))
-    }
-
-    /// Returns the number.
-    pub const fn number(self) -> u32 {
-        self.0
     }
 
     /// Returns whether it is the first revision, which records and labels do not mention.
@@ -301,6 +271,13 @@ impl fmt::Display for StepId {
 /// Implements the conversions of a name that is a text with rules.
 macro_rules! text_name {
     ($name:ident) => {
+        impl $name {
+            /// Returns the name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 out.write_str(&self.0)
@@ -335,6 +312,13 @@ pub(crate) use text_name;
 
 macro_rules! number {
     ($name:ident, $integer:ty) => {
+        impl $name {
+            /// Returns the number.
+            pub const fn number(self) -> $integer {
+                self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(out)

@@ -36,11 +36,6 @@ impl LaunchName {
     pub fn unnamed() -> Self {
         Self("unnamed".to_owned())
     }
-
-    /// Returns the name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 text_name!(LaunchName);

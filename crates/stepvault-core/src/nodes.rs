@@ -37,8 +37,8 @@ impl NodeSet {
         Ok(Self(nodes))
     }
 
-    /// Returns the set of a node that writes its steps alone.
-    pub fn alone(node: NodeName) -> Self {
+    /// Returns the set of a single node, which writes its steps without others.
+    pub fn single_node(node: NodeName) -> Self {
         Self(BTreeSet::from([node]))
     }
 
@@ -152,9 +152,9 @@ impl NodePlace {
             .hint("set --node to one of them, or declare the nodes with --nodes"))
     }
 
-    /// Returns a node that writes its steps alone.
-    pub fn alone(node: NodeName) -> Self {
-        Self { nodes: NodeSet::alone(node.clone()), node }
+    /// Returns a single node, which writes its steps without others.
+    pub fn single_node(node: NodeName) -> Self {
+        Self { nodes: NodeSet::single_node(node.clone()), node }
     }
 
     /// Returns this node.
@@ -180,9 +180,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Returns a node that writes its steps alone.
-    pub fn alone(node: NodeName) -> Self {
-        Self { place: NodePlace::alone(node), launch: None, shared: false }
+    /// Returns a single node, which writes its steps without others.
+    pub fn single_node(node: NodeName) -> Self {
+        Self { place: NodePlace::single_node(node), launch: None, shared: false }
     }
 
     /// Returns whether the attempt of a step depends on launches, and not only on one node's files.

@@ -328,7 +328,7 @@ mod tests {
             run: RunName::new("run").unwrap(),
             id: StepId::new(Attempt::FIRST, Step::new(5).unwrap()),
             name: name.to_owned(),
-            nodes: NodeSet::alone(NodeName::new("node-0").unwrap()),
+            nodes: NodeSet::single_node(NodeName::new("node-0").unwrap()),
             launch: None,
         };
         let read = |name: &str| {

@@ -151,7 +151,7 @@ mod tests {
     fn writer(node: &str, launch: Option<&str>) -> Writer {
         Writer {
             launch: launch.map(|name| LaunchName::new(name).unwrap()),
-            ..Writer::alone(NodeName::new(node).unwrap())
+            ..Writer::single_node(NodeName::new(node).unwrap())
         }
     }
 

@@ -219,7 +219,7 @@ async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
         run: keys.run().clone(),
         id: id(1, 300),
         name: "last".to_owned(),
-        nodes: stepvault_core::nodes::NodeSet::alone(node()),
+        nodes: stepvault_core::nodes::NodeSet::single_node(node()),
         launch: None,
     };
     remote.create_record(&keys.claim(id(1, 300)), &claim).await.unwrap();

@@ -103,8 +103,8 @@ fn measure_file(path: &Path) -> Result<Measured> {
     let beside = survey_again(above, &Tree::default(), &|_| Below::Nothing)?;
     let files = SurveyFiles::open(above)?;
     let Some(kind) = HeaderKind::of_name(name) else {
-        let alone = beside.get(name).map(|entry| (name.to_owned(), entry.clone()));
-        return Ok(measured(&Tree::new(alone.into_iter().collect()), &files));
+        let own = beside.get(name).map(|entry| (name.to_owned(), entry.clone()));
+        return Ok(measured(&Tree::new(own.into_iter().collect()), &files));
     };
     let told = header_sizes_of(&beside, kind, name, &files).map_err(|fault| match fault {
         Fault::Read(error) => errors::io(WHAT, path, error),

@@ -197,7 +197,7 @@ impl SealRecord {
 
     /// Returns the nodes whose parts make up the step.
     pub fn nodes(&self) -> NodeSet {
-        self.nodes.clone().unwrap_or_else(|| NodeSet::alone(self.node.clone()))
+        self.nodes.clone().unwrap_or_else(|| NodeSet::single_node(self.node.clone()))
     }
 
     /// Returns whether the attempt is still provisional. Nothing of the step is sent before it is determined.
@@ -297,9 +297,9 @@ impl SealRecord {
     /// Checks that everything except the checkpoint's own directory is in a listed directory.
     fn check_shape(&self) -> Result<()> {
         if self.shape == Shape::File {
-            let alone = self.directories.is_empty() && self.symlinks.is_empty();
+            let has_no_others = self.directories.is_empty() && self.symlinks.is_empty();
             let own = matches!(self.files.as_slice(), [file] if file.path.as_str() == self.name);
-            return if alone && own {
+            return if has_no_others && own {
                 Ok(())
             } else {
                 Err(fault("a single-file checkpoint may have no other entry"))

@@ -117,11 +117,11 @@ fn a_file_is_found_by_its_path() {
 
 #[test]
 fn a_step_of_one_node_is_that_nodes_own() {
-    let alone = record();
-    assert_eq!(alone.nodes(), NodeSet::alone(node("node-0")));
-    assert!(!alone.is_one_of_several());
-    assert_eq!(alone.own_files().len(), 2);
-    assert_eq!(alone.shared_tree_sha256(), None);
+    let single = record();
+    assert_eq!(single.nodes(), NodeSet::single_node(node("node-0")));
+    assert!(!single.is_one_of_several());
+    assert_eq!(single.own_files().len(), 2);
+    assert_eq!(single.shared_tree_sha256(), None);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn request() -> SealRequest {
         run: RunName::new("run").unwrap(),
         attempt: AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
-        writer: Writer::alone(NodeName::new("node-0").unwrap()),
+        writer: Writer::single_node(NodeName::new("node-0").unwrap()),
         checkpoint: Checkpoint::of_path(Path::new("/run/step_1"), "step_1"),
         digest: DigestAlgorithm::Sha256,
         expected: None,

@@ -119,7 +119,7 @@ impl Vault {
 #[allow(clippy::disallowed_methods, reason = "a test damages what it wrote")]
 mod tests {
     use stepvault_core::ids::NodeName;
-    use stepvault_core::starts::{End, Ending, Who};
+    use stepvault_core::starts::{End, Ending, StartedProgram};
     use stepvault_core::timestamp::Timestamp;
 
     use super::*;
@@ -127,7 +127,7 @@ mod tests {
     fn start(id: &str) -> Start {
         Start {
             id: id.to_owned(),
-            who: Who::Trainer,
+            who: StartedProgram::Trainer,
             node: NodeName::new("node-0").unwrap(),
             started_at: Timestamp::from_seconds(100),
             launch: None,

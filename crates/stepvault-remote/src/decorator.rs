@@ -12,8 +12,8 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 
 use crate::payload::Payload;
 use crate::store::{
-    ConcurrencyLimit, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload,
-    RemoteStore, StoreCapabilities,
+    BodyStream, ConcurrencyLimit, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt,
+    PendingUpload, RemoteStore, StoreCapabilities,
 };
 
 /// What a decorator knows of a request before it is sent.
@@ -49,7 +49,7 @@ impl Answer for () {}
 impl Answer for String {}
 impl Answer for Created {}
 impl Answer for PartReceipt {}
-impl Answer for BoxStream<'static, Result<Bytes>> {}
+impl Answer for BodyStream {}
 impl Answer for Vec<IgnoredAttribute> {}
 
 impl Answer for Vec<PendingUpload> {
@@ -99,11 +99,7 @@ pub trait StoreDecorator: Send + Sync + Debug {
     }
 
     /// [`RemoteStore::read`]; `around` covers the opening alone.
-    async fn read_decorated(
-        &self,
-        key: &str,
-        range: Option<Range<u64>>,
-    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         self.around(Request::READ, || self.inner().read(key, range.clone())).await
     }
 
@@ -186,7 +182,7 @@ impl<D: StoreDecorator> RemoteStore for D {
         self.around(Request::READ, || self.inner().ignored_attributes(key)).await
     }
 
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         self.read_decorated(key, range).await
     }
 

@@ -55,7 +55,6 @@ mod arrival_rate;
 mod causes;
 pub mod decorator;
 pub mod examine;
-mod examiner;
 pub mod file;
 #[cfg(feature = "gcs")]
 pub mod gcs;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::examiner::BareStore;
+use crate::examine::{ExamineError, Examined, NothingToExamine};
 use crate::limit::{FlowStore, RequestLimitStore};
 use crate::retry::{RetryPolicy, RetryStore};
 use crate::store::RemoteStore;
@@ -28,6 +29,23 @@ pub async fn open_with(
     Ok(decorate(bare.store, settings, observer))
 }
 
+/// Opens the remote that `settings` describe, to examine it. Sends no request.
+///
+/// # Errors
+/// When the settings are unusable, or the credentials cannot be read.
+pub async fn open_to_examine(
+    settings: &RemoteSettings,
+    observer: Arc<dyn Observer>,
+    options: OpenOptions,
+) -> std::result::Result<Examined, ExamineError> {
+    let opened = open_bare(settings, options).await;
+    let bare = opened.map_err(|error| match error.kind() {
+        ErrorKind::Denied => ExamineError::of(error),
+        _ => ExamineError { obstacle: Obstacle::Settings, error },
+    })?;
+    Ok(Examined { store: decorate(bare.store, settings, observer), ..bare })
+}
+
 /// Opens a store: the one place that decides by the scheme.
 ///
 /// # Errors
@@ -36,7 +54,7 @@ pub async fn open_with(
     not(feature = "s3"),
     allow(unused_variables, clippy::unused_async, reason = "only S3 has options")
 )]
-pub(crate) async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<BareStore> {
+pub(crate) async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<Examined> {
     match settings.url.scheme {
         #[cfg(feature = "s3")]
         Scheme::S3 => crate::s3::connect(settings, options.s3_keys).await,
@@ -44,8 +62,8 @@ pub(crate) async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -
         Scheme::Gcs => crate::gcs::connect(settings).await,
         #[cfg(feature = "azure")]
         Scheme::Azure => crate::generic::connect_azure(settings),
-        Scheme::Memory => Ok(BareStore::of_this_machine(crate::generic::open_memory(settings)?)),
-        Scheme::File => Ok(BareStore::of_this_machine(crate::file::open(settings)?)),
+        Scheme::Memory => Ok(Examined::by(crate::generic::open_memory(settings)?, NothingToExamine)),
+        Scheme::File => Ok(Examined::by(crate::file::open(settings)?, NothingToExamine)),
         #[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure")))]
         _ => Err(not_built_in(settings)),
     }

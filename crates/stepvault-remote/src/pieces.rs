@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use crate::arrival_rate::ArrivalRate;
+use crate::store::BodyStream;
 
 /// Maximum length of a returned piece.
 pub(crate) const MAXIMUM_PIECE_BYTES: usize = 256 << 10;
@@ -30,7 +31,7 @@ pub(crate) struct Expected {
 }
 
 struct State {
-    source: BoxStream<'static, Result<Bytes>>,
+    source: BodyStream,
     /// Rest of a received chunk that was too large to return at once.
     pending: Bytes,
     received_bytes: u64,
@@ -39,10 +40,7 @@ struct State {
 }
 
 /// Splits `source` into pieces of at most 256 KiB. The stream ends after exactly the expected bytes, or with an error.
-pub(crate) fn watched(
-    source: BoxStream<'static, Result<Bytes>>,
-    expected: Expected,
-) -> BoxStream<'static, Result<Bytes>> {
+pub(crate) fn watched(source: BodyStream, expected: Expected) -> BodyStream {
     let state =
         State { source, pending: Bytes::new(), received_bytes: 0, rate: ArrivalRate::default(), expected };
     stream::try_unfold(state, |mut state| async move {
@@ -98,11 +96,7 @@ impl Expected {
 }
 
 /// Returns no bytes of an object of `size_bytes` for an empty range; `None` where the object does not exist.
-pub(crate) fn no_bytes(
-    subject: &str,
-    size_bytes: Option<u64>,
-    range: &Range<u64>,
-) -> Result<BoxStream<'static, Result<Bytes>>> {
+pub(crate) fn no_bytes(subject: &str, size_bytes: Option<u64>, range: &Range<u64>) -> Result<BodyStream> {
     match size_bytes {
         None => Err(Error::new(ErrorKind::NotFound, "cannot read the object")
             .on(subject)
@@ -134,7 +128,7 @@ mod tests {
         Expected { subject: "gs://b/k".to_owned(), size_bytes, stall_timeout: Duration::from_secs(5) }
     }
 
-    fn source(pieces: Vec<usize>) -> BoxStream<'static, Result<Bytes>> {
+    fn source(pieces: Vec<usize>) -> BodyStream {
         stream::iter(pieces.into_iter().map(|length| Ok(Bytes::from(vec![7; length])))).boxed()
     }
 

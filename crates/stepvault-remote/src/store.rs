@@ -188,6 +188,9 @@ impl Created {
     }
 }
 
+/// The bytes of an object, or of a range of it, in pieces.
+pub type BodyStream = BoxStream<'static, Result<Bytes>>;
+
 /// The measured limit of concurrent requests to a store.
 pub trait ConcurrencyLimit {
     /// Returns how many are permitted now.
@@ -288,7 +291,7 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Reads the bytes of a range as they arrive, in pieces of at most a few hundred KiB; the whole object for `None`.
     /// The stream never ends early without an error: `Unreachable` where the answer ended early, `Damaged` where the
     /// object is shorter than the range. An empty range has no bytes.
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>>;
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream>;
 
     /// Lists all objects under a prefix, in any order; pages are fetched as the stream is polled.
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>>;

@@ -198,7 +198,7 @@ impl Node {
             other_runs: Vec::new(),
             remotes,
             attempt: None,
-            writer: Writer::alone(NodeName::new("node-0").unwrap()),
+            writer: Writer::single_node(NodeName::new("node-0").unwrap()),
             profiles: Arc::default(),
             notices: NoticeOptions::default(),
             lifecycle: Lifecycle {

@@ -86,7 +86,8 @@ async fn a_configuration_becomes_options() {
     let remotes = vec![node.directory_remote("disk").await];
     let name = NodeName::new("n").unwrap();
     let options =
-        AgentOptions::from_config(&config, Writer::alone(name.clone()), None, remotes.clone(), true).unwrap();
+        AgentOptions::from_config(&config, Writer::single_node(name.clone()), None, remotes.clone(), true)
+            .unwrap();
     assert_eq!(options.vault_directory, PathBuf::from("/data/vault"));
     assert_eq!(
         (options.upload.maximum_backlog_steps, options.agent.poll_interval),
@@ -99,11 +100,13 @@ async fn a_configuration_becomes_options() {
     assert!(options.lifecycle.once);
 
     let error =
-        AgentOptions::from_config(&config, Writer::alone(name.clone()), None, Vec::new(), false).unwrap_err();
+        AgentOptions::from_config(&config, Writer::single_node(name.clone()), None, Vec::new(), false)
+            .unwrap_err();
     assert_eq!(text(&error), "cannot serve the run: a: its remote 'disk' is not configured | ");
     let mut homeless = config;
     homeless.local.directory = None;
-    let error = AgentOptions::from_config(&homeless, Writer::alone(name), None, remotes, false).unwrap_err();
+    let error =
+        AgentOptions::from_config(&homeless, Writer::single_node(name), None, remotes, false).unwrap_err();
     assert_eq!(
         text(&error),
         "the agent has no vault: local.directory is not set | name a directory on the disk that the trainer writes \

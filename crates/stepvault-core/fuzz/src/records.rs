@@ -15,7 +15,7 @@ use stepvault_core::records::{
     Availability, Claim, DamagedStep, Follower, GcRecord, Lease, Pin, Resume, StagedPart, StagedParts,
     Tombstone, VaultMarker,
 };
-use stepvault_core::starts::{End, Ending, Process, Start, StartHistory, Who, merged};
+use stepvault_core::starts::{End, Ending, Process, Start, StartHistory, StartedProgram, merged};
 use stepvault_core::timestamp::Timestamp;
 
 use super::memory::bounded;
@@ -134,7 +134,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let start = Start {
         id: "0a".to_owned(),
-        who: Who::Trainer,
+        who: StartedProgram::Trainer,
         node: node.clone(),
         started_at: Timestamp::from_seconds(1_760_000_000),
         launch: Some("slurm:1:0".to_owned()),
@@ -176,7 +176,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             run: run.clone(),
             attempt: id.attempt,
             node: node.clone(),
-            nodes: NodeSet::alone(node.clone()),
+            nodes: NodeSet::single_node(node.clone()),
             parts: vec![StagedPart { id, node: node.clone() }],
             missing_bytes: 0,
         })

@@ -94,11 +94,11 @@ proptest! {
         waiting.retain(|step| step.run.as_str() == "a");
         let time = seconds(left, 0, 0);
         let plan = planned(&waiting, Some(rate), time);
-        let alone = waiting.iter().filter(|step| cost(step, rate, time) <= u128::from(left) * 1_000_000_000);
+        let fitting = waiting.iter().filter(|step| cost(step, rate, time) <= u128::from(left) * 1_000_000_000);
         let chosen = plan.steps.iter().filter(|planned| planned.chance == Chance::Fits);
         prop_assert_eq!(
             chosen.map(|planned| planned.step.id).max(),
-            alone.map(|step| step.id).max()
+            fitting.map(|step| step.id).max()
         );
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Ending, Start, Who, span};
+use super::{Ending, Start, StartedProgram, span};
 use crate::ids::{NodeName, StepId};
 
 /// Maximum number of crashes whose reasons are listed.
@@ -34,7 +34,7 @@ enum Verdict {
 /// count as one launch.
 pub fn demoted(history: &[Start], rule: DemotionRule) -> BTreeMap<StepId, String> {
     let mut by_step: BTreeMap<StepId, BTreeMap<&NodeName, Vec<&Start>>> = BTreeMap::new();
-    for start in history.iter().filter(|start| start.who == Who::Trainer) {
+    for start in history.iter().filter(|start| start.who == StartedProgram::Trainer) {
         if let Some(step) = start.restored {
             let nodes = by_step.entry(step).or_default();
             nodes.entry(&start.node).or_default().push(start);

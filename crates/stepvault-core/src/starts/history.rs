@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{End, Ending, Start, Who};
+use super::{End, Ending, Start, StartedProgram};
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -93,7 +93,7 @@ pub fn merged(earlier: Vec<Start>, later: Vec<Start>) -> Vec<Start> {
 
 /// Returns the latest starts of each kind, in order.
 fn latest(starts: Vec<Start>) -> Vec<Start> {
-    let mut left = [Who::Agent, Who::Trainer].map(|who| {
+    let mut left = [StartedProgram::Agent, StartedProgram::Trainer].map(|who| {
         let all = starts.iter().filter(|start| start.who == who).count();
         (who, all.saturating_sub(MAXIMUM_STARTS))
     });
@@ -141,7 +141,7 @@ mod tests {
     fn the_latest_of_each_kind_are_kept() {
         let mut starts = vec![start("trainer", "n", 0, None)];
         for number in 0..MAXIMUM_STARTS + 3 {
-            starts.push(Start { who: Who::Agent, ..start(&format!("{number}"), "n", 0, None) });
+            starts.push(Start { who: StartedProgram::Agent, ..start(&format!("{number}"), "n", 0, None) });
         }
         let kept = StartHistory::of(starts).starts;
         assert_eq!(kept.len(), MAXIMUM_STARTS + 1);

@@ -33,7 +33,7 @@ const MAXIMUM_REASON_BYTES: usize = 300;
 /// What was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Who {
+pub enum StartedProgram {
     /// The agent.
     Agent,
     /// A trainer, through `stepvault run`.
@@ -47,7 +47,7 @@ pub struct Start {
     /// A random identity.
     pub id: String,
     /// What was started.
-    pub who: Who,
+    pub who: StartedProgram,
     /// The node.
     pub node: NodeName,
     /// The time, by that node's clock.
@@ -133,7 +133,7 @@ impl fmt::Display for Ending {
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for StartedProgram {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Agent => "the agent",

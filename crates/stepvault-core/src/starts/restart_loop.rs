@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Start, Who, span};
+use super::{Start, StartedProgram, span};
 use crate::ids::{NodeName, RunName};
 use crate::timestamp::Timestamp;
 
@@ -25,7 +25,7 @@ pub struct RestartLoopRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RestartLoop {
     /// What is restarted repeatedly.
-    pub who: Who,
+    pub who: StartedProgram,
     /// The run.
     pub run: RunName,
     /// The node.
@@ -45,7 +45,7 @@ pub fn restart_loop(
     history: &[Start],
     run: &RunName,
     node: &NodeName,
-    who: Who,
+    who: StartedProgram,
     rule: RestartLoopRule,
     now: Timestamp,
 ) -> Option<RestartLoop> {
@@ -108,7 +108,7 @@ mod tests {
     fn look(history: &[Start], now: i64) -> Option<RestartLoop> {
         let rule = RestartLoopRule { starts: 3, within_seconds: 600 };
         let run = RunName::new("grpo").unwrap();
-        restart_loop(history, &run, &node(), Who::Trainer, rule, Timestamp::from_seconds(now))
+        restart_loop(history, &run, &node(), StartedProgram::Trainer, rule, Timestamp::from_seconds(now))
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
             start("b", "node-1", 1000, None),
             start("c", "node-0", 1000, None),
         ];
-        history[2].who = Who::Agent;
+        history[2].who = StartedProgram::Agent;
         assert_eq!(look(&history, 1001), None);
     }
 }

@@ -4,7 +4,7 @@ use stepvault_core::disk_facts::{DirectoryAccess, DirectoryCondition, DirectoryR
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::room::Room;
-use stepvault_core::starts::{Ending, RestartLoopRule, Start, Who, restart_loop};
+use stepvault_core::starts::{Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words;
 
@@ -119,7 +119,7 @@ pub fn from_starts(
         let looped = restart_loop(history, run, &start.node, start.who, rule, start.started_at);
         found.extend(looped.map(|looped| Evidence::left(Cause::RestartLoop, 60, looped.to_string())));
     }
-    let trainers = history.iter().filter(|start| start.who == Who::Trainer).rev();
+    let trainers = history.iter().filter(|start| start.who == StartedProgram::Trainer).rev();
     for (age, start) in trainers.take(MAXIMUM_ENDS).enumerate() {
         let recency = 1000 - 200 * u32::try_from(age).unwrap_or(4);
         let ended = from_end(start, scanner, runs(start));
@@ -214,7 +214,7 @@ mod tests {
     fn start(id: &str, node: &str, at: i64, restored: Option<StepId>) -> Start {
         Start {
             id: id.to_owned(),
-            who: Who::Trainer,
+            who: StartedProgram::Trainer,
             node: NodeName::new(node).unwrap(),
             started_at: Timestamp::from_seconds(at),
             launch: None,

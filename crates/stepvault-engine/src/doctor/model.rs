@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn what_is_said_wins_over_what_was() {
         let said = GivenForecast { bytes: Some(50), files: None, interval_seconds: Some(60) };
-        let alone = said.over(None).unwrap();
-        assert_eq!((alone.taken.bytes, alone.taken.files, alone.interval_seconds), (50, 1, Some(60)));
-        assert_eq!(alone.source, "--step-size");
+        let given = said.over(None).unwrap();
+        assert_eq!((given.taken.bytes, given.taken.files, given.interval_seconds), (50, 1, Some(60)));
+        assert_eq!(given.source, "--step-size");
         let past = Forecast {
             taken: Taken { bytes: 9, files: 7, directories: 2 },
             interval_seconds: Some(600),

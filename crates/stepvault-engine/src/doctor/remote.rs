@@ -15,8 +15,8 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates};
 use stepvault_diagnose::doctor::{Check, Finding};
-use stepvault_remote::examine::{Examined, Hindered, open};
-use stepvault_remote::open::OpenOptions;
+use stepvault_remote::examine::{ExamineError, Examined};
+use stepvault_remote::open::{OpenOptions, open_to_examine};
 use stepvault_remote::probe::Probe;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -122,12 +122,12 @@ fn impatient(settings: &RemoteSettings) -> RemoteSettings {
 async fn open_in_time(
     settings: &RemoteSettings,
     options: OpenOptions,
-) -> std::result::Result<Examined, Hindered> {
+) -> std::result::Result<Examined, ExamineError> {
     let impatient = impatient(settings);
-    let opening = open(&impatient, Arc::new(SilentObserver), options);
+    let opening = open_to_examine(&impatient, Arc::new(SilentObserver), options);
     timeout(CREDENTIALS_LIMIT, opening).await.unwrap_or_else(|_| {
         let seconds = CREDENTIALS_LIMIT.as_secs();
-        Err(Hindered {
+        Err(ExamineError {
             obstacle: stepvault_core::store_facts::Obstacle::Settings,
             error: Error::new(ErrorKind::Unreachable, "cannot open the remote")
                 .on(&settings.url)

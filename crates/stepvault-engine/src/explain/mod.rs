@@ -27,16 +27,16 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
     let mut gathered = Gathered::default();
     let mut needs = Taken::default();
     for directory in &request.directories {
-        let look = steps::Look {
+        let check = steps::DirectoryCheck {
             directory: directory.clone(),
             profiles: Arc::clone(&request.profiles),
             profile: request.profile.clone(),
             clock: Arc::clone(&request.clock),
         };
         let is_here = request.is_here;
-        let find = move || match look.find() {
+        let find = move || match check.find() {
             // Its existence, and what this user may not access, are reported with its other facts.
-            Err(_) if is_here && !look.directory.exists() => Ok(None),
+            Err(_) if is_here && !check.directory.exists() => Ok(None),
             found => found.map(Some),
         };
         match within(STEPS_DEADLINE, find).await {

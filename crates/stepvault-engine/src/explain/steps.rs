@@ -25,7 +25,7 @@ const MAXIMUM_REASON: usize = 400;
 const AHEAD_SECONDS: u64 = 120;
 
 /// The check of one directory.
-pub(super) struct Look {
+pub(super) struct DirectoryCheck {
     pub(super) directory: PathBuf,
     pub(super) profiles: Arc<ProfileSet>,
     pub(super) profile: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct FoundSteps {
     pub(super) on_disk: Option<ResumeOnDisk>,
 }
 
-impl Look {
+impl DirectoryCheck {
     pub(super) fn find(&self) -> Result<FoundSteps> {
         let request = InspectRequest {
             profiles: &self.profiles,

@@ -191,7 +191,7 @@ impl Rig {
             tree: None,
             step: None,
             attempt: None,
-            writer: Writer::alone(NodeName::new("node-0").unwrap()),
+            writer: Writer::single_node(NodeName::new("node-0").unwrap()),
             launch_since: Timestamp::default(),
             in_launch: false,
             not_before: None,

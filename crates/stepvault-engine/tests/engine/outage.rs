@@ -177,7 +177,7 @@ async fn a_launch_that_sealed_during_an_outage_gets_an_attempt_of_its_own() {
     let in_launch = |rig: &Rig, source: &Path, launch: &str| CheckpointToSeal {
         writer: Writer {
             launch: Some(LaunchName::new(launch).unwrap()),
-            ..Writer::alone(NodeName::new("node-0").unwrap())
+            ..Writer::single_node(NodeName::new("node-0").unwrap())
         },
         in_launch: true,
         ..rig.request(source)
@@ -276,7 +276,7 @@ async fn what_is_older_than_the_launch_never_becomes_newer_than_its_steps() {
     let of_launch = |source: &Path, in_launch| CheckpointToSeal {
         writer: Writer {
             launch: Some(LaunchName::new("job-3").unwrap()),
-            ..Writer::alone(NodeName::new("node-0").unwrap())
+            ..Writer::single_node(NodeName::new("node-0").unwrap())
         },
         launch_since: Timestamp::from_seconds(5_100),
         in_launch,

@@ -265,12 +265,12 @@ async fn nodes_that_declare_different_things_are_told_so() {
     let mut cluster = Cluster::new(2).await;
     cluster.save(0, 100, 1000).await;
     let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
-    let alone = CheckpointToSeal {
-        writer: Writer::alone(NodeName::new("node-1").unwrap()),
+    let single = CheckpointToSeal {
+        writer: Writer::single_node(NodeName::new("node-1").unwrap()),
         attempt: Some(Attempt::FIRST),
         ..cluster.rigs[1].request(&source)
     };
-    let error = cluster.rigs[1].push_as(alone).await.unwrap_err();
+    let error = cluster.rigs[1].push_as(single).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     "second".clone_into(&mut cluster.launch);
     let other_launch = CheckpointToSeal { attempt: Some(Attempt::FIRST), ..cluster.request(1, &source) };
@@ -733,8 +733,8 @@ async fn without_the_store_every_node_seals_and_none_makes_up_an_attempt() {
     }
     drop(server);
     let source = cluster.rigs[0].write_step(100, &[("model.pt", 10)], 1, 1000);
-    let alone = Writer { place: NodePlace::alone(ranked(0).unwrap()), ..cluster.writer(0) };
-    let request = CheckpointToSeal { writer: alone, ..cluster.request(0, &source) };
+    let single = Writer { place: NodePlace::single_node(ranked(0).unwrap()), ..cluster.writer(0) };
+    let request = CheckpointToSeal { writer: single, ..cluster.request(0, &source) };
     let report = cluster.rigs[0].push_as(request).await.unwrap();
     assert!(report.newly_sealed);
     assert_eq!(report.id, id(1, 100));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stepvault_core::ids::{NodeName, Step};
-use stepvault_core::starts::{Start, Who};
+use stepvault_core::starts::{Start, StartedProgram};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::restore::{plan, restore};
 use stepvault_engine::starts::{read_starts, write_starts};
@@ -64,7 +64,7 @@ async fn when_every_step_is_demoted_the_newest_valid_one_is_taken() {
 fn start(name: &str, node: &NodeName) -> Start {
     Start {
         id: name.to_owned(),
-        who: Who::Trainer,
+        who: StartedProgram::Trainer,
         node: node.clone(),
         started_at: Timestamp::from_seconds(5),
         launch: None,

@@ -32,12 +32,12 @@ use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::actor::Actor;
 use crate::content;
 use crate::invariants::Judge;
 use crate::planted::Bug;
 use crate::trace::Trace;
 use crate::trainer::{OVERWRITTEN, Trainer};
-use crate::who::Who;
 use crate::world::Tally;
 
 /// State shared by the world and an agent; it outlives the process.
@@ -56,7 +56,7 @@ pub struct SharedState {
 /// One agent process.
 #[derive(Debug)]
 pub struct Agent {
-    pub who: Who,
+    pub actor: Actor,
     pub run: usize,
     pub writer: Writer,
     /// The algorithm of the digests of what it seals.
@@ -167,7 +167,7 @@ impl Agent {
             if let Ok(lost) = forget_lost_steps(vault, remote).await {
                 state.compared.insert(store);
                 for id in lost {
-                    self.trace.note(&self.who, format_args!("store {store} lost {id}"));
+                    self.trace.note(&self.actor, format_args!("store {store} lost {id}"));
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Agent {
                     if new {
                         state.live_below_highest = is_live_below_highest.then(|| step.id().step);
                     }
-                    self.trace.note(&self.who, format_args!("staged {} ({new})", step.id()));
+                    self.trace.note(&self.actor, format_args!("staged {} ({new})", step.id()));
                     if new {
                         let sealed = content::of_directory(&step.data_root());
                         let mut judge = self.judge.lock().unwrap();
@@ -250,7 +250,7 @@ impl Agent {
                     }
                 }
                 Ok(Placed::DurableEverywhere(step)) => {
-                    self.trace.note(&self.who, format_args!("{} is durable everywhere", step.id));
+                    self.trace.note(&self.actor, format_args!("{} is durable everywhere", step.id));
                 }
                 // An attempt that is given may be taken; only a planted bug gives one.
                 Err(error)
@@ -258,10 +258,10 @@ impl Agent {
                         || self.bug == Some(Bug::ChangesBeginAttempts)
                             && error.kind() == ErrorKind::Conflict =>
                 {
-                    self.trace.note(&self.who, format_args!("left alone: {:?}", error.kind()));
+                    self.trace.note(&self.actor, format_args!("left alone: {:?}", error.kind()));
                 }
                 Err(error) => {
-                    self.trace.note(&self.who, format_args!("not staged: {:?}", error.kind()));
+                    self.trace.note(&self.actor, format_args!("not staged: {:?}", error.kind()));
                     all_well = false;
                     continue;
                 }
@@ -284,14 +284,14 @@ impl Agent {
         let determined = match determined {
             Ok(determined) => determined,
             Err(error) => {
-                self.trace.note(&self.who, format_args!("attempts are provisional: {:?}", error.kind()));
+                self.trace.note(&self.actor, format_args!("attempts are provisional: {:?}", error.kind()));
                 return false;
             }
         };
         for one in determined {
             match one.outcome {
                 Outcome::Placed(step) => {
-                    self.trace.note(&self.who, format_args!("{} is {}", one.before, step.id()));
+                    self.trace.note(&self.actor, format_args!("{} is {}", one.before, step.id()));
                     let sealed = content::of_directory(&step.data_root());
                     let mut judge = self.judge.lock().unwrap();
                     judge.sealed.entry((self.run, step.id())).or_default().push(sealed);
@@ -299,10 +299,10 @@ impl Agent {
                     self.tally.lock().unwrap().determined += 1;
                 }
                 Outcome::Duplicate(id) => {
-                    self.trace.note(&self.who, format_args!("{} is the same as {id}", one.before));
+                    self.trace.note(&self.actor, format_args!("{} is the same as {id}", one.before));
                 }
                 Outcome::NoPlace(error) => {
-                    self.trace.note(&self.who, format_args!("{} has no place: {error}", one.before));
+                    self.trace.note(&self.actor, format_args!("{} has no place: {error}", one.before));
                 }
             }
         }
@@ -328,7 +328,7 @@ impl Agent {
                 if let Err(error) = &uploaded
                     && make_provisional_again(vault, step, error).await.unwrap()
                 {
-                    self.trace.note(&self.who, format_args!("{} gets another attempt", step.id()));
+                    self.trace.note(&self.actor, format_args!("{} gets another attempt", step.id()));
                     state.sessions.remove(&store);
                     state.waiting.remove(&(store, step.id()));
                     self.tally.lock().unwrap().reopened += 1;
@@ -374,16 +374,16 @@ impl Agent {
             Uploaded::Durable => "durable",
             Uploaded::AlreadyDurable => "durable before",
             Uploaded::Incomplete { missing } => {
-                let who = stepvault_core::nodes::listed(&missing);
+                let actor = stepvault_core::nodes::listed(&missing);
                 if state.waiting.insert(name) {
                     state.looks = 0;
                     self.trace
-                        .note(&self.who, format_args!("{} waits for {who} on store {store}", step.id()));
+                        .note(&self.actor, format_args!("{} waits for {actor} on store {store}", step.id()));
                 }
                 return Ok(());
             }
         };
-        self.trace.note(&self.who, format_args!("{} is {text} on store {store}", step.id()));
+        self.trace.note(&self.actor, format_args!("{} is {text} on store {store}", step.id()));
         self.acknowledge(store, step);
         self.tally.lock().unwrap().acknowledged += 1;
         Ok(())
@@ -404,7 +404,8 @@ impl Agent {
 
     /// Records a failed upload; returns true when it failed for good.
     fn failed(&self, state: &mut State, store: usize, step: &SealedStep, error: &Error) -> bool {
-        self.trace.note(&self.who, format_args!("{} failed on store {store}: {:?}", step.id(), error.kind()));
+        self.trace
+            .note(&self.actor, format_args!("{} failed on store {store}: {:?}", step.id(), error.kind()));
         state.sessions.remove(&store);
         state.waiting.remove(&(store, step.id()));
         match self.bug {
@@ -459,7 +460,7 @@ impl Agent {
         };
         self.tally.lock().unwrap().evicted += removed.len();
         for id in removed {
-            self.trace.note(&self.who, format_args!("evicted {id}"));
+            self.trace.note(&self.actor, format_args!("evicted {id}"));
             self.judge.lock().unwrap().evicted((self.run, id), &required);
         }
         true

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use stepvault_testkit::conformance;
 
+use crate::actor::Actor;
 use crate::faults::Weather;
 use crate::invariants::Judge;
 use crate::link::Link;
 use crate::machine::Machine;
 use crate::store::Cloud;
 use crate::trace::Trace;
-use crate::who::Who;
 
 #[test]
 fn the_store_of_the_simulation_keeps_the_contract_of_every_store() {
@@ -25,7 +25,7 @@ fn the_store_of_the_simulation_keeps_the_contract_of_every_store() {
             cloud: Arc::new(Cloud::new(0, true, Arc::new(Mutex::new(judge)), Arc::new(Trace::new()))),
             weather: Arc::new(weather),
             machine: Machine::new("machine", 0),
-            who: Who::somebody(),
+            actor: Actor::somebody(),
             url: "memory://store-0".to_owned(),
             bug: None,
             held: Arc::default(),

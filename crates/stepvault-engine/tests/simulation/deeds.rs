@@ -23,6 +23,7 @@ use stepvault_engine::tier::pins;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
+use crate::actor::{Actor, Role};
 use crate::content::{self, Content};
 use crate::faults::Weather;
 use crate::invariants::StoreFacts;
@@ -30,7 +31,6 @@ use crate::machine::Machine;
 use crate::planted::{Bug, UNREADABLE_STEP};
 use crate::store::{BEGINNING_SECONDS, Stand};
 use crate::trainer::Trainer;
-use crate::who::{Role, Who};
 use crate::world::{Later, UnderWay, World, put_by_somebody};
 
 /// Copies a directory with all times. The copies of files that were one under several names are, too.
@@ -300,17 +300,17 @@ impl World {
     /// Returns the step that the trainer of a new disk resumes from, once it is known; its vault remembers it.
     pub async fn go_on_from_newest(&mut self, index: usize) -> Result<Option<StepId>, ErrorKind> {
         let machine = Machine::new("starter", 0);
-        let who = self.process(&machine, Role::Restorer);
+        let actor = self.process(&machine, Role::Restorer);
         let weather = Arc::new(Weather::calm(self.numbers.fork()));
         let site = &self.sites[index];
         let run = site.run;
         let context = RestoreContext {
             vault: Some(Vault::open_or_create(&site.directory.join("vault")).unwrap()),
-            remotes: self.remotes_in(&weather, &machine, &who, run),
+            remotes: self.remotes_in(&weather, &machine, &actor, run),
             budget: MemoryBudget::new(0),
             observer: Arc::clone(&self.observer),
         };
-        let directory = self.root.path().join(format!("restored-{}", who.process));
+        let directory = self.root.path().join(format!("restored-{}", actor.process));
         let request = RestoreRequest {
             together: Some(Together {
                 writer: self.writer(index),
@@ -372,7 +372,7 @@ impl World {
             return self.after(60_000..120_000, Later::Readable { store, run });
         }
         let key = self.unreadable_key(run);
-        self.clouds[store].delete(&Who::somebody(), &[key]);
+        self.clouds[store].delete(&Actor::somebody(), &[key]);
         self.judge.lock().unwrap().unreadable(store, run, None);
     }
 
@@ -580,14 +580,14 @@ impl World {
         store: usize,
         role: Role,
     ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
-        let who = self.process(machine, role);
+        let actor = self.process(machine, role);
         let rules = if role == Role::KeepsNothing {
             KeepRules { last: Some(0), ..KeepRules::default() }
         } else {
             self.keep()
         };
         let prune = RemotePrune {
-            remote: self.remotes(machine, &who, run).swap_remove(store),
+            remote: self.remotes(machine, &actor, run).swap_remove(store),
             rules,
             maximum_deletions: (self.bug == Some(Bug::NeverPrunes)).then_some(0),
             pinned_elsewhere: BTreeSet::new(),
@@ -600,9 +600,9 @@ impl World {
                 Ok(report) => {
                     tally.lock().unwrap().retired += report.removed.len();
                     let (removed, spared) = (report.removed.len(), report.spared.len());
-                    trace.note(&who, format_args!("removed {removed}, spared {spared}"));
+                    trace.note(&actor, format_args!("removed {removed}, spared {spared}"));
                 }
-                Err(error) => trace.note(&who, format_args!("did not prune: {:?}", error.kind())),
+                Err(error) => trace.note(&actor, format_args!("did not prune: {:?}", error.kind())),
             }
             report.map(drop)
         }
@@ -622,8 +622,8 @@ impl World {
         run: usize,
         store: usize,
     ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
-        let who = self.process(machine, Role::Gc);
-        let remote = self.remotes(machine, &who, run).swap_remove(store);
+        let actor = self.process(machine, Role::Gc);
+        let remote = self.remotes(machine, &actor, run).swap_remove(store);
         let grace = if self.bug == Some(Bug::GcAtOnce) { Duration::ZERO } else { self.grace };
         let dry_run = self.bug == Some(Bug::NeverGc);
         let (trace, tally) = (Arc::clone(&self.trace), Arc::clone(&self.tally));
@@ -634,9 +634,9 @@ impl World {
                 Ok(report) => {
                     tally.lock().unwrap().gc_removed += report.removed.len();
                     let (removed, marked) = (report.removed.len(), report.marked.len());
-                    trace.note(&who, format_args!("gc removed {removed}, marked {marked}"));
+                    trace.note(&actor, format_args!("gc removed {removed}, marked {marked}"));
                 }
-                Err(error) => trace.note(&who, format_args!("gc failed: {:?}", error.kind())),
+                Err(error) => trace.note(&actor, format_args!("gc failed: {:?}", error.kind())),
             }
             report.map(drop)
         }
@@ -653,15 +653,15 @@ impl World {
         let Some(id) = self.numbers.choice(visible) else {
             return;
         };
-        let who = self.process(&machine, Role::Pinner);
-        let remote = self.remotes(&machine, &who, run).swap_remove(store);
+        let actor = self.process(&machine, Role::Pinner);
+        let remote = self.remotes(&machine, &actor, run).swap_remove(store);
         let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
         let cloud = Arc::clone(&self.clouds[store]);
         self.operate(&machine, async move {
             let pinned = pins::pin(&remote, id, "").await.is_ok();
             // Another process may have removed it before the response arrived.
             if pinned && cloud.objects().contains_key(&remote.keys.pin(id)) {
-                trace.note(&who, format_args!("pinned {id}"));
+                trace.note(&actor, format_args!("pinned {id}"));
                 judge.lock().unwrap().pin(store, (run, id));
             }
         });
@@ -673,8 +673,8 @@ impl World {
         let Some(id) = self.numbers.choice(pinned) else {
             return;
         };
-        let who = self.process(&machine, Role::Pinner);
-        let remote = self.remotes(&machine, &who, run).swap_remove(store);
+        let actor = self.process(&machine, Role::Pinner);
+        let remote = self.remotes(&machine, &actor, run).swap_remove(store);
         self.judge.lock().unwrap().unpin(store, (run, id));
         self.operate(&machine, async move {
             let _ = pins::unpin(&remote, id).await;
@@ -718,10 +718,10 @@ impl World {
         wanted: Option<StepId>,
         site: Option<usize>,
     ) -> impl Future<Output = Option<(StepId, Content)>> + use<> {
-        let who = self.process(machine, Role::Restorer);
-        let all = self.remotes(machine, &who, run);
+        let actor = self.process(machine, Role::Restorer);
+        let all = self.remotes(machine, &actor, run);
         let remotes: Vec<RunRemote> = stores.iter().map(|store| all[*store].clone()).collect();
-        let directory = self.root.path().join(format!("restored-{}", who.process));
+        let directory = self.root.path().join(format!("restored-{}", actor.process));
         let vault = site.map(|site| self.sites[site].directory.join("vault"));
         let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
         let (observer, tally) = (Arc::clone(&self.observer), Arc::clone(&self.tally));
@@ -757,7 +757,7 @@ impl World {
             match report {
                 Ok(report) => {
                     let id = report.plan.id;
-                    trace.note(&who, format_args!("restored {id}"));
+                    trace.note(&actor, format_args!("restored {id}"));
                     tally.lock().unwrap().restored += 1;
                     let got = content::of_directory(&directory);
                     let from: &[usize] =
@@ -770,7 +770,7 @@ impl World {
                     Some((id, got))
                 }
                 Err(error) => {
-                    trace.note(&who, format_args!("did not restore: {:?}", error.kind()));
+                    trace.note(&actor, format_args!("did not restore: {:?}", error.kind()));
                     let lasting: Vec<StepId> = before.intersection(&seen(wanted)).copied().collect();
                     let found_none = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoneValid);
                     // A process without a vault mistakes an empty directory for an empty store.
@@ -782,7 +782,7 @@ impl World {
                         judge
                             .lock()
                             .unwrap()
-                            .broken("L4", format!("{who} found none, and {id} was there: {error}"));
+                            .broken("L4", format!("{actor} found none, and {id} was there: {error}"));
                     }
                     None
                 }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::who::Role;
+use crate::actor::Role;
 
 /// The course of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,9 +17,9 @@ use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
+use crate::actor::{Actor, Role};
 use crate::content::{self, Content};
 use crate::store::{Cloud, Object};
-use crate::who::{Role, Who};
 
 /// A step of one of the runs, by the run's index.
 pub type Name = (usize, StepId);
@@ -164,20 +164,20 @@ impl Judge {
     }
 
     /// Records a write.
-    pub fn written(&mut self, cloud: &Cloud, who: &Who, key: &str, object: &Object, objects: &Objects) {
+    pub fn written(&mut self, cloud: &Cloud, actor: &Actor, key: &str, object: &Object, objects: &Objects) {
         let store = cloud.index;
-        if self.foreign.contains(&(store, key.to_owned())) && who.role != Role::Somebody {
-            self.broken("S7", format!("{who} overwrote {key}, which is none of ours"));
+        if self.foreign.contains(&(store, key.to_owned())) && actor.role != Role::Somebody {
+            self.broken("S7", format!("{actor} overwrote {key}, which is none of ours"));
         }
         let Some((run, kind)) = self.classify(key) else {
             return;
         };
         match kind {
-            KeyKind::Commit(id) if who.role != Role::Somebody => {
-                self.committed(store, (run, id), object, objects, who);
+            KeyKind::Commit(id) if actor.role != Role::Somebody => {
+                self.committed(store, (run, id), object, objects, actor);
             }
             KeyKind::Tombstone(id) => {
-                let record = Tombstoned { version: object.version, by: who.role };
+                let record = Tombstoned { version: object.version, by: actor.role };
                 let tombstones = &mut self.stores[store].tombstones;
                 tombstones.entry((run, id)).or_insert(record);
             }
@@ -203,19 +203,19 @@ impl Judge {
         );
     }
 
-    fn committed(&mut self, store: usize, name: Name, object: &Object, objects: &Objects, who: &Who) {
+    fn committed(&mut self, store: usize, name: Name, object: &Object, objects: &Objects, actor: &Actor) {
         let text = describe(store, name);
         let digest = Sha256Digest::of(&object.bytes);
         if let Some((before, ..)) = self.stores[store].ever.get(&name)
             && *before != digest
         {
-            self.broken("S9", format!("{text} was committed before, as something else ({who})"));
+            self.broken("S9", format!("{text} was committed before, as something else ({actor})"));
         }
         let (references, content) = match self.whole(name, &object.bytes, objects) {
             Ok(found) => found,
             // The commit of a step that is being removed does not count.
             Err(_) if self.stores[store].tombstones.contains_key(&name) => return,
-            Err(why) => return self.broken("S2", format!("{text} was committed by {who}: {why}")),
+            Err(why) => return self.broken("S2", format!("{text} was committed by {actor}: {why}")),
         };
         // Neither does one that came after the tombstone of a gc run, which had seen the step without a commit twice: nobody
         // ever sees it, and its writer finds the tombstone before it says that the step is durable.
@@ -268,40 +268,40 @@ impl Judge {
     }
 
     /// Records the pages of a listing.
-    pub fn listed(&mut self, cloud: &Cloud, who: &Who, prefix: &str, sequence: u64) {
-        if who.role != Role::Gc {
+    pub fn listed(&mut self, cloud: &Cloud, actor: &Actor, prefix: &str, sequence: u64) {
+        if actor.role != Role::Gc {
             return;
         }
         if let Some(run) = self.runs.iter().position(|keys| keys.prefix() == prefix) {
             let gc_runs = &mut self.stores[cloud.index].gc_runs;
-            gc_runs.insert((run, who.process), sequence);
+            gc_runs.insert((run, actor.process), sequence);
         }
     }
 
     /// Records a deletion.
-    pub fn deleted(&mut self, cloud: &Cloud, who: &Who, key: &str, object: &Object, objects: &Objects) {
+    pub fn deleted(&mut self, cloud: &Cloud, actor: &Actor, key: &str, object: &Object, objects: &Objects) {
         let store = cloud.index;
-        if who.role == Role::Somebody {
+        if actor.role == Role::Somebody {
             return;
         }
         if self.foreign.contains(&(store, key.to_owned())) {
-            return self.broken("S7", format!("{who} deleted {key}, which is none of ours"));
+            return self.broken("S7", format!("{actor} deleted {key}, which is none of ours"));
         }
         let Some((run, kind)) = self.classify(key) else {
-            return self.broken("S7", format!("{who} deleted {key}, which is none of ours"));
+            return self.broken("S7", format!("{actor} deleted {key}, which is none of ours"));
         };
-        let is_own = object.writer.process == who.process;
+        let is_own = object.writer.process == actor.process;
         if let KeyKind::Commit(id) = kind {
-            self.uncommitted(cloud, (run, id), who);
+            self.uncommitted(cloud, (run, id), actor);
         }
         if let KeyKind::Tombstone(id) = kind {
-            return self.pardoned(store, (run, id), who, objects);
+            return self.pardoned(store, (run, id), actor, objects);
         }
         if let KeyKind::Retired(_) = kind {
-            return self.names_kept(store, run, who, objects);
+            return self.names_kept(store, run, actor, objects);
         }
         if let KeyKind::Pin(id) = kind
-            && who.role == Role::Pinner
+            && actor.role == Role::Pinner
         {
             self.unpin(store, (run, id));
         }
@@ -309,29 +309,29 @@ impl Judge {
         let facts = &self.stores[store];
         let mut commits = facts.commits.iter();
         if let Some((name, _)) = commits.find(|(_, commit)| commit.references.contains(key)) {
-            let promise = match (who.role, facts.tombstones.contains_key(name)) {
+            let promise = match (actor.role, facts.tombstones.contains_key(name)) {
                 (Role::Gc, _) => "S7",
                 (_, true) => "S5",
                 (_, false) => "S2",
             };
             let text = describe(store, *name);
-            return self.broken(promise, format!("{who} deleted {key} while the commit of {text} stood"));
+            return self.broken(promise, format!("{actor} deleted {key} while the commit of {text} stood"));
         }
         if is_own {
             return;
         }
         if let Some((unreadable, since)) = facts.unreadable.get(&run)
-            && *since < who.began
-            && matches!(who.role, Role::Pruner | Role::Gc)
+            && *since < actor.began
+            && matches!(actor.role, Role::Pruner | Role::Gc)
         {
-            let text = format!("{who} deleted {key} while {unreadable} could not be read");
+            let text = format!("{actor} deleted {key} while {unreadable} could not be read");
             return self.broken("S8", text);
         }
-        match who.role {
+        match actor.role {
             Role::KeepsNothing => {
-                self.broken("S8", format!("{who} deleted {key} by rules that keep nothing"));
+                self.broken("S8", format!("{actor} deleted {key} by rules that keep nothing"));
             }
-            Role::Gc => self.removed_by_gc(cloud, run, key, object, who),
+            Role::Gc => self.removed_by_gc(cloud, run, key, object, actor),
             _ => {}
         }
     }
@@ -350,26 +350,26 @@ impl Judge {
     }
 
     /// A record of retired steps was deleted: the name of each removed step must still be recorded somewhere.
-    fn names_kept(&mut self, store: usize, run: usize, who: &Who, objects: &Objects) {
+    fn names_kept(&mut self, store: usize, run: usize, actor: &Actor, objects: &Objects) {
         let removed: Vec<Name> = self.stores[store].tombstones.keys().copied().collect();
         for name in removed.into_iter().filter(|name| name.0 == run) {
             let tombstone = self.runs[run].tombstone(name.1);
             if !objects.contains_key(&tombstone) && !self.is_retired(name, objects) {
                 let text = describe(store, name);
-                self.broken("S9", format!("{who} forgot that {text} was removed"));
+                self.broken("S9", format!("{actor} forgot that {text} was removed"));
             }
         }
     }
 
     /// A tombstone was deleted: either its name remains used for good, or its step is visible to everybody again.
-    fn pardoned(&mut self, store: usize, name: Name, who: &Who, objects: &Objects) {
+    fn pardoned(&mut self, store: usize, name: Name, actor: &Actor, objects: &Objects) {
         if self.is_retired(name, objects) {
             return;
         }
         self.stores[store].tombstones.remove(&name);
         let text = describe(store, name);
         let Some(commit) = objects.get(&self.runs[name.0].commit(name.1)) else {
-            return self.broken("S9", format!("{who} took the tombstone of {text} away"));
+            return self.broken("S9", format!("{actor} took the tombstone of {text} away"));
         };
         match self.whole(name, &commit.bytes, objects) {
             Ok((references, content)) => {
@@ -378,23 +378,23 @@ impl Judge {
                 facts.ever.entry(name).or_insert((digest, content, commit.version));
                 facts.commits.insert(name, VisibleCommit { references });
             }
-            Err(why) => self.broken("S2", format!("{who} took the tombstone of {text} away: {why}")),
+            Err(why) => self.broken("S2", format!("{actor} took the tombstone of {text} away: {why}")),
         }
     }
 
-    fn removed_by_gc(&mut self, cloud: &Cloud, run: usize, key: &str, object: &Object, who: &Who) {
+    fn removed_by_gc(&mut self, cloud: &Cloud, run: usize, key: &str, object: &Object, actor: &Actor) {
         if self.came_too_late(cloud.index, run, key, object) {
             return;
         }
         let age = cloud.now().duration_since(object.modified).unwrap_or_default();
         if age < self.grace {
-            let text = format!("{who} deleted {key}, which was {} seconds old", age.as_secs());
+            let text = format!("{actor} deleted {key}, which was {} seconds old", age.as_secs());
             return self.broken("S7", text);
         }
         let gc_runs = &self.stores[cloud.index].gc_runs;
         let seen = gc_runs.iter().filter(|((of, _), until)| *of == run && **until >= object.version);
         if seen.count() < 2 {
-            self.broken("S7", format!("{who} deleted {key}, which one gc run alone had seen"));
+            self.broken("S7", format!("{actor} deleted {key}, which one gc run alone had seen"));
         }
     }
 
@@ -414,7 +414,7 @@ impl Judge {
     }
 
     /// A commit was deleted: checks every reason that forbids it.
-    fn uncommitted(&mut self, cloud: &Cloud, name: Name, who: &Who) {
+    fn uncommitted(&mut self, cloud: &Cloud, name: Name, actor: &Actor) {
         let store = cloud.index;
         let text = describe(store, name);
         let facts = &mut self.stores[store];
@@ -425,7 +425,7 @@ impl Judge {
         let Some(tombstoned) = facts.tombstones.get(&name) else {
             return self.broken(
                 "S9",
-                format!("{who} removed {text} without a tombstone: its name could be used again"),
+                format!("{actor} removed {text} without a tombstone: its name could be used again"),
             );
         };
         let is_acknowledged = self.acknowledged.contains_key(&(store, name));
@@ -433,7 +433,7 @@ impl Judge {
             return self.broken("S1", format!("{text} had been acknowledged, and gc tombstoned it"));
         }
         if facts.pinned.contains(&name) {
-            return self.broken("S4", format!("{who} removed {text}, which is pinned"));
+            return self.broken("S4", format!("{actor} removed {text}, which is pinned"));
         }
         let now = cloud.now();
         let holder = facts.leases.iter().find(|(_, lease)| {
@@ -442,7 +442,7 @@ impl Judge {
                 && is_live(lease.renewed, now, lease.time_to_live)
         });
         if let Some((lease, _)) = holder {
-            let text = format!("{who} removed {text}, which is being restored under {lease}");
+            let text = format!("{actor} removed {text}, which is being restored under {lease}");
             return self.broken("S4", text);
         }
         facts.retired.insert(name);
@@ -460,11 +460,11 @@ impl Judge {
                 left.iter().filter_map(|id| files(*id)).flat_map(BTreeMap::keys).collect();
             let lost = removed.keys().find(|path| !kept.contains(path)).cloned();
             if let Some(path) = lost.filter(|_| newer <= self.keep_last.max(1)) {
-                let text = format!("{who} removed {text}, and {path} is in no revision that is left");
+                let text = format!("{actor} removed {text}, and {path} is in no revision that is left");
                 self.broken("S4", text);
             }
         } else if newer < self.keep_last.max(1) && !by_gc {
-            let text = format!("{who} removed {text}, and {newer} newer ones were left");
+            let text = format!("{actor} removed {text}, and {newer} newer ones were left");
             self.broken("S4", text);
         }
     }
@@ -599,11 +599,11 @@ impl Judge {
     }
 
     /// A node of a launch resumes from a step.
-    pub fn resumed(&mut self, run: usize, launch: u64, who: &Who, id: Option<StepId>) {
-        let first = self.resumed.entry((run, launch)).or_insert_with(|| (who.to_string(), id));
+    pub fn resumed(&mut self, run: usize, launch: u64, actor: &Actor, id: Option<StepId>) {
+        let first = self.resumed.entry((run, launch)).or_insert_with(|| (actor.to_string(), id));
         if first.1 != id {
             let text =
-                format!("in launch {launch} {} goes on from {:?} and {who} from {id:?}", first.0, first.1);
+                format!("in launch {launch} {} goes on from {:?} and {actor} from {id:?}", first.0, first.1);
             self.broken("S3", text);
         }
     }

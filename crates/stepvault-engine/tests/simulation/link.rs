@@ -16,18 +16,18 @@ use stepvault_remote::store::{
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use crate::actor::Actor;
 use crate::faults::{Course, Weather};
 use crate::machine::Machine;
 use crate::planted::{Bug, claimed};
 use crate::store::Cloud;
-use crate::who::Who;
 
 #[derive(Debug, Clone)]
 pub struct Link {
     pub cloud: Arc<Cloud>,
     pub weather: Arc<Weather>,
     pub machine: Arc<Machine>,
-    pub who: Who,
+    pub actor: Actor,
     pub url: String,
     pub bug: Option<Bug>,
     /// Deletions that a planted bug delays.
@@ -41,10 +41,10 @@ impl Link {
     async fn ask<T, Effect>(&self, key: &str, effect: Effect) -> Result<T>
     where
         T: Send + 'static,
-        Effect: Fn(&Cloud, &Who) -> Result<T> + Send + 'static,
+        Effect: Fn(&Cloud, &Actor) -> Result<T> + Send + 'static,
     {
         self.machine.awake().await;
-        let fate = self.weather.fate(self.who.role, key);
+        let fate = self.weather.fate(self.actor.role, key);
         let power_cuts = self.machine.power_cuts();
         let (answer, answered) = oneshot::channel();
         let link = self.clone();
@@ -62,9 +62,9 @@ impl Link {
                 let _ = answer.send(Err(unreachable(&link.url, "503: slow down")));
                 return;
             }
-            let mut result = effect(&link.cloud, &link.who);
+            let mut result = effect(&link.cloud, &link.actor);
             if fate.course == Course::Twice {
-                result = effect(&link.cloud, &link.who);
+                result = effect(&link.cloud, &link.actor);
             }
             sleep(fate.after).await;
             if fate.course != Course::AnswerLost && !link.machine.is_cut_off() {
@@ -85,10 +85,10 @@ impl Link {
     async fn page(&self, prefix: String, after: Option<String>) -> Result<Page> {
         let (most, bug, under) = (self.weather.page, self.bug, prefix.clone());
         let mut objects =
-            self.ask("", move |cloud, who| Ok(cloud.page(who, &prefix, after.as_deref(), most))).await?;
+            self.ask("", move |cloud, actor| Ok(cloud.page(actor, &prefix, after.as_deref(), most))).await?;
         let (last, is_last) = (objects.last().map(|object| object.key.clone()), objects.len() < most);
         if let Some(bug) = bug {
-            objects.retain(|object| !bug.hides(self.who.role, &object.key));
+            objects.retain(|object| !bug.hides(self.actor.role, &object.key));
         }
         if is_last {
             let forgotten = self.forgotten.lock().unwrap();
@@ -131,22 +131,22 @@ impl RemoteStore for Link {
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let (name, key, body, digest) = (key, key.to_owned(), copied(&body), *digest);
-        if self.bug.is_some_and(|bug| bug.forgets(self.who.role, &key)) {
+        if self.bug.is_some_and(|bug| bug.forgets(self.actor.role, &key)) {
             let head = claimed(&key, &digest);
             self.forgotten.lock().unwrap().insert(key, head.clone());
             return Ok(Created::Written(head));
         }
-        self.ask(name, move |cloud, who| cloud.create(who, &key, &body, &digest)).await
+        self.ask(name, move |cloud, actor| cloud.create(actor, &key, &body, &digest)).await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
         let (key, digest) = (key.to_owned(), *digest);
-        self.ask("", move |cloud, who| cloud.replace(who, &key, &body, &digest)).await
+        self.ask("", move |cloud, actor| cloud.replace(actor, &key, &body, &digest)).await
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, _algorithm: DigestAlgorithm) -> Result<String> {
         let key = key.to_owned();
-        self.ask("", move |cloud, who| Ok(cloud.start_upload(who, &key))).await
+        self.ask("", move |cloud, actor| Ok(cloud.start_upload(actor, &key))).await
     }
 
     async fn upload_part(
@@ -158,7 +158,7 @@ impl RemoteStore for Link {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let (key, upload, body, digest) = (key.to_owned(), upload.to_owned(), copied(&body), *digest);
-        self.ask("", move |cloud, who| cloud.upload_part(who, &key, &upload, index, &body, &digest)).await
+        self.ask("", move |cloud, actor| cloud.upload_part(actor, &key, &upload, index, &body, &digest)).await
     }
 
     async fn complete_upload(
@@ -170,13 +170,13 @@ impl RemoteStore for Link {
     ) -> Result<Created> {
         let (key, upload, parts) = (key.to_owned(), upload.to_owned(), parts.to_vec());
         let digest = digest.clone();
-        self.ask("", move |cloud, who| cloud.complete_upload(who, &key, &upload, &parts, &digest)).await
+        self.ask("", move |cloud, actor| cloud.complete_upload(actor, &key, &upload, &parts, &digest)).await
     }
 
     async fn abort_upload(&self, _key: &str, upload: &str) -> Result<()> {
         let upload = upload.to_owned();
-        self.ask("", move |cloud, who| {
-            cloud.abort_upload(who, &upload);
+        self.ask("", move |cloud, actor| {
+            cloud.abort_upload(actor, &upload);
             Ok(())
         })
         .await
@@ -184,23 +184,23 @@ impl RemoteStore for Link {
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
         let prefix = prefix.to_owned();
-        self.ask("", move |cloud, who| Ok(cloud.pending_uploads(who, &prefix))).await
+        self.ask("", move |cloud, actor| Ok(cloud.pending_uploads(actor, &prefix))).await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         let key = key.to_owned();
-        if self.bug.is_some_and(|bug| bug.hides(self.who.role, &key)) {
+        if self.bug.is_some_and(|bug| bug.hides(self.actor.role, &key)) {
             return Ok(None);
         }
         if let Some(head) = self.forgotten.lock().unwrap().get(&key) {
             return Ok(Some(head.clone()));
         }
-        self.ask("", move |cloud, who| Ok(cloud.head(who, &key))).await
+        self.ask("", move |cloud, actor| Ok(cloud.head(actor, &key))).await
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
         let key = key.to_owned();
-        if self.bug.is_some_and(|bug| bug.hides(self.who.role, &key)) {
+        if self.bug.is_some_and(|bug| bug.hides(self.actor.role, &key)) {
             return Err(Error::new(ErrorKind::NotFound, "hidden").on(&key));
         }
         if self.bug == Some(Bug::OverlooksUnmounting)
@@ -209,11 +209,11 @@ impl RemoteStore for Link {
         {
             return Ok(iter([Ok(marker.bytes)]).boxed());
         }
-        let fate = self.weather.fate(self.who.role, "");
+        let fate = self.weather.fate(self.actor.role, "");
         let breaks_off = fate.breaks_off;
-        let mut bytes =
-            self.ask("", move |cloud, who| {
-                if fate.denies { cloud.deny(who, &key) } else { cloud.read(who, &key, range.clone()) }
+        let mut bytes = self
+            .ask("", move |cloud, actor| {
+                if fate.denies { cloud.deny(actor, &key) } else { cloud.read(actor, &key, range.clone()) }
             })
             .await?;
         let mut pieces = Vec::new();
@@ -260,8 +260,8 @@ impl RemoteStore for Link {
         if let Some(bug) = self.bug {
             keys = bug.deleted_by(self, keys);
         }
-        self.ask("", move |cloud, who| {
-            cloud.delete(who, &keys);
+        self.ask("", move |cloud, actor| {
+            cloud.delete(actor, &keys);
             Ok(())
         })
         .await
@@ -269,7 +269,7 @@ impl RemoteStore for Link {
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.ask("", move |cloud, who| cloud.copy(who, &from, &to)).await
+        self.ask("", move |cloud, actor| cloud.copy(actor, &from, &to)).await
     }
     async fn copy_part(
         &self,
@@ -281,9 +281,9 @@ impl RemoteStore for Link {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let (from, key, upload, digest) = (from.to_owned(), key.to_owned(), upload.to_owned(), *digest);
-        self.ask("", move |cloud, who| {
+        self.ask("", move |cloud, actor| {
             let part = cloud.range_of(&from, start, digest.size_bytes)?;
-            cloud.upload_part(who, &key, &upload, index, &part, &digest)
+            cloud.upload_part(actor, &key, &upload, index, &part, &digest)
         })
         .await
     }

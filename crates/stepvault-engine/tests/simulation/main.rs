@@ -14,6 +14,7 @@
     reason = "tests say what they expect by unwrapping it"
 )]
 
+mod actor;
 mod agent;
 mod content;
 mod contract;
@@ -30,5 +31,4 @@ mod store;
 mod team;
 mod trace;
 mod trainer;
-mod who;
 mod world;

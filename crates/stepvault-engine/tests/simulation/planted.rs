@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::store::{ObjectHead, ObjectInfo, StoredChecksum};
 
+use crate::actor::Role;
 use crate::link::Link;
-use crate::who::Role;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
@@ -95,7 +95,7 @@ impl Bug {
 
     /// Returns what is deleted instead of `keys`, in this order.
     pub fn deleted_by(self, link: &Link, keys: Vec<String>) -> Vec<String> {
-        if self != Self::DeletesDataFirst || link.who.role != Role::Pruner {
+        if self != Self::DeletesDataFirst || link.actor.role != Role::Pruner {
             return keys;
         }
         let mut held = link.held.lock().unwrap();

@@ -7,10 +7,10 @@ use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_engine::tier::pins;
 use tokio::time::sleep;
 
+use crate::actor::Role;
 use crate::faults::Hold;
 use crate::invariants::Violation;
 use crate::seeds::on_this_thread;
-use crate::who::Role;
 use crate::world::World;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -62,8 +62,8 @@ fn a_pin_that_comes_right_before_the_tombstone_holds() {
         let (here, there) = (Arc::clone(&world.others[0]), Arc::clone(&world.others[1]));
         world.weather.hold(Hold { role: Role::Pruner, key: "/tombstones/000000000010", time: 2 * MINUTE });
         let pruning = world.prune(&here, 0, 0, Role::Pruner);
-        let who = world.process(&there, Role::Pinner);
-        let remote = world.remotes(&there, &who, 0).swap_remove(0);
+        let actor = world.process(&there, Role::Pinner);
+        let remote = world.remotes(&there, &actor, 0).swap_remove(0);
         let pinning = async {
             sleep(MINUTE).await;
             pins::pin(&remote, id(10), "").await.unwrap();

@@ -10,9 +10,9 @@ use stepvault_core::keys::KeyKind;
 use stepvault_local::vault::Vault;
 use tokio::time::sleep;
 
+use crate::actor::Role;
 use crate::agent::is_durable;
 use crate::store::Object;
-use crate::who::Role;
 use crate::world::World;
 
 /// The time by which everything must have finished.
@@ -97,8 +97,8 @@ impl World {
             let Some(vault) = Vault::open(&site.directory.join("vault")).unwrap() else {
                 continue;
             };
-            let who = crate::who::Who::somebody();
-            let remotes = self.remotes(&site.machine, &who, site.run);
+            let actor = crate::actor::Actor::somebody();
+            let remotes = self.remotes(&site.machine, &actor, site.run);
             let failed = site.shared.failed.lock().unwrap().clone();
             self.tally.lock().unwrap().failed += failed.len();
             for step in vault.steps(run).unwrap().steps {

@@ -13,9 +13,9 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, StoredChecksum};
 
+use crate::actor::Actor;
 use crate::invariants::Judge;
 use crate::trace::Trace;
-use crate::who::Who;
 
 /// The start of the virtual time, in seconds since 1970: long ago, so that no clock that is off by days reaches the
 /// real present.
@@ -30,7 +30,7 @@ pub struct Object {
     /// Incremented by every write to the store.
     pub version: u64,
     /// The process that wrote it.
-    pub writer: Who,
+    pub writer: Actor,
 }
 
 #[derive(Debug, Clone)]
@@ -153,62 +153,69 @@ impl Cloud {
         uploads.map(|upload| upload.key.clone()).collect()
     }
 
-    fn note(&self, who: &Who, what: &str) {
-        self.trace.note(format_args!("{who}@{}", self.index), what);
+    fn note(&self, actor: &Actor, what: &str) {
+        self.trace.note(format_args!("{actor}@{}", self.index), what);
     }
 
-    fn put(&self, state: &mut State, who: &Who, key: &str, bytes: Bytes, checksum: StoredChecksum) -> Object {
+    fn put(
+        &self,
+        state: &mut State,
+        actor: &Actor,
+        key: &str,
+        bytes: Bytes,
+        checksum: StoredChecksum,
+    ) -> Object {
         state.sequence += 1;
         let object =
-            Object { bytes, checksum, modified: self.now(), version: state.sequence, writer: who.clone() };
+            Object { bytes, checksum, modified: self.now(), version: state.sequence, writer: actor.clone() };
         state.objects.insert(key.to_owned(), object.clone());
         if self.is_mounted() {
             let mut judge = self.judge.lock().unwrap();
-            judge.written(self, who, key, &object, &state.objects);
+            judge.written(self, actor, key, &object, &state.objects);
         }
         object
     }
 
-    pub fn create(&self, who: &Who, key: &str, body: &Bytes, digest: &PartDigest) -> Result<Created> {
+    pub fn create(&self, actor: &Actor, key: &str, body: &Bytes, digest: &PartDigest) -> Result<Created> {
         let mut state = self.state.lock().unwrap();
         if PartDigest::by(digest.content.algorithm(), body) != *digest {
-            self.note(who, &format!("create {key}: refused for its digest"));
+            self.note(actor, &format!("create {key}: refused for its digest"));
             return Err(damaged(key));
         }
         if state.objects.contains_key(key) {
-            self.note(who, &format!("create {key}: taken"));
+            self.note(actor, &format!("create {key}: taken"));
             return Ok(Created::Exists);
         }
         let checksum = StoredChecksum::of_part(digest);
-        let object = self.put(&mut state, who, key, body.clone(), checksum);
-        self.note(who, &format!("create {key}: {}", short(digest)));
+        let object = self.put(&mut state, actor, key, body.clone(), checksum);
+        self.note(actor, &format!("create {key}: {}", short(digest)));
         Ok(Created::Written(head(key, &object)))
     }
 
-    pub fn replace(&self, who: &Who, key: &str, body: &Bytes, digest: &PartDigest) -> Result<()> {
+    pub fn replace(&self, actor: &Actor, key: &str, body: &Bytes, digest: &PartDigest) -> Result<()> {
         let mut state = self.state.lock().unwrap();
         if PartDigest::by(digest.content.algorithm(), body) != *digest {
             return Err(damaged(key));
         }
         let checksum = StoredChecksum::of_part(digest);
-        self.put(&mut state, who, key, body.clone(), checksum);
-        self.note(who, &format!("replace {key}: {}", short(digest)));
+        self.put(&mut state, actor, key, body.clone(), checksum);
+        self.note(actor, &format!("replace {key}: {}", short(digest)));
         Ok(())
     }
 
-    pub fn start_upload(&self, who: &Who, key: &str) -> String {
+    pub fn start_upload(&self, actor: &Actor, key: &str) -> String {
         let mut state = self.state.lock().unwrap();
         state.sequence += 1;
         let id = format!("upload-{}", state.sequence);
         let upload = Upload { key: key.to_owned(), initiated: self.now(), parts: BTreeMap::new() };
         state.uploads.insert(id.clone(), upload);
-        self.note(who, &format!("start {id} of {key}"));
+        self.note(actor, &format!("start {id} of {key}"));
         id
     }
 
     pub fn upload_part(
         &self,
-        who: &Who,
+        actor: &Actor,
         key: &str,
         upload: &str,
         index: u32,
@@ -223,13 +230,13 @@ impl Cloud {
             return Err(damaged(key));
         }
         pending.parts.insert(index, (body.clone(), *digest, tag.clone()));
-        self.note(who, &format!("part {index} of {upload}: {}", short(digest)));
+        self.note(actor, &format!("part {index} of {upload}: {}", short(digest)));
         Ok(PartReceipt { index, tag, digest: *digest })
     }
 
     pub fn complete_upload(
         &self,
-        who: &Who,
+        actor: &Actor,
         key: &str,
         upload: &str,
         parts: &[PartReceipt],
@@ -237,11 +244,11 @@ impl Cloud {
     ) -> Result<Created> {
         let mut state = self.state.lock().unwrap();
         let Some(pending) = state.uploads.get(upload).filter(|pending| pending.key == key) else {
-            self.note(who, &format!("complete {upload}: gone"));
+            self.note(actor, &format!("complete {upload}: gone"));
             return Err(missing(upload));
         };
         if state.objects.contains_key(key) {
-            self.note(who, &format!("complete {upload}: taken"));
+            self.note(actor, &format!("complete {upload}: taken"));
             return Ok(Created::Exists);
         }
         let mut bytes = Vec::new();
@@ -261,18 +268,18 @@ impl Cloud {
         }
         state.uploads.remove(upload);
         let checksum = StoredChecksum::of_file(&whole, u32::try_from(parts.len()).unwrap());
-        let object = self.put(&mut state, who, key, bytes.into(), checksum);
-        self.note(who, &format!("complete {upload}: {key}"));
+        let object = self.put(&mut state, actor, key, bytes.into(), checksum);
+        self.note(actor, &format!("complete {upload}: {key}"));
         Ok(Created::Written(head(key, &object)))
     }
 
-    pub fn abort_upload(&self, who: &Who, upload: &str) {
+    pub fn abort_upload(&self, actor: &Actor, upload: &str) {
         let gone = self.state.lock().unwrap().uploads.remove(upload);
-        self.note(who, &format!("abort {upload}: {}", gone.is_some()));
+        self.note(actor, &format!("abort {upload}: {}", gone.is_some()));
     }
 
-    pub fn pending_uploads(&self, who: &Who, prefix: &str) -> Vec<PendingUpload> {
-        self.note(who, &format!("pending {prefix}"));
+    pub fn pending_uploads(&self, actor: &Actor, prefix: &str) -> Vec<PendingUpload> {
+        self.note(actor, &format!("pending {prefix}"));
         let state = self.state.lock().unwrap();
         let under = state.uploads.iter().filter(|(_, upload)| upload.key.starts_with(prefix));
         under
@@ -284,17 +291,17 @@ impl Cloud {
             .collect()
     }
 
-    pub fn head(&self, who: &Who, key: &str) -> Option<ObjectHead> {
+    pub fn head(&self, actor: &Actor, key: &str) -> Option<ObjectHead> {
         let state = self.state.lock().unwrap();
         let found = state.objects.get(key).map(|object| head(key, object));
-        self.note(who, &format!("head {key}: {}", found.is_some()));
+        self.note(actor, &format!("head {key}: {}", found.is_some()));
         found
     }
 
-    pub fn read(&self, who: &Who, key: &str, range: Option<Range<u64>>) -> Result<Bytes> {
+    pub fn read(&self, actor: &Actor, key: &str, range: Option<Range<u64>>) -> Result<Bytes> {
         let state = self.state.lock().unwrap();
         let found = state.objects.get(key).map(|object| object.bytes.clone());
-        self.note(who, &format!("read {key}: {}", found.is_some()));
+        self.note(actor, &format!("read {key}: {}", found.is_some()));
         let bytes = found.ok_or_else(|| missing(key))?;
         let Some(range) = range else { return Ok(bytes) };
         if range.is_empty() {
@@ -307,13 +314,13 @@ impl Cloud {
     }
 
     /// Answers that an object is not there, whether it is or not.
-    pub fn deny(&self, who: &Who, key: &str) -> Result<Bytes> {
-        self.note(who, &format!("read {key}: denied"));
+    pub fn deny(&self, actor: &Actor, key: &str) -> Result<Bytes> {
+        self.note(actor, &format!("read {key}: denied"));
         Err(missing(key))
     }
 
     /// Returns at most `most` objects whose keys come after `after`.
-    pub fn page(&self, who: &Who, prefix: &str, after: Option<&str>, most: usize) -> Vec<ObjectInfo> {
+    pub fn page(&self, actor: &Actor, prefix: &str, after: Option<&str>, most: usize) -> Vec<ObjectInfo> {
         let state = self.state.lock().unwrap();
         let keys = state.objects.range(prefix.to_owned()..);
         let page: Vec<ObjectInfo> = keys
@@ -322,26 +329,26 @@ impl Cloud {
             .take(most)
             .map(|(key, object)| info(key, object))
             .collect();
-        self.note(who, &format!("list {prefix}: {}", page.len()));
+        self.note(actor, &format!("list {prefix}: {}", page.len()));
         if self.is_mounted() {
             let mut judge = self.judge.lock().unwrap();
-            judge.listed(self, who, prefix, state.sequence);
+            judge.listed(self, actor, prefix, state.sequence);
         }
         page
     }
 
-    pub fn delete(&self, who: &Who, keys: &[String]) {
+    pub fn delete(&self, actor: &Actor, keys: &[String]) {
         let mut state = self.state.lock().unwrap();
         for key in keys {
             state.sequence += 1;
             let Some(object) = state.objects.remove(key) else {
-                self.note(who, &format!("delete {key}: not there"));
+                self.note(actor, &format!("delete {key}: not there"));
                 continue;
             };
-            self.note(who, &format!("delete {key}"));
+            self.note(actor, &format!("delete {key}"));
             if self.is_mounted() {
                 let mut judge = self.judge.lock().unwrap();
-                judge.deleted(self, who, key, &object, &state.objects);
+                judge.deleted(self, actor, key, &object, &state.objects);
             }
         }
     }
@@ -358,14 +365,14 @@ impl Cloud {
         Ok(object.bytes.slice(range))
     }
 
-    pub fn copy(&self, who: &Who, from: &str, to: &str) -> Result<Created> {
+    pub fn copy(&self, actor: &Actor, from: &str, to: &str) -> Result<Created> {
         let mut state = self.state.lock().unwrap();
         let object = state.objects.get(from).cloned().ok_or_else(|| missing(from))?;
         if state.objects.contains_key(to) {
             return Ok(Created::Exists);
         }
-        let copy = self.put(&mut state, who, to, object.bytes, object.checksum);
-        self.note(who, &format!("copy {from} to {to}"));
+        let copy = self.put(&mut state, actor, to, object.bytes, object.checksum);
+        self.note(actor, &format!("copy {from} to {to}"));
         Ok(Created::Written(head(to, &copy)))
     }
 }

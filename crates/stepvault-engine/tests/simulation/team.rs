@@ -9,8 +9,8 @@ use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, restore};
 use stepvault_local::vault::Vault;
 
+use crate::actor::Role;
 use crate::content;
-use crate::who::Role;
 use crate::world::{Later, PartOfSave, UnderWay, World};
 
 /// How long a node waits for the records of the others.
@@ -118,9 +118,9 @@ impl World {
     fn restore_together(&mut self, site: usize, launch: u64) {
         let machine = Arc::clone(&self.sites[site].machine);
         let run = self.sites[site].run;
-        let who = self.process(&machine, Role::Restorer);
-        let remotes = self.remotes(&machine, &who, run);
-        let directory = self.root.path().join(format!("restored-{}", who.process));
+        let actor = self.process(&machine, Role::Restorer);
+        let remotes = self.remotes(&machine, &actor, run);
+        let directory = self.root.path().join(format!("restored-{}", actor.process));
         let vault = self.sites[site].directory.join("vault");
         let together =
             Together { writer: self.writer(site), since: self.clock(&machine), patience: PATIENCE };
@@ -148,7 +148,7 @@ impl World {
             match restore(&context, &request).await {
                 Ok(report) => {
                     let id = report.plan.id;
-                    trace.note(&who, format_args!("goes on from {id} in launch {launch}"));
+                    trace.note(&actor, format_args!("goes on from {id} in launch {launch}"));
                     tally.lock().unwrap().agreed += 1;
                     let got = content::of_directory(&directory);
                     let from: Vec<usize> =
@@ -161,19 +161,19 @@ impl World {
                     judge.renamed_in(context.vault.as_ref(), run);
                     judge.restored((run, id), &got, &from);
                     if counts {
-                        judge.resumed(run, launch, &who, Some(id));
+                        judge.resumed(run, launch, &actor, Some(id));
                     }
                     drop(judge);
                     std::fs::remove_dir_all(&directory).unwrap();
                 }
                 Err(error) => {
-                    trace.note(&who, format_args!("goes on from nothing: {:?}", error.kind()));
+                    trace.note(&actor, format_args!("goes on from nothing: {:?}", error.kind()));
                     // This excludes a step that they agreed on and that was deleted since.
                     let agreed_on_none = error
                         .hint_text()
                         .is_none_or(|hint| !hint.starts_with("restart the job on all nodes"));
                     if error.kind() == ErrorKind::NotFound && agreed_on_none && counts {
-                        judge.lock().unwrap().resumed(run, launch, &who, None);
+                        judge.lock().unwrap().resumed(run, launch, &actor, None);
                     }
                 }
             }

@@ -25,8 +25,8 @@ impl Trace {
         self.began.elapsed()
     }
 
-    pub fn note(&self, who: impl Display, what: impl Display) {
-        let line = format!("{:>12.3} {who}: {what}", self.elapsed().as_secs_f64());
+    pub fn note(&self, actor: impl Display, what: impl Display) {
+        let line = format!("{:>12.3} {actor}: {what}", self.elapsed().as_secs_f64());
         self.lines.lock().unwrap().push(line);
     }
 

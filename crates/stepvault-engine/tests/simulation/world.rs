@@ -19,6 +19,7 @@ use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_remote::open::decorate;
 use tokio::time::sleep;
 
+use crate::actor::{Actor, Role};
 use crate::agent::{Agent, SharedState};
 use crate::faults::Weather;
 use crate::invariants::{Judge, StoreFacts, Violation};
@@ -28,7 +29,6 @@ use crate::planted::Bug;
 use crate::store::{BEGINNING_SECONDS, Cloud, Stand};
 use crate::trace::Trace;
 use crate::trainer::Trainer;
-use crate::who::{Role, Who};
 
 /// One node of one run: a machine with a trainer and an agent.
 #[derive(Debug)]
@@ -345,11 +345,11 @@ impl World {
         let site = &self.sites[index];
         let Some((team, _)) = site.team else {
             let launch = site.launch.map(|launch| LaunchName::new(format!("job-{launch}")).unwrap());
-            return Writer { launch, ..Writer::alone(site.node.clone()) };
+            return Writer { launch, ..Writer::single_node(site.node.clone()) };
         };
         let team = &self.teams[team];
         let place = if self.bug == Some(Bug::CommitsAlone) {
-            NodePlace::alone(site.node.clone())
+            NodePlace::single_node(site.node.clone())
         } else {
             NodePlace::new(site.node.clone(), NodeSet::counted(team.size).unwrap()).unwrap()
         };
@@ -413,8 +413,8 @@ impl World {
     /// Starts an agent; `is_epilog` for the single round of a job's epilog.
     pub fn start_agent_as(&mut self, index: usize, is_epilog: bool) {
         let machine = Arc::clone(&self.sites[index].machine);
-        let who = self.process(&machine, Role::Agent);
-        let remotes = self.remotes(&machine, &who, self.sites[index].run);
+        let actor = self.process(&machine, Role::Agent);
+        let remotes = self.remotes(&machine, &actor, self.sites[index].run);
         let (writer, launch_since) = (self.writer(index), self.clock(&machine));
         let site = &mut self.sites[index];
         // Nobody trains during an epilog.
@@ -426,7 +426,7 @@ impl World {
         let digest = DigestAlgorithm::ALL[usize::from(!self.processes.is_multiple_of(2))];
         let agent = Agent {
             digest,
-            who,
+            actor,
             run: site.run,
             writer,
             launch_since,
@@ -446,14 +446,14 @@ impl World {
     }
 
     /// A new process on a machine.
-    pub fn process(&mut self, machine: &Machine, role: Role) -> Who {
+    pub fn process(&mut self, machine: &Machine, role: Role) -> Actor {
         self.processes += 1;
-        Who { machine: machine.name.clone(), role, process: self.processes, began: self.trace.elapsed() }
+        Actor { machine: machine.name.clone(), role, process: self.processes, began: self.trace.elapsed() }
     }
 
     /// Returns the run on every store, as a process reaches it.
-    pub fn remotes(&self, machine: &Arc<Machine>, who: &Who, run: usize) -> Vec<RunRemote> {
-        self.remotes_in(&self.weather, machine, who, run)
+    pub fn remotes(&self, machine: &Arc<Machine>, actor: &Actor, run: usize) -> Vec<RunRemote> {
+        self.remotes_in(&self.weather, machine, actor, run)
     }
 
     /// Returns the same with other fault rates.
@@ -461,7 +461,7 @@ impl World {
         &self,
         weather: &Arc<Weather>,
         machine: &Arc<Machine>,
-        who: &Who,
+        actor: &Actor,
         run: usize,
     ) -> Vec<RunRemote> {
         let stores = self.clouds.iter().zip(&self.required);
@@ -481,7 +481,7 @@ impl World {
                     cloud: Arc::clone(cloud),
                     weather: Arc::clone(weather),
                     machine: Arc::clone(machine),
-                    who: who.clone(),
+                    actor: actor.clone(),
                     url,
                     bug: self.bug,
                     held: Arc::default(),
@@ -625,5 +625,5 @@ fn scratch() -> tempfile::TempDir {
 
 pub fn put_by_somebody(cloud: &Cloud, key: &str, body: &'static [u8]) {
     let digest = stepvault_core::digest::PartDigest::of(body);
-    cloud.create(&Who::somebody(), key, &bytes::Bytes::from_static(body), &digest).unwrap();
+    cloud.create(&Actor::somebody(), key, &bytes::Bytes::from_static(body), &digest).unwrap();
 }

@@ -80,14 +80,7 @@ pub fn find_steps(
             let quiet_rule = quiet_rule(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
                 if is_compared(unit, quiet_rule, options.extent) {
-                    let entries = unit.beside.iter().map(|beside| beside.path.as_str());
-                    let entries: Vec<&str> = entries.chain([unit.path()]).collect();
-                    let files = unit.judged_files().map(|(entry, file)| {
-                        let is_itself = file.inside == last_component(entry) && !tree.is_directory(entry);
-                        let below = || format!("{entry}/{}", file.inside);
-                        if is_itself { entry.to_owned() } else { below() }
-                    });
-                    let names = StepNames::of_entries(unit.step, &entries, files);
+                    let names = names_of(unit, tree);
                     missing.insert(unit.path().to_owned(), usual.lacking(unit.step, &names));
                     // The name of a lone file may be another one in each step.
                     if !unit.is_files() || !unit.beside.is_empty() {
@@ -123,6 +116,17 @@ pub fn find_steps(
         copies,
         missing,
     }
+}
+
+/// Returns the names of a unit's files, as other steps are compared with them.
+fn names_of(unit: &Unit<'_>, tree: &Tree) -> StepNames {
+    let entries = unit.beside.iter().map(|beside| beside.path.as_str());
+    let entries: Vec<&str> = entries.chain([unit.path()]).collect();
+    let files = unit.judged_files().map(|(entry, file)| {
+        let is_itself = file.inside == last_component(entry) && !tree.is_directory(entry);
+        if is_itself { entry.to_owned() } else { format!("{entry}/{}", file.inside) }
+    });
+    StepNames::of_entries(unit.step, &entries, files)
 }
 
 /// Returns for each of these units, which are sorted by number, the first one with a higher number that was written after

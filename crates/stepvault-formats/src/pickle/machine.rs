@@ -108,13 +108,9 @@ impl<'a> Machine<'a> {
                 let value = i32::from_le_bytes(self.cursor.array()?);
                 self.push(Value::Integer(i64::from(value)))
             }
-            opcode::BININT1 => {
-                let value = self.cursor.byte()?;
-                self.push(Value::Integer(i64::from(value)))
-            }
-            opcode::BININT2 => {
-                let value = u16::from_le_bytes(self.cursor.array()?);
-                self.push(Value::Integer(i64::from(value)))
+            opcode::BININT1 | opcode::BININT2 => {
+                let value = self.operand()?;
+                self.push(Value::Integer(value.cast_signed()))
             }
             opcode::LONG1 | opcode::LONG4 => self.long(),
             opcode::FLOAT => self.decimal_float(),

@@ -22,6 +22,7 @@ impl Machine<'_> {
                 let length = i32::from_le_bytes(self.cursor.array()?);
                 u64::try_from(length).map_err(|_| self.fault(&format!("has a length of {length} bytes")))?
             }
+            opcode::BININT2 => u64::from(u16::from_le_bytes(self.cursor.array()?)),
             opcode::PUT | opcode::GET => self.decimal_index()?,
             _ => u64::from(self.cursor.byte()?),
         })

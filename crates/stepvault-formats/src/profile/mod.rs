@@ -153,7 +153,7 @@ pub struct Pointer {
     /// Its kind.
     pub kind: PointerKind,
     /// Its content for a step. Default: the step's name.
-    #[serde(default = "name")]
+    #[serde(default = "Template::name")]
     pub says: Template,
     /// Other content it may have, which names no numbered step.
     #[serde(default)]
@@ -161,10 +161,6 @@ pub struct Pointer {
     /// Its purpose.
     #[serde(default)]
     pub role: PointerRole,
-}
-
-fn name() -> Template {
-    Template::name()
 }
 
 /// The kind of a pointer.

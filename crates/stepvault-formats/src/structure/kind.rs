@@ -250,7 +250,7 @@ fn has_torch_member(head: &[u8]) -> bool {
 }
 
 /// `torch.save` wrote tar archives before 0.1.10, and `.pth.tar` says so to this day.
-fn is_tar(head: &[u8]) -> bool {
+pub(super) fn is_tar(head: &[u8]) -> bool {
     head.get(257..).is_some_and(|magic| magic.starts_with(b"ustar"))
 }
 

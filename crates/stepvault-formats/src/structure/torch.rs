@@ -1,6 +1,7 @@
 //! Any file of `torch.save`, recognized by its first and last bytes: a zip archive, the legacy format, or a plain
 //! pickle.
 
+use super::kind::{HEAD_BYTES, is_tar};
 use super::zip::FIRST_BYTES;
 use super::{pickle_file, torch_legacy, torch_zip};
 use crate::pickle::Pickle;
@@ -15,8 +16,6 @@ enum Format {
     Pickle,
 }
 
-/// The offset of the magic bytes of a tar archive, and those bytes.
-const TAR_MARK: (usize, &[u8]) = (257, b"ustar");
 /// Bytes of a zip archive's end record.
 const ZIP_END_BYTES: u64 = 22;
 
@@ -51,8 +50,7 @@ fn tar() -> Fault {
 }
 
 fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
-    let (tar_offset, tar_mark) = TAR_MARK;
-    let head = read_head(source, (tar_offset + tar_mark.len()) as u64)?;
+    let head = read_head(source, HEAD_BYTES)?;
     let begins_as_zip = FIRST_BYTES.iter().any(|mark| head.starts_with(mark));
     // The end identifies it as well: an archive with a damaged start is a damaged archive.
     let ends_as_zip = || -> Result<bool, Fault> {
@@ -63,7 +61,7 @@ fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
         Format::Zip
     } else if torch_legacy::is_legacy(source)? {
         Format::Legacy
-    } else if head.get(tar_offset..).is_some_and(|rest| rest.starts_with(tar_mark)) {
+    } else if is_tar(&head) {
         Format::Tar
     } else {
         Format::Pickle

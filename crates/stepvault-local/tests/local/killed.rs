@@ -74,7 +74,7 @@ fn seals_and_evicts_for_ever() {
             run: run(),
             attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: id(step),
-            writer: stepvault_core::nodes::Writer::alone(
+            writer: stepvault_core::nodes::Writer::single_node(
                 stepvault_core::ids::NodeName::new("node-0").unwrap(),
             ),
             checkpoint: stepvault_local::tree::Checkpoint {

@@ -59,7 +59,7 @@ impl Place {
             run: run(),
             attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: id(step),
-            writer: Writer::alone(NodeName::new("node-0").unwrap()),
+            writer: Writer::single_node(NodeName::new("node-0").unwrap()),
             checkpoint: Checkpoint::of_path(&self.at("run").join(name), name),
             digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             expected: None,

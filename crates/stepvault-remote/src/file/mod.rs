@@ -34,7 +34,7 @@ use crate::causes::if_found;
 use crate::options::{check_scheme, refuse_options};
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    BodyStream, Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
     StoredChecksum,
 };
 
@@ -230,7 +230,7 @@ impl RemoteStore for FileStore {
         Ok(info.await?.map(|info| ObjectHead { info, checksum: StoredChecksum::None }))
     }
 
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         reading::read(&self.layout, self.blocking, key, range).await
     }
 

@@ -9,14 +9,14 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::errors;
 
 use super::blocking::Blocking;
 use super::layout::Layout;
 use crate::pieces::{MAXIMUM_PIECE_BYTES, shorter_than_asked};
-use crate::store::ObjectInfo;
+use crate::store::{BodyStream, ObjectInfo};
 
 const WHAT: &str = "cannot read the object";
 /// Bytes read at once and returned in pieces, which saves thread switches.
@@ -54,7 +54,7 @@ pub(super) async fn read(
     blocking: Blocking,
     key: &str,
     range: Option<Range<u64>>,
-) -> Result<BoxStream<'static, Result<Bytes>>> {
+) -> Result<BodyStream> {
     let path = layout.path(key)?;
     let opened = {
         let (layout, key) = (layout.clone(), key.to_owned());

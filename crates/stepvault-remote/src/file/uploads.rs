@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stepvault_core::digest::PartDigest;
+use stepvault_core::digest::{PartDigest, is_hex};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
@@ -42,11 +42,7 @@ impl Upload {
     pub(super) fn parse(layout: &Layout, id: &str) -> Result<Self> {
         let unknown = || Error::new(ErrorKind::NotFound, "no such upload").on(format!("{id:?}"));
         let (random, size) = id.split_once('-').ok_or_else(unknown)?;
-        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if random.len() != 32
-            || !random.bytes().all(is_hex)
-            || !size.bytes().all(|byte| byte.is_ascii_digit())
-        {
+        if !is_hex(random, 32) || !size.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(unknown());
         }
         let parts = FileParts::of(size.parse().map_err(|_| unknown())?)?;

@@ -29,16 +29,10 @@ pub(super) struct Access {
     pub(super) endpoint: String,
     /// Whether plain HTTP is intended.
     pub(super) plain_http: bool,
-    token: Token,
+    /// Google's usual chain, refreshed in the background. `None` for an emulator, or a server on this machine: no
+    /// credentials are used or searched for.
+    token: Option<AccessTokenCredentials>,
     patience: Duration,
-}
-
-#[derive(Debug, Clone)]
-enum Token {
-    /// An emulator, or a server on this machine: no credentials are used or searched for.
-    None,
-    /// Google's usual chain, refreshed in the background.
-    Google(AccessTokenCredentials),
 }
 
 impl Access {
@@ -55,7 +49,7 @@ impl Access {
             return Ok(Self {
                 endpoint: GOOGLE.to_owned(),
                 plain_http: false,
-                token: google(settings)?,
+                token: Some(google(settings)?),
                 patience,
             });
         };
@@ -76,14 +70,14 @@ impl Access {
     /// Returns the credentials for Google's SDK.
     pub(super) fn sdk_credentials(&self) -> Credentials {
         match &self.token {
-            Token::None => anonymous::Builder::new().build(),
-            Token::Google(credentials) => credentials.clone().into(),
+            None => anonymous::Builder::new().build(),
+            Some(credentials) => credentials.clone().into(),
         }
     }
 
     /// Returns the bearer token for a request; empty for none.
     pub(super) async fn bearer(&self) -> Result<String> {
-        let Token::Google(credentials) = &self.token else {
+        let Some(credentials) = &self.token else {
             return Ok(String::new());
         };
         let fault = |kind, why: String| {
@@ -104,8 +98,8 @@ impl Access {
     pub(super) async fn credentials(&self) -> Result<FoundCredentials> {
         self.bearer().await?;
         let source = match &self.token {
-            Token::None => CredentialSource::NotAsked,
-            Token::Google(_) => {
+            None => CredentialSource::NotAsked,
+            Some(_) => {
                 source(std::env::var(KEY_FILE_VARIABLE).ok(), std::env::home_dir(), std::path::Path::is_file)
             }
         };
@@ -135,8 +129,8 @@ pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
     if error.is_transient() { ErrorKind::Unreachable } else { ErrorKind::Denied }
 }
 
-fn google(settings: &RemoteSettings) -> Result<Token> {
-    Builder::default().build_access_token_credentials().map(Token::Google).map_err(|error| {
+fn google(settings: &RemoteSettings) -> Result<AccessTokenCredentials> {
+    Builder::default().build_access_token_credentials().map_err(|error| {
         Error::new(ErrorKind::Denied, "cannot get credentials for Google Cloud Storage")
             .on(&settings.url)
             .caused_by(error)
@@ -151,27 +145,22 @@ async fn token_for(
     is_emulator: bool,
     settings: &RemoteSettings,
     patience: Duration,
-) -> Result<Token> {
+) -> Result<Option<AccessTokenCredentials>> {
     if is_loopback(url) {
-        return Ok(Token::None);
+        return Ok(None);
     }
     if is_host_of(url, &[GOOGLE_DOMAIN]) || settings.send_token {
-        return google(settings);
+        return google(settings).map(Some);
     }
     if is_emulator {
-        return Ok(Token::None);
+        return Ok(None);
     }
     let token = google(settings)?;
-    if let Token::Google(credentials) = &token {
-        let credentials = Credentials::from(credentials.clone());
-        let domain = tokio::time::timeout(patience, credentials.universe_domain()).await;
-        if let Ok(Some(domain)) = domain
-            && is_host_of(url, &[domain.as_str()])
-        {
-            return Ok(token);
-        }
+    let credentials = Credentials::from(token.clone());
+    match tokio::time::timeout(patience, credentials.universe_domain()).await {
+        Ok(Some(domain)) if is_host_of(url, &[domain.as_str()]) => Ok(Some(token)),
+        _ => Err(refuse_token(url, "Google")),
     }
-    Err(refuse_token(url, "Google"))
 }
 
 /// The variable often holds only `host:port`.
@@ -212,7 +201,7 @@ mod tests {
         let gets_token = async |text: &str, is_emulator, settings: &RemoteSettings| {
             let url = Url::parse(text).unwrap();
             let token = token_for(&url, is_emulator, settings, patience).await?;
-            Ok::<_, Error>(matches!(token, Token::Google(_)))
+            Ok::<_, Error>(token.is_some())
         };
         for google in ["https://storage.googleapis.com", "https://storage-x.p.googleapis.com"] {
             assert!(gets_token(google, false, &settings).await.unwrap());

@@ -150,6 +150,11 @@ impl Api {
         key.map_or_else(|| self.url.clone(), |key| format!("{}/{key}", self.url))
     }
 
+    /// Returns the error of an operation `what` on the object `key`.
+    pub(super) fn error(&self, kind: ErrorKind, what: &str, key: &str, why: impl std::fmt::Display) -> Error {
+        Error::new(kind, what).on(self.subject(Some(key))).because(why)
+    }
+
     /// Returns endpoint and credentials.
     pub(super) fn access(&self) -> &Access {
         &self.access

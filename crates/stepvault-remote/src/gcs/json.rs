@@ -21,7 +21,7 @@ use crate::listed::{ObjectPage, paged};
 use crate::payload::Payload;
 use crate::pending::malformed;
 use crate::pieces::{Expected, no_bytes, shorter_than_asked, watched};
-use crate::store::{IgnoredAttribute, ObjectHead, ObjectInfo};
+use crate::store::{BodyStream, IgnoredAttribute, ObjectHead, ObjectInfo};
 
 const READ: &str = "cannot read the object";
 /// The largest number of objects that one request joins.
@@ -263,11 +263,7 @@ impl Api {
     }
 
     /// See [`RemoteStore::read`](crate::store::RemoteStore::read).
-    pub(super) async fn read(
-        &self,
-        key: &str,
-        range: Option<Range<u64>>,
-    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+    pub(super) async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         let subject = self.subject(Some(key));
         if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
             let size_bytes = self.object(key).await?.map(|object| object.size_bytes);

@@ -41,12 +41,12 @@ use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use self::api::{Api, PENDING};
-use crate::examiner::{BareStore, Examiner};
+use crate::examine::{Examined, Examiner};
 use crate::options::{check_scheme, refuse_options};
 use crate::payload::Payload;
 use crate::pending::{Listed, MAXIMUM_PAGES};
 use crate::store::{
-    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    BodyStream, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
     StoreCapabilities,
 };
 
@@ -60,7 +60,7 @@ pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
 }
 
 /// Like [`open`], with what examines the bucket.
-pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
+pub(crate) async fn connect(settings: &RemoteSettings) -> Result<Examined> {
     check_scheme(settings, Scheme::Gcs)?;
     refuse_options(settings)?;
     let api = Api::new(settings).await?;
@@ -68,7 +68,7 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<BareStore> {
         Transport::Json => Writes::Json,
         Transport::Xml => Writes::Xml(Box::new(google_client(settings, &api).await?)),
     };
-    Ok(BareStore::of(GcsStore { api, writes }))
+    Ok(Examined::of(GcsStore { api, writes }))
 }
 
 async fn google_client(settings: &RemoteSettings, api: &Api) -> Result<Storage> {
@@ -210,7 +210,7 @@ impl RemoteStore for GcsStore {
         self.api.ignored_attributes(key).await
     }
 
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         self.api.read(key, range).await
     }
 

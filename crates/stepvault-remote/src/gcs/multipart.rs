@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
 use stepvault_core::store_facts::LeftBytes;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result};
 
 use super::api::{Api, COMPLETE, CONTENT_TYPE, PENDING};
 use super::xml::escape;
@@ -50,9 +50,12 @@ pub(super) async fn send_part(
     let answer = api.send(call).await?;
     // A server that ignores the given checksum is detected by the one that it computed.
     if let Some(stored) = crc32c_of(&answer.headers).filter(|stored| *stored != digest.crc32c) {
-        return Err(Error::new(ErrorKind::Damaged, &what)
-            .on(api.subject(Some(key)))
-            .because(format!("the store has CRC-32C {stored}; {} was sent", digest.crc32c)));
+        return Err(api.error(
+            ErrorKind::Damaged,
+            &what,
+            key,
+            format!("the store has CRC-32C {stored}; {} was sent", digest.crc32c),
+        ));
     }
     let tag = answer.header("etag");
     let tag = tag.ok_or_else(|| answer.unusable("the answer has no entity tag"))?;

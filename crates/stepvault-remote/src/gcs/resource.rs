@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde_json::Value;
 use stepvault_core::digest::Crc32c;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result};
 
 use super::api::{Answer, Api};
 use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};
@@ -110,10 +110,15 @@ impl Api {
         }
         let stored = object.crc32c;
         let stored = stored.map_or_else(|| "unknown".to_owned(), |stored| stored.to_string());
-        Err(Error::new(ErrorKind::Damaged, what).on(self.subject(Some(key))).because(format!(
-            "the store holds {} bytes with CRC-32C {stored}; {size_bytes} bytes with {crc32c} were sent",
-            object.size_bytes,
-        )))
+        Err(self.error(
+            ErrorKind::Damaged,
+            what,
+            key,
+            format!(
+                "the store holds {} bytes with CRC-32C {stored}; {size_bytes} bytes with {crc32c} were sent",
+                object.size_bytes,
+            ),
+        ))
     }
 }
 

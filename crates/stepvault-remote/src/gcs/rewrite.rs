@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result};
 
 use super::api::Api;
 use super::json::ONLY_IF_FREE;
@@ -39,7 +39,7 @@ impl Api {
     /// Copies an object to an unused key.
     pub(super) async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         let Some(source) = self.object(from).await? else {
-            return Err(self.copy_fault(ErrorKind::NotFound, from, "the object does not exist"));
+            return Err(self.error(ErrorKind::NotFound, WHAT, from, "the object does not exist"));
         };
         if let Err(error) = self.rewrite(from, source.generation, to).await {
             // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
@@ -51,7 +51,7 @@ impl Api {
         let head = self.head(to).await?;
         head.map(Created::Written).ok_or_else(|| {
             let why = "the store acknowledged it, but it does not exist";
-            self.copy_fault(ErrorKind::Unreachable, to, why)
+            self.error(ErrorKind::Unreachable, WHAT, to, why)
         })
     }
 
@@ -66,7 +66,7 @@ impl Api {
             if progress.done {
                 return Ok(());
             }
-            let fault = |why| self.copy_fault(ErrorKind::Unreachable, to, why);
+            let fault = |why| self.error(ErrorKind::Unreachable, WHAT, to, why);
             if progress.bytes() <= moved_bytes {
                 return Err(fault("the store makes no progress on it"));
             }
@@ -104,9 +104,5 @@ impl Api {
             .body("application/json", body);
         // When a successful answer cannot be read, the next attempt finds out the result.
         self.send(call).await?.json()
-    }
-
-    fn copy_fault(&self, kind: ErrorKind, key: &str, why: &str) -> Error {
-        Error::new(kind, WHAT).on(self.subject(Some(key))).because(why)
     }
 }

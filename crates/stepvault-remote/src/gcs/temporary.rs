@@ -5,10 +5,10 @@
 //! ID, so that a process needs only these to send a part, and a listing shows which uploads are pending.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::digest::{FileDigest, PartDigest, is_hex};
 use stepvault_core::keys::MAX_KEY_BYTES;
 use stepvault_core::store_facts::LeftBytes;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result};
 
 use super::api::{Api, COMPLETE, PENDING};
 use super::json::{MAXIMUM_SOURCES, REQUESTS_AT_ONCE, SourceObject, UPLOADS_DIRECTORY as DIRECTORY};
@@ -40,9 +40,7 @@ impl Upload {
         if is_id(id) {
             return Ok(Self::new(key, id));
         }
-        Err(Error::new(ErrorKind::NotFound, what)
-            .on(api.subject(Some(key)))
-            .because(format!("there is no upload {id:?}")))
+        Err(api.error(ErrorKind::NotFound, what, key, format!("there is no upload {id:?}")))
     }
 
     fn begun(&self) -> String {
@@ -59,8 +57,7 @@ impl Upload {
 }
 
 fn is_id(text: &str) -> bool {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.strip_prefix(ID_PREFIX).is_some_and(|random| random.len() == 32 && random.bytes().all(is_hex))
+    text.strip_prefix(ID_PREFIX).is_some_and(|random| is_hex(random, 32))
 }
 
 /// Returns key, ID and last segment of a temporary object's key; `None` for one that stepvault did not write.
@@ -77,9 +74,7 @@ pub(super) async fn start(api: &Api, key: &str) -> Result<String> {
     let upload = Upload::new(key, &id);
     let longest = api.keys.full(&upload.join(0, 0))?;
     if longest.len() > MAX_KEY_BYTES {
-        return Err(Error::new(ErrorKind::Usage, WHAT)
-            .on(api.subject(Some(key)))
-            .because(format!(
+        return Err(api.error(ErrorKind::Usage, WHAT, key, format!(
                 "the names of its temporary objects would have {} bytes, and the store accepts at most {MAX_KEY_BYTES}",
                 longest.len()
             ))
@@ -103,9 +98,7 @@ pub(super) async fn send_part(
     let upload = Upload::parse(api, &what, key, id)?;
     let written = api.insert(&what, &upload.part(index), body, digest, false).await?;
     let generation = written.and_then(|head| head.info.version).ok_or_else(|| {
-        Error::new(ErrorKind::Unreachable, &what)
-            .on(api.subject(Some(key)))
-            .because("the answer does not describe the object")
+        api.error(ErrorKind::Unreachable, &what, key, "the answer does not describe the object")
     })?;
     Ok(PartReceipt { index, tag: generation, digest: *digest })
 }
@@ -148,7 +141,7 @@ async fn compose_parts(
     parts: &[PartReceipt],
     temporary: &mut Vec<String>,
 ) -> Result<Described> {
-    let fault = |kind, why: &str| Error::new(kind, COMPLETE).on(api.subject(Some(key))).because(why);
+    let fault = |kind, why: &str| api.error(kind, COMPLETE, key, why);
     if parts.is_empty() {
         return Err(fault(ErrorKind::Failed, "no part of it was sent"));
     }

@@ -10,7 +10,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::errors::store_error;
 use super::transport::{GuardedConnector, client_options, no_retries};
-use crate::examiner::Examiner;
+use crate::examine::Examiner;
 use crate::http::CONNECT_TIMEOUT;
 use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 use crate::http::tls::{Authorities, ClientIdentity};

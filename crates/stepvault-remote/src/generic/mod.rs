@@ -31,13 +31,13 @@ use stepvault_core::{Error, ErrorKind, Result};
 use self::errors::store_error;
 use crate::causes::{causes, if_found, unless_conflict};
 #[cfg(feature = "azure")]
-use crate::examiner::BareStore;
+use crate::examine::Examined;
 use crate::keys::KeySpace;
 use crate::options::check_scheme;
 use crate::payload::Payload;
 use crate::pieces::{Expected, no_bytes, shorter_than_asked, watched};
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    BodyStream, Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
     StoredChecksum,
 };
 
@@ -58,9 +58,9 @@ pub fn open_azure(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
 
 /// Like [`open_azure`], with what examines the container.
 #[cfg(feature = "azure")]
-pub(crate) fn connect_azure(settings: &RemoteSettings) -> Result<BareStore> {
+pub(crate) fn connect_azure(settings: &RemoteSettings) -> Result<Examined> {
     let settings = settings.clone();
-    Ok(BareStore { store: open_azure(&settings)?, examiner: Arc::new(azure::AzureExaminer { settings }) })
+    Ok(Examined::by(open_azure(&settings)?, azure::AzureExaminer { settings }))
 }
 
 /// Opens `memory://name/prefix`.
@@ -291,7 +291,7 @@ impl RemoteStore for GenericStore {
             .map(|got| ObjectHead { info: info_of(key, got.meta), checksum: StoredChecksum::None }))
     }
 
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         const WHAT: &str = "cannot read the object";
         let subject = self.subject(key);
         if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {

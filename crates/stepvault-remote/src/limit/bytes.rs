@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, unfold};
+use futures::stream::unfold;
 use governor::clock::{Clock as _, MonotonicClock};
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
@@ -17,7 +16,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
 use crate::decorator::{Answer, Request, StoreDecorator};
-use crate::store::RemoteStore;
+use crate::store::{BodyStream, RemoteStore};
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock>;
 
@@ -84,11 +83,7 @@ impl StoreDecorator for FlowStore {
         call().await
     }
 
-    async fn read_decorated(
-        &self,
-        key: &str,
-        range: Option<Range<u64>>,
-    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         let what = "cannot read the object";
         let Ok(body) = timeout(self.stall_timeout, self.inner.read(key, range)).await else {
             return Err(self.stalled(what, key));

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, unfold};
@@ -13,7 +12,7 @@ use tokio::time::Instant;
 
 use super::concurrency::{AdaptiveLimit, ConcurrencyPermit};
 use crate::decorator::{Answer, Request, StoreDecorator};
-use crate::store::{ConcurrencyLimit, ObjectInfo, RemoteStore};
+use crate::store::{BodyStream, ConcurrencyLimit, ObjectInfo, RemoteStore};
 
 /// The answer to a request that sends no more than this takes as long as the way to the store and back, and so does the
 /// beginning of any read.
@@ -72,11 +71,7 @@ impl StoreDecorator for RequestLimitStore {
         answer
     }
 
-    async fn read_decorated(
-        &self,
-        key: &str,
-        range: Option<Range<u64>>,
-    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
         let permit = self.permit().await?;
         let begun = Instant::now();
         let body = self.inner.read(key, range).await?;

@@ -111,16 +111,14 @@ impl S3Store {
 
     async fn head_output(&self, key: &str) -> Result<HeadObjectOutput> {
         let what = "cannot read the object's attributes";
-        let client = self.client().await?;
-        let request = client.head_object().bucket(&self.bucket).key(self.full_key(key));
+        let request = self.client().await?.head_object().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;
         answer.map_err(|error| self.failed(what, key, &error))
     }
 
     async fn compare_tags(&self, key: &str) -> Result<Option<IgnoredAttribute>> {
         let what = "cannot read the object's tags";
-        let client = self.client().await?;
-        let request = client.get_object_tagging().bucket(&self.bucket).key(self.full_key(key));
+        let request = self.client().await?.get_object_tagging().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;
         let is_without_tags = |fault: &Fault| fault.is_not_implemented() || fault.is_missing();
         let output = match self.unless(what, key, answer, is_without_tags) {

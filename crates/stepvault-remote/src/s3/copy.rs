@@ -20,7 +20,7 @@ use super::read::quoted;
 use super::store::S3Store;
 use super::write::{Condition, written};
 use crate::keys::percent_encode;
-use crate::store::{Created, ObjectHead, PartReceipt, StoredChecksum};
+use crate::store::{Created, ObjectHead, PartReceipt, RemoteStore as _, StoredChecksum};
 
 /// Parts that are copied concurrently.
 const PARTS_AT_ONCE: usize = 8;
@@ -81,9 +81,7 @@ fn sha256_of(checksum: &StoredChecksum) -> Option<ContentDigest> {
 impl S3Store {
     pub(super) async fn copy_object(&self, from: &str, to: &str) -> Result<Created> {
         let Some(source) = self.head_object(from).await? else {
-            return Err(Error::new(ErrorKind::NotFound, WHAT)
-                .on(self.name(from))
-                .because("the object does not exist"));
+            return Err(self.error(ErrorKind::NotFound, WHAT, from, "the object does not exist"));
         };
         // Some servers overwrite an existing object despite the condition; checking first narrows the gap.
         if self.head_object(to).await?.is_some() {
@@ -133,9 +131,7 @@ impl S3Store {
             Err(error) => return self.copy_refused(to, self.fault(&error)).await,
         };
         let Some(result) = output.copy_object_result else {
-            return Err(Error::new(ErrorKind::Unreachable, WHAT)
-                .on(self.name(to))
-                .because("the answer ended early"));
+            return Err(self.error(ErrorKind::Unreachable, WHAT, to, "the answer ended early"));
         };
         // If the source is damaged, this is not the checksum in its manifest: the object exists now, and the caller
         // compares and removes it.
@@ -160,7 +156,7 @@ impl S3Store {
         let copied = self.copy_parts(source, to, &upload, parts).await;
         if !matches!(copied, Ok(Created::Written(_))) {
             // The first error is more useful than a clean-up error; `gc` finds the remaining upload.
-            let _ = self.abort_multipart(to, &upload).await;
+            let _ = self.abort_upload(to, &upload).await;
         }
         copied
     }
@@ -187,9 +183,12 @@ impl S3Store {
         };
         let are_comparable = mem::discriminant(&whole.checksum) == mem::discriminant(&source.checksum);
         if are_comparable && whole.checksum != source.checksum {
-            return Err(Error::new(ErrorKind::Damaged, WHAT)
-                .on(self.name(to))
-                .because("the store copied other bytes than those of the object"));
+            return Err(self.error(
+                ErrorKind::Damaged,
+                WHAT,
+                to,
+                "the store copied other bytes than those of the object",
+            ));
         }
         self.complete_parts(to, upload, completed, &whole).await
     }
@@ -234,9 +233,7 @@ impl S3Store {
         });
         match result.and_then(|result| result.e_tag) {
             Some(tag) => Ok(CopiedPart { tag, checksum }),
-            None => Err(Error::new(ErrorKind::Unreachable, WHAT)
-                .on(self.name(to))
-                .because("the answer ended early")),
+            None => Err(self.error(ErrorKind::Unreachable, WHAT, to, "the answer ended early")),
         }
     }
 
@@ -251,11 +248,16 @@ impl S3Store {
     ) -> Result<PartReceipt> {
         let whole = FileDigest::from_parts(&[*digest]);
         if copied.checksum.proves(&whole, &[digest.content]) == Some(false) {
-            return Err(Error::new(ErrorKind::Damaged, WHAT).on(self.name(key)).because(format!(
-                "the store copied part {} with a checksum other than that of its digest {}",
-                index + 1,
-                digest.content
-            )));
+            return Err(self.error(
+                ErrorKind::Damaged,
+                WHAT,
+                key,
+                format!(
+                    "the store copied part {} with a checksum other than that of its digest {}",
+                    index + 1,
+                    digest.content
+                ),
+            ));
         }
         Ok(PartReceipt { index, tag: copied.tag, digest: *digest })
     }
@@ -263,9 +265,7 @@ impl S3Store {
     /// An unsupported operation is a permanent error, so that the store is not retried as for a transient one.
     fn copy_fault(&self, to: &str, fault: Fault) -> Error {
         if fault.is_not_implemented() {
-            return Error::new(ErrorKind::Failed, WHAT)
-                .on(self.name(to))
-                .because("the store does not support server-side copies");
+            return self.error(ErrorKind::Failed, WHAT, to, "the store does not support server-side copies");
         }
         fault.into_error(WHAT, &self.name(to))
     }

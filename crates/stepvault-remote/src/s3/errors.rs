@@ -21,6 +21,11 @@ const LOGGED_BYTES: usize = 1000;
 /// The code of a HEAD's 404, and of some servers.
 const NOT_FOUND: &str = "NotFound";
 
+/// The error of one of the SDK's operations.
+pub(super) trait OperationError: ProvideErrorMetadata + StdError + 'static {}
+
+impl<E: ProvideErrorMetadata + StdError + 'static> OperationError for E {}
+
 /// Why a request failed, independent of its operation.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
@@ -52,10 +57,7 @@ enum Transport {
 
 impl Fault {
     /// Converts an SDK error.
-    pub(crate) fn of<E>(error: &SdkError<E, HttpResponse>) -> Self
-    where
-        E: ProvideErrorMetadata + StdError + 'static,
-    {
+    pub(super) fn of<E: OperationError>(error: &SdkError<E, HttpResponse>) -> Self {
         let mut fault = Self::default();
         if let Some(response) = error.raw_response() {
             let header = |name| response.headers().get(name);
@@ -301,10 +303,7 @@ fn expected_region(message: &str) -> Option<String> {
 const GIVE_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (after `aws sso \
                                 login` where it needs that), or run where an instance or pod role applies";
 
-fn transport_fault<E>(error: &SdkError<E, HttpResponse>) -> (Transport, String)
-where
-    E: StdError + 'static,
-{
+fn transport_fault<E: StdError + 'static>(error: &SdkError<E, HttpResponse>) -> (Transport, String) {
     if let Some(credentials) = find::<CredentialsError>(error) {
         let transport = match credentials {
             CredentialsError::ProviderTimedOut(_) => Transport::CredentialsLater,
@@ -320,10 +319,7 @@ where
 
 /// Logs the beginning of an answer that is no S3 answer, or that has no error code: it may come from a proxy, or from a
 /// server that follows S3 loosely.
-fn log_unreadable<E>(error: &SdkError<E, HttpResponse>, response: &HttpResponse)
-where
-    E: ProvideErrorMetadata + StdError + 'static,
-{
+fn log_unreadable<E: OperationError>(error: &SdkError<E, HttpResponse>, response: &HttpResponse) {
     let has_code = matches!(error, SdkError::ServiceError(service) if service.err().code().is_some());
     let Some(body) = response.body().bytes().filter(|body| !has_code && !body.is_empty()) else {
         return;

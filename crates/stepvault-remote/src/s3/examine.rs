@@ -10,14 +10,14 @@ use aws_sdk_s3::types::{
 };
 use stepvault_core::Result;
 use stepvault_core::store_facts::{
-    BucketFacts, CredentialSource, Credentials, LeftBytes, LifecycleRule, Versioning,
+    BucketFacts, CredentialSource, Credentials, LeftBytes, LifecycleRule, Obstacle, Versioning,
 };
 
 use super::answer_headers::AnswerHeaders;
 use super::client::Clients;
 use super::errors::Fault;
 use super::store::S3Store;
-use crate::examiner::{Examiner, Hindered, Look};
+use crate::examine::{ExamineError, Examiner, ListingResult};
 use crate::pending::Listed;
 use crate::store::PendingUpload;
 
@@ -33,11 +33,13 @@ impl Examiner for S3Store {
         }))
     }
 
-    async fn list_one(&self, prefix: &str) -> Option<Look> {
+    async fn list_one(&self, prefix: &str) -> Option<ListingResult> {
         let headers = AnswerHeaders::default();
         let client = match self.client().await {
             Ok(client) => client,
-            Err(error) => return Some(Look::hindered(Hindered::by_settings(error))),
+            Err(error) => {
+                return Some(ListingResult::of(Err(ExamineError { obstacle: Obstacle::Settings, error })));
+            }
         };
         let request = client
             .list_objects_v2()
@@ -48,12 +50,12 @@ impl Examiner for S3Store {
             .interceptor(headers.clone());
         let outcome = request.send().await.map(drop).map_err(|error| {
             let fault = self.fault(&error);
-            Hindered {
+            ExamineError {
                 obstacle: fault.obstacle(),
                 error: fault.into_error("cannot list objects", &self.name(prefix)),
             }
         });
-        Some(Look { outcome, store_time: headers.date(), server: headers.server() })
+        Some(ListingResult { outcome, store_time: headers.date(), server: headers.server() })
     }
 
     async fn bucket(&self) -> Option<BucketFacts> {
@@ -76,8 +78,7 @@ impl Examiner for S3Store {
 impl S3Store {
     /// Returns whether the bucket keeps old versions.
     async fn versioning(&self) -> Result<Versioning> {
-        let client = self.client().await?;
-        let request = client.get_bucket_versioning().bucket(&self.bucket);
+        let request = self.client().await?.get_bucket_versioning().bucket(&self.bucket);
         let output = request
             .send()
             .await
@@ -92,8 +93,7 @@ impl S3Store {
 
     /// Returns the bucket's enabled lifecycle rules.
     async fn rules(&self) -> Result<Vec<LifecycleRule>> {
-        let client = self.client().await?;
-        let request = client.get_bucket_lifecycle_configuration().bucket(&self.bucket);
+        let request = self.client().await?.get_bucket_lifecycle_configuration().bucket(&self.bucket);
         match request.send().await {
             Ok(output) => Ok(output
                 .rules()

@@ -28,7 +28,7 @@ use stepvault_core::Result;
 use stepvault_core::remote_settings::RemoteSettings;
 
 use self::store::S3Store;
-use crate::examiner::BareStore;
+use crate::examine::Examined;
 pub use crate::options::StaticKeys;
 use crate::store::RemoteStore;
 
@@ -38,6 +38,6 @@ pub async fn open(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result
 }
 
 /// Like [`open`], with what examines the bucket.
-pub(crate) async fn connect(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<BareStore> {
-    Ok(BareStore::of(S3Store::open(settings, keys).await?))
+pub(crate) async fn connect(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Examined> {
+    Ok(Examined::of(S3Store::open(settings, keys).await?))
 }

@@ -1,20 +1,19 @@
-//! Multipart objects: begin, send parts, complete or abort.
+//! Multipart objects: begin and complete.
 
 use std::sync::atomic::Ordering;
 
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
-use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::digest::DigestAlgorithm;
+use stepvault_core::{ErrorKind, Result};
 
 use super::answer_headers::AnswerHeaders;
 use super::checksums::{ALL_CHECKS, SentChecksum, of_upload, stored};
 use super::errors::Fault;
 use super::store::S3Store;
-use super::write::{Condition, byte_stream, written};
-use crate::payload::Payload;
-use crate::store::{Created, PartReceipt, StoredChecksum};
+use super::write::{Condition, written};
+use crate::store::{Created, StoredChecksum};
 
 /// At the completion of an upload, the store is given no checksum at all. Between this and [`ALL_CHECKS`], it is given those
 /// of the parts alone.
@@ -60,60 +59,9 @@ impl S3Store {
             .set_ssekms_key_id(self.attributes.kms_key.clone())
             .set_tagging(self.attributes.tagging.clone());
         let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
-        output.upload_id.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store returned no upload ID")
-        })
-    }
-
-    pub(super) async fn put_part(
-        &self,
-        key: &str,
-        upload: &str,
-        index: u32,
-        body: Payload,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        let what = "cannot send a part";
-        let client = self.client().await?;
-        let checksum = StoredChecksum::of_part(digest);
-        let sent_checksum = SentChecksum::of(&checksum);
-        let request = client
-            .upload_part()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .upload_id(upload)
-            .part_number(self.part_number(what, key, index)?)
-            .body(byte_stream(body))
-            .set_checksum_sha256(sent_checksum.sha256)
-            .set_checksum_crc64_nvme(sent_checksum.crc64nvme);
-        // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
-        let sent = request.customize().disable_payload_signing().send().await;
-        let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        self.check_answer(what, key, (output.checksum_sha256(), output.checksum_crc64_nvme()), &checksum)?;
-        let tag = output.e_tag.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what)
-                .on(self.name(key))
-                .because("the store returned no entity tag for the part")
-        })?;
-        Ok(PartReceipt { index, tag, digest: *digest })
-    }
-
-    pub(super) async fn complete_multipart(
-        &self,
-        key: &str,
-        upload: &str,
-        parts: &[PartReceipt],
-        digest: &FileDigest,
-    ) -> Result<Created> {
-        let mut completed = Vec::with_capacity(parts.len());
-        for part in parts {
-            let number = self.part_number("cannot complete the upload", key, part.index)?;
-            let checksum = StoredChecksum::of_part(&part.digest);
-            completed.push(completed_part(number, &part.tag, &checksum));
-        }
-        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-        let whole = Whole { size_bytes: digest.size_bytes, checksum: StoredChecksum::of_file(digest, count) };
-        self.complete_parts(key, upload, completed, &whole).await
+        output
+            .upload_id
+            .ok_or_else(|| self.error(ErrorKind::Failed, what, key, "the store returned no upload ID"))
     }
 
     /// Completes an upload from its parts in order. A store that refuses the form of the checksums is asked without them,
@@ -208,9 +156,7 @@ impl S3Store {
     ) -> Result<StoredChecksum> {
         if output.e_tag.is_none() {
             // S3 keeps the connection alive with blanks while it works, so an answer can end before its result.
-            return Err(Error::new(ErrorKind::Unreachable, what)
-                .on(self.name(key))
-                .because("the answer ended early"));
+            return Err(self.error(ErrorKind::Unreachable, what, key, "the answer ended early"));
         }
         let returned = (output.checksum_sha256(), output.checksum_crc64_nvme());
         if whole.checksum == StoredChecksum::None {
@@ -219,21 +165,11 @@ impl S3Store {
         self.check_answer(what, key, returned, &whole.checksum)
     }
 
-    pub(super) async fn abort_multipart(&self, key: &str, upload: &str) -> Result<()> {
-        let client = self.client().await?;
-        let request =
-            client.abort_multipart_upload().bucket(&self.bucket).key(self.full_key(key)).upload_id(upload);
-        let answer = request.send().await;
-        self.unless("cannot abort the upload", key, answer, Fault::is_missing)?;
-        Ok(())
-    }
-
     /// Returns the part number, which S3 counts from 1.
     pub(super) fn part_number(&self, what: &str, key: &str, index: u32) -> Result<i32> {
-        index.checked_add(1).and_then(|number| i32::try_from(number).ok()).ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what)
-                .on(self.name(key))
-                .because(format!("there is no part {index}"))
-        })
+        index
+            .checked_add(1)
+            .and_then(|number| i32::try_from(number).ok())
+            .ok_or_else(|| self.error(ErrorKind::Failed, what, key, format!("there is no part {index}")))
     }
 }

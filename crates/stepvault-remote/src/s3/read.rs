@@ -1,11 +1,9 @@
-//! Reads metadata, ranges and listings.
+//! Reads metadata and listings, and checks the length of a body.
 
-use std::ops::Range;
 use std::time::SystemTime;
 
 use aws_sdk_s3::primitives::{ByteStream, DateTime};
 use aws_sdk_s3::types::ChecksumMode;
-use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, try_unfold};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -14,15 +12,13 @@ use super::checksums::stored;
 use super::errors::Fault;
 use super::store::S3Store;
 use crate::listed::{ObjectPage, paged};
-use crate::pieces::no_bytes;
-use crate::store::{ObjectHead, ObjectInfo};
+use crate::store::{BodyStream, ObjectHead, ObjectInfo};
 
 const LIST: &str = "cannot list objects";
 
 impl S3Store {
     pub(super) async fn head_object(&self, key: &str) -> Result<Option<ObjectHead>> {
-        let client = self.client().await?;
-        let request = client.head_object().bucket(&self.bucket).key(self.full_key(key));
+        let request = self.client().await?.head_object().bucket(&self.bucket).key(self.full_key(key));
         let what = "cannot read the object's metadata";
         let with_checksum = request.clone().checksum_mode(ChecksumMode::Enabled);
         let mut answer = with_checksum.send().await;
@@ -44,10 +40,10 @@ impl S3Store {
         let Some(output) = self.unless(what, key, answer, Fault::is_missing)? else {
             return Ok(None);
         };
-        let size_bytes =
-            output.content_length().and_then(|length| u64::try_from(length).ok()).ok_or_else(|| {
-                Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store returned no length")
-            })?;
+        let size_bytes = output
+            .content_length()
+            .and_then(|length| u64::try_from(length).ok())
+            .ok_or_else(|| self.error(ErrorKind::Failed, what, key, "the store returned no length"))?;
         Ok(Some(ObjectHead {
             info: ObjectInfo {
                 key: key.to_owned(),
@@ -69,50 +65,13 @@ impl S3Store {
         let answer = request.key(self.full_key(key)).send().await;
         match self.unless(what, key, answer, Fault::is_missing)? {
             None => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Unreachable, what)
-                .on(self.name(key))
-                .because("the store has the object, and answered that it does not exist")),
+            Some(_) => Err(self.error(
+                ErrorKind::Unreachable,
+                what,
+                key,
+                "the store has the object, and answered that it does not exist",
+            )),
         }
-    }
-
-    pub(super) async fn get_object(
-        &self,
-        key: &str,
-        range: Option<Range<u64>>,
-    ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let what = "cannot read the object";
-        if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
-            // HTTP cannot request an empty range.
-            let head = self.head_object(key).await?;
-            return no_bytes(&self.name(key), head.map(|head| head.info.size_bytes), range);
-        }
-        let client = self.client().await?;
-        let request = client
-            .get_object()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .set_range(range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1)));
-        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
-        let length = output.content_length.and_then(|length| u64::try_from(length).ok());
-        let wanted = match &range {
-            Some(range) => {
-                let answered = output.content_range.as_deref();
-                let from = format!("bytes {}-", range.start);
-                if !answered.is_some_and(|answered| answered.starts_with(&from)) {
-                    return Err(Error::new(ErrorKind::Failed, what)
-                        .on(self.name(key))
-                        .because("the store sent a different range than requested"));
-                }
-                Some(range.end - range.start)
-            }
-            None => length,
-        };
-        if let (Some(wanted), Some(length)) = (wanted, length)
-            && wanted != length
-        {
-            return Err(shorter(what, &self.name(key), wanted, length));
-        }
-        Ok(exactly(output.body, wanted, self.name(key)))
     }
 
     /// Keys are requested without encoding: some servers claim to percent-encode them but do not. Keys that XML cannot
@@ -145,7 +104,7 @@ impl S3Store {
     }
 
     fn malformed(&self, why: &str) -> Error {
-        Error::new(ErrorKind::Failed, LIST).on(self.name("")).because(why)
+        self.error(ErrorKind::Failed, LIST, "", why)
     }
 
     fn listed(&self, object: aws_sdk_s3::types::Object) -> Result<Option<ObjectInfo>> {
@@ -179,14 +138,14 @@ pub(super) fn system_time(time: Option<&DateTime>) -> SystemTime {
     time.and_then(|time| SystemTime::try_from(*time).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-fn shorter(what: &str, name: &str, wanted: u64, length: u64) -> Error {
+pub(super) fn shorter(what: &str, name: &str, wanted: u64, length: u64) -> Error {
     Error::new(ErrorKind::Damaged, what)
         .on(name)
         .because(format!("the store has {length} of the {wanted} requested bytes"))
 }
 
 /// Returns the body's bytes, and an error when they end early or are not exactly `wanted`.
-fn exactly(body: ByteStream, wanted: Option<u64>, name: String) -> BoxStream<'static, Result<Bytes>> {
+pub(super) fn exactly(body: ByteStream, wanted: Option<u64>, name: String) -> BodyStream {
     try_unfold((body, 0_u64), move |(mut body, seen)| {
         let name = name.clone();
         async move {

@@ -1,4 +1,4 @@
-//! Maps each method of a store to its request.
+//! The requests of each method of a store.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -6,18 +6,30 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use stepvault_core::Result;
+use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
+use stepvault_core::{ErrorKind, Result};
 
+use super::checksums::SentChecksum;
 use super::copy::Source;
+use super::errors::Fault;
+use super::multipart::{Whole, completed_part};
 use super::pending::PENDING;
+use super::read::{exactly, shorter};
 use super::store::S3Store;
+use super::write::byte_stream;
 use crate::payload::Payload;
 use crate::pending::MAXIMUM_PAGES;
+use crate::pieces::no_bytes;
 use crate::store::{
-    Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
-    StoreCapabilities,
+    BodyStream, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    StoreCapabilities, StoredChecksum,
 };
+
+/// Maximum number of keys in one `DeleteObjects`.
+const KEYS_IN_A_BATCH: usize = 1000;
+/// Concurrent single deletes, for a store that supports no other kind.
+const SINGLE_DELETES: usize = 8;
 
 #[async_trait]
 impl RemoteStore for S3Store {
@@ -43,7 +55,12 @@ impl RemoteStore for S3Store {
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.put_over(key, body.into(), digest).await
+        let what = "cannot replace the object";
+        let request = self.put_request(key, body.into(), digest).await?;
+        let sent = request.customize().disable_payload_signing().send().await;
+        let output = sent.map_err(|error| self.failed(what, key, &error))?;
+        let returned = (output.checksum_sha256(), output.checksum_crc64_nvme());
+        self.check_answer(what, key, returned, &StoredChecksum::of_part(digest)).map(drop)
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64, algorithm: DigestAlgorithm) -> Result<String> {
@@ -58,7 +75,27 @@ impl RemoteStore for S3Store {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.put_part(key, upload, index, body, digest).await
+        let what = "cannot send a part";
+        let client = self.client().await?;
+        let checksum = StoredChecksum::of_part(digest);
+        let sent_checksum = SentChecksum::of(&checksum);
+        let request = client
+            .upload_part()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .part_number(self.part_number(what, key, index)?)
+            .body(byte_stream(body))
+            .set_checksum_sha256(sent_checksum.sha256)
+            .set_checksum_crc64_nvme(sent_checksum.crc64nvme);
+        // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
+        let sent = request.customize().disable_payload_signing().send().await;
+        let output = sent.map_err(|error| self.failed(what, key, &error))?;
+        self.check_answer(what, key, (output.checksum_sha256(), output.checksum_crc64_nvme()), &checksum)?;
+        let tag = output.e_tag.ok_or_else(|| {
+            self.error(ErrorKind::Failed, what, key, "the store returned no entity tag for the part")
+        })?;
+        Ok(PartReceipt { index, tag, digest: *digest })
     }
 
     async fn complete_upload(
@@ -68,11 +105,28 @@ impl RemoteStore for S3Store {
         parts: &[PartReceipt],
         digest: &FileDigest,
     ) -> Result<Created> {
-        self.complete_multipart(key, upload, parts, digest).await
+        let mut completed = Vec::with_capacity(parts.len());
+        for part in parts {
+            let number = self.part_number("cannot complete the upload", key, part.index)?;
+            let checksum = StoredChecksum::of_part(&part.digest);
+            completed.push(completed_part(number, &part.tag, &checksum));
+        }
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        let whole = Whole { size_bytes: digest.size_bytes, checksum: StoredChecksum::of_file(digest, count) };
+        self.complete_parts(key, upload, completed, &whole).await
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        self.abort_multipart(key, upload).await
+        let request = self
+            .client()
+            .await?
+            .abort_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload);
+        let answer = request.send().await;
+        self.unless("cannot abort the upload", key, answer, Fault::is_missing)?;
+        Ok(())
     }
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
@@ -88,8 +142,43 @@ impl RemoteStore for S3Store {
         self.compare_attributes(key).await
     }
 
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
-        self.get_object(key, range).await
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
+        let what = "cannot read the object";
+        if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
+            // HTTP cannot request an empty range.
+            let head = self.head_object(key).await?;
+            return no_bytes(&self.name(key), head.map(|head| head.info.size_bytes), range);
+        }
+        let client = self.client().await?;
+        let request = client
+            .get_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_range(range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1)));
+        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
+        let length = output.content_length.and_then(|length| u64::try_from(length).ok());
+        let wanted = match &range {
+            Some(range) => {
+                let answered = output.content_range.as_deref();
+                let from = format!("bytes {}-", range.start);
+                if !answered.is_some_and(|answered| answered.starts_with(&from)) {
+                    return Err(self.error(
+                        ErrorKind::Failed,
+                        what,
+                        key,
+                        "the store sent a different range than requested",
+                    ));
+                }
+                Some(range.end - range.start)
+            }
+            None => length,
+        };
+        if let (Some(wanted), Some(length)) = (wanted, length)
+            && wanted != length
+        {
+            return Err(shorter(what, &self.name(key), wanted, length));
+        }
+        Ok(exactly(output.body, wanted, self.name(key)))
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
@@ -97,7 +186,20 @@ impl RemoteStore for S3Store {
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
-        self.delete_objects(keys).await
+        if let [key] = keys {
+            return self.delete_one(key).await;
+        }
+        for batch in keys.chunks(KEYS_IN_A_BATCH) {
+            if self.deletes_in_batches.load(Ordering::Relaxed) && self.delete_batch(batch).await? {
+                continue;
+            }
+            futures::stream::iter(batch.to_vec())
+                .map(|key| async move { self.delete_one(&key).await })
+                .buffer_unordered(SINGLE_DELETES)
+                .try_collect::<()>()
+                .await?;
+        }
+        Ok(())
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {

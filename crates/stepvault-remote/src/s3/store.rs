@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use aws_sdk_s3::Client;
-use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::error::SdkError;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 
 use super::attributes::Attributes;
 use super::checksums::ALL_CHECKS;
 use super::client::Clients;
-use super::errors::Fault;
+use super::errors::{Fault, OperationError};
 use crate::options::StaticKeys;
 
 /// A bucket, or a prefix of one, on S3 or a compatible server.
@@ -75,11 +75,13 @@ impl S3Store {
         format!("{}/{key}", self.url)
     }
 
+    /// Returns the error of an operation `what` on the object `key`.
+    pub(super) fn error(&self, kind: ErrorKind, what: &str, key: &str, why: impl std::fmt::Display) -> Error {
+        Error::new(kind, what).on(self.name(key)).because(why)
+    }
+
     /// Converts an SDK error and records what it says about the credentials.
-    pub(super) fn fault<E>(&self, error: &SdkError<E, HttpResponse>) -> Fault
-    where
-        E: ProvideErrorMetadata + std::error::Error + 'static,
-    {
+    pub(super) fn fault<E: OperationError>(&self, error: &SdkError<E, HttpResponse>) -> Fault {
         let mut fault = Fault::of(error);
         if fault.refuses_checksums() && self.clients.stop_checksums() {
             tracing::info!("{}: the store accepts no checksums; requests are sent without", self.url);
@@ -91,25 +93,24 @@ impl S3Store {
         fault
     }
 
-    /// Returns the error of an operation `what` on the object `key`.
-    pub(super) fn failed<E>(&self, what: &str, key: &str, error: &SdkError<E, HttpResponse>) -> Error
-    where
-        E: ProvideErrorMetadata + std::error::Error + 'static,
-    {
+    /// Returns the error of an operation `what` on the object `key` that the store answered.
+    pub(super) fn failed<E: OperationError>(
+        &self,
+        what: &str,
+        key: &str,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Error {
         self.fault(error).into_error(what, &self.name(key))
     }
 
     /// Returns the answer, or `None` for a refusal that is `expected`; any other is the error of `what` on `key`.
-    pub(super) fn unless<T, E>(
+    pub(super) fn unless<T, E: OperationError>(
         &self,
         what: &str,
         key: &str,
         answer: std::result::Result<T, SdkError<E, HttpResponse>>,
         expected: fn(&Fault) -> bool,
-    ) -> Result<Option<T>>
-    where
-        E: ProvideErrorMetadata + std::error::Error + 'static,
-    {
+    ) -> Result<Option<T>> {
         let error = match answer {
             Ok(answer) => return Ok(Some(answer)),
             Err(error) => error,

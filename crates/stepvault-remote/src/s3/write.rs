@@ -1,4 +1,4 @@
-//! Whole objects: create, replace, delete.
+//! Whole objects: create-only writes, and deletes.
 
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -6,7 +6,6 @@ use std::time::SystemTime;
 use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
 use aws_sdk_s3::primitives::{ByteStream, SdkBody};
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
-use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -17,11 +16,6 @@ use super::read::version_of;
 use super::store::S3Store;
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
-
-/// Maximum number of keys in one `DeleteObjects`.
-const KEYS_IN_A_BATCH: usize = 1000;
-/// Concurrent single deletes, for a store that supports no other kind.
-const SINGLE_DELETES: usize = 8;
 
 /// How a create-only write makes sure that its key is unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,12 +62,8 @@ impl S3Store {
             condition = self.condition_of(key).await?;
         };
         self.was_done(condition);
-        let checksum = self.check_answer(
-            what,
-            key,
-            (output.checksum_sha256(), output.checksum_crc64_nvme()),
-            &StoredChecksum::of_part(digest),
-        )?;
+        let returned = (output.checksum_sha256(), output.checksum_crc64_nvme());
+        let checksum = self.check_answer(what, key, returned, &StoredChecksum::of_part(digest))?;
         Ok(written(key, digest.size_bytes, &headers, output.e_tag(), checksum))
     }
 
@@ -100,21 +90,7 @@ impl S3Store {
         }
     }
 
-    pub(super) async fn put_over(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<()> {
-        let what = "cannot replace the object";
-        let request = self.put_request(key, body, digest).await?;
-        let sent = request.customize().disable_payload_signing().send().await;
-        let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        self.check_answer(
-            what,
-            key,
-            (output.checksum_sha256(), output.checksum_crc64_nvme()),
-            &StoredChecksum::of_part(digest),
-        )
-        .map(drop)
-    }
-
-    async fn put_request(
+    pub(super) async fn put_request(
         &self,
         key: &str,
         body: Payload,
@@ -148,32 +124,13 @@ impl S3Store {
         if found == StoredChecksum::None || found == *sent {
             return Ok(found);
         }
-        Err(Error::new(ErrorKind::Damaged, what)
-            .on(self.name(key))
-            .because("the store returned a different checksum than was sent")
+        Err(self
+            .error(ErrorKind::Damaged, what, key, "the store returned a different checksum than was sent")
             .hint("if it happens again, check this machine's memory and network"))
     }
 
-    pub(super) async fn delete_objects(&self, keys: &[String]) -> Result<()> {
-        if let [key] = keys {
-            return self.delete_one(key).await;
-        }
-        for batch in keys.chunks(KEYS_IN_A_BATCH) {
-            if self.deletes_in_batches.load(Ordering::Relaxed) && self.delete_batch(batch).await? {
-                continue;
-            }
-            futures::stream::iter(batch.to_vec())
-                .map(|key| async move { self.delete_one(&key).await })
-                .buffer_unordered(SINGLE_DELETES)
-                .try_collect::<()>()
-                .await?;
-        }
-        Ok(())
-    }
-
-    async fn delete_one(&self, key: &str) -> Result<()> {
-        let client = self.client().await?;
-        let request = client.delete_object().bucket(&self.bucket).key(self.full_key(key));
+    pub(super) async fn delete_one(&self, key: &str) -> Result<()> {
+        let request = self.client().await?.delete_object().bucket(&self.bucket).key(self.full_key(key));
         let answer = request.send().await;
         self.unless("cannot delete the object", key, answer, Fault::is_missing)?;
         Ok(())
@@ -181,7 +138,7 @@ impl S3Store {
 
     /// Returns false when the store refuses multi-object delete; nothing is deleted then. Some stores want a checksum that
     /// others do not know, and what single deletes are refused for is then their error.
-    async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
+    pub(super) async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
         let what = "cannot delete objects";
         let invalid = |error| Error::new(ErrorKind::Failed, what).on(self.name("")).caused_by(error);
         let objects: Vec<ObjectIdentifier> = keys
@@ -190,8 +147,7 @@ impl S3Store {
             .collect::<std::result::Result<_, _>>()
             .map_err(invalid)?;
         let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(invalid)?;
-        let client = self.client().await?;
-        let request = client.delete_objects().bucket(&self.bucket).delete(delete);
+        let request = self.client().await?.delete_objects().bucket(&self.bucket).delete(delete);
         let answer = request.send().await;
         let Some(output) = self.unless(what, "", answer, Fault::is_refused)? else {
             self.deletes_in_batches.store(false, Ordering::Relaxed);

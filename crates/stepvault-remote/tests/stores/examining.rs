@@ -10,8 +10,8 @@ use aws_sdk_s3::types::{
 };
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::store_facts::{CredentialSource, Obstacle, Versioning};
-use stepvault_remote::examine::{Examined, Look, open};
-use stepvault_remote::open::OpenOptions;
+use stepvault_remote::examine::{Examined, ListingResult};
+use stepvault_remote::open::{OpenOptions, open_to_examine};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3Options;
 
@@ -19,7 +19,7 @@ use crate::support::{BUCKET, Strict, settings};
 
 async fn examined(strict: &Strict) -> Examined {
     let options = OpenOptions { s3_keys: Some(strict.keys()) };
-    open(&strict.settings, Arc::new(SilentObserver), options).await.unwrap()
+    open_to_examine(&strict.settings, Arc::new(SilentObserver), options).await.unwrap()
 }
 
 async fn set_rules(strict: &Strict, rules: Vec<LifecycleRule>) {
@@ -107,7 +107,7 @@ async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
     let strict =
         Strict::start_with(StrictS3Options { clock_ahead_seconds: 7_200, ..StrictS3Options::default() });
     let examined = examined(&strict).await;
-    let ahead = |look: &Look| look.store_time.unwrap().duration_since(now()).unwrap().as_secs();
+    let ahead = |look: &ListingResult| look.store_time.unwrap().duration_since(now()).unwrap().as_secs();
     // Refused once, and signed again by the clock that the refusal told.
     let look = examined.list_one("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");
@@ -139,7 +139,8 @@ async fn stores_without_credentials_or_rules_say_so() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}", directory.path().display());
     for url in [url.as_str(), "memory://examined"] {
-        let examined = open(&settings(url), Arc::new(SilentObserver), OpenOptions::default()).await.unwrap();
+        let examined =
+            open_to_examine(&settings(url), Arc::new(SilentObserver), OpenOptions::default()).await.unwrap();
         assert_eq!(examined.credentials().await.unwrap(), None);
         assert!(examined.bucket().await.is_none());
         let look = examined.list_one("").await;

@@ -149,8 +149,8 @@ async fn reads_come_in_small_pieces_and_notice_their_end(transport: Transport) {
     let pieces: Vec<Bytes> = store.read("a", None).await.unwrap().try_collect().await.unwrap();
     assert!(pieces.iter().all(|piece| piece.len() <= 256 << 10));
     {
-        let beyond = 2_000_000..2_000_000;
-        assert_eq!(read(&*store, "a", Some(beyond)).await.unwrap_err().kind(), ErrorKind::Damaged);
+        let past_end = 2_000_000..2_000_000;
+        assert_eq!(read(&*store, "a", Some(past_end)).await.unwrap_err().kind(), ErrorKind::Damaged);
     }
     server.faults().inject("GET", "vault%2Fa", 1, FaultAction::CutBody { bytes: 5000 });
     let cut = read(&*store, "a", None).await.unwrap_err();

@@ -14,8 +14,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
-use stepvault_remote::examine::open as open_to_examine;
-use stepvault_remote::open::{OpenOptions, open};
+use stepvault_remote::open::{OpenOptions, open, open_to_examine};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 

@@ -194,8 +194,8 @@ async fn reads_of_the_json_api_have_ranges_and_headers() {
     assert_eq!(part.header("content-range"), Some("bytes 10-19/1000"));
     assert_eq!(part.header("x-goog-stored-content-length"), Some("1000"));
     assert_eq!(part.header("x-goog-hash"), whole.header("x-goog-hash"), "the whole object's");
-    let beyond = send(&server, "GET", &path, &[("Range", "bytes=1000-")], b"").await;
-    assert_eq!(beyond.status, 416);
+    let past_end = send(&server, "GET", &path, &[("Range", "bytes=1000-")], b"").await;
+    assert_eq!(past_end.status, 416);
 
     let generation = whole.header("x-goog-generation").expect("a generation");
     let at = |generation: &str| format!("{path}&generation={generation}");

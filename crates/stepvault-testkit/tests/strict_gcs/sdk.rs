@@ -136,9 +136,9 @@ async fn reads_whole_objects_and_ranges() {
         assert!(object.generation > 0 && object.metageneration == 1 && !object.etag.is_empty());
         assert_eq!(collect(&mut part).await.expect("a body"), expected);
     }
-    let beyond =
+    let past_end =
         client.read_object(SDK_BUCKET, "dir/a b").set_read_range(ReadRange::offset(1000)).send().await;
-    assert_eq!(beyond.expect_err("a refusal").http_status_code(), Some(416));
+    assert_eq!(past_end.expect_err("a refusal").http_status_code(), Some(416));
     let missing = client.read_object(SDK_BUCKET, "none").send().await;
     assert_eq!(missing.expect_err("a refusal").http_status_code(), Some(404));
 }

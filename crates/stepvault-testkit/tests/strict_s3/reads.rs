@@ -38,8 +38,8 @@ async fn ranges_answer_206_and_416() {
         assert_eq!(&got.body.collect().await.unwrap().to_vec(), expected);
     }
     for (key, range) in [("k", "bytes=10-11"), ("empty", "bytes=0-0")] {
-        let beyond = client.get_object().bucket(BUCKET).key(key).range(range).send().await;
-        assert_refused(beyond, 416, "InvalidRange");
+        let past_end = client.get_object().bucket(BUCKET).key(key).range(range).send().await;
+        assert_refused(past_end, 416, "InvalidRange");
     }
 }
 

@@ -277,8 +277,8 @@ mod tests {
             let found = lines[line].trim_start();
             assert!(found.starts_with(step) && found.contains(places), "{text}");
         }
-        let alone = document(Vec::new(), vec![GivenUpDocument::from(record)]).human();
-        assert_eq!(alone.lines().count(), 4, "{alone}");
+        let only_given_up = document(Vec::new(), vec![GivenUpDocument::from(record)]).human();
+        assert_eq!(only_given_up.lines().count(), 4, "{only_given_up}");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Settings {
     /// Builds settings from sources that the command itself provides, for a node that writes its steps alone.
     pub(crate) fn of(sources: Sources, node: NodeName) -> Result<Self> {
         let given = Gathered { sources, remotes: None };
-        Ok(Self { last: Some((Writer::alone(node), None)), ..Self::loaded(given)? })
+        Ok(Self { last: Some((Writer::single_node(node), None)), ..Self::loaded(given)? })
     }
 
     /// Returns the built-in and the configured profiles.

@@ -63,7 +63,7 @@ fn place(
     }
     let declared = nodes.or(launcher.nodes);
     let Some(nodes) = declared.filter(NodeSet::is_several) else {
-        return Ok(NodePlace::alone(node.or(launcher.node).unwrap_or(host)));
+        return Ok(NodePlace::single_node(node.or(launcher.node).unwrap_or(host)));
     };
     let among = |name: Option<NodeName>| name.filter(|name| nodes.contains(name));
     let own = match node {

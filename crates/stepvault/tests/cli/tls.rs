@@ -141,8 +141,8 @@ fn a_server_that_asks_for_a_certificate_gets_it() {
     refused(&scene, with("stranger"), &why);
     let missing = with("missing");
     missing.expect_code(2).expect_stderr(&["cannot use the client certificate", "missing.pem"]);
-    let alone = scene.push("&ca-file=authority.pem&client-certificate=node.pem").run();
-    alone.expect_code(2).expect_stderr(&["client-certificate", "it has no effect without client-key"]);
+    let without_key = scene.push("&ca-file=authority.pem&client-certificate=node.pem").run();
+    without_key.expect_code(2).expect_stderr(&["client-certificate", "it has no effect without client-key"]);
     with("node").expect_code(0);
     assert!(scene.is_stored());
 }

@@ -174,7 +174,7 @@ impl World {
             run: run_name(),
             attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: StepId::new(Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(), number),
-            writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
+            writer: stepvault_core::nodes::Writer::single_node(NodeName::new("node-0").unwrap()),
             checkpoint: ready.checkpoint.clone(),
             digest: stepvault_core::digest::DigestAlgorithm::Sha256,
             expected: Some(Tree::clone(&ready.tree)),

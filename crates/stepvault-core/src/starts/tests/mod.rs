@@ -13,7 +13,7 @@ pub(crate) fn step(number: u64) -> StepId {
 pub(crate) fn start(id: &str, node: &str, at: i64, restored: Option<StepId>) -> Start {
     Start {
         id: id.to_owned(),
-        who: Who::Trainer,
+        who: StartedProgram::Trainer,
         node: NodeName::new(node).unwrap(),
         started_at: Timestamp::from_seconds(at),
         launch: None,

@@ -96,7 +96,7 @@ proptest! {
         });
         let count = recent.count();
         let run = RunName::new("grpo").unwrap();
-        let found = restart_loop(&history, &run, &node, Who::Trainer, rule, now);
+        let found = restart_loop(&history, &run, &node, StartedProgram::Trainer, rule, now);
         prop_assert!(found.is_none() || count >= 4);
         let is_open = history.iter().any(|start| start.end.is_none());
         prop_assert!(is_open || found.is_some() == (count >= 4));

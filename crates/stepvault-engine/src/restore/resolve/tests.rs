@@ -127,9 +127,9 @@ fn a_local_copy_serves_the_version_that_it_is_a_part_of_first() {
     let mut versions = on_remotes(b"xyx");
     assert!(!add_local(&mut versions, part("node-1", b"z", "a"), "local".to_owned()));
     assert_eq!(versions, on_remotes(b"xyx"), "it differs from every commit");
-    let mut alone = Vec::new();
-    assert!(add_local(&mut alone, part("node-1", b"z", "a"), "local".to_owned()));
-    assert_eq!(sources(alone), [["local"]]);
+    let mut sources_of_step = Vec::new();
+    assert!(add_local(&mut sources_of_step, part("node-1", b"z", "a"), "local".to_owned()));
+    assert_eq!(sources(sources_of_step), [["local"]]);
 }
 
 proptest! {

@@ -22,7 +22,7 @@ use std::io;
 use super::text::shown;
 use super::torch;
 use super::zip::FIRST_BYTES;
-use crate::soundness::{Fault, Finding, broken, broken_at, read_head, read_tail, unknown};
+use crate::soundness::{Fault, Finding, broken, broken_at, read_head, read_tail, unknown, worst_of};
 use crate::source::{ReadAt, Window};
 use crate::tree::{EntryKind, OpenFile, Tree, joined};
 
@@ -235,14 +235,7 @@ fn check_file(
             source.size_bytes()
         ));
     }
-    let mut undecided = Ok(());
-    for item in items {
-        match check_item(&*source, item) {
-            Err(fault @ Fault::Unknown(_)) => undecided = Err(fault),
-            decided => decided?,
-        }
-    }
-    undecided?;
+    worst_of(items.iter().map(|item| check_item(&*source, item)))?;
     check_gaps(items, size_bytes, &table)
 }
 

@@ -176,7 +176,7 @@ pub(super) fn collect_checksum(
     };
     let place = Location { offset: offset.saturating_add(covered_bytes), length_bytes: CHECKSUM_BYTES };
     let checksum = store.read(&file.path, place, CHECKSUM_BYTES, "the checksum of a chunk")?;
-    let path = store.path_of(&file.path);
+    let path = store.directory.path_of(&file.path);
     store.collect_of(path, offset, covered_bytes, &checksum, &name);
     Ok(())
 }

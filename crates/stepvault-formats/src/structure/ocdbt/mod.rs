@@ -55,8 +55,8 @@ pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays
 
 /// Passes every key of the newest version to `visit`, and returns the path of the manifest.
 fn read_with(store: &mut Store<'_>, budget: &mut Budget, visit: &mut WalkVisit<'_>) -> Result<String, Fault> {
-    let manifest_path = store.path_of(MANIFEST_NAME);
-    if !store.has(MANIFEST_NAME) {
+    let manifest_path = store.directory.path_of(MANIFEST_NAME);
+    if !store.directory.has(MANIFEST_NAME) {
         return Err(broken!(
             "{manifest_path} is missing, and nothing in the directory can be found without it"
         ));
@@ -71,7 +71,7 @@ fn read_with(store: &mut Store<'_>, budget: &mut Budget, visit: &mut WalkVisit<'
             )
         })?;
         read_manifest(store, &name, budget)?
-            .ok_or_else(|| broken!("{} is damaged: it lists no version", store.path_of(&name)))?
+            .ok_or_else(|| broken!("{} is damaged: it lists no version", store.directory.path_of(&name)))?
     };
     walk(store, &root, budget, visit)?;
     Ok(manifest_path)
@@ -106,7 +106,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
 
 fn read_manifest(store: &mut Store<'_>, name: &str, budget: &mut Budget) -> Result<Option<Root>, Fault> {
     let bytes = store.whole(name, MAX_PIECE_BYTES)?;
-    let path = store.path_of(name);
+    let path = store.directory.path_of(name);
     store.collect(path.clone(), 0, &bytes, "the manifest");
     manifest::read(&bytes, &path, budget)
 }
@@ -150,7 +150,7 @@ fn walk(
         let what = named(store, &child.file, child.location.offset);
         budget.spend(child.location.length_bytes, &what)?;
         let encoded = store.read(&child.file.path, child.location, MAX_PIECE_BYTES, &what)?;
-        let path = store.path_of(&child.file.path);
+        let path = store.directory.path_of(&child.file.path);
         store.collect(path, child.location.offset, &encoded, "the index node");
         let expected =
             Expected { height, base: child.file.base(), prefix: &child.prefix, first_key: &child.first_key };
@@ -172,7 +172,7 @@ fn walk(
 type WalkVisit<'v> = dyn FnMut(&mut Store<'_>, &[u8], node::Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
 
 fn named(store: &Store<'_>, file: &DataFile, offset: u64) -> String {
-    format!("the index node at byte {offset} of {}", store.path_of(&file.path))
+    format!("the index node at byte {offset} of {}", store.directory.path_of(&file.path))
 }
 
 fn compare(said: Statistics, found: Statistics, what: &str) -> Result<(), Fault> {

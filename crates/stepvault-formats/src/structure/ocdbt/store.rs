@@ -5,7 +5,8 @@ use std::rc::Rc;
 use crate::deep::{Checksum, Span};
 use crate::soundness::{Fault, broken, read_piece, unknown};
 use crate::source::ReadAt;
-use crate::tree::{OpenFile, Tree, joined};
+use crate::structure::directory::Directory;
+use crate::tree::{OpenFile, Tree};
 
 /// The maximum size of a manifest or node, compressed or not. Orbax lets nodes grow to 100 MB.
 pub(super) const MAX_PIECE_BYTES: u64 = 128 << 20;
@@ -59,9 +60,7 @@ impl Location {
 
 /// The files below a database's directory.
 pub(super) struct Store<'a> {
-    tree: &'a Tree,
-    directory: &'a str,
-    files: &'a dyn OpenFile,
+    pub(super) directory: Directory<'a>,
     /// The file that was read last: nodes and values of one file follow one another.
     open: Option<(Rc<str>, Box<dyn ReadAt>)>,
     /// The pieces with a checksum that were read, with their paths, if they are collected.
@@ -70,32 +69,22 @@ pub(super) struct Store<'a> {
 
 impl<'a> Store<'a> {
     pub(super) fn new(tree: &'a Tree, directory: &'a str, files: &'a dyn OpenFile) -> Self {
-        Self { tree, directory, files, open: None, checksums: None }
+        Self { directory: Directory { tree, path: directory, files }, open: None, checksums: None }
     }
 
     /// Returns the budget of a database of this size.
     pub(super) fn budget(&self) -> Budget {
-        let prefix = joined(self.directory, "");
-        let files = self.tree.starting_with(&prefix);
-        let sizes = files.filter_map(|(path, _)| self.tree.file_size_bytes(path));
+        let prefix = self.directory.path_of("");
+        let files = self.directory.tree.starting_with(&prefix);
+        let sizes = files.filter_map(|(path, _)| self.directory.tree.file_size_bytes(path));
         Budget::new(sizes.fold(0, u64::saturating_add))
-    }
-
-    /// Returns the path in the tree of a file of the database.
-    pub(super) fn path_of(&self, path: &str) -> String {
-        joined(self.directory, path)
-    }
-
-    /// Returns whether the database has a file of this name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.tree.is_file(&self.path_of(name))
     }
 
     /// Checks that a range is inside its file.
     pub(super) fn hold(&self, path: &str, location: Location, what: &str) -> Result<(), Fault> {
         let Location { offset, length_bytes } = location;
-        let whole = self.path_of(path);
-        let Some(size_bytes) = self.tree.file_size_bytes(&whole) else {
+        let whole = self.directory.path_of(path);
+        let Some(size_bytes) = self.directory.tree.file_size_bytes(&whole) else {
             return Err(broken!("{what} is in {whole}, which is missing"));
         };
         let end = offset.checked_add(length_bytes);
@@ -119,7 +108,7 @@ impl<'a> Store<'a> {
         self.hold(path, location, what)?;
         let source = match self.open.take() {
             Some((name, source)) if name == *path => source,
-            _ => self.files.open(&self.path_of(path))?,
+            _ => self.directory.files.open(&self.directory.path_of(path))?,
         };
         let bytes = read_piece(&*source, location.offset, location.length_bytes, limit_bytes, what);
         self.open = Some((Rc::clone(path), source));
@@ -155,14 +144,14 @@ impl<'a> Store<'a> {
 
     /// Reads a whole file, at most `limit_bytes` long.
     pub(super) fn whole(&mut self, name: &str, limit_bytes: u64) -> Result<Vec<u8>, Fault> {
-        let path = self.path_of(name);
-        let source = self.files.open(&path)?;
+        let path = self.directory.path_of(name);
+        let source = self.directory.files.open(&path)?;
         read_piece(&*source, 0, source.size_bytes(), limit_bytes, &path)
     }
 
     /// Returns the newest of the numbered manifests, by name.
     pub(super) fn newest_numbered(&self) -> Option<String> {
-        let names = self.tree.file_names(self.directory);
+        let names = self.directory.tree.file_names(self.directory.path);
         names.filter(|name| is_numbered(name)).max().map(str::to_owned)
     }
 }

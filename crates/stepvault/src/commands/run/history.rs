@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepvault_agent::new_start;
 use stepvault_core::ids::{NodeName, RunName};
-use stepvault_core::starts::{Process, Start, Who};
+use stepvault_core::starts::{Process, Start, StartedProgram};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::starts::write_starts;
@@ -47,7 +47,7 @@ impl StartNote {
             run: tiers.run_name().clone(),
             node: place.node().clone(),
             remotes: tiers.remotes.clone(),
-            start: new_start(Who::Trainer, place.node().clone(), launch),
+            start: new_start(StartedProgram::Trainer, place.node().clone(), launch),
             output: tiers.output.clone(),
         };
         let Some(vault) = note.vault.clone() else {

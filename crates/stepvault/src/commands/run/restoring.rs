@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
-use stepvault_core::starts::{Who, demoted, restart_loop};
+use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
@@ -90,7 +90,7 @@ async fn look_back(tiers: &Tiers, note: &StartNote) -> BTreeMap<StepId, String> 
         &known,
         tiers.run_name(),
         tiers.writer.place.node(),
-        Who::Trainer,
+        StartedProgram::Trainer,
         rules.restart_loop,
         now,
     ) {

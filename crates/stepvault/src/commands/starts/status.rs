@@ -7,7 +7,7 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RestartSettings;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::{NodeName, RunName, StepId};
-use stepvault_core::starts::{RestartLoop, Start, Who, demoted, restart_loop};
+use stepvault_core::starts::{RestartLoop, Start, StartedProgram, demoted, restart_loop};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;
@@ -29,7 +29,7 @@ pub(in crate::commands) struct StartsStatus {
 #[derive(Debug, Serialize, JsonSchema)]
 struct StartStatus {
     /// What was started.
-    who: Who,
+    who: StartedProgram,
     /// The node.
     node: NodeName,
     /// Time of the start, by that node's clock.
@@ -66,7 +66,10 @@ impl StartsStatus {
         let skipped = demoted(&history, rules.demotion).into_iter().rev();
         Ok(Self {
             starts: history.iter().rev().take(MAXIMUM_TOLD).map(StartStatus::of).collect(),
-            restart_loops: [Who::Trainer, Who::Agent].into_iter().filter_map(found).collect(),
+            restart_loops: [StartedProgram::Trainer, StartedProgram::Agent]
+                .into_iter()
+                .filter_map(found)
+                .collect(),
             demoted: skipped.map(|(id, reason)| DemotedStep { id, reason }).collect(),
         })
     }
@@ -74,7 +77,7 @@ impl StartsStatus {
     /// Returns the lines for people.
     pub(in crate::commands) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for who in [Who::Trainer, Who::Agent] {
+        for who in [StartedProgram::Trainer, StartedProgram::Agent] {
             if let Some(latest) = self.starts.iter().find(|start| start.who == who) {
                 lines.push(latest.line());
             }
@@ -115,7 +118,7 @@ mod tests {
     #[test]
     fn the_latest_start_is_one_line() {
         let mut start = StartStatus {
-            who: Who::Trainer,
+            who: StartedProgram::Trainer,
             node: NodeName::new("node-0").unwrap(),
             started_at: "2026-11-21T10:16:00Z".to_owned(),
             restored_step: Some(10),

@@ -22,7 +22,7 @@ pub enum Role {
 
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
+pub struct Actor {
     pub machine: String,
     pub role: Role,
     /// The number of the process, counted over the whole run.
@@ -31,13 +31,13 @@ pub struct Who {
     pub began: Duration,
 }
 
-impl Who {
+impl Actor {
     pub fn somebody() -> Self {
         Self { machine: "somewhere".to_owned(), role: Role::Somebody, process: 0, began: Duration::ZERO }
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Actor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{:?}-{}", self.machine, self.role, self.process)
     }
