@@ -11,7 +11,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
-use crate::output::wrap::wrap;
+use crate::output::table::wrap;
 use crate::output::{Output, Priority};
 
 const VARIABLE: &str = "STEPVAULT_LOG";

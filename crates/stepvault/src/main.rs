@@ -15,7 +15,6 @@ mod arguments;
 mod commands;
 mod context;
 mod exit_code;
-mod exit_deadline;
 mod interrupt;
 mod log;
 mod output;
@@ -30,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use arguments::Arguments;
 
+use self::interrupt::ExitDeadline;
 use exit_code::ExitCode;
-use exit_deadline::ExitDeadline;
 use output::Output;
 use session::Session;
 

@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::global::GlobalArguments;
-use crate::exit_deadline::ExitDeadline;
+use crate::interrupt::ExitDeadline;
 use crate::output::Output;
 
 /// The context of every command.

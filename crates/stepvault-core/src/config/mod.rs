@@ -4,29 +4,21 @@
 //! This module does no I/O: the caller reads the file and the environment and passes them as [`Sources`]. All faults
 //! are reported together, each with its key, its position and a hint.
 
-mod environment;
-mod explain;
-mod file;
 mod finding;
 mod key;
 mod load;
 mod merge;
 mod model;
-mod options;
-mod paths;
 mod remote;
 mod run;
 mod run_names;
-mod schema;
 mod section;
 mod sources;
-mod suggest;
 mod tables;
-mod units;
 mod validate;
 mod value;
 
-pub use environment::variable_name;
+pub use self::finding::nearest;
 pub use finding::{Explained, Finding, Source};
 pub use load::{Report, check, faults_error, load};
 pub use model::{
@@ -34,9 +26,8 @@ pub use model::{
     NoticeSource, Notices, RestartSettings, RunSettings, UploadSettings,
 };
 pub use run_names::HOSTNAME;
-pub use sources::{FileText, FlagOverride, Sources};
-pub use suggest::nearest;
-pub use units::{parse_duration, parse_size};
+pub use sources::{FileText, FlagOverride, Sources, variable_name};
+pub use value::{parse_duration, parse_size};
 
 #[cfg(test)]
 mod tests;

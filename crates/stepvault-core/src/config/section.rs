@@ -8,16 +8,14 @@ use toml::Value;
 
 use super::finding::Source;
 use super::key::KeyPath;
-use super::merge::Merged;
-use super::schema::Key;
-use super::units;
-use super::value::{Kind, best, nodes_text};
+use super::merge::{Key, Merged};
+use super::value::{Kind, best, duration, nodes_text, size};
 use crate::error::{Error, ErrorKind, Result};
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::retention::BestRule;
 
-/// One table. Each method that reads a key adds it to the [schema](super::schema::Schema) with its kind and its default.
+/// One table. Each method that reads a key adds it to the [schema](super::merge::Schema) with its kind and its default.
 /// A value fits its key already; what a conversion can still refuse becomes a fault, and the type's own default stands
 /// in for it.
 pub(super) struct Section<'a> {
@@ -60,7 +58,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn size(&mut self, key: &str, default: Option<&'static str>) -> Option<u64> {
-        self.read(key, Kind::Size, default, |value| units::size(value.as_str()?).ok())
+        self.read(key, Kind::Size, default, |value| size(value.as_str()?).ok())
     }
 
     pub(super) fn duration(&mut self, key: &str, default: &'static str) -> Duration {
@@ -72,7 +70,7 @@ impl<'a> Section<'a> {
     }
 
     fn duration_or(&mut self, key: &str, default: Option<&'static str>) -> Option<Duration> {
-        let convert = |value: &Value| units::duration(value.as_str()?).ok();
+        let convert = |value: &Value| duration(value.as_str()?).ok();
         self.read(key, Kind::Duration, default, convert)
     }
 

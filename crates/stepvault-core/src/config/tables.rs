@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use super::finding::Source;
 use super::key::KeyPath;
-use super::merge::Merged;
+use super::merge::{ANY_NAME, Merged, Schema};
 use super::model::{
     AgentSettings, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings, NoticeSource, Notices,
     RestartSettings, UploadSettings,
 };
 use super::remote::named_remote;
 use super::run::{keep, named_run};
-use super::schema::{ANY_NAME, Schema};
 use super::section::{Section, defaults};
 use crate::file_parts::MINIMUM_PART_SIZE_BYTES;
 use crate::ids::NodeName;

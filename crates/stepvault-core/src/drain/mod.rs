@@ -7,11 +7,10 @@
 
 mod plan;
 mod record;
-mod under_way;
 
+pub use self::record::{ObservedProgress, UnderWay, uploads_under_way};
 pub use plan::{Chance, PlannedStep, RemotePlan, TimeLeft, Waiting, parts_at_once, plan};
 pub use record::{DrainRecord, LeftStep, MAX_LEFT_STEPS};
-pub use under_way::{ObservedProgress, UnderWay, uploads_under_way};
 
 #[cfg(test)]
 mod tests;

@@ -11,22 +11,18 @@
 //! damaged, or on an abandoned branch does not count, and stays as long as it would if it counted; so neither bit rot
 //! nor a run that was started over by mistake can displace good checkpoints.
 
-mod branches;
 mod decision;
 mod facts;
 mod guards;
 mod plan;
-mod policy;
-mod revisions;
 mod rules;
 mod space;
 
-pub use branches::{abandoned_steps, best_step};
 pub use decision::{Decision, RetentionPlan, Verdict};
-pub use facts::{Elsewhere, Needed, StepFacts, TierView, Unproven, Verified};
+pub use facts::{Elsewhere, Needed, StepFacts, TierView, Unproven, Verified, abandoned_steps, best_step};
 pub use guards::{Guards, Refusal, RefusalKind};
 pub use plan::plan;
-pub use policy::{BestRule, KeepRules, LocalLimits, Prefer};
+pub use rules::{BestRule, KeepRules, LocalLimits, Prefer};
 pub use space::{evict_for_space, make_room};
 
 #[cfg(test)]

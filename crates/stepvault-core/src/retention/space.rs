@@ -2,7 +2,7 @@
 
 use super::decision::{Decision, RetentionPlan, Verdict};
 use super::guards::Loss;
-use super::policy::LocalLimits;
+use super::rules::LocalLimits;
 use crate::observe::Tier;
 
 /// Drops further local copies, oldest first over all runs, until `limits` are met. `free_bytes` is the free space of

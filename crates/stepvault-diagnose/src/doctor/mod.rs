@@ -9,7 +9,6 @@ pub mod forecast;
 pub mod leftovers;
 pub mod links;
 pub mod memory;
-pub mod mount;
 pub mod notices;
 pub mod remote;
 pub mod room;

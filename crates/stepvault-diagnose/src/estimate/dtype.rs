@@ -1,7 +1,6 @@
 //! Data types of tensors.
 
-use super::amount::scaled;
-use super::named::Named;
+use super::amount::{Named, scaled};
 use stepvault_core::error::Result;
 
 /// The type of a tensor's elements.

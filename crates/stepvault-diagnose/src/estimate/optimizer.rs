@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::amount::{plus, scaled, times, total};
+use super::amount::{Named as _, plus, scaled, times, total};
 use super::dtype::Dtype;
-use super::named::Named as _;
 use stepvault_core::error::{Error, ErrorKind, Result};
 
 /// Parameters that share one scale in an 8-bit state: `blocksize` in bitsandbytes/optim/optimizer.py, as of 0.50.1.

@@ -1,7 +1,6 @@
 //! How many processes write a step, and what each writes.
 
-use super::amount::times;
-use super::named::Named;
+use super::amount::{Named, times};
 use stepvault_core::error::{Error, ErrorKind, Result};
 
 /// What each rank writes.

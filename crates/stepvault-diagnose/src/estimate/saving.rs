@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::amount::{plus, times, total};
-use super::named::Named;
+use super::amount::{Named, plus, times, total};
 use stepvault_core::error::Result;
 
 /// How files get into the vault.

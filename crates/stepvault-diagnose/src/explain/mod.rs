@@ -9,12 +9,11 @@ mod evidence;
 mod facts;
 mod rank;
 mod scan;
-mod settle;
 pub mod texts;
 
+pub use self::rank::settled;
 pub use cause::Cause;
 pub use evidence::{Evidence, EvidenceSource, LogPosition};
 pub use facts::{from_place, from_record, from_starts, from_upload};
 pub use rank::{Explanation, Likelihood, explanations};
 pub use scan::{LogScan, Scanner, Sighting, evidence_of};
-pub use settle::settled;

@@ -59,8 +59,8 @@ pub(crate) enum Command {
     Gc(commands::gc::GcArguments),
     Remote(commands::remote::RemoteArguments),
     Config(commands::config::ConfigArguments),
-    Completions(commands::completions::CompletionsArguments),
-    Man(commands::man::ManArguments),
+    Completions(commands::generated::CompletionsArguments),
+    Man(commands::generated::ManArguments),
 }
 
 impl Command {

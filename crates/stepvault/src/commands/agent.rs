@@ -12,7 +12,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::left_undone;
+use super::drain::left_undone;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Priority, Report, human};
@@ -197,7 +197,7 @@ impl Report for AgentDocument {
         if skipped.len() > MAX_SKIPPED_TOLD {
             lines.push("earlier skipped entries are in the JSON document".to_owned());
         }
-        lines.extend(left_undone::lines(&report.left));
+        lines.extend(left_undone(&report.left));
         lines.extend(report.restart_loop.as_ref().map(ToString::to_string));
         if report.left.has_no_step() && report.given_up.total == 0 {
             lines.push(

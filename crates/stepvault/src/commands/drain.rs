@@ -6,9 +6,9 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{DrainAnswer, DrainRequest};
+use stepvault_agent::{LeftUndone, SkippedEntry};
 use stepvault_core::Result;
 
-use super::left_undone;
 use super::wait::no_agent;
 use crate::arguments::values::duration;
 use crate::context::Settings;
@@ -79,7 +79,30 @@ impl Report for DrainDocument {
                 .to_owned(),
             _ => "the agent has exited, but not every finished step is durable on every required remote".to_owned(),
         }];
-        lines.extend(left_undone::lines(&answer.left));
+        lines.extend(left_undone(&answer.left));
         lines.join("\n")
     }
+}
+
+/// Returns the work that an agent left unfinished when it exited: one line for each entry.
+pub(super) fn left_undone(left: &LeftUndone) -> Vec<String> {
+    let not_durable = left.not_durable.iter().map(|step| {
+        format!(
+            "{} of '{}' is not durable on {}{}, {} missing: {}",
+            step.id,
+            step.run,
+            step.remote,
+            if step.required { "" } else { " (optional)" },
+            human::bytes(step.missing_bytes),
+            step.reason
+        )
+    });
+    let entries = |entries: &'static str, of: &[SkippedEntry]| -> Vec<String> {
+        of.iter().map(|entry| format!("{} {entries}: {}", entry.path.display(), entry.reason)).collect()
+    };
+    not_durable
+        .chain(entries("is not sealed", &left.unsealed))
+        .chain(entries("cannot be uploaded", &left.unreadable))
+        .chain(left.unserved.iter().map(ToString::to_string))
+        .collect()
 }

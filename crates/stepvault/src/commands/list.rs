@@ -12,9 +12,8 @@ use stepvault_core::words::first_of;
 use stepvault_engine::drains::Drains;
 use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
-use super::given_up::{GivenUpDocument, known_records};
 use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};
-use super::left_by_drain::LeftByDrain;
+use super::node_records::{GivenUpDocument, LeftByDrain, known_records};
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};

@@ -2,23 +2,19 @@
 
 pub(crate) mod agent;
 pub(crate) mod announce;
-pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod estimate;
-mod exclusive;
 pub(crate) mod explain;
 pub(crate) mod gc;
-mod given_up;
+pub(crate) mod generated;
 pub(crate) mod init;
 pub(crate) mod inspect;
 mod inventory;
-mod left_by_drain;
-mod left_undone;
 pub(crate) mod list;
-pub(crate) mod man;
+mod node_records;
 pub(crate) mod pin;
 pub(crate) mod prune;
 pub(crate) mod push;
@@ -68,7 +64,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Estimate(arguments) => Box::pin(estimate::run(session, *arguments)).await,
         Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,
         Command::Config(arguments) => config::run(session, &arguments),
-        Command::Completions(arguments) => completions::run(session, &arguments),
-        Command::Man(arguments) => man::run(session, &arguments),
+        Command::Completions(arguments) => generated::completions(session, &arguments),
+        Command::Man(arguments) => generated::man(session, &arguments),
     }
 }

@@ -16,7 +16,7 @@ use stepvault_core::nodes::listed;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::exclusive::Purpose;
+use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::push::{
     CheckpointToSeal, MetricsSource, PushReport, RemoteOutcome, SourceCheck, check_source, checkpoint_at,
     push,
@@ -24,8 +24,8 @@ use stepvault_engine::push::{
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
 use stepvault_local::clock::SystemClock;
+use tokio::time::sleep;
 
-use super::exclusive::hold;
 use crate::arguments::values::{checked, duration, metric};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
@@ -186,7 +186,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         Ok(lock)
     })
     .await?;
-    let held = hold(tiers, Purpose::Upload, Duration::ZERO).await?;
+    let held = hold_exclusive(tiers, Purpose::Upload, Duration::ZERO).await?;
     let report = push(&vault, &tiers.remotes, request, &tiers.budget, patience, &tiers.observer()).await;
     for held in held {
         held.release().await;
@@ -296,6 +296,55 @@ impl Report for PushDocument {
             states.format("; ")
         )
     }
+}
+
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Takes the exclusive right, on every remote that answers, if the run is exclusive. It is held until dropped. While
+/// another job has it, waits for as long as `patience`.
+///
+/// # Errors
+/// [`ErrorKind::Held`] if another job with this purpose still has it then.
+pub(super) async fn hold_exclusive(
+    tiers: &Tiers,
+    purpose: Purpose,
+    patience: Duration,
+) -> Result<Vec<ExclusiveRun>> {
+    let mut held = Vec::new();
+    let Some(vault) = tiers.vault.as_ref().filter(|_| tiers.run.exclusive) else {
+        return Ok(held);
+    };
+    let does = match purpose {
+        Purpose::Train => "trains",
+        Purpose::Upload => "writes",
+    };
+    let began = Instant::now();
+    for remote in &tiers.remotes {
+        let mut is_said = false;
+        loop {
+            match ExclusiveRun::take(remote, vault, &tiers.writer, purpose).await {
+                Ok(right) => held.push(right),
+                Err(error) if error.kind() == ErrorKind::Held => {
+                    if began.elapsed() >= patience {
+                        for held in held {
+                            held.release().await;
+                        }
+                        return Err(error);
+                    }
+                    if !std::mem::replace(&mut is_said, true) {
+                        let seconds = patience.as_secs();
+                        let text = format!("{error}; waiting {seconds} s at most, in case it was killed");
+                        tiers.output.warn(&text);
+                    }
+                    sleep(INTERVAL).await;
+                    continue;
+                }
+                Err(error) => tracing::debug!(%error, "cannot determine whether another job {does} the run"),
+            }
+            break;
+        }
+    }
+    Ok(held)
 }
 
 #[cfg(test)]

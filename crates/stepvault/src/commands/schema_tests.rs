@@ -11,8 +11,8 @@ use stepvault_core::document::{Document, ErrorAnswer};
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, doctor, drain, estimate, explain, gc, init, inspect, list, man, pin, prune,
-    push, remote, restore, save, show, status, verify, wait,
+    agent, announce, config, doctor, drain, estimate, explain, gc, generated, init, inspect, list, pin,
+    prune, push, remote, restore, save, show, status, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
@@ -33,7 +33,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("wait", of::<wait::WaitDocument>(to)),
         ("inspect", of::<inspect::InspectDocument>(to)),
         ("estimate", of::<estimate::document::EstimateDocument>(to)),
-        ("doctor", of::<doctor::document::DoctorDocument>(to)),
+        ("doctor", of::<doctor::DoctorDocument>(to)),
         ("explain", of::<explain::document::ExplainDocument>(to)),
         ("verify", of::<verify::VerifyDocument>(to)),
         ("pin", of::<pin::PinDocument>(to)),
@@ -47,7 +47,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("config-show", of::<config::ShowReport<'_>>(to)),
         ("config-check", of::<config::CheckReport>(to)),
         ("init", of::<init::InitReport>(to)),
-        ("man", of::<man::ManReport>(to)),
+        ("man", of::<generated::ManReport>(to)),
         ("agent", of::<agent::AgentDocument>(to)),
         ("announce", of::<announce::AnnounceDocument>(to)),
         ("drain", of::<drain::DrainDocument>(to)),

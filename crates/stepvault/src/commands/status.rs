@@ -26,10 +26,9 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
-use super::given_up::GivenUpDocument;
 use super::inventory::time_warnings;
-use super::left_by_drain::LeftByDrain;
-use super::starts::status::StartsStatus;
+use super::node_records::{GivenUpDocument, LeftByDrain};
+use super::starts::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};

@@ -4,20 +4,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use itertools::Itertools as _;
+use serde::{Deserialize, Serialize};
 use stepvault_agent::control::Client;
-use stepvault_core::codec::encode;
+use stepvault_core::codec::{FORMAT, Record, decode, encode};
 use stepvault_core::config::{Config, FlagOverride, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName};
-use stepvault_core::nodes::Writer;
+use stepvault_core::launch::LaunchName;
+use stepvault_core::launcher::Launcher;
+use stepvault_core::nodes::{NodePlace, NodeSet, Writer};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
-use super::invocation::Invocation;
-use super::sources::{Gathered, absolute, gather};
-use super::writer;
+use super::remote_choice::with_name_letters;
+use super::sources::{Gathered, absolute, gather, variable, vault_flag};
+use crate::arguments::global::GlobalArguments;
 use crate::session::Session;
 
 /// The configuration, with the selected run and remotes.
@@ -104,7 +107,7 @@ impl Settings {
     pub(crate) fn attempt(&self, flag: Option<Attempt>) -> Result<Option<Attempt>> {
         match &self.last {
             Some((_, attempt)) => Ok(flag.or(*attempt)),
-            None => writer::attempt(flag),
+            None => attempt(flag),
         }
     }
 
@@ -208,6 +211,172 @@ fn add_last_agent(sources: &mut Sources) -> Result<()> {
     Ok(())
 }
 
+/// How an agent was started. Its configuration holds no credentials.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Invocation {
+    pub(super) attempt: Option<Attempt>,
+    format: u32,
+    launch: Option<LaunchName>,
+    node: NodeName,
+    nodes: NodeSet,
+    pub(super) remotes: Option<Vec<RemoteName>>,
+    pub(super) run: Option<RunName>,
+    pub(super) sources: Sources,
+}
+
+impl Record for Invocation {
+    const WHAT: &'static str = "record of how the agent was started";
+
+    fn check(&self) -> Result<()> {
+        self.writer().map(drop)
+    }
+}
+
+impl Invocation {
+    pub(super) fn new(
+        sources: Sources,
+        remotes: Option<Vec<RemoteName>>,
+        writer: &Writer,
+        attempt: Option<Attempt>,
+    ) -> Self {
+        Self {
+            attempt,
+            format: FORMAT,
+            launch: writer.launch.clone(),
+            node: writer.place.node().clone(),
+            nodes: writer.place.nodes().clone(),
+            remotes,
+            run: sources.run.clone(),
+            sources,
+        }
+    }
+
+    /// Reads the record of the last agent from the vault that the command line names. The vault may have another path
+    /// than it had then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the command line names no vault, or more than a vault, or when no agent has recorded
+    /// anything in it.
+    pub(super) fn read(global: &GlobalArguments) -> Result<Self> {
+        let fault = || Error::new(ErrorKind::Usage, "cannot use the last agent's configuration");
+        let given = [
+            (global.config.is_some(), "--config"),
+            (global.run.is_some(), "--run"),
+            (!global.remote.is_empty(), "--remote"),
+            (global.node.is_some(), "--node"),
+            (global.nodes.is_some(), "--nodes"),
+        ];
+        if let Some((_, flag)) = given.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(fault()
+                .because(format!("{flag} is given too"))
+                .hint("give --local alone, or all of the configuration"));
+        }
+        let (directory, flag) = vault_flag(global)?.ok_or_else(|| {
+            fault().because("no vault is given").hint("give the vault's directory: --local DIR")
+        })?;
+        // Whether the directories above may be open to others is recorded inside. The vault itself must be the user's.
+        let vault = Vault::open_below(&directory, Parents::Shared)?;
+        let vault = vault.ok_or_else(|| fault().on(directory.display()).because("it is not a vault"))?;
+        let mut invocation = Self::of_vault(&vault)?.ok_or_else(|| {
+            fault()
+                .on(directory.display())
+                .because("no agent has recorded how it was started")
+                .hint("give the configuration: --config FILE")
+        })?;
+        invocation.sources.flags.push(flag);
+        Ok(invocation)
+    }
+
+    /// Returns the record of the last agent; `None` if no agent has made one.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn of_vault(vault: &Vault) -> Result<Option<Self>> {
+        let bytes = vault.read_invocation()?;
+        bytes.map(|bytes| decode(&bytes, &vault.root().display().to_string())).transpose()
+    }
+
+    /// Returns the identity under which that agent wrote steps.
+    pub(super) fn writer(&self) -> Result<Writer> {
+        Ok(Writer {
+            place: NodePlace::new(self.node.clone(), self.nodes.clone())?,
+            launch: self.launch.clone(),
+            shared: false,
+        })
+    }
+}
+
+impl Settings {
+    /// Returns the identity under which this node writes steps.
+    ///
+    /// # Errors
+    /// If the launcher's variables are invalid, or this node is not one of the declared nodes.
+    pub(crate) fn writer(&self) -> Result<Writer> {
+        if let Some((writer, _)) = &self.last {
+            return Ok(writer.clone());
+        }
+        let launcher = Launcher::read(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let launch = match variable("STEPVAULT_LAUNCH")? {
+            Some(name) => {
+                Some(LaunchName::new(name).map_err(|error| error.hint("correct STEPVAULT_LAUNCH"))?)
+            }
+            None => launcher.launch.clone(),
+        };
+        Ok(Writer {
+            place: place(self.config.node.clone(), self.config.nodes.clone(), launcher, &host)?,
+            launch,
+            shared: false,
+        })
+    }
+}
+
+/// Returns the attempt from the flag, else from `STEPVAULT_ATTEMPT`.
+pub(crate) fn attempt(flag: Option<Attempt>) -> Result<Option<Attempt>> {
+    match (flag, variable("STEPVAULT_ATTEMPT")?) {
+        (None, Some(text)) => {
+            text.parse().map(Some).map_err(|error: Error| error.hint("correct STEPVAULT_ATTEMPT"))
+        }
+        (flag, _) => Ok(flag),
+    }
+}
+
+/// Determines this node and its nodes. The configuration overrides the launcher; the host name is the last resort.
+fn place(
+    node: Option<NodeName>,
+    nodes: Option<NodeSet>,
+    launcher: Launcher,
+    host: &str,
+) -> Result<NodePlace> {
+    let host = node_name_of(host)?;
+    if launcher.is_heterogeneous && nodes.is_none() {
+        return Err(Error::new(ErrorKind::Usage, "cannot number the nodes of a heterogeneous Slurm job")
+            .because("SLURM_NODEID and SLURM_JOB_NUM_NODES are those of one of its components")
+            .hint(
+                "give each node its name with --node, all of them with --nodes, and the same STEPVAULT_LAUNCH to all; or \
+                 save with the nodes of one component, and run stepvault there alone with --nodes",
+            ));
+    }
+    let declared = nodes.or(launcher.nodes);
+    let Some(nodes) = declared.filter(NodeSet::is_several) else {
+        return Ok(NodePlace::single_node(node.or(launcher.node).unwrap_or(host)));
+    };
+    let among = |name: Option<NodeName>| name.filter(|name| nodes.contains(name));
+    let own = match node {
+        Some(node) => node,
+        None => among(launcher.node.clone()).or(among(Some(host.clone()))).or(launcher.node).unwrap_or(host),
+    };
+    NodePlace::new(own, nodes)
+}
+
+/// Returns the host name, with characters that a node name may not contain replaced.
+fn node_name_of(host: &str) -> Result<NodeName> {
+    let name: String = with_name_letters(host.trim_start_matches('.')).take(63).collect();
+    NodeName::new(if name.is_empty() { "node".to_owned() } else { name })
+        .map_err(|error| error.hint("give this node's name with --node NAME"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +388,48 @@ mod tests {
         assert_eq!(
             crate::output::human::error(&error),
             "error: no run selected: none is given or configured\n  hint: give --run NAME"
+        );
+    }
+
+    #[test]
+    fn any_host_name_makes_a_node_name() {
+        for (host, node) in
+            [("gpu-7.example", "gpu-7.example"), ("", "node"), (".x", "x"), ("a b/\u{fc}", "a-b--")]
+        {
+            assert_eq!(node_name_of(host).unwrap().as_str(), node);
+        }
+        assert_eq!(node_name_of(&"h".repeat(80)).unwrap().as_str().len(), 63);
+    }
+
+    #[test]
+    fn what_is_configured_wins_over_the_launcher_and_that_over_the_host() {
+        let launcher = |rank: &str, count: &str| {
+            let (rank, count) = (rank.to_owned(), count.to_owned());
+            Launcher::read(&move |name| match name {
+                "SLURM_NODEID" => Some(rank.clone()),
+                "SLURM_NNODES" => Some(count.clone()),
+                _ => None,
+            })
+            .unwrap()
+        };
+        let nodes = |text: &str| Some(text.parse::<NodeSet>().unwrap());
+        let name = |text: &str| Some(NodeName::new(text).unwrap());
+        let told = |node, nodes, launcher, host| {
+            let place = place(node, nodes, launcher, host)?;
+            Ok::<_, Error>(format!("{} of {}", place.node(), place.nodes()))
+        };
+        let none = Launcher::default;
+        assert_eq!(told(None, None, none(), "gpu-7").unwrap(), "gpu-7 of gpu-7");
+        assert_eq!(told(None, None, launcher("1", "2"), "gpu-7").unwrap(), "node-1 of node-0, node-1");
+        assert_eq!(told(None, nodes("1"), launcher("1", "2"), "gpu-7").unwrap(), "node-1 of node-1");
+        assert_eq!(
+            told(None, nodes("gpu-6,gpu-7"), launcher("1", "2"), "gpu-7").unwrap(),
+            "gpu-7 of gpu-6, gpu-7"
+        );
+        assert_eq!(told(name("b"), nodes("a,b"), none(), "gpu-7").unwrap(), "b of a, b");
+        assert_eq!(
+            told(None, nodes("2"), none(), "gpu-7").unwrap_err().to_string(),
+            "this node is not one of the declared nodes: gpu-7: the declared nodes are node-0, node-1"
         );
     }
 }

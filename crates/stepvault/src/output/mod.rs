@@ -6,7 +6,6 @@
 
 pub(crate) mod human;
 pub(crate) mod table;
-pub(crate) mod wrap;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
@@ -95,7 +94,7 @@ impl Output {
         let text = if self.json {
             document(report)?
         } else {
-            let text = report.fitted(wrap::width_of(io::stdout()));
+            let text = report.fitted(table::width_of(io::stdout()));
             let text = human::printable(&text).into_owned();
             if is_journal(io::stdout()) {
                 with_beginning(&text, &format!("<{}>", report.priority() as u8))
@@ -129,7 +128,7 @@ impl Output {
 
     /// Prints a line of this priority on stderr.
     pub(crate) fn line_at(&self, priority: Priority, text: &str) {
-        self.write_lines(priority, &human::printable(text), wrap::fit);
+        self.write_lines(priority, &human::printable(text), table::fit);
     }
 
     /// Writes lines to stderr above the bars, each with the beginning of a service's lines; `wrapped` fits the text to a
@@ -151,7 +150,7 @@ impl Output {
             beginning.push_str(node.as_str());
             beginning.push_str(": ");
         }
-        let width = wrap::width_of(io::stderr()).saturating_sub(beginning.len());
+        let width = table::width_of(io::stderr()).saturating_sub(beginning.len());
         let text = with_beginning(&wrapped(text, width), &beginning);
         self.bars.suspend(|| {
             let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());

@@ -5,7 +5,6 @@
 mod bars;
 mod counters;
 mod lines;
-mod repeats;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bars::Bars;
+use counters::{Counts, TierCounters};
+use lines::Lines;
+use stepvault_core::ErrorKind;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
 
 use crate::output::{self, Output, Priority};
-use bars::Bars;
-use counters::{Counts, TierCounters};
-use lines::Lines;
-use repeats::Repeats;
 
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -269,6 +268,44 @@ impl Observer for Watcher {
     }
 }
 
+const TOLD_AGAIN_AFTER: Duration = Duration::from_mins(5);
+/// When this many failures are remembered, all are forgotten and reported anew.
+const REMEMBERED: usize = 256;
+
+/// The operations that failed recently, and when that was reported.
+#[derive(Debug, Default)]
+struct Repeats {
+    failing: BTreeMap<(Tier, StepId), (ErrorKind, Instant)>,
+}
+
+impl Repeats {
+    /// Returns whether to report the start of an operation: not if its failure was reported recently.
+    fn tells_of_start(&self, tier: &Tier, id: StepId, now: Instant) -> bool {
+        let known = self.failing.get(&(tier.clone(), id));
+        known.is_none_or(|(_, told)| now.saturating_duration_since(*told) >= TOLD_AGAIN_AFTER)
+    }
+
+    /// Records a failure; returns whether to report it.
+    fn tells_of_failure(&mut self, tier: &Tier, id: StepId, kind: ErrorKind, now: Instant) -> bool {
+        let known = self.failing.get(&(tier.clone(), id));
+        let is_news = known.is_none_or(|(before, told)| {
+            *before != kind || now.saturating_duration_since(*told) >= TOLD_AGAIN_AFTER
+        });
+        if is_news {
+            if self.failing.len() >= REMEMBERED {
+                self.failing.clear();
+            }
+            self.failing.insert((tier.clone(), id), (kind, now));
+        }
+        is_news
+    }
+
+    /// Records a success.
+    fn succeeded(&mut self, tier: &Tier, id: StepId) {
+        self.failing.remove(&(tier.clone(), id));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,5 +324,24 @@ mod tests {
         assert_eq!(progress.watcher.tiers[0].lock().done_bytes(), 8);
         progress.finish();
         progress.finish();
+    }
+
+    #[test]
+    fn the_same_failure_is_told_once_and_after_a_while_again() {
+        let (tier, id) = (Tier::Local, StepId::from_label("000000000100.a1").unwrap());
+        let other = StepId::from_label("000000000200.a1").unwrap();
+        let mut repeats = Repeats::default();
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert!(repeats.tells_of_start(&tier, id, at(0)));
+        assert!(repeats.tells_of_failure(&tier, id, ErrorKind::NoSpace, at(0)));
+        assert!(!repeats.tells_of_start(&tier, id, at(5)));
+        assert!(!repeats.tells_of_failure(&tier, id, ErrorKind::NoSpace, at(5)));
+        assert!(repeats.tells_of_start(&tier, other, at(5)));
+        assert!(repeats.tells_of_failure(&tier, id, ErrorKind::Denied, at(6)), "another reason");
+        assert!(repeats.tells_of_start(&tier, id, at(400)));
+        assert!(repeats.tells_of_failure(&tier, id, ErrorKind::Denied, at(400)));
+        repeats.succeeded(&tier, id);
+        assert!(repeats.tells_of_start(&tier, id, at(401)));
     }
 }

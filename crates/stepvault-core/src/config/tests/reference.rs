@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::super::key::KeyPath;
-use super::super::schema::Key;
 use super::super::tables::SCHEMA;
 use super::super::value::from_text;
 use super::super::{AgentSettings, LocalSettings, RestartSettings, RunSettings, UploadSettings};
 use super::{loaded, report};
+use crate::config::merge::Key;
 use crate::ids::{RemoteName, RunName};
 use crate::remote_settings::{RemoteSettings, RemoteUrl};
 use crate::retention::KeepRules;

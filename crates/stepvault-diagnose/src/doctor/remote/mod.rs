@@ -4,16 +4,14 @@
 
 mod access;
 mod bucket;
-mod clock;
 mod guarantee;
 mod product;
 mod provider;
 mod speed;
 mod uploads;
 
-pub use self::access::{credentials, obstacle, unchecked_credentials};
+pub use self::access::{clock, credentials, gap_seconds, obstacle, unchecked_credentials};
 pub use self::bucket::bucket;
-pub use self::clock::{clock, gap_seconds};
 pub use self::guarantee::{Guarantee, attributes, guarantee, left_behind, out_of_time, takes_no_checksums};
 pub use self::product::product;
 pub use self::speed::{Measured, MeasuredRates, latency, rate};

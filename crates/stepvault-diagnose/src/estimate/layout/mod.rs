@@ -4,20 +4,16 @@
 //! 5.23, accelerate 1.15, lightning 2.6, deepspeed 0.19, megatron-core 0.16, orbax-checkpoint 0.12); other versions
 //! differ by a few hundred bytes per file.
 
-mod dcp;
-mod deepspeed;
-mod fsdp_files;
 mod hugging_face;
-mod orbax;
 mod part;
+mod sharded;
 mod single_file;
 mod torch_zip;
 
 pub use self::part::Part;
 
-use super::amount::{times, total};
+use super::amount::{Named, times, total};
 use super::model::{Model, Payload};
-use super::named::Named;
 use super::optimizer::Optimizer;
 use super::ranks::{Ranks, Sharding};
 use super::saving::StepSize;
@@ -85,7 +81,7 @@ impl Layout {
                 model.adamw_parameters = 0;
             }
             Self::DeepSpeed | Self::DeepSpeedZero3 => {
-                model.master = Some(model.master.unwrap_or(deepspeed::MASTER));
+                model.master = Some(model.master.unwrap_or(sharded::DEEPSPEED_MASTER));
             }
             _ => {}
         }
@@ -255,13 +251,13 @@ pub fn written(
         Layout::Safetensors => (hugging_face::pretrained(model, weights_files)?, 1),
         Layout::HfTrainer => (hugging_face::trainer(model, weights_files, ranks)?, 1),
         Layout::Accelerate => (hugging_face::accelerate(model, weights_files, ranks)?, 1),
-        Layout::Dcp => (dcp::dcp(model, sharding, ranks)?, 1),
+        Layout::Dcp => (sharded::dcp(model, sharding, ranks)?, 1),
         Layout::DcpHf => (hugging_face::by_dcp(model, weights_files, ranks)?, 2),
-        Layout::Megatron => (dcp::megatron(model, ranks)?, 1),
-        Layout::DeepSpeed => (deepspeed::stages_1_and_2(model, ranks)?, 1),
-        Layout::DeepSpeedZero3 => (deepspeed::stage_3(model, ranks)?, 1),
-        Layout::FsdpFiles => (fsdp_files::fsdp_files(model, ranks)?, 3),
-        Layout::Orbax => (orbax::orbax(model, ranks)?, orbax::DIRECTORIES),
+        Layout::Megatron => (sharded::megatron(model, ranks)?, 1),
+        Layout::DeepSpeed => (sharded::stages_1_and_2(model, ranks)?, 1),
+        Layout::DeepSpeedZero3 => (sharded::stage_3(model, ranks)?, 1),
+        Layout::FsdpFiles => (sharded::fsdp_files(model, ranks)?, 3),
+        Layout::Orbax => (sharded::orbax(model, ranks)?, sharded::ORBAX_DIRECTORIES),
     };
     if sharding == Sharding::Replicated {
         for part in &mut parts {

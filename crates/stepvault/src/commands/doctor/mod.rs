@@ -1,25 +1,29 @@
 //! `doctor`: checks before training that everything the service needs works.
 
-pub(super) mod document;
-mod gc_commands;
 mod local;
-mod notices;
 mod remotes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use schemars::JsonSchema;
+use serde::Serialize;
+use stepvault_agent::NoticeOptions;
 use stepvault_core::Result;
+use stepvault_core::config::{NoticeSource, Notices};
 use stepvault_diagnose::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
-use stepvault_diagnose::doctor::{Check, Finding, Outcome};
+use stepvault_diagnose::doctor::notices::{notices, provider};
+use stepvault_diagnose::doctor::{Check, Finding, Outcome, worst};
+use stepvault_engine::doctor::firmware::{DIRECTORY, firmware};
 use stepvault_engine::doctor::local::{GivenForecast, RunLook, RunToCheck, check_local};
 
-use self::document::DoctorDocument;
 use self::remotes::RemoteLook;
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
+use crate::output::table::UNLIMITED;
+use crate::output::{Report, human, table};
 use crate::session::Session;
 
 /// Check directories, disks, limits, remotes and throughput before training
@@ -68,13 +72,13 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     };
     let check = local::to_check(&settings, &runs, given)?;
     // Remotes and disks are checked concurrently.
-    let commands = gc_commands::gc_commands(session, &settings, &runs)?;
+    let commands = remotes::gc_commands(session, &settings, &runs)?;
     let looking = remotes::check(&settings, &runs, arguments.no_remotes, arguments.upload_rate, &commands);
     let (local, remote) = tokio::join!(check_local(&check), looking);
     let remote = remote?;
     let vault = check.vault.clone().filter(|_| !arguments.no_remotes);
     let devices = remotes::devices(&settings, &runs, vault).await?;
-    let (notices, said) = notices::counted(&settings, arguments.notice);
+    let (notices, said) = counted(&settings, arguments.notice);
     let mut feasible = Feasibility::default();
     for (run, look) in runs.iter().zip(&local.runs) {
         let answered = answer(&settings, run, look, &remote, &notices);
@@ -117,4 +121,141 @@ fn answer(
         keep_local: run.settings.keep_local.clone(),
         limits: settings.config.local.limits,
     })
+}
+
+/// Notice period of EC2.
+const EC2_SECONDS: u64 = 120;
+/// Notice period of Compute Engine.
+const GCE_SECONDS: u64 = 30;
+
+/// Returns the notices and a finding about them; no finding if the command line gives the notice period.
+fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Notice>, Option<Finding>) {
+    let notice = |name: String, seconds: u64| Notice { name, seconds };
+    if let Some(given) = given {
+        return (vec![notice("a notice of".to_owned(), given.as_secs())], None);
+    }
+    let agent = &settings.config.agent;
+    // The same rules as the agent's; each query times out if nobody answers.
+    let options = NoticeOptions::of(agent, &|name| std::env::var(name).ok());
+    let ec2 = options.ec2_endpoint.map(|_| NoticeSource::Ec2);
+    let gce = options.gce_endpoint.map(|_| NoticeSource::Gce);
+    let asked: Vec<NoticeSource> = ec2.into_iter().chain(gce).collect();
+    let named = agent.notices != Notices::Auto;
+    let (sources, finding) = notices(&firmware(Path::new(DIRECTORY)), &asked, named);
+    let of_source = |source| {
+        let (kind, seconds) = match source {
+            NoticeSource::Ec2 => ("spot", EC2_SECONDS),
+            NoticeSource::Gce => ("preemption", GCE_SECONDS),
+        };
+        notice(format!("{}'s {kind} notice of", provider(source)), seconds)
+    };
+    let mut counted: Vec<Notice> = sources.into_iter().map(of_source).collect();
+    let deadline = agent.drain_deadline.as_secs();
+    counted.push(notice("SIGTERM and agent.drain-deadline of".to_owned(), deadline));
+    (counted, Some(finding))
+}
+
+/// The result of `doctor`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::commands) struct DoctorDocument {
+    /// The worst outcome of all checks.
+    outcome: Outcome,
+    /// The results of the checks.
+    findings: Vec<Finding>,
+    /// Feasibility for each run, from the measurements, in entries like those of `findings`.
+    feasibility: Vec<Finding>,
+    /// Configuration lines that would make infeasible runs feasible; empty if all are feasible.
+    suggested: Vec<String>,
+    /// Duration in seconds.
+    seconds: f64,
+}
+
+impl DoctorDocument {
+    fn new(findings: Vec<Finding>, feasible: Feasibility, took: Duration) -> Self {
+        let outcome = worst(&findings).max(worst(&feasible.findings));
+        Self {
+            outcome,
+            findings,
+            feasibility: feasible.findings,
+            suggested: feasible.suggested,
+            seconds: took.as_secs_f64(),
+        }
+    }
+
+    /// Returns `1 failed, 2 warned, 12 passed, in 2.3s`.
+    fn summary(&self) -> String {
+        let all = || self.findings.iter().chain(&self.feasibility);
+        let count = |outcome: Outcome| all().filter(|finding| finding.outcome == outcome).count();
+        format!(
+            "{} failed, {} warned, {} passed, in {}",
+            count(Outcome::Fail),
+            count(Outcome::Warn),
+            count(Outcome::Pass),
+            human::seconds(self.seconds)
+        )
+    }
+}
+
+impl Report for DoctorDocument {
+    fn human(&self) -> String {
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
+        let mut parts = vec![lines(&self.findings, "check", width)];
+        if !self.feasibility.is_empty() {
+            parts.push(lines(&self.feasibility, "feasibility", width));
+        }
+        if !self.suggested.is_empty() {
+            let title = "This configuration would be feasible:".to_owned();
+            parts.push([&[title], self.suggested.as_slice()].concat().join("\n"));
+        }
+        parts.push(self.summary());
+        parts.join("\n\n")
+    }
+}
+
+/// Formats one line per finding, with the remedy below it.
+fn lines(findings: &[Finding], title: &str, width: usize) -> String {
+    let row = |finding: &Finding| {
+        let outcome = match finding.outcome {
+            Outcome::Pass => "pass",
+            Outcome::Warn => "warn",
+            Outcome::Fail => "FAIL",
+        };
+        let measured = match &finding.remedy {
+            Some(remedy) => format!("{}\n-> {remedy}", finding.measured),
+            None => finding.measured.clone(),
+        };
+        [outcome.to_owned(), finding.check.clone(), finding.subject.clone(), measured]
+    };
+    table::fitted(&["", title, "subject", "measured"], &[], findings.iter().map(row), width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_to_do_below_what_was_measured() {
+        let findings = vec![
+            Check::new("directory", "vault /v").pass("works"),
+            Check::new("free bytes", "vault on /v").fail("0 B of 1.0 GiB free", "delete something"),
+        ];
+        let feasible = Feasibility {
+            findings: Vec::new(),
+            suggested: vec!["[keep.local]".to_owned(), "last = 2".to_owned()],
+        };
+        let document = DoctorDocument::new(findings, feasible, Duration::from_millis(1500));
+        assert_eq!(document.outcome, Outcome::Fail);
+        assert_eq!(
+            document.human(),
+            "      CHECK       SUBJECT      MEASURED\n\
+             pass  directory   vault /v     works\n\
+             FAIL  free bytes  vault on /v  0 B of 1.0 GiB free\n\
+             \x20                              -> delete something\n\n\
+             This configuration would be feasible:\n[keep.local]\nlast = 2\n\n\
+             1 failed, 0 warned, 1 passed, in 1.5s"
+        );
+    }
 }

@@ -1,11 +1,6 @@
 //! `estimate`: computes the size of a checkpoint, and the space that a run needs on each tier.
 
-#![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
-
 pub(super) mod document;
-mod model;
-mod text;
-mod there;
 mod tiers;
 
 use std::path::PathBuf;
@@ -13,9 +8,12 @@ use std::time::Duration;
 
 use clap::Args;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::estimate::{Dtype, Layout, Optimizer, Overhead, Sharding, ShuffleBuffer, VaultCopy};
+use stepvault_diagnose::estimate::{
+    Dtype, Layout, Model, Named, Optimizer, Overhead, Ranks, Sharding, ShuffleBuffer, VaultCopy, Written,
+    written,
+};
 
-use self::document::{BufferDocument, EstimateDocument, StepDocument};
+use self::document::{BufferDocument, EstimateDocument, ModelDocument, StepDocument};
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
@@ -40,6 +38,7 @@ pub(crate) struct EstimateArguments {
 }
 
 /// Arguments that describe a model.
+#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 #[derive(Debug, Args)]
 #[command(next_help_heading = "From a model's numbers")]
 struct ModelArguments {
@@ -140,8 +139,8 @@ pub(crate) async fn run(session: &Session, arguments: EstimateArguments) -> Resu
     let settings = Settings::load(session)?;
     let mut document = EstimateDocument::default();
     let (mut step, overwritten_by) = match &arguments.path {
-        Some(path) => there::measured(path, &settings, &mut document).await?,
-        None => (model::step(&arguments.model, &settings, &mut document)?, None),
+        Some(path) => tiers::measured(path, &settings, &mut document).await?,
+        None => (step(&arguments.model, &settings, &mut document)?, None),
     };
     if let (Some(samples), Some(sample_bytes)) = (arguments.buffer.shuffle_buffer, arguments.buffer.sample) {
         let buffer = ShuffleBuffer { samples, sample_bytes, overhead: arguments.buffer.buffer_overhead };
@@ -153,4 +152,83 @@ pub(crate) async fn run(session: &Session, arguments: EstimateArguments) -> Resu
     document.step = StepDocument::of(step)?;
     session.output.result(&document)?;
     Ok(ExitCode::Done)
+}
+
+/// Default maximum file size of `save_pretrained` in transformers 5: `max_shard_size` in `modeling_utils.py`. It was
+/// 5 GB before.
+const LARGEST_FILE_BYTES: u64 = 50_000_000_000;
+
+/// Returns the step, without files if no model is given, and describes the model in the document.
+fn step(arguments: &ModelArguments, settings: &Settings, document: &mut EstimateDocument) -> Result<Written> {
+    let nodes = settings.config.nodes.as_ref().map_or(1, |nodes| nodes.count() as u64);
+    let Some(parameters) = arguments.params else {
+        return Ok(Written::nothing(nodes));
+    };
+    let ranks = Ranks::new(nodes, arguments.ranks_per_node.unwrap_or(1))?;
+    let model = Model {
+        parameters,
+        tensors: arguments.tensors.unwrap_or(Model::USUAL_TENSORS.min(parameters)),
+        weights: arguments.weights.unwrap_or(Dtype::Bf16),
+        master: arguments.master,
+        optimizer: arguments.optimizer.unwrap_or(Optimizer::Adam(Dtype::Fp32)),
+        adamw_parameters: arguments.adamw_params.unwrap_or_default(),
+        extra_bytes: arguments.extra.unwrap_or_default(),
+    };
+    let layout = arguments.layout.unwrap_or(match arguments.sharding {
+        Some(Sharding::Sharded) => Layout::Dcp,
+        None if ranks.count() > 1 => Layout::Dcp,
+        Some(Sharding::Replicated | Sharding::RankZero) | None => Layout::Torch,
+    });
+    let sharding = arguments.sharding.unwrap_or(layout.usual_sharding());
+    let largest_file_bytes = arguments.max_file_size.unwrap_or(LARGEST_FILE_BYTES);
+    let step = written(&model, layout, sharding, ranks, largest_file_bytes)?;
+    let payload = layout.payload(&model)?;
+    // Every node writes a replicated step's tensors.
+    let copies = if sharding == Sharding::Replicated { nodes } else { 1 };
+    let tensor_bytes = payload.total_bytes()?.saturating_mul(copies);
+    document.model = Some(ModelDocument {
+        parameters,
+        tensors: model.tensors,
+        weights: model.weights.name(),
+        master: model.master.map(Named::name),
+        optimizer: model.optimizer.to_string(),
+        layout: layout.name(),
+        sharding: sharding.name(),
+        ranks: ranks.count(),
+        copies,
+        payload,
+        format_bytes: step.bytes()?.saturating_sub(tensor_bytes),
+    });
+    document.notes.extend(notes(arguments, &model, layout));
+    Ok(step)
+}
+
+/// Returns the assumptions and limitations of the estimate.
+fn notes(arguments: &ModelArguments, model: &Model, layout: Layout) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |text: &str| notes.push(text.to_owned());
+    match model.optimizer {
+        Optimizer::Adafactor => {
+            note("adafactor: a row and a column of each tensor, assuming square matrices; no momentum");
+        }
+        Optimizer::Muon(_) if arguments.adamw_params.is_none() => {
+            note(
+                "muon: one momentum per parameter; give --adamw-params N for parameters that AdamW updates, which have two",
+            );
+        }
+        Optimizer::Adam8Bit => {
+            note("adamw-8bit: tensors of fewer than 4096 elements are kept as fp32, which is not counted");
+        }
+        _ => {}
+    }
+    match layout {
+        Layout::Orbax => note("orbax compresses what it writes: this is an upper bound"),
+        Layout::DeepSpeed | Layout::DeepSpeedZero3 if model.master.is_none() => {
+            note(
+                "DeepSpeed's optimizer always keeps a copy of the weights, as fp32 unless --master is given",
+            );
+        }
+        _ => {}
+    }
+    notes
 }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use stepvault_diagnose::explain::{Evidence, Explanation};
 use stepvault_engine::explain::NotLookedAt;
 
-use super::resume::ResumeDocument;
-use crate::output::wrap::{UNLIMITED, fit};
+use super::ResumeDocument;
+use crate::output::table::{UNLIMITED, fit};
 use crate::output::{Report, human};
 
 /// Maximum number of pieces of evidence to print for one cause.

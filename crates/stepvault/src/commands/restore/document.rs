@@ -15,7 +15,7 @@ use stepvault_engine::restore::{BestStep, MovedAside, RestorePlan, RestoreReport
 use stepvault_formats::handoff::{HandoffPlan, PlannedPointer};
 use stepvault_formats::pointer::PointerContent;
 
-use crate::commands::given_up::{GivenUpDocument, known_records};
+use crate::commands::node_records::{GivenUpDocument, known_records};
 use crate::context::Tiers;
 use crate::output::{Report, human};
 

@@ -1,10 +1,7 @@
 //! `run`: restores, runs the trainer with an agent, and drains.
 
 mod history;
-mod init;
-mod place;
 mod restoring;
-mod serving;
 mod signals;
 mod trainer;
 mod uploads;
@@ -23,8 +20,9 @@ use stepvault_engine::exclusive::{Purpose, TIME_TO_LIVE};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::drain::left_undone;
+use super::push::hold_exclusive;
 use super::restore::NodesArguments;
-use super::{exclusive, left_undone};
 use crate::arguments::values::checked;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
@@ -32,11 +30,10 @@ use crate::interrupt;
 use crate::progress::{Progress, Style};
 use crate::session::Session;
 use history::StartNote;
-use place::Place;
-use restoring::{RestoredStep, refused, restore_step, tell};
-use serving::Serving;
+use restoring::{Place, RestoredStep, refused, restore_step, tell};
 use signals::{Signals, shares_terminal};
 use trainer::{Ended, Trainer};
+use uploads::Serving;
 
 /// Until then the lease of a job that was killed has expired.
 const LEASE_PATIENCE: Duration = TIME_TO_LIVE.saturating_add(Duration::from_secs(15));
@@ -103,8 +100,8 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
             .because("stdout belongs to the trainer")
             .hint("run 'stepvault status --json' to see the steps and the last starts"));
     }
-    if init::is_needed() {
-        return init::run().await;
+    if signals::is_init_needed() {
+        return signals::run_as_init().await;
     }
     let in_foreground = shares_terminal();
     let mut signals = Signals::listen(in_foreground)?;
@@ -112,7 +109,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     let tiers = place.open(session).await?;
     let (mut note, lock) = StartNote::begin(&tiers).await?;
     let restoring = async {
-        let held = exclusive::hold(&tiers, Purpose::Train, LEASE_PATIENCE).await?;
+        let held = hold_exclusive(&tiers, Purpose::Train, LEASE_PATIENCE).await?;
         let restored = prepare(session, &arguments, &place, &tiers, &note).await?;
         Ok((held, restored))
     };
@@ -237,7 +234,7 @@ async fn accompany(
     let (report, ended) = tokio::join!(serve, follow);
     serving.progress.finish();
     if let Some(report) = &report {
-        for line in left_undone::lines(&report.left) {
+        for line in left_undone(&report.left) {
             session.output.warn(&line);
         }
     }

@@ -1,4 +1,5 @@
-//! The steps that vaults gave up to free space, as the commands show them.
+//! What nodes left in their records: the steps that their vaults gave up to free space, and those that a drain did not
+//! finish.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::document::StepIdMembers;
+use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
@@ -76,4 +78,53 @@ pub(super) async fn known_records(tiers: &Tiers, failed: &[&str]) -> Vec<GivenUp
         }
     }
     by_node.into_values().collect()
+}
+
+/// The drain of a node, with the unfinished steps that are still missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub(super) struct LeftByDrain {
+    /// The node.
+    node: String,
+    /// Why the agent was asked to stop.
+    reason: String,
+    /// When it ended, by that node's clock.
+    ended_at: String,
+    /// The steps that were not finished, with the remote.
+    left: Vec<Left>,
+    /// A summary in one sentence.
+    #[serde(skip)]
+    pub(super) text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+struct Left {
+    /// The step.
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
+    /// The remote's name.
+    remote: String,
+    /// Whether a step must be durable on this remote to count as durable.
+    required: bool,
+    /// Bytes that were not sent to the remote; 0 if only records were missing.
+    missing_bytes: u64,
+}
+
+impl LeftByDrain {
+    /// Selects the steps of a record for which `still` returns true; returns `None` if there are none.
+    pub(super) fn of(record: &DrainRecord, still: impl Fn(&LeftStep) -> bool) -> Option<Self> {
+        let text = record.summary(&still)?;
+        let left = record.left.iter().filter(|step| still(step)).map(|step| Left {
+            id: step.id,
+            remote: step.remote.to_string(),
+            required: step.required,
+            missing_bytes: step.missing_bytes,
+        });
+        Some(Self {
+            node: record.node.to_string(),
+            reason: record.reason.clone(),
+            ended_at: record.ended_at.to_rfc3339(),
+            left: left.collect(),
+            text,
+        })
+    }
 }

@@ -1,8 +1,9 @@
-//! `man`: writes the manual pages, one for each command.
+//! `man` and `completions`: what is generated from the definition of the command line.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, CommandFactory as _};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
@@ -37,8 +38,8 @@ impl Report for ManReport {
     }
 }
 
-/// Runs the command.
-pub(crate) fn run(session: &Session, arguments: &ManArguments) -> Result<ExitCode> {
+/// Writes or prints the manual pages.
+pub(crate) fn man(session: &Session, arguments: &ManArguments) -> Result<ExitCode> {
     let mut command = Arguments::command();
     command.build();
     let Some(directory) = &arguments.directory else {
@@ -71,6 +72,23 @@ fn page(command: &Command) -> Result<Vec<u8>> {
         .render(&mut page)
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the manual page").caused_by(error))?;
     Ok(page)
+}
+
+/// Print a completion script for a shell
+///
+/// For bash: stepvault completions bash > stepvault.bash; source stepvault.bash
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// Shell to print the script for
+    shell: Shell,
+}
+
+/// Prints the completion script.
+pub(crate) fn completions(session: &Session, arguments: &CompletionsArguments) -> Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Arguments::command(), "stepvault", &mut script);
+    session.output.text(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::Done)
 }
 
 #[cfg(test)]
