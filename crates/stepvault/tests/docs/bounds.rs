@@ -16,7 +16,7 @@ fn unwrapped(document: &str) -> String {
 #[test]
 fn doctor_takes_no_longer_than_it_is_said_to() {
     let seconds = stepvault_engine::doctor::remote::LONGEST.as_secs();
-    let promise = format!("It takes {seconds} s at most, whatever a store does.");
+    let promise = format!("It takes {seconds} s at most, even if a store does not answer.");
     assert!(unwrapped("docs/guides/preflight.md").contains(&promise), "{promise}");
 }
 
