@@ -37,7 +37,7 @@ def restore(
 ) -> Optional[Path]:
     """Restores the newest valid step into the trainer's directory, verified, and writes the pointer that it reads.
 
-    Returns the path to resume from, or None if no tier has a step: a new run. What is there already is not fetched.
+    Returns the path to resume from, or None if no tier has a step. What is there already is not fetched.
     Several processes may call it at the same time: they take turns. Of the ranks that a launcher has started on a node,
     the first one restores, and the others get the same path.
 

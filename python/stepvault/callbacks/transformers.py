@@ -32,7 +32,7 @@ class StepvaultCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self.agent = agent
 
     def resume_path(self) -> Optional[str]:
-        """Restores the newest valid step, and returns what `train(resume_from_checkpoint=…)` takes: None for a new run.
+        """Restores the newest valid step, and returns what `train(resume_from_checkpoint=…)` takes: None without one.
 
         Raises:
             StepvaultError: as `stepvault.restore`.

@@ -282,7 +282,6 @@ fn table_rows(body: &str, samples: &BTreeMap<String, f64>) -> BTreeSet<String> {
             Some((_, labels)) => labels.split(',').map(|label| label.split('=').next().unwrap()).collect(),
             None => Vec::new(),
         };
-        let kind = if kind == "info" { "gauge" } else { kind };
         let help = help.trim_end_matches('.');
         format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "))
     };

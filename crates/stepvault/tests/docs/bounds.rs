@@ -16,7 +16,7 @@ fn unwrapped(document: &str) -> String {
 #[test]
 fn doctor_takes_no_longer_than_it_is_said_to() {
     let seconds = stepvault_engine::doctor::remote::LONGEST.as_secs();
-    let promise = format!("It takes {seconds} s at most, whatever a store does.");
+    let promise = format!("It takes {seconds} s at most, even if a store does not answer.");
     assert!(unwrapped("docs/guides/preflight.md").contains(&promise), "{promise}");
 }
 
@@ -36,7 +36,7 @@ fn grouped(number: u64) -> String {
 #[test]
 fn a_step_may_have_as_many_entries_as_the_documents_say() {
     let entries = format!("{} entries", grouped(MAX_ENTRIES as u64));
-    for document in ["README.md", "docs/format.md", "docs/what-is-kept.md"] {
+    for document in ["docs/limits.md", "docs/format.md", "docs/what-is-kept.md"] {
         assert!(unwrapped(document).contains(&entries), "{document}: {entries}");
     }
     let record = format!("{} bytes (64 MiB)", grouped(MAX_RECORD_BYTES));

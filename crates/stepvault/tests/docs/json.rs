@@ -1,4 +1,5 @@
-//! docs/reference/json.md: the documents that `--json` prints, from their schema, with examples from real commands.
+//! docs/reference/json/: a page for each document that `--json` prints, from its schema, with an example from a real
+//! command; docs/reference/json.md lists them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,10 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::commands::subcommands;
 use crate::example::write_checkpoint;
-use crate::generated::check_generated;
-use crate::place::{Place, read, stepvault};
+use crate::generated::{check, check_generated};
+use crate::place::{Place, read, repository, stepvault};
 
 const SCHEMA: &str = "docs/reference/json.schema.json";
+/// The page that lists the documents, and the directory with a page for each.
+const INDEX: &str = "docs/reference/json.md";
+const PAGES: &str = "docs/reference/json";
 /// What goes with every command below.
 const COMMON: &str = "--json --run my-run --remote main=file://$PWD/remote --local $PWD/vault --node node-0";
 /// Most entries of a list that are shown.
@@ -20,7 +24,7 @@ const SHOWN: usize = 2;
 const WITHOUT_DOCUMENT: [&str; 3] = ["completions", "demo", "run"];
 
 /// Stands for the members of an error.
-const AS_ERROR: &str = " Members as in [`error`](#error).";
+const AS_ERROR: &str = " Members as in [`error`](error.md).";
 
 /// Prepares what the commands below need: steps, a torn step with its trainer's log, and a running agent.
 const SCENE: &str = r#"
@@ -99,7 +103,7 @@ fn the_reference_of_json_documents_is_their_schema() {
     }
     place.output(SCENE);
     let schema = Schema(serde_json::from_str(&read(SCHEMA)).unwrap());
-    let mut text = String::new();
+    let mut index = String::new();
     let mut shown = Vec::new();
     for (name, command) in COMMANDS.lines().filter_map(|line| line.split_once(": ")) {
         if name == "restore" {
@@ -112,15 +116,36 @@ fn the_reference_of_json_documents_is_their_schema() {
             continue;
         }
         shown.push(name);
-        let title = name.replace('-', " ");
-        write!(text, "\n## {title}\n\n| Member | Type | Meaning |\n|---|---|---|\n").unwrap();
-        for row in rows {
-            writeln!(text, "| `{}` | {} | {} |", row.path, row.types(), row.meaning).unwrap();
-        }
-        write!(text, "\n```json\n{:#}\n```\n", cut(document)).unwrap();
+        writeln!(index, "- [{}](json/{name}.md)", name.replace('-', " ")).unwrap();
+        check(&format!("{PAGES}/{name}.md"), &page(name, &rows, document));
     }
     assert_eq!(shown, schema.documents(), "the documents of {SCHEMA}");
-    check_generated("docs/reference/json.md", &text);
+    check_generated(INDEX, &index);
+    let pages = std::fs::read_dir(repository().join(PAGES)).unwrap();
+    let pages: BTreeSet<String> =
+        pages.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let expected: BTreeSet<String> = shown.iter().map(|name| format!("{name}.md")).collect();
+    assert_eq!(pages, expected, "the pages in {PAGES}");
+}
+
+/// Returns the page of one document.
+fn page(name: &str, rows: &[Row], example: Value) -> String {
+    let title = name.replace('-', " ");
+    let printed_by = match name {
+        "error" => "Any command prints this with `--json` if it fails before it has a result.".to_owned(),
+        _ => format!("`stepvault {title} --json` prints this."),
+    };
+    let mut text = format!(
+        "# JSON document: {title}\n\n{printed_by} [JSON documents](../json.md) says what all documents have in common.\n\n\
+         <!-- Generated from json.schema.json and what the command prints; do not edit. `STEPVAULT_BLESS=1 cargo test -p \
+         stepvault --bin stepvault --test docs` writes it anew. -->\n\n\
+         | Member | Type | Meaning |\n|---|---|---|\n"
+    );
+    for row in rows {
+        writeln!(text, "| `{}` | {} | {} |", row.path, row.types(), row.meaning).unwrap();
+    }
+    write!(text, "\n```json\n{:#}\n```\n", cut(example)).unwrap();
+    text
 }
 
 #[test]

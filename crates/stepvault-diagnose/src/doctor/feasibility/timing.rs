@@ -36,8 +36,8 @@ pub(super) fn save(situation: &Situation) -> Finding {
 
 /// Returns, for each remote, the finding on whether a step is uploaded before the next save.
 pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
-    const REMEDY: &str = "save less often; otherwise more steps wait in the vault with each save, and steps beyond \
-        upload.maximum-backlog-steps are skipped";
+    const REMEDY: &str = "save less often; otherwise more steps wait in the vault with each save, and from \
+        upload.maximum-backlog-steps on those that retention would remove are uploaded last";
     let finding = |remote: &MeasuredRemote| {
         let check = Check::new("upload", format!("{} to {}", situation.local.title, remote.remote));
         match upload_seconds(situation, remote) {
