@@ -9,7 +9,7 @@ use stepvault_core::document::StepIdMembers;
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::{read_given_up, read_given_up_on};
+use stepvault_engine::node_records::{read_given_up, read_given_up_on};
 
 use crate::context::Tiers;
 

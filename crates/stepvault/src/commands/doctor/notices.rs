@@ -8,7 +8,7 @@ use stepvault_core::config::{NoticeSource, Notices};
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::feasibility::Notice;
 use stepvault_diagnose::doctor::notices::{notices, provider};
-use stepvault_engine::doctor::firmware::{DIRECTORY, firmware};
+use stepvault_engine::doctor::local::{DIRECTORY, firmware};
 
 use crate::context::Settings;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stepvault_core::ids::StepId;
 use stepvault_core::starts::{Start, demoted, merged};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::starts::read_starts;
+use stepvault_engine::node_records::read_starts;
 
 use crate::context::Tiers;
 
