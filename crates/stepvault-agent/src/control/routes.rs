@@ -1,4 +1,4 @@
-//! Routes of the control API.
+//! Routes of the control API, and the requests that wait: to drain the service, and for a step to reach its goal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

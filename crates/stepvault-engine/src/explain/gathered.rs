@@ -1,4 +1,4 @@
-//! What to examine, and what was found.
+//! What to examine, and what was found; reads the given logs and the kernel's.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Maps keys to paths in the directory, defines the names reserved for stepvault, and runs file operations on threads
-//! that may block.
+//! Maps keys to paths in the directory and opens them without leaving it, defines the names reserved for stepvault, and
+//! runs file operations on threads that may block.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

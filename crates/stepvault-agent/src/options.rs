@@ -423,7 +423,7 @@ mod tests {
     /// The reference file's example with every key set.
     #[test]
     fn the_profile_in_the_reference_file_is_a_right_one() {
-        let reference = include_str!("../../../../config/stepvault.toml");
+        let reference = include_str!("../../../config/stepvault.toml");
         let (_, example) = reference.split_once("#[[profile]]").unwrap();
         let in_use = |line: &str| line.strip_prefix('#').unwrap_or(line).to_owned() + "\n";
         let is_key = |line: &&str| !line.starts_with("# ");
