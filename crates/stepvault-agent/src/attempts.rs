@@ -13,9 +13,9 @@ use stepvault_local::sealed::SealedStep;
 
 use crate::agent_status::Trouble;
 use crate::pause::{LONGEST, LONGEST_WHEN_DRAINING, Pause, sleep_until};
+use crate::remotes::TimeoutStore;
 use crate::report::StepOnRemote;
 use crate::shared::{Shared, VaultAccess};
-use crate::timeout_store::TimeoutStore;
 
 /// Determines the attempts of one run's steps.
 #[derive(Debug)]

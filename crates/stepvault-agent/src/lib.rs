@@ -45,10 +45,8 @@ mod metrics;
 mod notice;
 mod options;
 mod other_writers;
-mod outcome;
 mod pause;
 mod priority;
-mod profiles;
 mod remotes;
 mod report;
 mod retention;
@@ -58,22 +56,19 @@ mod shared;
 mod starts;
 mod status_file;
 pub mod step_progress;
-mod steps_in_use;
 mod stop;
 mod supervisor;
 mod throughput;
-mod timeout_store;
 mod upload_worker;
 mod vault_watch;
 
-pub use drain::read_drain;
-pub use messages::{FailedStep, RemoteUploads};
-pub use options::{AgentOptions, AgentRemote, Lifecycle, NoticeOptions};
-pub use profiles::profiles;
-pub use report::{
+pub use self::drain::read_drain;
+pub use self::messages::{FailedStep, RemoteUploads};
+pub use self::options::{AgentOptions, AgentRemote, Lifecycle, NoticeOptions, profiles};
+pub use self::report::{
     AgentReport, LeftUndone, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote, Tally, UnservedRun,
 };
-pub use starts::new_start;
-pub use status_file::{StatusFile, read_status_file};
-pub use stop::{Stop, StopReason, StopRequest};
-pub use supervisor::run;
+pub use self::starts::new_start;
+pub use self::status_file::{StatusFile, read_status_file};
+pub use self::stop::{Stop, StopReason, StopRequest};
+pub use self::supervisor::run;

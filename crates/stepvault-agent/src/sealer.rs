@@ -14,19 +14,18 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::launches::{knows_launches, record_beginning};
 use stepvault_engine::push::{CheckpointToSeal, MetricsSource, Placed, seal_checkpoint};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::tree::Checkpoint;
 use tokio::time::Instant;
 
 use crate::announcements::{Announcement, SealedFor};
 use crate::discovery::{Discovery, Ready, ScanReport, Wake, ready_alone};
-use crate::outcome::{AfterFailedSeal, after_failed_seal};
-use crate::pause::{LONGEST, earliest};
+use crate::pause::{AfterFailedSeal, LONGEST, after_failed_seal, earliest};
 use crate::remotes::ServedRun;
 use crate::retention::clean_source;
 use crate::retries::Retries;
 use crate::shared::Shared;
 use crate::stop::StopReason;
-use stepvault_local::clock::SystemClock;
 
 /// After the disk was full, nothing is sealed for this long, whatever else is ready.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);

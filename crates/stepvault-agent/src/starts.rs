@@ -7,7 +7,7 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{End, Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::starts::{read_starts, write_starts};
+use stepvault_engine::node_records::{read_starts, write_starts};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;

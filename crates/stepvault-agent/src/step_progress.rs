@@ -18,7 +18,7 @@ use stepvault_engine::tier::step_state::{recorded_state, visible_steps};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 
-use crate::timeout_store::TimeoutStore;
+use crate::remotes::TimeoutStore;
 
 /// How far a step can come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

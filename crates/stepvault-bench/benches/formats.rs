@@ -12,8 +12,8 @@ use stepvault_formats::detect::detect;
 use stepvault_formats::find::{FindOptions, find_steps};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::soundness::Soundness;
-use stepvault_formats::source::ReadAt;
 use stepvault_formats::structure::kind::check_file;
+use stepvault_formats::tree::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 const TENSORS: u64 = 1_000;

@@ -1,11 +1,14 @@
-//! Runs file operations on threads that may block.
+//! Runs file operations on threads that may block, and bounded work in parallel.
 
 use std::cell::Cell;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::StepScan;
 use stepvault_local::vault::Vault;
+use tokio::task::JoinSet;
 
 thread_local! {
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
@@ -56,8 +59,59 @@ impl Drop for InPlace {
     }
 }
 
+/// Runs the futures that `jobs` yields, at most `limit` at once, in tasks that spread over all cores. At the first error
+/// the others are cancelled and the error is returned.
+pub(crate) async fn run_bounded<Jobs, Job>(jobs: Jobs, limit: usize) -> Result<()>
+where
+    Jobs: IntoIterator<Item = Job>,
+    Jobs::IntoIter: Send + 'static,
+    Job: Future<Output = Result<()>> + Send + 'static,
+{
+    let jobs = Arc::new(Mutex::new(jobs.into_iter().fuse()));
+    let next = |jobs: &Mutex<std::iter::Fuse<Jobs::IntoIter>>| {
+        jobs.lock().unwrap_or_else(PoisonError::into_inner).next()
+    };
+    let mut running = JoinSet::new();
+    for _ in 0..limit.max(1) {
+        let Some(mut job) = next(&jobs) else { break };
+        let jobs = Arc::clone(&jobs);
+        // Each task takes its next job by itself: waking this one between two small requests costs as much as a request.
+        running.spawn(async move {
+            loop {
+                job.await?;
+                match next(&jobs) {
+                    Some(another) => job = another,
+                    None => return Ok(()),
+                }
+            }
+        });
+    }
+    drop(jobs);
+    while !running.is_empty() {
+        join_one(&mut running).await?;
+    }
+    Ok(())
+}
+
+async fn join_one(running: &mut JoinSet<Result<()>>) -> Result<()> {
+    match running.join_next().await {
+        None | Some(Ok(Ok(()))) => Ok(()),
+        Some(Ok(Err(error))) => {
+            // Wait, so that nothing continues in the background after the error is reported.
+            running.shutdown().await;
+            Err(error)
+        }
+        Some(Err(error)) => {
+            running.shutdown().await;
+            Err(Error::new(ErrorKind::Failed, "a transfer task ended unexpectedly").caused_by(error))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[tokio::test]
@@ -68,5 +122,49 @@ mod tests {
         assert_eq!(blocking(thread).await.unwrap(), thread().unwrap());
         drop(in_place);
         assert_ne!(blocking(thread).await.unwrap(), thread().unwrap());
+    }
+
+    #[tokio::test]
+    async fn every_job_runs_and_no_more_at_once_than_the_limit() {
+        let counts: Arc<[AtomicUsize; 3]> = Arc::default();
+        let jobs = (0..100).map({
+            let counts = Arc::clone(&counts);
+            move |_| {
+                let counts = Arc::clone(&counts);
+                async move {
+                    let [running, most, done] = &*counts;
+                    most.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                    running.fetch_sub(1, Ordering::Relaxed);
+                    done.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                }
+            }
+        });
+        run_bounded(jobs, 7).await.unwrap();
+        let counts = Arc::into_inner(counts).expect("the jobs are dropped");
+        assert_eq!(counts.map(AtomicUsize::into_inner), [0, 7, 100]);
+    }
+
+    #[tokio::test]
+    async fn the_first_error_ends_the_others() {
+        let begun: Arc<AtomicUsize> = Arc::default();
+        let jobs = (0..100).map({
+            let begun = Arc::clone(&begun);
+            move |number| {
+                let begun = Arc::clone(&begun);
+                async move {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    if number == 2 {
+                        return Err(Error::new(ErrorKind::Damaged, "it is damaged"));
+                    }
+                    std::future::pending().await
+                }
+            }
+        });
+        let error = run_bounded(jobs, 3).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert_eq!(Arc::into_inner(begun).expect("the jobs are dropped").into_inner(), 3);
+        run_bounded(std::iter::empty::<std::future::Ready<Result<()>>>(), 0).await.unwrap();
     }
 }

@@ -5,8 +5,7 @@ use std::cmp::Reverse;
 use crate::find::finds_steps;
 use crate::profile::{Contains, Detect, GENERIC, Profile, ProfileSet};
 use crate::soundness::{read_head, read_tail};
-use crate::source::ReadAt;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, ReadAt, Tree};
 
 /// How many bytes at each end of a file are searched for a text that identifies a framework.
 pub const CONTENT_LIMIT_BYTES: u64 = 2 << 20;

@@ -14,9 +14,8 @@ use crate::find::{Completeness, FindOptions, Found, FoundStep, find_steps};
 use crate::pointer::{PointerContent, PointerWrite, pointer_after_restore};
 use crate::profile::{GENERIC, Profile, ProfileSet, ResumeBy, last_component};
 use crate::resume::{looks_at, moved_aside_before_restore, resume_text};
-use crate::source::ReadAt;
 use crate::step_name::{looks_like_a_step, without_numbers};
-use crate::tree::{Entry, EntryKind, OpenFile, Tree, is_inside};
+use crate::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree, is_inside};
 
 /// A step in the directory where its trainer looks for it. All paths are relative to that directory.
 #[derive(Debug, Clone, Copy)]

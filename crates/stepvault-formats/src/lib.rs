@@ -42,7 +42,6 @@ pub mod prunable;
 pub mod resume;
 pub mod sizes;
 pub mod soundness;
-pub mod source;
 pub mod step_name;
 pub mod structure;
 pub mod temporary;

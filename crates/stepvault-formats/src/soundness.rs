@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// Formats the reason of a [`Fault::Broken`] of the file as a whole.
 macro_rules! broken {

@@ -5,17 +5,22 @@
 //! would then report success over a hole. The whole write fails and the caller starts over.
 
 use std::fs::File;
+use std::io;
 use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
+use stepvault_core::manifest::DirectoryEntry;
+use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::beneath::DIRECTORY;
 use crate::errors::{self, IoAt as _};
-use crate::reading;
 use crate::rename::{self, Place};
+use crate::snapshot::WHAT;
 use crate::temporary::Temporary;
 
 /// Outcome of a create-if-absent.
@@ -74,7 +79,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 pub fn remove_file(path: &Path) -> Result<bool> {
     match std::fs::remove_file(path) {
         Ok(()) => fsync_directory(parent_of(path)).map(|()| true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(errors::io("cannot remove", path, error)),
     }
 }
@@ -112,7 +117,7 @@ enum InTheWay {
 fn in_the_way(path: &Path) -> InTheWay {
     match path.symlink_metadata() {
         Ok(facts) if facts.is_dir() || facts.is_symlink() && path.is_dir() => InTheWay::Directory,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => InTheWay::Gone,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => InTheWay::Gone,
         _ => InTheWay::Other,
     }
 }
@@ -145,7 +150,7 @@ fn create_directories_from(root: Option<&Path>, path: &Path) -> Result<()> {
     if path.is_dir() {
         return if is_empty(path) { fsync_name_found(path) } else { Ok(()) };
     }
-    let fault = |error: std::io::Error| errors::io("cannot create the directory", path, error);
+    let fault = |error: io::Error| errors::io("cannot create the directory", path, error);
     if root.is_some_and(|root| !path.starts_with(root) || path == root) {
         return Err(fault(Errno::NOENT.into()));
     }
@@ -156,7 +161,7 @@ fn create_directories_from(root: Option<&Path>, path: &Path) -> Result<()> {
             // Otherwise the next call would find it and treat it as durable.
             let _ = std::fs::remove_dir(path);
         }),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => match in_the_way(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match in_the_way(path) {
             InTheWay::Directory => fsync_name_found(path),
             InTheWay::Gone => create_directories_from(root, path),
             InTheWay::Other => Err(fault(error)),
@@ -171,7 +176,7 @@ fn create_directories_from(root: Option<&Path>, path: &Path) -> Result<()> {
 pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
     // Non-blocking, in case the path is a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let read = reading::with_retries(|| {
+    let read = with_retries(|| {
         let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
@@ -200,14 +205,124 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
     }
 }
 
+/// Up to this number, files and directories are synced one by one. More share one sync of the filesystem, because each
+/// sync waits for the disk. That sync may also write recent data of other processes, so it is not used for a few files.
+const FEW: usize = 16;
+
+/// An open directory of the filesystem that will be synced. It reports write errors since it was opened.
+pub(crate) struct Barrier {
+    directory: std::os::fd::OwnedFd,
+    path: PathBuf,
+}
+
+impl Barrier {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let directory = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty()).at("cannot sync", path)?;
+        Ok(Self { directory, path: path.to_path_buf() })
+    }
+
+    /// Syncs files and directories below `data`; `None` means `data` itself. Without any directory `data` is a single
+    /// file.
+    pub(crate) fn sync<'a>(
+        &self,
+        data: &Path,
+        files: impl ExactSizeIterator<Item = &'a RelativePath>,
+        directories: impl ExactSizeIterator<Item = &'a DirectoryEntry>,
+    ) -> Result<()> {
+        if files.len() + directories.len() > FEW && reports_errors() {
+            return rustix::fs::syncfs(&self.directory).at("cannot sync the filesystem of", &self.path);
+        }
+        if directories.len() == 0 {
+            sync_one(data)?;
+            return fsync_directory(parent_of(data));
+        }
+        for path in files {
+            sync_one(&data.join(path))?;
+        }
+        // In any order: nothing is visible before the rename that follows.
+        for directory in directories {
+            let path = directory.path.as_ref().map_or_else(|| data.to_path_buf(), |path| data.join(path));
+            fsync_directory(&path)?;
+        }
+        Ok(())
+    }
+}
+
+fn sync_one(path: &Path) -> Result<()> {
+    let fault = |error: Errno| errors::io(WHAT, path, error);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(fault)?;
+    rustix::fs::fsync(&file).map_err(fault)
+}
+
+/// Before Linux 5.8 `syncfs` does not report data that could not be written.
+fn reports_errors() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 8),
+        _ => false,
+    }
+}
+
+/// Waits before each retry. A longer failure is an outage, which the caller must handle.
+const WAITS: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(400)];
+
+/// Runs `read` and retries it while it fails for a reason that may be transient. Returns the last error if it does not
+/// succeed. Blocks for at most half a second besides the time that `read` takes.
+///
+/// Writes and syncs must not use this: a failed sync must never be retried.
+pub fn with_retries<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut tries = 0;
+    loop {
+        let error = match read() {
+            Err(error) => error,
+            done => return done,
+        };
+        let Some(wait) =
+            Errno::from_io_error(&error).and_then(|errno| WAITS.get(..waits_for(errno))?.get(tries))
+        else {
+            return Err(error);
+        };
+        std::thread::sleep(*wait);
+        tries += 1;
+    }
+}
+
+/// Returns how many retries an error gets.
+fn waits_for(errno: Errno) -> usize {
+    match errno {
+        Errno::IO
+        | Errno::STALE
+        | Errno::TIMEDOUT
+        | Errno::NOTCONN
+        | Errno::CONNRESET
+        | Errno::CONNREFUSED
+        | Errno::CONNABORTED
+        | Errno::HOSTDOWN
+        | Errno::HOSTUNREACH
+        | Errno::SHUTDOWN
+        | Errno::AGAIN
+        | Errno::INTR
+        | Errno::NOMEM
+        | Errno::BUSY => WAITS.len(),
+        // Missing permissions mostly persist, and a scan may meet many such files.
+        Errno::ACCESS | Errno::PERM => 1,
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used)]
 mod tests {
-    use super::*;
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    use super::*;
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap();
@@ -296,7 +411,7 @@ mod tests {
         rustix::fs::mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(read_bounded(&path, 10)));
-        let read = receiver.recv_timeout(std::time::Duration::from_mins(1));
+        let read = receiver.recv_timeout(Duration::from_mins(1));
         assert_eq!(read.expect("it waits").unwrap(), Some(Vec::new()));
     }
 
@@ -382,5 +497,31 @@ mod tests {
         for (path, directory) in [("a/b", "a"), ("/a", "/"), ("a", "."), ("/", "/"), ("", "")] {
             assert_eq!(parent_of(Path::new(path)), Path::new(directory), "{path:?}");
         }
+    }
+
+    fn tries_until_given_up(errno: Errno) -> usize {
+        let mut tries = 0;
+        let outcome: io::Result<()> = with_retries(|| {
+            tries += 1;
+            Err(errno.into())
+        });
+        assert_eq!(Errno::from_io_error(&outcome.unwrap_err()), Some(errno));
+        tries
+    }
+
+    #[test]
+    fn tries_are_bounded_and_what_is_not_there_is_not_asked_for_twice() {
+        for errno in [Errno::IO, Errno::STALE, Errno::TIMEDOUT, Errno::NOTCONN] {
+            assert_eq!(tries_until_given_up(errno), 4, "{errno:?}");
+        }
+        assert_eq!(tries_until_given_up(Errno::ACCESS), 2);
+        assert_eq!(tries_until_given_up(Errno::NOENT), 1);
+    }
+
+    #[test]
+    fn one_failure_is_not_seen_outside() {
+        let mut failures = vec![Errno::STALE, Errno::IO];
+        let read = with_retries(|| failures.pop().map_or(Ok("bytes"), |errno| Err(errno.into())));
+        assert_eq!(read.unwrap(), "bytes");
     }
 }

@@ -11,11 +11,11 @@ use stepvault_core::Result;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::path::RelativePath;
 
+use crate::beneath::times;
 use crate::errors::IoAt as _;
 use crate::remove;
 use crate::sealed::DATA;
 use crate::snapshot::Snapshot;
-use crate::stat::times;
 use crate::tree::{Tree, scan_members, source_changed};
 use crate::vault::Vault;
 

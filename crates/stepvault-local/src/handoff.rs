@@ -18,15 +18,12 @@ use stepvault_core::manifest::MODE_MASK;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::beneath::{Beneath, name_of};
-use crate::durable;
+use crate::beneath::{Beneath, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};
-use crate::remove;
 use crate::rename::{self, MAX_OF_ONE_NAME, Place};
-use crate::space;
 use crate::staging_place::{DATA, OWN, OWN_INSIDE, Workplace};
-use crate::stat::{Facts, times};
 use crate::vault::Vault;
+use crate::{durable, remove, space};
 
 const MOVE: &str = "cannot move aside";
 const POINT: &str = "cannot write the trainer's pointer";

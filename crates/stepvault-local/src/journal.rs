@@ -21,12 +21,11 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::durable;
 use crate::errors::{self, IoAt as _};
-use crate::kept;
 use crate::sealed::SEAL;
 use crate::survey::mtime;
 use crate::vault::{Vault, entries, file_name};
+use crate::{durable, notes};
 
 /// Maximum length of a journal that is read: 10,000 parts of each of many files. A longer one is discarded.
 const MAX_JOURNAL_BYTES: u64 = 1 << 30;
@@ -80,7 +79,7 @@ struct Header {
 impl Header {
     fn of(vault: &Vault, run: &RunName, id: StepId) -> Result<Self> {
         let path = vault.step_directory(run, id).join(SEAL);
-        let seal = durable::read_bounded(&path, kept::MAX_BYTES)?.ok_or_else(|| {
+        let seal = durable::read_bounded(&path, notes::MAX_BYTES)?.ok_or_else(|| {
             Error::at(ErrorKind::NotFound, "cannot open the journal", &path)
                 .because("the step is not sealed here")
         })?;

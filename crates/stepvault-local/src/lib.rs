@@ -29,7 +29,6 @@
 //! ```
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
-mod abandoned;
 mod beneath;
 pub mod cgroup;
 pub mod clock;
@@ -42,7 +41,6 @@ pub mod evict;
 pub mod handoff;
 mod holes;
 pub mod journal;
-pub mod kept;
 pub mod leftovers;
 pub mod lock;
 pub mod log_source;
@@ -52,7 +50,6 @@ pub mod probe;
 pub mod process;
 mod publish;
 pub mod rank_turn;
-pub mod reading;
 mod remove;
 mod rename;
 pub mod save;
@@ -66,12 +63,9 @@ pub mod space;
 pub mod staging;
 mod staging_place;
 pub mod starts;
-mod stat;
 pub mod survey;
-mod sync;
 mod temporary;
 pub mod tree;
 pub mod vault;
-mod vault_place;
 
-pub use journal::UnfinishedUpload;
+pub use self::journal::UnfinishedUpload;

@@ -11,13 +11,12 @@ use stepvault_core::members::MemberSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::beneath::{Beneath, DIRECTORY, name_of};
+use crate::beneath::{Beneath, DIRECTORY, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};
 use crate::remove;
 use crate::rename::{self, Place};
 use crate::staging::{Existing, Staging, WHAT};
 use crate::staging_place::{DATA, REPLACED, TAKEN_DOWN};
-use crate::stat::{Facts, times};
 use crate::tree::{self, Tree};
 
 impl Staging {

@@ -26,19 +26,14 @@ use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::abandoned;
-use crate::beneath::Beneath;
-use crate::compare;
-use crate::durable::{self, CreateOutcome};
+use crate::beneath::{Beneath, Facts};
+use crate::durable::{self, Barrier, CreateOutcome};
 use crate::errors::{self, IoAt as _};
-use crate::lock;
-use crate::remove;
 use crate::rename::{self, Place};
 use crate::sealed::read_record;
 use crate::staging_place::{self, SAVES};
-use crate::stat::Facts;
-use crate::sync::Barrier;
 use crate::tree::{self, Tree};
+use crate::{compare, leftovers, lock, remove};
 
 const WHAT: &str = "cannot stage the step";
 const COMMIT: &str = "cannot commit the step";
@@ -90,7 +85,7 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     durable::create_directories(&own)?;
     let fault = |error| errors::io(WHAT, &own, error);
     Beneath::open(&own)
-        .and_then(|open| abandoned::stamp(open.as_fd()))
+        .and_then(|open| leftovers::stamp(open.as_fd()))
         .map_err(|error| fault(error.into()))?;
     let record = SaveRecord {
         format: FORMAT,
@@ -111,7 +106,7 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     }
     // Needed for an existing directory too: its creator may have been killed before the name was on disk.
     durable::fsync_directory(&own)?;
-    abandoned::clear_saves(&area, &own, &area.join(COMMIT_LOCK));
+    leftovers::clear_saves(&area, &own, &area.join(COMMIT_LOCK));
     Ok(StagedSave { path, target: directory.join(request.name) })
 }
 

@@ -16,17 +16,13 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, parent_of};
-use crate::errors;
-use crate::holes;
-use crate::kept;
-use crate::remove;
 use crate::rename::{self, Place};
 use crate::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use crate::sealed::{DATA, SEAL, SealedStep};
 use crate::snapshot::{Snapshot, Snapshotted, SnapshottedFiles, WHAT};
-use crate::sync;
 use crate::tree::{self, Checkpoint, Tree, TreeFile, source_changed};
 use crate::vault::Vault;
+use crate::{errors, holes, notes, remove};
 
 /// Longer than one tick of the clock that kernels use for file times.
 const TICK: Duration = Duration::from_millis(20);
@@ -91,7 +87,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     check_fits(request, &whole)?;
     let staging = Unfinished::create(vault)?;
     // Opened before the first write, so that it reports every write error up to the sync.
-    let barrier = sync::Barrier::open(&staging.path)?;
+    let barrier = durable::Barrier::open(&staging.path)?;
     let_the_clock_tick(&staging.path, &tree)?;
 
     let (mut snapshotted, data) = snapshot_all(checkpoint, &tree, &staging.path)?;
@@ -111,7 +107,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     record.check()?;
     let files = record.files.iter().map(|file| &file.path);
     barrier.sync(&data, files, record.directories.iter())?;
-    durable::create_new(&staging.path.join(SEAL), &kept::with_digest(bytes))?;
+    durable::create_new(&staging.path.join(SEAL), &notes::with_digest(bytes))?;
     staging.publish(vault, &destination)?;
     Ok(Sealed { step: SealedStep::new(destination, record), source: after })
 }

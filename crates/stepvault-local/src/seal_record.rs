@@ -13,14 +13,13 @@ use stepvault_core::links::check_links;
 use stepvault_core::manifest::{
     DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry, is_zero,
 };
-use stepvault_core::members;
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::placement::LiveSave;
 use stepvault_core::shares::{own_share, tree_sha256};
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind, Result, members};
 
 /// How a file was copied into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,7 +113,7 @@ impl AttemptOrigin {
     }
 }
 
-/// Content of `seal.json` (stored [with its digest](crate::kept)): the step's files and metadata. Fields are declared
+/// Content of `seal.json` (stored [with its digest](crate::notes)): the step's files and metadata. Fields are declared
 /// in alphabetical order, so that a long record is written in canonical order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -17,13 +17,11 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, CreateOutcome};
-use crate::errors;
-use crate::kept;
-use crate::remove;
 use crate::rename::{self, Place};
 use crate::seal_record::{AttemptState, SealRecord, SealedFile, SnapshotMethod};
 use crate::tree::{Tree, TreeFile};
 use crate::vault::{Vault, entries, file_name};
+use crate::{errors, notes, remove};
 
 /// The record in a step's directory, written last.
 pub(crate) const SEAL: &str = "seal.json";
@@ -165,7 +163,7 @@ impl SealedStep {
 
     /// Returns the part manifest, or `None` before the files have been hashed.
     pub fn manifest(&self) -> Result<Option<PartManifest>> {
-        let mut manifest: Option<PartManifest> = kept::read(&self.directory.join(MANIFEST))?;
+        let mut manifest: Option<PartManifest> = notes::read(&self.directory.join(MANIFEST))?;
         if let Some(manifest) = &mut manifest {
             self.check_own(manifest)?;
             manifest.id = self.record.id;
@@ -183,7 +181,7 @@ impl SealedStep {
         self.check_own(manifest)?;
         let path = self.directory.join(MANIFEST);
         let is_kept = |kept: PartManifest| PartManifest { id: manifest.id, ..kept } == *manifest;
-        if durable::create_new(&path, &kept::with_digest(encode(manifest)?))? == CreateOutcome::Exists
+        if durable::create_new(&path, &notes::with_digest(encode(manifest)?))? == CreateOutcome::Exists
             && !self.manifest()?.is_some_and(is_kept)
         {
             return Err(Error::at(ErrorKind::Conflict, "cannot store the part manifest", &path)
@@ -290,7 +288,7 @@ fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
         Error::at(ErrorKind::Damaged, "cannot read the sealed step", path).because(why.to_owned())
     };
     let mut record: SealRecord =
-        kept::read(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
+        notes::read(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
     if record.is_provisional() && record.id.step == id.step && record.id != id {
         record.attempt.remember(record.id.attempt);
         record.id = id;
@@ -420,7 +418,7 @@ impl Vault {
 
 /// Rewrites the record. A journal of the previous record does not apply to the new one.
 fn reseal(step: SealedStep) -> Result<SealedStep> {
-    let bytes = kept::with_digest(encode(step.record())?);
+    let bytes = notes::with_digest(encode(step.record())?);
     durable::replace(&step.directory().join(SEAL), &bytes)?;
     Ok(step)
 }

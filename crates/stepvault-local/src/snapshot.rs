@@ -10,11 +10,10 @@ use rustix::io::Errno;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::beneath::{Beneath, name_of};
+use crate::beneath::{Beneath, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};
 use crate::holes;
 use crate::seal_record::SnapshotMethod;
-use crate::stat::{Facts, times};
 use crate::tree::{Tree, TreeFile, source_changed};
 use stepvault_core::config::LinkPolicy;
 

@@ -9,10 +9,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::beneath::Facts;
+use crate::durable;
 use crate::errors::{self, IoAt as _};
-use crate::reading;
 use crate::seal_record::{SealedFile, SnapshotMethod};
-use crate::stat::Facts;
 
 const WHAT: &str = "cannot read the sealed file";
 
@@ -51,7 +51,7 @@ impl SourceFile {
     fn read_anew_at(&self, offset: u64, buffer: &mut [u8], error: &io::Error) -> Result<()> {
         tracing::debug!(path = %self.path.display(), %error, "reopening the sealed file");
         let another = Self::open(&self.path, &self.expected)?;
-        reading::with_retries(|| another.file.read_exact_at(buffer, offset)).map_err(|error| {
+        durable::with_retries(|| another.file.read_exact_at(buffer, offset)).map_err(|error| {
             match error.kind() {
                 io::ErrorKind::UnexpectedEof => self.ends_early(),
                 _ => errors::io(WHAT, &self.path, error),
@@ -65,7 +65,7 @@ impl SourceFile {
 
     /// Checks again after the last byte that the file is still the one that was sealed.
     pub fn check_unchanged(&self) -> Result<()> {
-        let stat = reading::with_retries(|| Ok(rustix::fs::fstat(&self.file)?)).at(WHAT, &self.path)?;
+        let stat = durable::with_retries(|| Ok(rustix::fs::fstat(&self.file)?)).at(WHAT, &self.path)?;
         let facts = Facts::from(stat);
         if facts.kind != FileType::RegularFile {
             return Err(changed(&self.path, "something else is at that path now"));
@@ -87,7 +87,7 @@ impl SourceFile {
 
 fn open(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    reading::with_retries(|| Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
+    durable::with_retries(|| Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
         .map(File::from)
         .map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => changed(path, "it no longer exists"),

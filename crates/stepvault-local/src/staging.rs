@@ -21,16 +21,12 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::abandoned;
-use crate::beneath::{Beneath, DIRECTORY, name_of};
-use crate::durable;
+use crate::beneath::{Beneath, DIRECTORY, Facts, name_of, times};
 use crate::errors::{self, IoAt as _};
-use crate::holes;
-use crate::remove;
 use crate::staging_place::{DATA, TAKEN_DOWN, Workplace};
-use crate::stat::{Facts, times};
 use crate::survey::SurveyFiles;
 use crate::vault::Vault;
+use crate::{durable, holes, leftovers, remove};
 
 pub(crate) const WHAT: &str = "cannot restore";
 /// What to do when the target exists.
@@ -116,8 +112,8 @@ impl Staging {
         let fault = |error| errors::io(WHAT, &work.path, error);
         let own = Beneath::open(&work.path).map_err(fault)?;
         let resumes = make_data(own.as_fd()).map_err(fault)?;
-        abandoned::stamp(own.as_fd()).map_err(fault)?;
-        abandoned::clear_restores(&work.base.path, &lock_key, &work.path);
+        leftovers::stamp(own.as_fd()).map_err(fault)?;
+        leftovers::clear_restores(&work.base.path, &lock_key, &work.path);
         let data = Beneath::open(&work.path.join(DATA)).map_err(fault)?;
         // An interrupted finish may have set the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;

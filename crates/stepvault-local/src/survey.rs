@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 use crate::beneath::Beneath;

@@ -18,9 +18,8 @@ use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::beneath::{Beneath, name_of};
+use crate::beneath::{Beneath, Facts, name_of};
 use crate::errors::{self, IoAt as _};
-use crate::stat::Facts;
 
 const WHAT: &str = "cannot read the checkpoint";
 

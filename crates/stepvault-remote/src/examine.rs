@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, Obstacle};
 use stepvault_core::{Error, Result};
 
-use crate::pending::Listed;
+use crate::listed::Listed;
 use crate::store::{PendingUpload, RemoteStore};
 
 /// An open store that supports requests beyond those for objects.

@@ -51,7 +51,6 @@
     allow(dead_code, unused_crate_dependencies)
 )]
 
-mod arrival_rate;
 mod causes;
 pub mod decorator;
 pub mod examine;
@@ -67,7 +66,6 @@ mod listed;
 pub mod open;
 mod options;
 pub mod payload;
-pub mod pending;
 mod pieces;
 pub mod probe;
 pub mod random;

@@ -1,16 +1,14 @@
-//! The bytes of an object in small pieces, with a stall timeout and a check of their number.
+//! The bytes of an object in small pieces, with a stall timeout, a least rate and a check of their number.
 
 use std::fmt::Display;
 use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use crate::arrival_rate::ArrivalRate;
 use crate::store::BodyStream;
 
 /// Maximum length of a returned piece.
@@ -119,10 +117,53 @@ pub(crate) fn patience(stall_timeout: Duration, body_bytes: u64) -> Duration {
     stall_timeout.saturating_mul(times)
 }
 
+/// At a lower rate a listing would take an hour. It is low, because many answers may share a slow line.
+const LEAST_BYTES_PER_SECOND: u64 = 64;
+
+/// A shorter answer is not judged: its first bytes may be slow.
+const LEAST_WAIT: Duration = Duration::from_secs(15);
+
+/// An answer that arrived too slowly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("only {bytes} bytes of the answer arrived in {} seconds", .waited.as_secs())]
+pub(crate) struct TooSlow {
+    bytes: u64,
+    waited: Duration,
+}
+
+/// What has arrived of an answer, and how long its reader has waited for it.
+#[derive(Debug, Default)]
+pub(crate) struct ArrivalRate {
+    bytes: u64,
+    waited: Duration,
+}
+
+impl ArrivalRate {
+    /// Counts a piece. The rate is judged once the reader has waited for longer than `stall_timeout` in all, and than 15 s.
+    ///
+    /// # Errors
+    /// [`TooSlow`] if it is below the least rate.
+    pub(crate) fn count(
+        &mut self,
+        piece_bytes: usize,
+        waited: Duration,
+        stall_timeout: Duration,
+    ) -> std::result::Result<(), TooSlow> {
+        self.bytes += piece_bytes as u64;
+        self.waited += waited;
+        let (bytes, waited) = (self.bytes, self.waited);
+        if waited > stall_timeout.max(LEAST_WAIT) && bytes / LEAST_BYTES_PER_SECOND < waited.as_secs() {
+            return Err(TooSlow { bytes, waited });
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use futures::TryStreamExt as _;
+
+    use super::*;
 
     fn expected(size_bytes: u64) -> Expected {
         Expected { subject: "gs://b/k".to_owned(), size_bytes, stall_timeout: Duration::from_secs(5) }
@@ -164,5 +205,18 @@ mod tests {
         assert_eq!(patience(stall, 0), stall);
         assert_eq!(patience(stall, 8 << 20), Duration::from_secs(270));
         assert!(patience(stall, u64::MAX) < Duration::MAX);
+    }
+
+    #[test]
+    fn a_drip_ends_and_a_slow_line_does_not() {
+        let stall_timeout = Duration::from_secs(30);
+        let counted = |piece_bytes: usize, pieces: u32| {
+            let mut rate = ArrivalRate::default();
+            (0..pieces).try_for_each(|_| rate.count(piece_bytes, Duration::from_secs(1), stall_timeout))
+        };
+        assert_eq!(counted(5, 30), Ok(()));
+        let error = counted(5, 31).unwrap_err();
+        assert_eq!(error.to_string(), "only 155 bytes of the answer arrived in 31 seconds");
+        assert_eq!(counted(64, 10_000), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! Routes of the control API.
+//! Routes of the control API, and the requests that wait: to drain the service, and for a step to reach its goal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,25 @@ use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::tree::scan;
+use tokio::time::Instant;
 
-use super::http::{Answer, Refusal, document, read, text};
-use super::{ControlState, drain, wait};
+use super::{Answer, ControlState, Refusal, document, read, text};
 use crate::announcements::Added;
 use crate::messages::{
     AgentProcess, AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest,
-    RemoteRate, RunStatus, SeenOfRun, Skipped, StatusAnswer,
+    DetachRequest, DrainAnswer, DrainRequest, RemoteRate, RunStatus, SeenOfRun, Skipped, StatusAnswer,
+    WaitAnswer, WaitRequest,
 };
 use crate::metrics::Metrics;
+use crate::remotes::ServedRun;
+use crate::report::AgentReport;
 use crate::status_file::{MAX_ENTRIES, remote_uploads};
+use crate::step_progress::{Outcome, StepProgress, StepQuery, progress_elsewhere, progress_in_vault};
+use crate::stop::StopReason;
 
 /// How long an announcement is awaited before the answer says that it is queued.
 const SEALED_WITHIN: Duration = Duration::from_secs(5);
@@ -43,7 +48,7 @@ pub(super) async fn control(state: &ControlState, request: Request<Incoming>) ->
     route(state, request).await.unwrap_or_else(|refusal| refusal.0)
 }
 
-async fn route(state: &ControlState, request: Request<Incoming>) -> Result<Answer, Refusal> {
+async fn route(state: &ControlState, request: Request<Incoming>) -> std::result::Result<Answer, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     let announcement_id = path.strip_prefix(ANNOUNCEMENTS);
@@ -61,12 +66,12 @@ async fn route(state: &ControlState, request: Request<Incoming>) -> Result<Answe
     match (path, announcement_id) {
         (ANNOUNCE, _) => announce(state, read(body).await?).await,
         (WAIT, _) => {
-            let answer = wait::wait(state, read(body).await?).await?;
+            let answer = wait(state, read(body).await?).await?;
             Ok(document(StatusCode::OK, answer))
         }
-        (DRAIN, _) => Ok(drain::drain(state, read(body).await?).await?),
+        (DRAIN, _) => Ok(drain(state, read(body).await?).await?),
         (ATTACH, _) => Ok(document(StatusCode::OK, attach(state, &read(body).await?)?)),
-        (DETACH, _) => Ok(drain::detach(state, &read(body).await?).await?),
+        (DETACH, _) => Ok(detach(state, &read(body).await?).await?),
         (_, Some(id)) => announcement(state, id).await,
         _ => Ok(document(StatusCode::OK, status(state))),
     }
@@ -148,7 +153,7 @@ fn status(state: &ControlState) -> StatusAnswer {
 }
 
 /// Follows a process, if the service runs for processes.
-fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer, Error> {
+fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer> {
     // The next agent may serve another run.
     if !state.shared.drain.stop.is_requested() {
         state.run(request.run.as_ref())?;
@@ -161,7 +166,7 @@ fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer,
     Ok(AttachAnswer { followed: true, process_ids: followed.process_ids() })
 }
 
-async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answer, Refusal> {
+async fn announce(state: &ControlState, request: AnnounceRequest) -> std::result::Result<Answer, Refusal> {
     let run = state.run(request.run.as_ref())?.name().clone();
     check_path(&request.path)?;
     if let Some(name) = &request.name {
@@ -188,7 +193,7 @@ async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answ
     Ok(known(state, id)?)
 }
 
-async fn announcement(state: &ControlState, id: &str) -> Result<Answer, Refusal> {
+async fn announcement(state: &ControlState, id: &str) -> std::result::Result<Answer, Refusal> {
     let id = id.parse().map_err(|_| {
         Error::new(ErrorKind::Usage, "invalid announcement number")
             .on(id)
@@ -200,7 +205,7 @@ async fn announcement(state: &ControlState, id: &str) -> Result<Answer, Refusal>
 }
 
 /// Returns the state of an announcement: sealed, queued, or refused with a cause.
-fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
+fn known(state: &ControlState, id: u64) -> Result<Answer> {
     let answer: AnnounceAnswer = state.shared.announcements.answer(id).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no such announcement")
             .on(id)
@@ -217,7 +222,7 @@ fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
     Ok(document(status, answer))
 }
 
-fn check_path(path: &Path) -> Result<(), Error> {
+fn check_path(path: &Path) -> Result<()> {
     let fault = |why: &str| Error::new(ErrorKind::Usage, "cannot announce").on(path.display()).because(why);
     if !path.is_absolute() {
         return Err(fault("the path is relative").hint("send the absolute path"));
@@ -230,4 +235,154 @@ fn check_path(path: &Path) -> Result<(), Error> {
         return Err(fault("the path contains '..' or a NUL byte").hint("send the path without them"));
     }
     Ok(())
+}
+
+/// Maximum number of listed steps.
+const MAX_NAMED: usize = 100;
+/// The latest deadline: a client that needs a later one should not request a stop.
+const LATEST: Duration = Duration::from_hours(24 * 365);
+
+/// No longer follows a process, and drains if it was the last one.
+pub(super) async fn detach(state: &ControlState, request: &DetachRequest) -> Result<Answer> {
+    let followed = state.followed.as_ref().ok_or_else(|| {
+        Error::new(ErrorKind::Refused, "cannot detach the process")
+            .on(request.process_id)
+            .because("this agent was not started for a process: it runs until it is told to end")
+            .hint("to end it, send a request to /v1/drain")
+    })?;
+    state.shared.announcements.left(request.process_id);
+    let deadline = deadline_after(request.deadline_seconds);
+    let deadline = deadline.unwrap_or_else(|| Instant::now() + state.shared.drain.configured);
+    let waiting = request.wait.then(|| followed.waiting_client());
+    let was_last = followed.ended(request.process_id, StopReason::TrainerGone, Some(deadline));
+    if was_last && waiting.is_some() {
+        return ended(state).await;
+    }
+    let remaining = state.shared.drain.stop.requested().and_then(|request| request.deadline);
+    Ok(document(StatusCode::OK, still_serving(remaining)))
+}
+
+/// Returns the answer of a service that has not ended.
+fn still_serving(deadline: Option<Instant>) -> DrainAnswer {
+    let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    DrainAnswer { remaining_seconds: remaining.unwrap_or_default().as_secs(), ..DrainAnswer::default() }
+}
+
+fn deadline_after(seconds: Option<u64>) -> Option<Instant> {
+    seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds).min(LATEST))
+}
+
+pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result<Answer> {
+    let now = Instant::now();
+    let (stop, configured) = (&state.shared.drain.stop, state.shared.drain.configured);
+    let asked_for = deadline_after(request.deadline_seconds);
+    // The configured deadline counts like an earlier request's: a request without a deadline shortens nothing.
+    let deadline = match asked_for {
+        None if !stop.is_requested() => Some(now + configured),
+        asked_for => asked_for,
+    };
+    let reason = if request.trainer_ended { StopReason::TrainerGone } else { StopReason::Control };
+    stop.request(reason, deadline);
+    if !request.wait {
+        let requested = stop.requested().and_then(|request| request.deadline);
+        let end = requested.unwrap_or(now + configured);
+        return Ok(document(StatusCode::ACCEPTED, still_serving(Some(end))));
+    }
+    ended(state).await
+}
+
+/// Waits for the end of the service, and returns its answer.
+async fn ended(state: &ControlState) -> Result<Answer> {
+    let mut ended = state.ended.clone();
+    let answer = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
+    // A service that failed ends without an answer.
+    let answer = answer.ok_or_else(|| {
+        Error::new(ErrorKind::Failed, "the agent ended without a report")
+            .hint("look for the cause in its output")
+    })?;
+    Ok(document(StatusCode::OK, &*answer))
+}
+
+/// Returns the final response of an ended service to clients that waited for the end.
+pub(super) fn final_response(report: Option<&AgentReport>) -> Option<DrainAnswer> {
+    let report = report?;
+    let mut left = report.left.clone();
+    // Those on required remotes first.
+    left.not_durable.sort_by_key(|step| !step.required);
+    left.not_durable.truncate(MAX_NAMED);
+    left.unsealed.truncate(MAX_NAMED);
+    left.unreadable.truncate(MAX_NAMED);
+    left.unserved.truncate(MAX_NAMED);
+    Some(DrainAnswer { ended: true, remaining_seconds: 0, durable: Some(report.is_durable()), left })
+}
+
+/// Maximum wait of one request.
+pub const LONGEST_WAIT: Duration = Duration::from_mins(10);
+/// Interval of vault checks without a notification of a change: verifying a part is not an event.
+const VAULT_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of remote queries about a step that the vault does not hold.
+const REMOTE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Waits until the step has reached the goal, fails, or time is up.
+async fn wait(state: &ControlState, request: WaitRequest) -> Result<WaitAnswer> {
+    let timeout = Duration::from_secs(request.timeout_seconds);
+    if timeout > LONGEST_WAIT {
+        return Err(Error::new(ErrorKind::Usage, "cannot wait so long")
+            .on(format!("timeout_seconds {}", request.timeout_seconds))
+            .because(format!("one request waits for at most {} s", LONGEST_WAIT.as_secs()))
+            .hint("send another request after its answer"));
+    }
+    let served = state.run(request.run.as_ref())?;
+    let _permit = state.wait_permit()?;
+    let deadline = Instant::now() + timeout;
+    let mut watch = StepWatch {
+        state,
+        served,
+        query: StepQuery { run: served.name().clone(), step: request.step, attempt: request.attempt },
+        elsewhere: None,
+    };
+    let mut changes = state.shared.reporter.status.changes();
+    let mut ended = state.ended.clone();
+    loop {
+        changes.mark_unchanged();
+        let progress = watch.progress().await?;
+        let answer = WaitAnswer { goal: request.goal, outcome: progress.outcome(request.goal), progress };
+        let over = matches!(answer.outcome, Outcome::Reached | Outcome::Failed);
+        if over || Instant::now() >= deadline || ended.borrow().is_some() {
+            return Ok(answer);
+        }
+        let next = (Instant::now() + VAULT_INTERVAL).min(deadline);
+        tokio::select! {
+            _ = changes.changed() => {}
+            _ = ended.wait_for(Option::is_some) => {}
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+}
+
+/// Checks one step repeatedly, remotes rarely.
+struct StepWatch<'a> {
+    state: &'a ControlState,
+    served: &'a ServedRun,
+    query: StepQuery,
+    elsewhere: Option<(Instant, StepProgress)>,
+}
+
+impl StepWatch<'_> {
+    async fn progress(&mut self) -> Result<StepProgress> {
+        let (vault, remotes) = (&self.state.shared.vault.vault, &self.served.remotes);
+        let mut progress = match progress_in_vault(vault, remotes, &self.query).await? {
+            Some(progress) => progress,
+            None => match &self.elsewhere {
+                Some((at, known)) if at.elapsed() < REMOTE_INTERVAL => known.clone(),
+                _ => {
+                    let found = progress_elsewhere(Some(vault), remotes, &self.query).await?;
+                    self.elsewhere = Some((Instant::now(), found.clone()));
+                    found
+                }
+            },
+        };
+        self.state.shared.reporter.status.explain(&mut progress);
+        Ok(progress)
+    }
 }

@@ -21,11 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::drain;
-use super::http::{Answer, Refusal};
-use super::routes;
-use super::wait;
-use super::{ControlState, FinalResponse};
+use super::{Answer, ControlState, FinalResponse, Refusal, routes};
 use crate::report::AgentReport;
 
 /// Maximum number of concurrent connections to one listener. Further ones are closed as soon as they are accepted.
@@ -36,7 +32,7 @@ const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const LARGEST_HEAD_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 32;
 /// Maximum duration of a connection: the longest wait, plus time to read and write.
-const LIFE: Duration = wait::LONGEST_WAIT.saturating_add(Duration::from_secs(30));
+const LIFE: Duration = routes::LONGEST_WAIT.saturating_add(Duration::from_secs(30));
 /// Time limit for answers that are being written at the end.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after an error of `accept`, such as too many open files.
@@ -201,7 +197,7 @@ impl Control {
 
     /// Answers clients that waited for the end, and closes. Takes a few seconds at most.
     pub(crate) async fn end(mut self, report: Option<&AgentReport>) {
-        if let Some(answer) = drain::final_response(report) {
+        if let Some(answer) = routes::final_response(report) {
             self.ended.send_replace(Some(Arc::new(answer)));
         }
         // New requests are refused; current ones are answered.

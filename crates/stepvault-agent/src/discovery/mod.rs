@@ -1,12 +1,10 @@
 //! Finds finished steps in a watched directory. Nothing here writes to it.
 
 mod announced;
-mod choice;
 mod early;
 mod entry;
 mod leftovers;
 mod missing_files;
-mod prunable;
 mod scan;
 mod selection;
 #[cfg(test)]
@@ -18,27 +16,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::announced::ready_alone;
+pub(crate) use self::early::EarlyPlace;
+use self::early::EarlySteps;
+use self::entry::{Entry, QuietTimes};
+use self::leftovers::Leftovers;
+use self::missing_files::SealedFiles;
+use self::selection::Selection;
+pub(crate) use self::wake::Wake;
 use stepvault_core::config::{Completion, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::{Extent, Found, RunBelow};
-use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
-use stepvault_formats::tree::Tree as SurveyTree;
+use stepvault_formats::detect::detect;
+use stepvault_formats::find::{Extent, Found, FoundStep, RunBelow};
+use stepvault_formats::profile::{GENERIC, PathGlob, Profile, ProfileSet};
+use stepvault_formats::tree::{OpenFile, Tree as SurveyTree};
 use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::tree::{Checkpoint, Tree};
 use tokio::time::Instant;
-
-pub(crate) use announced::ready_alone;
-use choice::Choice;
-pub(crate) use early::EarlyPlace;
-use early::EarlySteps;
-use entry::{Entry, QuietTimes};
-use leftovers::Leftovers;
-use missing_files::SealedFiles;
-
-use selection::Selection;
-pub(crate) use wake::Wake;
 
 /// Maximum number of subdirectories that are watched for events.
 const MAX_DIRECTORIES: usize = 16;
@@ -351,5 +347,79 @@ impl Discovery {
         let with_cause =
             |(key, entry): (&String, &Entry)| Some((self.directory.join(key), cause(entry)?.to_owned()));
         self.entries.iter().filter_map(with_cause).collect()
+    }
+}
+
+/// The current profile, and whether it may still change.
+#[derive(Debug)]
+struct Choice {
+    profile: Option<Profile>,
+    /// The profiles to choose from; `None` once the choice is final: it was configured, or a step that is complete by
+    /// it was seen.
+    others: Option<Arc<ProfileSet>>,
+    /// What the run excludes, in addition to what its profile excludes.
+    ignored: Vec<PathGlob>,
+}
+
+impl Choice {
+    /// Creates a final choice.
+    fn of(mut profile: Profile, ignored: Vec<PathGlob>) -> Self {
+        profile.ignored.extend(ignored);
+        Self { profile: Some(profile), others: None, ignored: Vec::new() }
+    }
+
+    /// Creates an open choice.
+    fn among(profiles: Arc<ProfileSet>, ignored: Vec<PathGlob>) -> Self {
+        Self { profile: None, others: Some(profiles), ignored }
+    }
+
+    /// Returns the current profile; `None` before the first scan.
+    fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
+    }
+
+    /// Returns the profiles to choose from while the choice is open.
+    fn others(&self) -> Option<&ProfileSet> {
+        self.others.as_deref()
+    }
+
+    /// Returns whether the content of a directory need not be scanned. While the choice is open, every path is
+    /// evidence.
+    fn ignores(&self, path: &str) -> bool {
+        self.others.is_none() && self.profile.as_ref().is_some_and(|profile| profile.ignores(path))
+    }
+
+    /// Detects the profile from the directory's content, and returns a message when the choice changes.
+    ///
+    /// The first files of a run may look like several frameworks': the choice stays open until a step is complete by
+    /// it.
+    fn detect(&mut self, tree: &SurveyTree, files: &dyn OpenFile) -> Option<String> {
+        let detection = detect(tree, files, self.others.as_ref()?)?;
+        let name = &detection.profile.name;
+        let is_first = self.profile.is_none();
+        if self.profile.as_ref().is_some_and(|profile| profile.name == *name) {
+            return None;
+        }
+        let text = if name == GENERIC {
+            "no framework recognized yet: a directory or file with a step number in its name is sealed once it stops \
+             changing"
+                .to_owned()
+        } else {
+            format!("written by {}: {} ({})", name, detection.profile.description, detection.why.join(", "))
+        };
+        // An empty directory is not reported.
+        let is_news = !is_first || name != GENERIC || tree.entries().next().is_some();
+        let mut profile = detection.profile.clone();
+        profile.ignored.extend(self.ignored.iter().cloned());
+        self.profile = Some(profile);
+        is_news.then_some(text)
+    }
+
+    /// Makes the choice final once a step is complete by it. The generic profile stays open, because it fits anything.
+    fn settle(&mut self, found: &Found) {
+        let fits_anything = self.profile.as_ref().is_none_or(|profile| profile.name == GENERIC);
+        if !fits_anything && found.steps.iter().any(FoundStep::is_complete) {
+            self.others = None;
+        }
     }
 }

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::ErrorKind;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{ErrorKind, Result};
 use stepvault_formats::find::{
     FindOptions, Found, FoundStep, Leftover, RunBelow, copied_files, find_steps, leftovers, runs_below,
 };
 use stepvault_formats::profile::{GENERIC, Profile};
+use stepvault_formats::prunable::prunable;
 use stepvault_formats::tree::Tree;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::{Below, SurveyFiles, survey_again};
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 use super::entry::{Entry, EntryOutcome, ScanFacts};
 use super::leftovers::Leftovers;
 use super::missing_files::SealedFiles;
-use super::{Discovery, Ready, ScanMode, ScanReport, selection};
+use super::{Discovery, PrunableStep, Ready, ScanMode, ScanReport, selection};
 
 /// Quiet time is measured here, by this machine's clock and by observation: the profile's own rule is evaluated as if
 /// nothing were ever written again.
@@ -67,7 +68,7 @@ impl Discovery {
         now: Timestamp,
         sealed: impl FnOnce() -> Vec<SealedStep>,
         report: &mut ScanReport,
-    ) -> stepvault_core::Result<()> {
+    ) -> Result<()> {
         let tree = self.list()?;
         // It contains nothing that could be opened, and may not even exist.
         if tree.entries().next().is_none() {
@@ -149,7 +150,7 @@ impl Discovery {
     }
 
     /// Lists the directory. A handled entry whose own metadata is unchanged is not listed again for a while.
-    pub(super) fn list(&mut self) -> stepvault_core::Result<Tree> {
+    pub(super) fn list(&mut self) -> Result<Tree> {
         let settled: BTreeSet<String> =
             self.entries.iter().filter(|(_, entry)| entry.is_settled()).map(|(key, _)| key.clone()).collect();
         let below = |path: &str| {
@@ -329,5 +330,47 @@ impl ScanFacts<'_> {
             return number;
         }
         Step::new(step.stated_step(self.profile, self.survey, self.files)?).ok()
+    }
+}
+
+impl Discovery {
+    /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
+    pub(crate) fn prunable_steps(&mut self) -> Result<Vec<PrunableStep>> {
+        let tree = self.list()?;
+        // It is unknown what an unknown trainer needs.
+        let is_known = |profile: &&Profile| profile.name != GENERIC && profile.names.is_none();
+        let Some(profile) = self.choice.profile().filter(is_known) else {
+            return Ok(Vec::new());
+        };
+        // A directory that changed since the last scan is judged by the next scan first.
+        if tree != self.seen.survey || tree.entries().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let files = SurveyFiles::open(&self.directory)?;
+        let handled_as = |step: &FoundStep| self.entries.get(&step.path).and_then(Entry::handled_as);
+        // A run that went back writes lower numbers later: its newest step is the one written last.
+        let is_followed = |step: &FoundStep| {
+            self.seen.found.steps.iter().any(|newer| {
+                newer.series == step.series
+                    && newer.is_complete()
+                    && newer.step > step.step
+                    && newer.written_at >= step.written_at
+                    && handled_as(newer).is_some()
+            })
+        };
+        let mut steps = prunable(profile, &tree, &files, &self.seen.found);
+        // A path that is rewritten is where the trainer resumes from.
+        steps.retain(|step| !step.rewritten && is_followed(step));
+        steps.sort_by_key(|step| (step.written_at, step.step));
+        let identified = |step: &FoundStep| {
+            let (number, checkpoint) = selection::identity(profile, &self.directory, step).ok()?;
+            Some(PrunableStep {
+                path: self.directory.join(&step.path),
+                checkpoint,
+                step: number?,
+                fingerprint: handled_as(step)?,
+            })
+        };
+        Ok(steps.into_iter().filter_map(identified).collect())
     }
 }

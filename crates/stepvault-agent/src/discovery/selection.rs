@@ -205,7 +205,7 @@ mod tests {
     use stepvault_core::timestamp::Timestamp;
     use stepvault_formats::find::{FindOptions, find_steps};
     use stepvault_formats::profile::ProfileSet;
-    use stepvault_formats::source::ReadAt;
+    use stepvault_formats::tree::ReadAt;
     use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
     struct NoFile;

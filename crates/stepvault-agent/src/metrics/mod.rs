@@ -1,14 +1,11 @@
 //! Metrics of a running service. Runs and remotes are labels, as many as are configured; steps are values.
 
-mod health;
 mod tables;
-mod uploads;
-mod vault;
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -16,19 +13,20 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use stepvault_core::ids::RemoteName;
+use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::observe::{Event, Observer, Operation, OperationKind, Tier};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
-use tables::{
+use tokio::time::Instant;
+
+use self::tables::{
     ByOne, EventMetrics, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run, of_tier,
     set,
 };
-use tokio::time::Instant;
-use uploads::Uploads;
-
-use crate::agent_status::AgentStatus;
+use crate::agent_status::{AgentStatus, RemoteState};
+use crate::messages::UploadProgress;
 use crate::options::AgentOptions;
 use crate::remotes::ServedRun;
 use crate::throughput::Throughput;
@@ -265,5 +263,192 @@ impl Metrics {
     fn count_bytes(&self, counters: &ByOne<Counter>, remote: &RemoteName, bytes: u64) {
         counters.get_or_create(&of_remote(remote)).inc_by(bytes);
         self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).insert(remote.clone(), Instant::now());
+    }
+}
+
+/// The upload in progress to each remote. Of several at once, as of small steps, it is the one that began last.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads(Mutex<BTreeMap<RemoteName, UploadProgress>>);
+
+impl Uploads {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RemoteName, UploadProgress>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the uploads in progress.
+    pub(crate) fn all(&self) -> Vec<UploadProgress> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn count(&self, event: &Event<'_>) {
+        match event {
+            Event::BytesMoved { tier, bytes }
+            | Event::BytesCopied { tier, bytes }
+            | Event::BytesReused { tier, bytes } => self.progressed(tier, *bytes),
+            Event::Started(operation) if operation.kind == OperationKind::Transfer => {
+                self.started(operation);
+            }
+            Event::Finished { operation, .. } | Event::Failed { operation, .. }
+                if operation.kind == OperationKind::Transfer =>
+            {
+                self.ended(operation);
+            }
+            _ => {}
+        }
+    }
+
+    fn started(&self, transfer: &Operation<'_>) {
+        if let Tier::Remote(remote) = transfer.tier {
+            let started = UploadProgress {
+                remote: remote.clone(),
+                id: transfer.id,
+                bytes: transfer.bytes.unwrap_or_default(),
+                done_bytes: 0,
+            };
+            self.lock().insert(remote.clone(), started);
+        }
+    }
+
+    fn progressed(&self, tier: &Tier, bytes: u64) {
+        if let Tier::Remote(remote) = tier
+            && let Some(upload) = self.lock().get_mut(remote)
+        {
+            upload.done_bytes = upload.done_bytes.saturating_add(bytes).min(upload.bytes);
+        }
+    }
+
+    fn ended(&self, transfer: &Operation<'_>) {
+        if let Tier::Remote(remote) = transfer.tier {
+            self.lock().retain(|of, upload| of != remote || upload.id != transfer.id);
+        }
+    }
+}
+
+/// How long a required remote may be unreachable.
+const AWAY_FOR: Duration = Duration::from_mins(5);
+/// How long an upload may make no progress.
+const STILL_FOR: Duration = Duration::from_mins(15);
+
+/// The state of one run on one remote.
+struct Facts<'a> {
+    run: &'a RunName,
+    remote: &'a RemoteName,
+    state: RemoteState,
+    /// When bytes were last sent to the remote, for any run.
+    moved_at: Option<Instant>,
+}
+
+impl Metrics {
+    /// Returns the problems that keep the service from its work; empty when there are none.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let moved_at = self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut problems = Vec::new();
+        for served in self.runs.iter() {
+            let is_required = |remote: &&RunRemote| remote.settings.required;
+            let some_required = served.remotes.iter().any(|remote| is_required(&remote));
+            let counted = served.remotes.iter();
+            for remote in counted.filter(|remote| is_required(remote) || !some_required) {
+                let facts = Facts {
+                    run: served.name(),
+                    remote: remote.name(),
+                    state: self.status.remote(served.name(), remote.name()),
+                    moved_at: moved_at.get(remote.name()).copied(),
+                };
+                problems.extend(facts.problem());
+            }
+        }
+        problems
+    }
+}
+
+impl Facts<'_> {
+    fn problem(&self) -> Option<String> {
+        let (run, remote) = (self.run, self.remote);
+        if let Some(since) = self.state.failing_since
+            && since.elapsed() >= AWAY_FOR
+        {
+            let seconds = since.elapsed().as_secs();
+            let fault = self.state.fault.as_ref();
+            let why = fault.map_or("unknown cause", |fault| &fault.reason);
+            return Some(format!("{run}: uploads to {remote} have failed for {seconds} s: {why}"));
+        }
+        let id = self.state.uploading?;
+        let moved_at = self.state.moved_at.into_iter().chain(self.moved_at).max()?;
+        (moved_at.elapsed() >= STILL_FOR).then(|| {
+            let seconds = moved_at.elapsed().as_secs();
+            format!("{run}: the upload of {id} to {remote} has not progressed for {seconds} s")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::ids::StepId;
+
+    use super::*;
+    use crate::agent_status::Trouble;
+
+    #[test]
+    fn an_upload_counts_until_it_ends() {
+        let remote: RemoteName = "main".parse().unwrap();
+        let id = StepId::from_label("000000000007.a1").unwrap();
+        let tier = &Tier::Remote(remote);
+        let uploads = Uploads::default();
+        uploads.count(&Event::BytesMoved { tier, bytes: 1 });
+        assert_eq!(uploads.all(), []);
+        let operation =
+            Operation { kind: OperationKind::Transfer, tier, id, location: "", files: 1, bytes: Some(10) };
+        uploads.count(&Event::Started(operation));
+        uploads.count(&Event::BytesMoved { tier, bytes: 2 });
+        uploads.count(&Event::BytesCopied { tier, bytes: 3 });
+        uploads.count(&Event::BytesReused { tier, bytes: 4 });
+        let [upload] = uploads.all().try_into().unwrap();
+        assert_eq!((upload.id, upload.bytes, upload.done_bytes), (id, 10, 9));
+        uploads.count(&Event::Finished { operation, copied_bytes: 3, seconds: 1.0 });
+        assert_eq!(uploads.all(), []);
+    }
+
+    /// Returns the problem reported after `later`, if from now on it is `uploading`, or the remote fails.
+    async fn said_after(
+        later: Duration,
+        fails: bool,
+        uploading: bool,
+        moves_after: Option<Duration>,
+    ) -> Option<String> {
+        let (run, remote) = ("demo/a".parse().unwrap(), "main".parse().unwrap());
+        let begun = Instant::now();
+        let facts = Facts {
+            run: &run,
+            remote: &remote,
+            state: RemoteState {
+                uploading: uploading.then(|| StepId::from_label("000000000007.a1").unwrap()),
+                fault: Some(Trouble::waiting("cannot reach it".to_owned())),
+                failing_since: fails.then_some(begun),
+                moved_at: Some(begun),
+                ..RemoteState::default()
+            },
+            moved_at: moves_after.map(|after| begun + after),
+        };
+        tokio::time::advance(later).await;
+        facts.problem()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_remote_may_be_away_for_a_while() {
+        assert_eq!(said_after(AWAY_FOR / 2, true, false, None).await, None);
+        assert_eq!(
+            said_after(AWAY_FOR, true, false, None).await.unwrap(),
+            "demo/a: uploads to main have failed for 300 s: cannot reach it"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_moves_is_well_however_long_it_takes() {
+        assert_eq!(said_after(STILL_FOR, false, false, None).await, None);
+        assert_eq!(said_after(STILL_FOR, false, true, Some(STILL_FOR / 2)).await, None);
+        assert_eq!(
+            said_after(STILL_FOR, false, true, None).await.unwrap(),
+            "demo/a: the upload of step 7 (attempt 1) to main has not progressed for 900 s"
+        );
     }
 }

@@ -13,7 +13,7 @@ use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::retention::{LocalLimits, Verdict};
 use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::{read_given_up, write_given_up};
+use stepvault_engine::node_records::{read_given_up, write_given_up};
 use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::space;

@@ -25,12 +25,6 @@ const MAX_AT_ONCE: usize = 8;
 
 /// The decision about one of the trainer's steps.
 #[derive(Debug)]
-struct Decision {
-    step: PrunableStep,
-    verdict: Verdict,
-}
-
-#[derive(Debug)]
 enum Verdict {
     /// It is durable under this identity, and is removed if it is unchanged.
     Remove(StepId, Arc<Tree>),
@@ -51,9 +45,23 @@ pub(crate) async fn clean_source(
     steps: Vec<PrunableStep>,
     turn: usize,
 ) -> Result<()> {
-    for decision in plan(vault, reporter, run, remotes, steps, turn).await? {
-        let PrunableStep { path, checkpoint, .. } = decision.step;
-        let (id, tree) = match decision.verdict {
+    let (opened, of_run) = (vault.clone(), run.clone());
+    let (pins, sealed) = blocking(move || Ok((opened.pins(&of_run)?, opened.steps(&of_run)?))).await?;
+    let sealed: BTreeSet<Step> = sealed.steps.iter().map(|step| step.id().step).collect();
+    let (kept, mut evicted): (Vec<PrunableStep>, Vec<PrunableStep>) =
+        steps.into_iter().partition(|found| sealed.contains(&found.step));
+    let is_kept = |step| (step, Verdict::Keep("the local tier keeps it".to_owned()));
+    let mut plan: Vec<(PrunableStep, Verdict)> = kept.into_iter().map(is_kept).collect();
+    if evicted.len() > MAX_AT_ONCE {
+        let start = turn.wrapping_mul(MAX_AT_ONCE) % evicted.len();
+        evicted.rotate_left(start);
+    }
+    for step in evicted.into_iter().take(MAX_AT_ONCE) {
+        let verdict = judge(remotes, &pins, &step, &reporter.observer).await?;
+        plan.push((step, verdict));
+    }
+    for (PrunableStep { path, checkpoint, .. }, verdict) in plan {
+        let (id, tree) = match verdict {
             Verdict::Remove(id, tree) => (id, tree),
             Verdict::Keep(reason) => {
                 tracing::debug!(%run, path = %path.display(), reason, "keeping the trainer's step");
@@ -69,34 +77,6 @@ pub(crate) async fn clean_source(
         reporter.status.cleaned(run, id);
     }
     Ok(())
-}
-
-async fn plan(
-    vault: &Vault,
-    reporter: &Reporter,
-    run: &RunName,
-    remotes: &[RunRemote],
-    steps: Vec<PrunableStep>,
-    turn: usize,
-) -> Result<Vec<Decision>> {
-    let (vault, of_run) = (vault.clone(), run.clone());
-    let (pins, sealed) = blocking(move || Ok((vault.pins(&of_run)?, vault.steps(&of_run)?))).await?;
-    let sealed: BTreeSet<Step> = sealed.steps.iter().map(|step| step.id().step).collect();
-    let (kept, mut evicted): (Vec<PrunableStep>, Vec<PrunableStep>) =
-        steps.into_iter().partition(|found| sealed.contains(&found.step));
-    let mut plan: Vec<Decision> = kept
-        .into_iter()
-        .map(|step| Decision { step, verdict: Verdict::Keep("the local tier keeps it".to_owned()) })
-        .collect();
-    if evicted.len() > MAX_AT_ONCE {
-        let start = turn.wrapping_mul(MAX_AT_ONCE) % evicted.len();
-        evicted.rotate_left(start);
-    }
-    for step in evicted.into_iter().take(MAX_AT_ONCE) {
-        let verdict = judge(remotes, &pins, &step, &reporter.observer).await?;
-        plan.push(Decision { step, verdict });
-    }
-    Ok(plan)
 }
 
 async fn judge(

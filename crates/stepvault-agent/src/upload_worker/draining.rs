@@ -11,8 +11,7 @@ use super::UploadWorker;
 use super::run_uploads::{Choice, VAULT_PAUSE, read_backlog};
 use crate::backlog::Backlog;
 use crate::drain::{DrainPlanner, Excluded};
-use crate::outcome::longest_pause;
-use crate::pause::{LONGEST_WHEN_DRAINING, earliest};
+use crate::pause::{LONGEST_WHEN_DRAINING, earliest, longest_pause};
 
 impl UploadWorker {
     /// Returns the maximum pause after a failure.

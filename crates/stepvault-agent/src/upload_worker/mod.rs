@@ -7,6 +7,8 @@ mod run_uploads;
 use std::sync::Arc;
 use std::time::Duration;
 
+use run_uploads::Choice;
+pub(crate) use run_uploads::RunUploads;
 use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -19,12 +21,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::agent_status::Trouble;
-use crate::outcome::{AfterUpload, after_upload};
-use crate::pause::{LONGEST, sleep_until};
+use crate::pause::{AfterUpload, LONGEST, after_upload, sleep_until};
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
-use run_uploads::Choice;
-pub(crate) use run_uploads::RunUploads;
 
 /// Number of consecutive failures after which a drain gives a step up; the next start resumes it.
 const TRIES_IN_DRAIN: u32 = 8;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use stepvault_agent::{StopReason, read_drain};
 use stepvault_core::drain::DrainRecord;
 use stepvault_core::ids::NodeName;
-use stepvault_engine::drains::drain_records;
+use stepvault_engine::node_records::drain_records;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 

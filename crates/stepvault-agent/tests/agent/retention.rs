@@ -185,7 +185,7 @@ async fn a_pin_on_one_remote_holds_the_step_on_the_others() {
     }
     node.once(options.clone());
     let other = on_remote(&remotes[1]);
-    assert!(stepvault_engine::tier::pins::pin(&other, id(1, 1), "paper").await.unwrap());
+    assert!(stepvault_engine::tier::catalog::pin(&other, id(1, 1), "paper").await.unwrap());
     node.save_small(3, 5);
     options.runs[0].keep_local = keep_last(1);
     options.runs[0].keep_remote = keep_last(1);

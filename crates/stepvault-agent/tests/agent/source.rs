@@ -173,9 +173,9 @@ async fn what_is_pinned_or_the_best_stays() {
     node.vault().unpin(&run_name(), id(1, 5)).unwrap();
     // A pin that only the remote knows of holds as well.
     let remote = on_remote(&options.remotes[0]);
-    assert!(stepvault_engine::tier::pins::pin(&remote, id(1, 5), "").await.unwrap());
+    assert!(stepvault_engine::tier::catalog::pin(&remote, id(1, 5), "").await.unwrap());
     assert_eq!(node.once(options.clone()).cleaned.total, 0);
-    assert!(stepvault_engine::tier::pins::unpin(&remote, id(1, 5)).await.unwrap());
+    assert!(stepvault_engine::tier::catalog::unpin(&remote, id(1, 5)).await.unwrap());
     assert_eq!(node.once(options).cleaned.total, 1);
     assert_eq!(steps_there(&node), ["checkpoint-10", "checkpoint-15"]);
 }

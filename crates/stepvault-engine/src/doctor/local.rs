@@ -15,17 +15,18 @@ use stepvault_diagnose::doctor::forecast::Forecast;
 use stepvault_diagnose::doctor::leftovers::leftovers;
 use stepvault_diagnose::doctor::links::{LinkRule, SealMethod, links};
 use stepvault_diagnose::doctor::memory::memory;
+use stepvault_diagnose::doctor::notices::Firmware;
 use stepvault_diagnose::doctor::speed::{not_measured, speed};
-use stepvault_diagnose::doctor::variables;
-use stepvault_diagnose::doctor::{Check, Finding};
+use stepvault_diagnose::doctor::{Check, Finding, variables};
+use stepvault_local::cgroup;
+use stepvault_local::durable::read_bounded;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::vault::Vault;
 
 use super::history::{self, History, HistoryScope};
-pub use super::model::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToCheck};
-use super::places::{LookedAt, ONE_LOOK, bounded, look_at};
-use super::rooms::{Use, Used, rooms, subject_of};
+pub use super::history::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToCheck};
+use super::places::{LookedAt, ONE_LOOK, Use, Used, bounded, look_at, rooms, subject_of};
 
 /// Time limit for reading all the steps of a run.
 const HISTORY: Duration = Duration::from_secs(30);
@@ -103,7 +104,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
             Err(why) => findings.push(not_measured(&subject, why)),
         }
     }
-    let limit = probe::memory::memory();
+    let limit = cgroup::memory();
     findings.push(memory(limit.as_ref(), check.memory_budget_bytes));
     findings.extend(left(check, &runs, vault).await);
     findings.extend(variables(check).await);
@@ -172,7 +173,7 @@ async fn examine<'a>(
     let example = history.as_ref().and_then(|history| history.example.clone());
     let links = match (watch_path, vault_path) {
         (Some(from), Some(into)) => {
-            bounded(ONE_LOOK, move || probe::links::links(&from, &into, example.as_deref())).await
+            bounded(ONE_LOOK, move || probe::directory::links(&from, &into, example.as_deref())).await
         }
         _ => None,
     };
@@ -203,7 +204,7 @@ async fn measure(places: &[LookedAt], check: &LocalToCheck) -> Vec<MeasuredDisk>
             continue;
         }
         let path = path.clone();
-        let rates = match bounded(HISTORY, move || probe::rates::rates(&path)).await {
+        let rates = match bounded(HISTORY, move || probe::directory::rates(&path)).await {
             Some(rates) => rates.map_err(|error| error.to_string()),
             None => Err(format!("the disk did not answer within {} s", HISTORY.as_secs())),
         };
@@ -278,4 +279,36 @@ async fn variables(check: &LocalToCheck) -> Vec<Finding> {
         }
     };
     join_all(check.variables.iter().map(of_one)).await
+}
+
+/// The directory in which Linux exposes it.
+pub const DIRECTORY: &str = "/sys/class/dmi/id";
+/// Maximum length of one of these texts.
+const LONGEST_BYTES: u64 = 4096;
+
+/// Reads it below `directory`; entries that do not exist, as in some containers and on some processors, are `None`.
+pub fn firmware(directory: &Path) -> Firmware {
+    let text = |name: &str| {
+        let bytes = read_bounded(&directory.join(name), LONGEST_BYTES).ok()??;
+        let text = String::from_utf8_lossy(&bytes);
+        let plain: String = text.chars().filter(|letter| !letter.is_control()).collect();
+        Some(plain.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    Firmware { vendor: text("sys_vendor"), product: text("product_name") }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "files as the kernel shows them")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_what_is_missing_is_not_told() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(firmware(directory.path()), Firmware::default());
+        std::fs::write(directory.path().join("sys_vendor"), "Amazon EC2\n").unwrap();
+        std::fs::write(directory.path().join("product_name"), " \n").unwrap();
+        let told = firmware(directory.path());
+        assert_eq!((told.vendor.as_deref(), told.product), (Some("Amazon EC2"), None));
+    }
 }

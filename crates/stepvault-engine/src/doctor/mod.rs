@@ -3,12 +3,9 @@
 //! Facts are gathered here, each within a time limit, so that a dead mount is a finding rather than a hang; their
 //! meaning is decided in [`stepvault_diagnose::doctor`].
 
-pub mod firmware;
 mod history;
 pub mod left_uploads;
 pub mod local;
-mod model;
 mod places;
 pub mod remote;
 mod remote_speed;
-mod rooms;

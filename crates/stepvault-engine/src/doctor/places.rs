@@ -1,4 +1,4 @@
-//! Checks one directory and its filesystem.
+//! Checks one directory and its filesystem, and the space of all directories on it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +8,9 @@ use stepvault_core::disk_facts::{DirectoryFacts, MountFacts};
 use stepvault_core::room::Room;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::directory::{Place, directory, filesystem, no_answer};
+use stepvault_diagnose::doctor::forecast::Forecast;
+use stepvault_diagnose::doctor::links::SealMethod;
+use stepvault_diagnose::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::space::{self, Disk};
@@ -40,7 +43,7 @@ pub(super) async fn look_at(place: Place, path: PathBuf, mounts: Arc<Mounts>) ->
         let mount = mounts.of(&looked_at).cloned();
         Facts {
             disk: space::disk(&looked_at).ok(),
-            quota: mount.as_ref().and_then(probe::quota::quota),
+            quota: mount.as_ref().and_then(probe::mounts::quota),
             mount,
             directory: probe::directory::directory(&looked_at),
         }
@@ -111,8 +114,96 @@ where
     tokio::time::timeout(limit, receiver).await.ok()?.ok()
 }
 
+/// The purpose of a directory, for space calculations.
+#[derive(Debug, Clone)]
+pub(super) enum Use<'a> {
+    /// The trainer writes steps of this forecast.
+    Checkpoints(Option<&'a Forecast>),
+    /// Steps of this forecast are sealed here.
+    Vault(Option<&'a Forecast>, SealMethod),
+    /// Frameworks may write a step of this size here before moving it to its directory.
+    Temporary(Option<&'a Forecast>),
+}
+
+/// One use of one filesystem.
+#[derive(Debug, Clone)]
+pub(super) struct Used<'a> {
+    pub(super) role: &'a str,
+    pub(super) mount_point: Option<&'a str>,
+    pub(super) disk: Disk,
+    pub(super) quota: Option<Room>,
+    pub(super) by: Use<'a>,
+}
+
+/// Returns findings for each filesystem that any of them is on.
+pub(super) fn rooms(uses: &[Used<'_>]) -> Vec<Finding> {
+    let mut devices: Vec<u64> = Vec::new();
+    for used in uses {
+        if !devices.contains(&used.disk.device) {
+            devices.push(used.disk.device);
+        }
+    }
+    let sharing = |device| uses.iter().filter(move |used| used.disk.device == device).collect::<Vec<_>>();
+    devices.into_iter().flat_map(|device| of_filesystem(&sharing(device))).collect()
+}
+
+/// Returns the subject of findings on a filesystem: the roles of the directories on it, and its mount point.
+pub(super) fn subject_of<'a>(roles: impl Iterator<Item = &'a str>, mount_point: Option<&str>) -> String {
+    let mut roles: Vec<&str> = roles.collect();
+    roles.dedup();
+    let on = mount_point.map(|point| format!(" on {point}")).unwrap_or_default();
+    format!("{}{on}", roles.join(", "))
+}
+
+fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
+    let Some(first) = sharing.first() else {
+        return Vec::new();
+    };
+    let subject = subject_of(sharing.iter().map(|used| used.role), first.mount_point);
+    let room_of_disk = &first.disk.room;
+    let only_temporary = sharing.iter().all(|used| matches!(used.by, Use::Temporary(_)));
+    if only_temporary {
+        let forecasts = sharing.iter().filter_map(|used| match used.by {
+            Use::Temporary(forecast) => forecast,
+            _ => None,
+        });
+        let largest = forecasts.max_by_key(|forecast| forecast.taken.bytes);
+        return vec![temporary(&subject, room_of_disk, largest)];
+    }
+    let demand = demand(sharing);
+    let mut findings = room(&subject, &Limit::FILESYSTEM, room_of_disk, demand.as_ref());
+    if let Some(quota) = &first.quota {
+        findings.extend(room(&subject, &Limit::QUOTA, quota, demand.as_ref()));
+    }
+    findings
+}
+
+fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
+    let mut demand: Option<Demand> = None;
+    for used in sharing {
+        let (Use::Checkpoints(Some(forecast)) | Use::Vault(Some(forecast), _)) = used.by else {
+            continue;
+        };
+        let taken = forecast.taken;
+        let directories = taken.directories + RECORDS_OF_A_STEP;
+        let (bytes, inodes) = match used.by {
+            Use::Vault(_, SealMethod::Copy) => (taken.bytes, taken.files + directories),
+            Use::Vault(_, SealMethod::Reflink) => (0, taken.files + directories),
+            Use::Vault(_, SealMethod::HardLink) => (0, directories),
+            Use::Checkpoints(_) | Use::Temporary(_) => (taken.bytes, taken.inodes()),
+        };
+        let sum =
+            demand.get_or_insert_with(|| Demand { bytes: 0, inodes: 0, source: forecast.source.clone() });
+        sum.bytes = sum.bytes.saturating_add(bytes);
+        sum.inodes = sum.inodes.saturating_add(inodes);
+    }
+    demand
+}
+
 #[cfg(test)]
 mod tests {
+    use stepvault_core::forecast::Taken;
+
     use super::*;
 
     #[tokio::test]
@@ -127,5 +218,47 @@ mod tests {
         let hanging = move || wait.recv().is_ok();
         assert_eq!(bounded(ONE_LOOK, hanging).await, None);
         drop(keep);
+    }
+
+    fn forecast() -> Forecast {
+        Forecast {
+            taken: Taken { bytes: 1000, files: 8, directories: 2 },
+            interval_seconds: None,
+            interval_steps: None,
+            source: "the newest 3 steps in the vault".to_owned(),
+        }
+    }
+
+    fn used<'a>(device: u64, role: &'a str, by: Use<'a>) -> Used<'a> {
+        let room = Room {
+            free_bytes: 10_000,
+            total_bytes: 20_000,
+            free_inodes: Some(100),
+            total_inodes: Some(1000),
+        };
+        Used { role, mount_point: Some("/nvme"), disk: Disk { device, room }, quota: None, by }
+    }
+
+    #[test]
+    fn what_shares_a_filesystem_shares_its_room() {
+        let forecast = forecast();
+        let uses = [
+            used(1, "checkpoints", Use::Checkpoints(Some(&forecast))),
+            used(1, "vault", Use::Vault(Some(&forecast), SealMethod::HardLink)),
+            used(2, "TMPDIR", Use::Temporary(Some(&forecast))),
+        ];
+        let sharing: Vec<&Used<'_>> = uses.iter().take(2).collect();
+        let both = demand(&sharing).unwrap();
+        assert_eq!((both.bytes, both.inodes), (1000, 24));
+        let found = rooms(&uses);
+        let subjects: Vec<&str> = found.iter().map(|finding| finding.subject.as_str()).collect();
+        assert_eq!(
+            subjects,
+            ["checkpoints, vault on /nvme", "checkpoints, vault on /nvme", "TMPDIR on /nvme"]
+        );
+        let copied = used(1, "vault", Use::Vault(Some(&forecast), SealMethod::Copy));
+        let copied = demand(&[&uses[0], &copied]).unwrap();
+        assert_eq!((copied.bytes, copied.inodes), (2000, 32));
+        assert_eq!(demand(&[&used(1, "vault", Use::Vault(None, SealMethod::Copy))]), None);
     }
 }

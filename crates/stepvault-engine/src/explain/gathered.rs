@@ -1,18 +1,20 @@
-//! What to examine, and what was found.
+//! What to examine, and what was found; reads the given logs and the kernel's.
 
-use std::io::Read;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::clock::Clock;
 use stepvault_core::ids::RunName;
 use stepvault_core::starts::RestartLoopRule;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_diagnose::explain::Evidence;
+use stepvault_diagnose::explain::{Cause, Evidence, LogScan, Scanner, evidence_of};
 use stepvault_formats::profile::ProfileSet;
+use stepvault_local::log_source::{kernel_log, open};
 use stepvault_local::vault::Vault;
 use tokio::time::timeout;
 
@@ -123,4 +125,170 @@ pub(super) async fn within_grace<T: Send + 'static>(
         let seconds = deadline.as_secs();
         Err(Error::new(ErrorKind::Unreachable, format!("it did not finish within {seconds} s")))
     })
+}
+
+/// Maximum number of bytes that are read of a file, from its end.
+const MAXIMUM_BYTES: u64 = 256 << 20;
+/// Time limit for reading a file.
+const READ_DEADLINE: Duration = Duration::from_mins(1);
+/// Additional time to wait: a read that hangs does not check the limit.
+const GRACE: Duration = Duration::from_secs(10);
+/// A log last written this long before the newest one concerns an earlier time.
+const EARLIER_SECONDS: u64 = 3600;
+const EARLIER_RECENCY: u32 = 500;
+
+/// A log that was read.
+struct ReadLog {
+    name: String,
+    scan: LogScan,
+    skipped_bytes: u64,
+    /// `None` for a log that is still being written.
+    written_at: Option<Timestamp>,
+    /// Why only a part of it was read.
+    cut: Option<String>,
+}
+
+pub(super) async fn gather_logs(logs: Vec<Log>, scanner: &Arc<Scanner>, gathered: &mut Gathered) {
+    let mut read = Vec::new();
+    for Log { name, source } in logs {
+        let (scanner, called) = (Arc::clone(scanner), name.clone());
+        let outcome = match source {
+            LogSource::File(path) => {
+                within_grace(READ_DEADLINE, GRACE, move || read_file(called, &path, &scanner)).await
+            }
+            LogSource::Input(input) => blocking(move || read_input(called, input, &scanner)).await,
+        };
+        match outcome {
+            Ok(log) => read.push(log),
+            Err(error) => gathered.miss(name, &error, true),
+        }
+    }
+    let newest = read.iter().filter_map(|log| log.written_at).max();
+    for log in read {
+        let is_earlier = newest
+            .zip(log.written_at)
+            .is_some_and(|(newest, written)| newest.seconds_since(written) > EARLIER_SECONDS);
+        let recency = if is_earlier { EARLIER_RECENCY } else { 1000 };
+        gathered.evidence.extend(evidence_of(&log.scan, &log.name, recency, log.skipped_bytes));
+        if let Some(why) = log.cut {
+            gathered.miss(log.name, &why, false);
+        }
+    }
+}
+
+fn read_file(name: String, path: &Path, scanner: &Scanner) -> Result<ReadLog> {
+    let log = open(path, MAXIMUM_BYTES)?;
+    let mut reader =
+        Timed { inner: log.file.take(MAXIMUM_BYTES), until: Instant::now() + READ_DEADLINE, is_late: false };
+    let scan = scanner
+        .scan(&mut reader)
+        .map_err(|error| stepvault_local::errors::io("cannot read the log", path, error))?;
+    let mut cut = Vec::new();
+    if log.skipped_bytes > 0 {
+        cut.push(format!("only its last {} MiB were read", MAXIMUM_BYTES >> 20));
+    }
+    if reader.is_late {
+        cut.push(format!("only {} bytes of it were read within {} s", scan.bytes, READ_DEADLINE.as_secs()));
+    }
+    Ok(ReadLog {
+        name,
+        scan,
+        skipped_bytes: log.skipped_bytes,
+        written_at: Some(log.written_at),
+        cut: (!cut.is_empty()).then(|| cut.join("; ")),
+    })
+}
+
+fn read_input(name: String, input: Box<dyn Read + Send>, scanner: &Scanner) -> Result<ReadLog> {
+    let scan = scanner
+        .scan(input)
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot read the log").on(&name).caused_by(error))?;
+    Ok(ReadLog { name, scan, skipped_bytes: 0, written_at: None, cut: None })
+}
+
+/// A reader that ends when its time is up.
+struct Timed<R> {
+    inner: R,
+    until: Instant,
+    is_late: bool,
+}
+
+impl<R: Read> Read for Timed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if Instant::now() >= self.until {
+            self.is_late = true;
+            return Ok(0);
+        }
+        self.inner.read(buffer)
+    }
+}
+
+const NAME: &str = "the kernel's log";
+/// How far back the log is read.
+const WITHIN: Duration = Duration::from_hours(24);
+
+/// Reads the log, if permitted. Messages about disks count only for `devices`.
+pub(super) async fn gather_kernel_log(devices: Vec<String>, scanner: &Arc<Scanner>, gathered: &mut Gathered) {
+    let scanner = Arc::clone(scanner);
+    let look = move || match kernel_log(WITHIN) {
+        Ok(text) => scanner
+            .scan(about(&text, &devices, &scanner).as_slice())
+            .map_err(|error| Error::new(ErrorKind::Failed, "cannot read it").caused_by(error)),
+        Err(why) => Err(Error::new(ErrorKind::Denied, why)),
+    };
+    match within(PLACE_DEADLINE, look).await {
+        Ok(scan) => {
+            let mut evidence = evidence_of(&scan, NAME, 1000, 0);
+            for piece in &mut evidence {
+                // It may concern other processes than the run's.
+                piece.weight /= 2;
+                // Users could not look it up at that position.
+                piece.position.line = None;
+                piece.position.offset_bytes = Some(0);
+            }
+            gathered.evidence.extend(evidence);
+        }
+        Err(error) => gathered.miss(NAME, &error, false),
+    }
+}
+
+/// Returns the lines without those about other disks.
+fn about(text: &[u8], devices: &[String], scanner: &Scanner) -> Vec<u8> {
+    let mut kept = Vec::new();
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        let words = String::from_utf8_lossy(line);
+        let found = scanner.recognise(words.trim_end());
+        let is_of_disks = found.iter().any(|text| matches!(text.cause, Cause::ReadOnly | Cause::DiskFault));
+        if !is_of_disks || devices.iter().any(|device| names(&words, device)) {
+            kept.extend_from_slice(line);
+        }
+    }
+    kept
+}
+
+/// Whether a line names the device, and not one whose name merely begins with it.
+fn names(line: &str, device: &str) -> bool {
+    line.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
+        .any(|word| word == device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_disks_do_not_count() {
+        let text = "EXT4-fs (sdb1): Remounting filesystem read-only\n\
+                    blk_update_request: I/O error, dev sdb, sector 8\n\
+                    Aborting journal on device sdb12-8.\n\
+                    Out of memory: Killed process 12 (python)\n";
+        let about = |devices: &[&str]| {
+            let devices: Vec<String> = devices.iter().map(|&device| device.to_owned()).collect();
+            let kept = about(text.as_bytes(), &devices, &Scanner::default());
+            String::from_utf8(kept).unwrap().lines().count()
+        };
+        assert_eq!(about(&[]), 1);
+        assert_eq!(about(&["sdb1"]), 2);
+        assert_eq!(about(&["sdb1", "sdb"]), 3);
+    }
 }

@@ -6,6 +6,10 @@ mod provisional;
 
 use std::sync::Arc;
 
+pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, taken};
+pub use known::{ScannedCheckpoint, held_by_all};
+pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
+pub(crate) use provisional::{left_alone, written_at};
 use stepvault_core::Result;
 use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::launch::LaunchName;
@@ -20,13 +24,8 @@ use stepvault_local::vault::Vault;
 
 use crate::launches::Launches;
 use crate::outage::is_outage;
-use crate::resumptions::Resumptions;
+use crate::seen_checkpoints::Resumptions;
 use crate::tier::run_remote::RunRemote;
-
-pub(crate) use known::{KnownSteps, ask_remotes, is_overwritten, known_in_vault, taken};
-pub use known::{ScannedCheckpoint, held_by_all};
-pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
-pub(crate) use provisional::{left_alone, written_at};
 
 /// Determines the attempts of one writer's steps.
 #[derive(Debug, Clone)]

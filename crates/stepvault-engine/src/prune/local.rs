@@ -22,7 +22,7 @@ use stepvault_local::vault::Vault;
 
 use super::PruneReport;
 use crate::blocking::{blocking, sealed_steps};
-use crate::given_up::record_given_up;
+use crate::node_records::record_given_up;
 use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
 use crate::tier::catalog::pins;

@@ -1,33 +1,40 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
-mod others;
 mod rewritten;
 mod seal;
-mod source;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::ids::{RemoteName, StepId};
+pub use seal::{CheckpointToSeal, MetricsSource, Placed, StepSummary, checkpoint_at, seal_checkpoint};
+use serde::{Deserialize, Serialize};
+use stepvault_core::config::LinkPolicy;
+use stepvault_core::ids::{RemoteName, Step, StepId};
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
+use stepvault_core::step_origin::StepOrigin;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
+use stepvault_formats::find::{Extent, FindOptions};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
+use stepvault_formats::step_name::says_newest;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use crate::blocking::blocking;
+use crate::blocking::{blocking, sealed_steps};
+use crate::inspect::{InspectRequest, InspectedStep, inspect};
 use crate::memory::MemoryBudget;
+use crate::notes::{read_list, write_list};
 use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_again};
-use crate::tier::catalog::read_commit;
+use crate::seen_checkpoints::seen_ids;
+use crate::tier::catalog::{committed_ids, read_commit};
 use crate::tier::run_remote::RunRemote;
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::CommittedParts;
-
-use others::steps_of_others;
-pub use seal::{CheckpointToSeal, MetricsSource, Placed, StepSummary, checkpoint_at, seal_checkpoint};
-pub use source::{SourceCheck, check_source};
 
 /// The outcome of one step on one remote.
 #[derive(Debug)]
@@ -244,4 +251,142 @@ async fn upload_and_wait(session: &UploadSession, step: &SealedStep, patience: D
         uploaded = session.commit_if_complete(step).await?;
     }
     Ok(uploaded)
+}
+
+const NOTE: &str = "pushed";
+/// Number of remotes whose steps are remembered.
+const KEPT: usize = 64;
+/// Number of steps of a remote that are remembered, the newest.
+const KEPT_STEPS: usize = 1024;
+
+/// The steps on a remote after a push.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pushed {
+    remote: RemoteName,
+    url: String,
+    steps: BTreeSet<StepId>,
+}
+
+/// Returns a warning for each remote that has steps of another job since the last push, and remembers what is there now.
+///
+/// # Errors
+/// When a remote cannot be listed, or the vault cannot be read or written.
+async fn steps_of_others(vault: &Vault, remotes: &[RunRemote], writer: &Writer) -> Result<Vec<String>> {
+    let Some(run) = remotes.first().map(|remote| remote.keys.run()) else {
+        return Ok(Vec::new());
+    };
+    let sealed = sealed_steps(vault, run).await?.steps;
+    let mut own = seen_ids(vault, run).await?;
+    own.extend(sealed.iter().map(SealedStep::id));
+    let mut list: Vec<Pushed> = read_list(vault, run, NOTE).await?;
+    let mut warnings = Vec::new();
+    for remote in remotes {
+        let mut steps: BTreeSet<StepId> = committed_ids(remote).await?.into_keys().collect();
+        while steps.len() > KEPT_STEPS {
+            steps.pop_first();
+        }
+        let (name, url) = (remote.name(), remote.identity_url());
+        let before = list.iter().position(|known| known.remote == *name && known.url == url);
+        if let Some(before) = before.map(|index| list.remove(index)) {
+            let is_foreign = |id: &&StepId| !before.steps.contains(id) && !own.contains(id);
+            let newest = steps.iter().rev().find(is_foreign);
+            if let Some(warning) = warning(remote, newest.copied(), writer).await? {
+                warnings.push(warning);
+            }
+        }
+        list.push(Pushed { remote: name.clone(), url, steps });
+    }
+    write_list(vault, run, NOTE, &mut list, KEPT).await?;
+    Ok(warnings)
+}
+
+/// Returns the warning of another job's step, unless a node of this job wrote it.
+async fn warning(remote: &RunRemote, id: Option<StepId>, writer: &Writer) -> Result<Option<String>> {
+    let Some(id) = id else { return Ok(None) };
+    let commit = read_commit(remote, id).await?;
+    let mut nodes = commit.parts.iter().map(|part| &part.node);
+    if writer.place.nodes().is_several() && nodes.clone().all(|node| writer.place.nodes().contains(node)) {
+        return Ok(None);
+    }
+    let by = nodes.next().map(|node| format!(" by {node}")).unwrap_or_default();
+    Ok(Some(format!(
+        "another job writes the run '{}' on {}: {id} was written{by} since the last push from this vault; the steps of both \
+         jobs would mix, and each would restore the other's: give each its own run name (exclusive = true refuses the second)",
+        remote.keys.run(),
+        remote.name()
+    )))
+}
+
+/// Facts about a checkpoint, known before it is sealed.
+#[derive(Debug, Default)]
+pub struct SourceCheck {
+    /// Whether its framework overwrites finished files in place, so that hard links would change with them.
+    pub is_overwritten_in_place: bool,
+    /// The damage found in its files, each with a path.
+    pub faults: Vec<String>,
+    /// What identified it; without its directory.
+    pub origin: StepOrigin,
+    /// The number that its content states, if its name has none.
+    pub stated_step: Option<Step>,
+}
+
+impl SourceCheck {
+    /// Returns how its files may be linked or copied, given the configured `links`.
+    pub fn links(&self, links: LinkPolicy) -> LinkPolicy {
+        match links {
+            LinkPolicy::Auto if self.is_overwritten_in_place => LinkPolicy::ReflinkOrCopy,
+            stricter => stricter,
+        }
+    }
+}
+
+/// Inspects one checkpoint; `extent` gives its size. A checkpoint that cannot be inspected has no faults here: sealing
+/// it reports why it cannot be read. Blocks.
+pub fn check_source(
+    source: &Path,
+    profiles: &ProfileSet,
+    profile: Option<&str>,
+    extent: Extent,
+    now: Timestamp,
+) -> SourceCheck {
+    let request = InspectRequest {
+        profiles,
+        profile,
+        reads_best: true,
+        deep: None,
+        options: FindOptions { extent, ..FindOptions::default() },
+    };
+    let Ok(inspection) = inspect(source, &request, now) else {
+        return SourceCheck { is_overwritten_in_place: true, ..SourceCheck::default() };
+    };
+    // An unknown writer may overwrite files in place next time.
+    let profile = profiles.get(&inspection.framework);
+    // Files without a number in a directory that was pushed are those of the step, unless a name says more.
+    let is_its_file = |only: &InspectedStep| {
+        inspection.framework == GENERIC
+            && only.step.rewritten
+            && source.is_dir()
+            && !says_newest(&only.step.path)
+    };
+    let only = match inspection.steps.as_slice() {
+        [only] if !is_its_file(only) => Some(only),
+        _ => None,
+    };
+    let origin = match (only, profile) {
+        (Some(only), Some(profile)) => StepOrigin { best: only.best.clone(), ..only.step.origin(profile) },
+        _ => StepOrigin::default(),
+    };
+    let only = only.map(|only| &only.step);
+    let overwrites = |profile: &Profile| match only {
+        Some(step) => step.is_overwritten(profile),
+        None => profile.overwrites_finished_files(),
+    };
+    let rewritten = only.filter(|step| step.rewritten);
+    SourceCheck {
+        is_overwritten_in_place: profile.is_none_or(overwrites),
+        faults: inspection.steps.iter().flat_map(|step| step.check.damage()).collect(),
+        origin,
+        stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),
+    }
 }

@@ -11,8 +11,7 @@ use stepvault_local::sealed::SealedStep;
 use super::seal::Sealing;
 use crate::content::tree_matches_record;
 use crate::placement::KnownSteps;
-use crate::resumptions::Resumptions;
-use crate::seen_checkpoints::{CheckpointIdentity, seen_content};
+use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, seen_content};
 use crate::tier::catalog::read_commit;
 
 /// The number of a run's first step, if nothing tells it.

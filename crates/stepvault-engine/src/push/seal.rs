@@ -32,8 +32,7 @@ use crate::placement::{
     KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, determine_attempts, is_overwritten,
     known_in_vault, left_alone, provisional_steps, report, taken, written_at,
 };
-use crate::resumptions::Resumptions;
-use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
+use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
 use crate::tier::run_remote::RunRemote;
 
 /// One checkpoint to seal.

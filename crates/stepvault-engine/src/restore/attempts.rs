@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use stepvault_core::ErrorKind;
-use stepvault_core::Result;
+use stepvault_core::{ErrorKind, Result};
 use stepvault_local::tree::scan_members;
 use stepvault_local::vault::Vault;
 
@@ -13,8 +12,7 @@ use super::request::{RestoreContext, RestoreRequest, Together};
 use crate::blocking::blocking;
 use crate::launches::{has_begun_before, record_beginning};
 use crate::placement::{Placer, determine_attempts, provisional_steps};
-use crate::resumptions::Resumptions;
-use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint};
+use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint};
 
 /// How many times, one second apart, the restore waits for an agent that holds the vault to determine the attempts.
 const MAX_TRIES: u32 = 15;

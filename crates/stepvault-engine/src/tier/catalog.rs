@@ -4,17 +4,23 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use stepvault_core::codec::{Record, decode};
+use serde::{Deserialize, Serialize};
+use stepvault_core::codec::{FORMAT, Record, decode, encode};
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::NodeSet;
+use stepvault_core::records::Pin;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::notes::MAX_NOTE_BYTES;
 use stepvault_remote::store::ObjectInfo;
 
-use super::commit_cache::CommitCache;
+use super::cache::{Note, RemoteCache};
+use super::removed::removal_record;
 use super::run_remote::RunRemote;
+use crate::blocking::blocking;
+use crate::notes::encode as encode_note;
 use crate::outage::is_outage;
 
 /// Number of small records that are read concurrently.
@@ -254,4 +260,208 @@ pub(crate) async fn latest_records<R: Record>(
         records.extend(record.filter(&is_wanted));
     }
     Ok(records)
+}
+
+/// Pins a step on a remote; returns false when it was already pinned.
+///
+/// # Invariants
+/// Every remover of steps sees an acknowledged pin (S4): the pinning process checks for a tombstone after writing the
+/// pin, and the remover checks for pins after writing the tombstone.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when the step is not committed on it; [`ErrorKind::Refused`] when it is being removed.
+pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
+    if !committed_ids(remote).await?.contains_key(&id) {
+        return Err(Error::new(ErrorKind::NotFound, format!("cannot pin {id}"))
+            .on(remote.store.url())
+            .because("it is not committed on this remote")
+            .hint("run 'stepvault list' to see the steps"));
+    }
+    let key = remote.keys.pin(id);
+    if remote.store.head(&key).await?.is_some() {
+        return Ok(false);
+    }
+    let pin = Pin { format: FORMAT, run: remote.keys.run().clone(), id, note: note.to_owned() };
+    let is_new = match remote.create_record(&key, &pin).await {
+        Ok(_) => true,
+        // Pinned meanwhile with a different note: it is pinned, which is what matters.
+        Err(error) if error.kind() == ErrorKind::Conflict => false,
+        Err(error) => return Err(error),
+    };
+    if removal_record(remote, id).await?.is_none() {
+        return Ok(is_new);
+    }
+    // The pin stays: another process may have pinned the step in time. Otherwise it is deleted with the step.
+    Err(Error::new(ErrorKind::Refused, format!("cannot pin {id}"))
+        .on(remote.store.url())
+        .because("retention is removing it")
+        .hint("run 'stepvault list' to see the steps that can be pinned"))
+}
+
+/// Removes a pin; returns false when there was none.
+pub async fn unpin(remote: &RunRemote, id: StepId) -> Result<bool> {
+    let key = remote.keys.pin(id);
+    let existed = remote.store.head(&key).await?.is_some();
+    remote.store.delete(&[key]).await?;
+    Ok(existed)
+}
+
+/// Maximum number of notes of a remote. Commits that find no room are read each time.
+const MAX_SEGMENTS: usize = 64;
+/// Bytes of commits after which a note is full. Encoding them in the note adds less than the other half.
+const SEGMENT_BYTES: usize = 400 << 10;
+const _: () = assert!(SEGMENT_BYTES as u64 * 2 < MAX_NOTE_BYTES);
+
+/// One version of a commit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CachedCommit {
+    version: String,
+    size_bytes: u64,
+    /// The encoded commit.
+    record: String,
+}
+
+/// One note of the cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Segment {
+    /// The remote's [identity URL](RunRemote::identity_url): a remote of the same name may be another one by now.
+    url: String,
+    /// The commits, by the label of their step.
+    commits: BTreeMap<String, CachedCommit>,
+    #[serde(skip)]
+    is_changed: bool,
+}
+
+impl Segment {
+    fn new(place: &str) -> Self {
+        Self { url: place.to_owned(), commits: BTreeMap::new(), is_changed: false }
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |(label, commit): (&String, &CachedCommit)| entry_bytes(label, commit);
+        self.commits.iter().map(bytes).sum()
+    }
+}
+
+fn entry_bytes(label: &str, commit: &CachedCommit) -> usize {
+    label.len() + commit.version.len() + commit.record.len() + 64
+}
+
+/// The cached commits of a run on one remote.
+///
+/// An entry counts for one version of an object: the store changes the entity tag or generation whenever the object
+/// changes. Entries are kept in notes of the vault, of limited size: a new commit rewrites the last of them, and the
+/// removal of old steps the first. The cache is never an error: one that cannot be read or written is none.
+#[derive(Debug)]
+pub(crate) struct CommitCache {
+    notes: RemoteCache,
+    segments: Vec<Segment>,
+}
+
+impl CommitCache {
+    /// Reads the cache of the vault that remembers this remote; `None` if no vault does.
+    pub(crate) async fn load(remote: &RunRemote) -> Option<Self> {
+        let (notes, place) = (remote.cache(remote.vault()?), remote.identity_url());
+        let reader = notes.clone();
+        let read = blocking(move || Ok(read_segments(&reader, &place))).await;
+        let segments = read.unwrap_or_default();
+        Some(Self { notes, segments })
+    }
+
+    /// Returns the commit in this version of its object, if it is known.
+    pub(crate) fn commit(&self, remote: &RunRemote, id: StepId, object: &ObjectInfo) -> Option<Commit> {
+        let version = object.version.as_deref()?;
+        let label = id.label();
+        let mut known = self.segments.iter().filter_map(|it| it.commits.get(&label));
+        let known = known.find(|known| known.version == version && known.size_bytes == object.size_bytes)?;
+        let commit: Commit = decode(known.record.as_bytes(), &remote.describe(&object.key)).ok()?;
+        (commit.id == id && commit.run == *remote.keys.run()).then_some(commit)
+    }
+
+    /// Adds the commits that were read from the remote, and drops those that are no longer listed in this version.
+    pub(crate) async fn update(mut self, remote: &RunRemote, found: &BTreeMap<StepId, FoundCommit>) {
+        let used: BTreeMap<String, &FoundCommit> =
+            found.iter().map(|(id, found)| (id.label(), found)).collect();
+        for segment in &mut self.segments {
+            let before = segment.commits.len();
+            segment.commits.retain(|label, _| used.get(label).is_some_and(|found| found.is_cached));
+            segment.is_changed |= segment.commits.len() != before;
+        }
+        let place = remote.identity_url();
+        let mut room_bytes = match self.segments.last() {
+            Some(last) => SEGMENT_BYTES.saturating_sub(last.bytes()),
+            None => 0,
+        };
+        for (label, found) in used.into_iter().filter(|(_, found)| !found.is_cached) {
+            let Some(entry) = entry(found) else { continue };
+            let bytes = entry_bytes(&label, &entry);
+            if bytes > SEGMENT_BYTES {
+                continue;
+            }
+            if bytes > room_bytes {
+                if self.segments.len() == MAX_SEGMENTS {
+                    break;
+                }
+                self.segments.push(Segment::new(&place));
+                room_bytes = SEGMENT_BYTES;
+            }
+            room_bytes -= bytes;
+            if let Some(last) = self.segments.last_mut() {
+                last.commits.insert(label, entry);
+                last.is_changed = true;
+            }
+        }
+        if self.segments.iter().any(|segment| segment.is_changed) {
+            let written = blocking(move || write_segments(&self.notes, &self.segments)).await;
+            if let Err(error) = written {
+                tracing::debug!(%error, "cannot keep the commits that were read");
+            }
+        }
+    }
+}
+
+/// Returns the entry for a commit that was read; `None` for one that cannot be read, or whose version is unknown.
+fn entry(found: &FoundCommit) -> Option<CachedCommit> {
+    let commit = found.commit.as_ref().ok()?;
+    Some(CachedCommit {
+        version: found.object.version.clone()?,
+        size_bytes: found.object.size_bytes,
+        record: String::from_utf8(encode(commit).ok()?).ok()?,
+    })
+}
+
+fn read_segments(notes: &RemoteCache, place: &str) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    for number in 0..MAX_SEGMENTS {
+        let bytes = match notes.bytes(Note::Commits(number)) {
+            Ok(None) => break,
+            Ok(Some(bytes)) => bytes,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read the commits that were kept");
+                Vec::new()
+            }
+        };
+        let segment = serde_json::from_slice(&bytes).ok();
+        let segment = segment.filter(|segment: &Segment| segment.url == place);
+        // An unusable note is replaced.
+        segments.push(segment.unwrap_or_else(|| Segment { is_changed: true, ..Segment::new(place) }));
+    }
+    segments
+}
+
+/// Writes the segments that changed, without empty ones.
+fn write_segments(notes: &RemoteCache, segments: &[Segment]) -> Result<()> {
+    let mut number = 0;
+    for (index, segment) in segments.iter().enumerate() {
+        if segment.commits.is_empty() {
+            continue;
+        }
+        if segment.is_changed || number != index {
+            notes.put(Note::Commits(number), &encode_note(segment)?)?;
+        }
+        number += 1;
+    }
+    notes.remove_commits(number)
 }

@@ -8,20 +8,23 @@
 //! for. When in doubt a step counts as not durable, and its local copy stays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use stepvault_core::Result;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::given_up::GivenUpRecord;
-use stepvault_core::ids::StepId;
+use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::records::Claim;
 use stepvault_local::evict::Quarantined;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 use stepvault_remote::store::ObjectInfo;
 
+use super::catalog::{FoundCommit, claimed_ids, committed_ids, known_commits, present_parts};
+use super::removed::{RemovedSteps, removed_steps};
+use super::run_remote::RunRemote;
 use crate::blocking::blocking;
-use crate::tier::catalog::{FoundCommit, committed_ids, known_commits};
-use crate::tier::removed::{RemovedSteps, removed_steps};
-use crate::tier::run_remote::RunRemote;
 
 /// Lists the steps that readers of a remote see: committed, and not removed or being removed.
 ///
@@ -179,6 +182,56 @@ pub async fn forget_lost_steps(vault: &Vault, remote: &RunRemote) -> Result<Vec<
 /// node has sealed again or that are durable by now. Returns `None` if there are none.
 pub fn still_given_up(record: &GivenUpRecord, held: &BTreeSet<StepId>) -> Option<GivenUpRecord> {
     record.only(|step| !held.contains(&step.id))
+}
+
+/// Claims that are read at once.
+const READS_AT_ONCE: usize = 16;
+
+/// A step that is incomplete on a remote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncompleteStep {
+    /// Step and attempt.
+    pub id: StepId,
+    /// The step's directory or file name.
+    pub name: String,
+    /// The nodes that make up the step, sorted by name.
+    pub nodes: Vec<NodeName>,
+    /// The nodes whose parts are missing; empty in the moment before a node commits the step.
+    pub missing: Vec<NodeName>,
+    /// When the step was begun, by the store's clock.
+    pub begun: SystemTime,
+}
+
+/// Returns [`visible_commits`](visible_commits) of a remote, and the steps that were begun and not
+/// committed there, the oldest first, for an overview. A step that is committed meanwhile may be among the incomplete
+/// ones, with no part missing.
+///
+/// # Errors
+/// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
+pub async fn visible_and_incomplete(
+    remote: &RunRemote,
+) -> Result<(BTreeMap<StepId, FoundCommit>, Vec<IncompleteStep>)> {
+    let (listed, claims) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
+    let committed: BTreeSet<StepId> = listed.keys().copied().collect();
+    // Listed after the commits: one that was removed meanwhile is left out.
+    let (commits, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
+    let is_open = |id: &StepId| !committed.contains(id) && !removed.contains(*id);
+    let open =
+        claims.into_iter().filter(|(id, _)| is_open(id)).map(|(id, object)| open_step(remote, id, object));
+    let found: Vec<Option<IncompleteStep>> = stream::iter(open).buffered(READS_AT_ONCE).try_collect().await?;
+    Ok((without_removed(commits, &removed), found.into_iter().flatten().collect()))
+}
+
+async fn open_step(remote: &RunRemote, id: StepId, claimed: ObjectInfo) -> Result<Option<IncompleteStep>> {
+    let (claim, present) =
+        tokio::try_join!(remote.read_usable_record::<Claim>(&claimed.key), present_parts(remote, id))?;
+    Ok(claim.map(|claim| IncompleteStep {
+        id,
+        name: claim.name,
+        missing: claim.nodes.missing(&present),
+        nodes: claim.nodes.into(),
+        begun: claimed.modified,
+    }))
 }
 
 #[cfg(test)]

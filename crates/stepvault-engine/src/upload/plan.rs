@@ -18,8 +18,7 @@ use super::copy::CopySources;
 use super::digests::StepDigests;
 use super::parts::{FileUpload, OtherWriters, SendProgress};
 use super::session::UploadSession;
-use crate::blocking::blocking;
-use crate::workers::run_bounded;
+use crate::blocking::{blocking, run_bounded};
 
 /// Maximum number of files that are uploaded at once. Each takes some kilobytes of state, and a step may have very many
 /// files.

@@ -9,9 +9,8 @@ use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_engine::push::seal_checkpoint;
-use stepvault_engine::tier::catalog::read_commit;
+use stepvault_engine::tier::catalog::{self, read_commit};
 use stepvault_engine::tier::leases::HeldLease;
-use stepvault_engine::tier::pins;
 use stepvault_engine::tier::step_state::visible_commits;
 use stepvault_testkit::faults::{FaultAction, FaultRule, Faults};
 use stepvault_testkit::objects::StoredObject;
@@ -183,7 +182,7 @@ async fn a_pin_and_a_lease_that_come_before_the_tombstone_hold_in_the_middle_of_
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
-        assert!(pins::pin(remote, id(1, 10), "paper").await.unwrap());
+        assert!(catalog::pin(remote, id(1, 10), "paper").await.unwrap());
         HeldLease::on_step(remote, id(1, 11)).await.unwrap()
     };
     let (report, lease) = tokio::join!(rig.prune(5), others);

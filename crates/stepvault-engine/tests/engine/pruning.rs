@@ -12,7 +12,7 @@ use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
 use stepvault_engine::prune::{LocalPrune, plan_local, plan_remote, prune_local};
 use stepvault_engine::push::PushReport;
 use stepvault_engine::tier::leases::HeldLease;
-use stepvault_engine::tier::{pins, removed, step_state};
+use stepvault_engine::tier::{catalog, removed, step_state};
 use stepvault_local::sealed::UploadState;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
@@ -327,12 +327,12 @@ async fn push_fresh(rig: &Rig, step: u64) -> stepvault_core::Result<PushReport> 
 #[tokio::test(flavor = "multi_thread")]
 async fn pins_and_leases_hold() {
     let rig = Rig::with_steps(5).await;
-    assert!(pins::pin(&rig.remotes[0], id(1, 1), "paper").await.unwrap());
+    assert!(catalog::pin(&rig.remotes[0], id(1, 1), "paper").await.unwrap());
     let lease = HeldLease::on_step(&rig.remotes[0], id(1, 2)).await.unwrap();
     let report = rig.prune(1).await.unwrap();
     assert_eq!(report.removed, [id(1, 3), id(1, 4)]);
     lease.release().await.unwrap();
-    assert!(pins::unpin(&rig.remotes[0], id(1, 1)).await.unwrap());
+    assert!(catalog::unpin(&rig.remotes[0], id(1, 1)).await.unwrap());
     let report = rig.prune(1).await.unwrap();
     assert_eq!(report.removed, [id(1, 1), id(1, 2)]);
     assert_eq!(rig.committed().await, [id(1, 5)]);
@@ -351,10 +351,10 @@ async fn a_policy_that_would_delete_everything_is_refused() {
 async fn a_pin_beside_a_tombstone_holds_whichever_came_first_and_the_late_one_is_told() {
     let rig = Rig::with_steps(5).await;
     let remote = &rig.remotes[0];
-    assert!(pins::pin(remote, id(1, 2), "paper").await.unwrap());
+    assert!(catalog::pin(remote, id(1, 2), "paper").await.unwrap());
     rig.tombstone(2).await;
     rig.tombstone(3).await;
-    let (error, message) = text(pins::pin(remote, id(1, 3), "").await);
+    let (error, message) = text(catalog::pin(remote, id(1, 3), "").await);
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(message.ends_with("retention is removing it"), "{message}");
     let report = rig.prune(2).await.unwrap();

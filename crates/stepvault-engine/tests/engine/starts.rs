@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use stepvault_core::ids::{NodeName, Step};
 use stepvault_core::starts::{Start, StartedProgram};
 use stepvault_core::timestamp::Timestamp;
+use stepvault_engine::node_records::{read_starts, write_starts};
 use stepvault_engine::restore::{plan, restore};
-use stepvault_engine::starts::{read_starts, write_starts};
 
 use crate::harness::{Rig, id};
 

@@ -19,7 +19,7 @@ use stepvault_engine::gc::run_gc;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::prune::{RemotePrune, prune_remote};
 use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, WantedSteps, restore};
-use stepvault_engine::tier::pins;
+use stepvault_engine::tier::catalog;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
@@ -658,7 +658,7 @@ impl World {
         let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
         let cloud = Arc::clone(&self.clouds[store]);
         self.operate(&machine, async move {
-            let pinned = pins::pin(&remote, id, "").await.is_ok();
+            let pinned = catalog::pin(&remote, id, "").await.is_ok();
             // Another process may have removed it before the response arrived.
             if pinned && cloud.objects().contains_key(&remote.keys.pin(id)) {
                 trace.note(&actor, format_args!("pinned {id}"));
@@ -677,7 +677,7 @@ impl World {
         let remote = self.remotes(&machine, &actor, run).swap_remove(store);
         self.judge.lock().unwrap().unpin(store, (run, id));
         self.operate(&machine, async move {
-            let _ = pins::unpin(&remote, id).await;
+            let _ = catalog::unpin(&remote, id).await;
         });
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::ids::{Attempt, Step, StepId};
-use stepvault_engine::tier::pins;
+use stepvault_engine::tier::catalog;
 use tokio::time::sleep;
 
 use crate::actor::Role;
@@ -66,7 +66,7 @@ fn a_pin_that_comes_right_before_the_tombstone_holds() {
         let remote = world.remotes(&there, &actor, 0).swap_remove(0);
         let pinning = async {
             sleep(MINUTE).await;
-            pins::pin(&remote, id(10), "").await.unwrap();
+            catalog::pin(&remote, id(10), "").await.unwrap();
             world.judge.lock().unwrap().pin(0, (0, id(10)));
         };
         let (done, ()) = tokio::join!(pruning, pinning);

@@ -11,7 +11,7 @@ use stepvault_formats::find::{FindOptions, find_steps};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::resume::resumed_by_framework;
 use stepvault_formats::soundness::Fault;
-use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 /// Files by path.

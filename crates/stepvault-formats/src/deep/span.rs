@@ -4,8 +4,8 @@ use std::io::{self, Read};
 
 use stepvault_core::digest::{Crc32c, Sha256Digest, Sha256Hasher};
 
-use crate::source::ReadAt;
-use crate::structure::forward::Forward;
+use crate::structure::cursor::Forward;
+use crate::tree::ReadAt;
 
 /// The number of bytes that are read at a time.
 const PIECE_BYTES: u64 = 256 << 10;

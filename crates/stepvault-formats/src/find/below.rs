@@ -8,10 +8,9 @@ use stepvault_core::timestamp::Timestamp;
 use super::{FindOptions, FoundStep, find_steps};
 use crate::detect::detect;
 use crate::profile::{GENERIC, ProfileSet, last_component};
-use crate::source::ReadAt;
 use crate::step_name::{looks_like_a_step, says_newest};
 use crate::temporary::is_temporary;
-use crate::tree::{OpenFile, Tree, joined};
+use crate::tree::{OpenFile, ReadAt, Tree, joined};
 
 /// How many levels below the directory are searched.
 const MAX_DEPTH: usize = 3;
@@ -38,6 +37,26 @@ pub fn runs_below(
     now: Timestamp,
     options: &FindOptions,
 ) -> Vec<RunBelow> {
+    let run_in = |directory: &str| {
+        let inside = tree.below(directory);
+        let files = Inside { files, directory };
+        let profile = detect(&inside, &files, profiles)?.profile;
+        let mut found = find_steps(profile, &inside, &files, now, options);
+        if profile.name == GENERIC {
+            // Any file may have a number, or none.
+            let is_named_so = |step: &FoundStep| {
+                let name = last_component(&step.path);
+                step.is_complete()
+                    && !step.path.contains('/')
+                    && (looks_like_a_step(name) || says_newest(name))
+            };
+            found.steps.retain(is_named_so);
+        }
+        let complete = found.steps.iter().filter(|step| step.is_complete() && step.resumable);
+        let newest = complete.max_by_key(|step| (step.step, step.written_at)).cloned();
+        let (directory, profile) = (directory.to_owned(), profile.name.clone());
+        (!found.steps.is_empty()).then_some(RunBelow { directory, profile, newest })
+    };
     let mut runs = Vec::new();
     let mut searched = 0;
     let mut queue = VecDeque::from([(String::new(), 0)]);
@@ -51,7 +70,7 @@ pub fn runs_below(
             if searched > MAX_DIRECTORIES {
                 return runs;
             }
-            match run_in(&directory, tree, files, profiles, now, options) {
+            match run_in(&directory) {
                 Some(run) => runs.push(run),
                 None if depth + 1 < MAX_DEPTH => queue.push_back((directory, depth + 1)),
                 None => {}
@@ -59,35 +78,6 @@ pub fn runs_below(
         }
     }
     runs
-}
-
-fn run_in(
-    directory: &str,
-    tree: &Tree,
-    files: &dyn OpenFile,
-    profiles: &ProfileSet,
-    now: Timestamp,
-    options: &FindOptions,
-) -> Option<RunBelow> {
-    let inside = tree.below(directory);
-    let files = Inside { files, directory };
-    let profile = detect(&inside, &files, profiles)?.profile;
-    let mut found = find_steps(profile, &inside, &files, now, options);
-    if profile.name == GENERIC {
-        // Any file may have a number, or none.
-        let is_named_so = |step: &FoundStep| {
-            let name = last_component(&step.path);
-            step.is_complete() && !step.path.contains('/') && (looks_like_a_step(name) || says_newest(name))
-        };
-        found.steps.retain(is_named_so);
-    }
-    let complete = found.steps.iter().filter(|step| step.is_complete() && step.resumable);
-    let newest = complete.max_by_key(|step| (step.step, step.written_at)).cloned();
-    (!found.steps.is_empty()).then(|| RunBelow {
-        directory: directory.to_owned(),
-        profile: profile.name.clone(),
-        newest,
-    })
 }
 
 /// Opens the files of a subdirectory.

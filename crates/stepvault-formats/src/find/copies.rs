@@ -8,10 +8,9 @@ use super::found::{FoundStep, LONGEST_SAVE_SECONDS};
 use crate::check::check_step;
 use crate::profile::template::parent_prefix;
 use crate::profile::{GENERIC, Profile};
-use crate::source::ReadAt;
 use crate::step_name;
 use crate::structure::zip;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, ReadAt, Tree};
 
 /// Maximum number of numbered steps whose bytes are compared with a file's.
 pub(super) const MAX_COMPARED: usize = 8;

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use crate::pickle::{Pickle, Value};
 use crate::profile::template::last_component;
 use crate::profile::{PathGlob, Profile, Series, StatedNumber};
-use crate::structure::{json_stream, torch};
+use crate::structure::{json, torch};
 use crate::text_file::JSON_LIMIT_BYTES;
 use crate::tree::{OpenFile, Tree};
 
@@ -155,7 +155,7 @@ impl<'a> Document<'a> {
                     return None;
                 }
                 let seed = At { keys: &keys, leaves: &mut leaves };
-                json_stream::parse(&*file, 0, end, path, seed).ok()?;
+                json::parse(&*file, 0, end, path, seed).ok()?;
             }
             Self::Torch(pickle) => collect(pickle, pickle.root(), &keys, &mut leaves),
         }
@@ -292,7 +292,7 @@ mod tests {
     fn leaves(json: &str, keys: &str) -> Vec<Leaf> {
         struct One(Vec<u8>);
         impl OpenFile for One {
-            fn open(&self, _: &str) -> std::io::Result<Box<dyn crate::source::ReadAt>> {
+            fn open(&self, _: &str) -> std::io::Result<Box<dyn crate::tree::ReadAt>> {
                 Ok(Box::new(self.0.clone()))
             }
         }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::cursor::Cursor;
+use super::opcode::Cursor;
 use super::store::{Call, Object};
 use super::{Keep, MAX_TEXT_BYTES, Pickle, Value, opcode};
 use crate::soundness::{Fault, broken_at};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The newest protocol (`pickle.HIGHEST_PROTOCOL`).
 const HIGHEST_PROTOCOL: u8 = 5;

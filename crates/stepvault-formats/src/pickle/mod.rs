@@ -13,7 +13,6 @@
 //! does one that turns an instruction into another with the same operands (`NEWTRUE` into `NEWFALSE`, `BINPUT` of one
 //! slot into that of another), or the protocol number into another known one.
 
-mod cursor;
 mod machine;
 mod opcode;
 mod operands;
@@ -21,10 +20,10 @@ mod store;
 
 use std::ops::Range;
 
-use crate::soundness::{Fault, broken_at};
-use crate::source::ReadAt;
-
 pub use store::{Call, Object, Pickle, Value};
+
+use crate::soundness::{Fault, broken_at};
+use crate::tree::ReadAt;
 
 /// The approximate limit on the bytes that the values of one pickle may take; the contents of a larger pickle are
 /// unknown. One byte of input creates at most [`KEPT_BYTES_PER_INPUT_BYTE`].

@@ -28,14 +28,12 @@
 pub(crate) mod pattern;
 mod set;
 pub(crate) mod template;
-mod validate;
 
 use serde::Deserialize;
 
 pub use pattern::{PathGlob, PathPattern};
-pub use set::{GENERIC, OwnFault, ProfileSet, builtin};
+pub use set::{GENERIC, OwnFault, ProfileFault, ProfileSet, builtin};
 pub use template::{Template, last_component};
-pub use validate::ProfileFault;
 
 /// How one framework lays out its checkpoints. All paths are relative to the watched directory.
 #[derive(Debug, Clone, Deserialize)]

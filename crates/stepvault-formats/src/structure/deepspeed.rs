@@ -16,8 +16,7 @@ use std::{fmt, io};
 use super::torch;
 use crate::pickle::{Pickle, Value};
 use crate::soundness::{Fault, Finding};
-use crate::source::ReadAt;
-use crate::tree::{OpenFile, Tree, joined};
+use crate::tree::{OpenFile, ReadAt, Tree, joined};
 
 /// The maximum number of ranks. More than any machine has, and few enough to list.
 const MAX_RANKS: u64 = 1 << 20;

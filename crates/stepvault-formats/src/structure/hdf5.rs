@@ -9,7 +9,7 @@
 
 use super::cursor::Cursor;
 use crate::soundness::{Fault, broken_at, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The first bytes of a file without a user block.
 pub const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";

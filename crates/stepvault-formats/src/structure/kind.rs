@@ -10,7 +10,7 @@ use super::{
     gguf, hdf5, json, msgpack, npy, npz, pickle_file, safetensors, tar, torch_legacy, torch_zip, yaml, zip,
 };
 use crate::soundness::{Fault, Soundness, broken_at, judged, read_head, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The length of a file's beginning that [`kind_of`] uses.
 pub const HEAD_BYTES: u64 = 512;

@@ -3,17 +3,14 @@
 //! The checks read headers and tables, never tensors. They compare the claims of a header with the size of the file
 //! and with a named limit before they allocate or walk anything.
 
-mod cursor;
+pub(crate) mod cursor;
 pub mod dcp;
 pub mod deepspeed;
 mod directory;
-pub(crate) mod forward;
 pub mod gguf;
 pub mod hdf5;
 pub mod hf_index;
-pub mod holes;
 pub mod json;
-pub(crate) mod json_stream;
 pub mod kind;
 pub mod megatron;
 pub mod msgpack;

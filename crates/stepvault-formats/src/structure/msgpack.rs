@@ -7,9 +7,9 @@
 //!
 //! The format has no checksum, so changed bytes in a string or array are not detected.
 
-use super::forward::Forward;
+use super::cursor::Forward;
 use crate::soundness::{Fault, broken_at, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The maximum nesting; trees of parameters have about ten levels.
 const MAX_DEPTH: usize = 256;

@@ -15,7 +15,7 @@ use super::npy;
 use super::text::shown;
 use super::zip::{self, Record};
 use crate::soundness::{Fault, broken_at, unknown, worst_of};
-use crate::source::{ReadAt, Window};
+use crate::tree::{ReadAt, Window};
 
 /// Checks an `.npz` file, reading the archive's directory and the headers of its members.
 ///

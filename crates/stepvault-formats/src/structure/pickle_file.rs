@@ -5,7 +5,7 @@
 
 use crate::pickle::{self, Keep};
 use crate::soundness::{Fault, broken, broken_at, read_head};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The number of zeros at the start of a file that show that it was never written.
 const ZEROS_BYTES: u64 = 16;

@@ -8,7 +8,7 @@
 //! No member is read: no change in the contents is detected. A last member that ends with 1,024 zeros looks like the end.
 
 use crate::soundness::{Fault, broken_at};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 const BLOCK_BYTES: u64 = 512;
 const END_BYTES: usize = 1024;

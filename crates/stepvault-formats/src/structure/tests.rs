@@ -5,8 +5,7 @@ use std::io;
 
 use stepvault_core::timestamp::Timestamp;
 
-use crate::source::ReadAt;
-use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+use crate::tree::{Entry, EntryKind, OpenFile, ReadAt, Tree};
 
 /// Files by path.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use super::zip::FIRST_BYTES;
 use super::{pickle_file, torch_legacy, torch_zip};
 use crate::pickle::Pickle;
 use crate::soundness::{Fault, read_head, read_tail, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The format of a file.
 enum Format {

@@ -16,7 +16,7 @@ use super::text::shown;
 use super::torch_storage::{StorageReference, references};
 use crate::pickle::{self, Keep, Pickle, Value};
 use crate::soundness::{Fault, broken, broken_at, read_array, read_head, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// `MAGIC_NUMBER` of torch/serialization.py.
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;

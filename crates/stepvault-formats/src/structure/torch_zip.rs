@@ -20,7 +20,7 @@ use super::torch_storage::references;
 use super::zip::{self, Record};
 use crate::pickle::{self, Keep, Pickle};
 use crate::soundness::{Fault, broken, broken_at, read_piece, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The longest `data.pkl` whose checksum is computed, in bytes. A longer one holds arrays inside the pickle.
 pub const MAX_CHECKSUMMED_PICKLE_BYTES: u64 = 64 << 20;

@@ -6,7 +6,7 @@
 //! file is text.
 
 use crate::soundness::{Fault, broken, broken_at, read_piece};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 /// The largest file that is read.
 pub const LARGEST_FILE_BYTES: u64 = 1024 * 1024;

@@ -5,7 +5,7 @@
 //! The contents of the blocks, and the checksum that a frame may end with.
 
 use crate::soundness::{Fault, broken, broken_at, unknown};
-use crate::source::ReadAt;
+use crate::tree::ReadAt;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The maximum size of a frame's header: magic number, descriptor, window, dictionary, size.

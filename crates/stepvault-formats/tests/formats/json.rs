@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use stepvault_formats::soundness::Soundness::{Sound, Unknown};
 use stepvault_formats::soundness::judged;
-use stepvault_formats::source::ReadAt;
 use stepvault_formats::structure::json::{LARGEST_FILE_BYTES, check};
+use stepvault_formats::tree::ReadAt;
 
 use crate::support::{Fixture, assert_broken, cuts, flipped, judge, why_broken};
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use proptest::prelude::*;
 use stepvault_formats::soundness::Soundness::{self, Sound, Unknown};
 use stepvault_formats::soundness::judged;
-use stepvault_formats::source::ReadAt;
 use stepvault_formats::structure::safetensors::{check, tensors};
+use stepvault_formats::tree::ReadAt;
 
 use crate::support::{Fixture, assert_broken, cuts, flipped, judge};
 

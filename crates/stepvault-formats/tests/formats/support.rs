@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::soundness::{Fault, Soundness, judged};
-use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 pub(crate) use crate::directory::archive::Fixture;

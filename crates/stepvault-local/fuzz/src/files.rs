@@ -8,7 +8,7 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
 use stepvault_core::path::RelativePath;
 use stepvault_local::journal::{Journal, JournalRecord, JournalState, read_state};
-use stepvault_local::kept::with_digest;
+use stepvault_local::notes::with_digest;
 use stepvault_local::vault::Vault;
 
 use super::seals;

@@ -4,11 +4,7 @@
 
 pub mod directory;
 pub mod leftovers;
-pub mod links;
-pub mod memory;
 pub mod mounts;
 mod place;
-pub mod quota;
-pub mod rates;
 
-pub(crate) use place::PROBE_PREFIX;
+pub(crate) use self::place::PROBE_PREFIX;

@@ -7,7 +7,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, StepId};
 use stepvault_core::manifest::PartManifest;
-use stepvault_local::kept::with_digest;
+use stepvault_local::notes::with_digest;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 

@@ -1,16 +1,22 @@
-//! Renames finished temporary files to their final names, durably and only if the name is unused.
+//! Renames finished temporary files to their final names, durably and only if the name is unused; copies objects.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use stepvault_core::digest::{ContentDigest, ContentHasher, DigestAlgorithm, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
 use stepvault_local::errors;
 
-use super::beneath::another_root;
-use super::layout::{Layout, parent};
+use super::layout::{Blocking, Layout, another_root, parent, temporary_name};
+use super::uploads::Upload;
 use crate::causes::if_found;
+use crate::store::PartReceipt;
 
 /// How often a directory may be removed by another process between its creation and its use.
 const MAXIMUM_ATTEMPTS: u32 = 100;
@@ -98,7 +104,7 @@ pub(super) fn create_root(layout: &Layout) -> Result<()> {
     match std::fs::metadata(root) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT).on(root.display()).because("it is not a directory")),
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
         Err(_) => match durable::create_directories_below(above, root) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(Error::new(ErrorKind::Unreachable, WHAT)
@@ -110,4 +116,131 @@ pub(super) fn create_root(layout: &Layout) -> Result<()> {
             created => created,
         },
     }
+}
+
+pub(super) const CANNOT_COPY: &str = "cannot copy the object";
+/// Bytes copied in one call. The copy can be cancelled between calls.
+const CHUNK_BYTES: u64 = 64 << 20;
+/// Bytes hashed at once.
+const SLICE_BYTES: usize = 256 << 10;
+
+/// An unfinished file that is removed unless it is placed.
+#[derive(Debug)]
+struct Temporary {
+    path: PathBuf,
+    file: File,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Fails when the file has been placed already.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Copies `from` to the unused key `to`.
+///
+/// Copies inside the directory, through the file system where it can share blocks. Never by hard link, so that editing
+/// one file in place does not change another.
+pub(super) async fn copy(layout: &Layout, blocking: Blocking, from: &str, to: &str) -> Result<CreateOutcome> {
+    let target = layout.path(to)?;
+    let begin = {
+        let (layout, from, to) = (layout.clone(), from.to_owned(), to.to_owned());
+        move || begin(&layout, &from, &to)
+    };
+    let Some((source, temporary, size_bytes)) = blocking.run(CANNOT_COPY, &target, 0, begin).await? else {
+        return Ok(CreateOutcome::Exists);
+    };
+    let (source, temporary) = (Arc::new(source), Arc::new(temporary));
+    let mut copied_bytes = 0;
+    while copied_bytes < size_bytes {
+        let wanted = CHUNK_BYTES.min(size_bytes - copied_bytes);
+        let (source, temporary) = (Arc::clone(&source), Arc::clone(&temporary));
+        let chunk = move || copy_chunk(&source, &temporary, wanted);
+        copied_bytes += blocking.run(CANNOT_COPY, &target, wanted, chunk).await?;
+    }
+    let (layout, to) = (layout.clone(), to.to_owned());
+    blocking
+        .run(CANNOT_COPY, &target, 0, move || {
+            place(CANNOT_COPY, &layout, &temporary.file, &temporary.path, &to)
+        })
+        .await
+}
+
+/// Opens source and target. Returns `None` when the target key is taken.
+fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporary, u64)>> {
+    let (source, size_bytes) = layout.open_existing(CANNOT_COPY, from)?;
+    if layout.open(CANNOT_COPY, to)?.is_some() {
+        taken(layout, to)?;
+        return Ok(None);
+    }
+    let path = parent(&layout.path(to)?).join(temporary_name());
+    let file = in_directory_of(CANNOT_COPY, layout, to, |_| create(&path))?;
+    Ok(Some((source, Temporary { path, file }, size_bytes)))
+}
+
+fn create(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| errors::io(CANNOT_COPY, path, error))
+}
+
+/// Continues from the current positions of both files; the standard library lets the kernel copy.
+fn copy_chunk(source: &File, temporary: &Temporary, wanted_bytes: u64) -> Result<u64> {
+    let copied = io::copy(&mut source.take(wanted_bytes), &mut &temporary.file);
+    match copied.map_err(|error| errors::io(CANNOT_COPY, &temporary.path, error))? {
+        0 => Err(Error::new(ErrorKind::Damaged, CANNOT_COPY)
+            .on(temporary.path.display())
+            .because("its source was truncated while it was copied")),
+        copied => Ok(copied),
+    }
+}
+
+/// Copies part `index` of an upload from the same range of an object and hashes the copied bytes, because a directory
+/// stores no checksum that would prove them.
+pub(super) fn copy_part(
+    layout: &Layout,
+    from: &str,
+    upload: &Upload,
+    index: u32,
+    start: u64,
+    digest: &PartDigest,
+) -> Result<PartReceipt> {
+    let source_path = layout.path(from)?;
+    let (target, range) = upload.open_part(CANNOT_COPY, index)?;
+    if range != (start..start.saturating_add(digest.size_bytes)) {
+        return Err(Error::new(ErrorKind::Failed, CANNOT_COPY)
+            .on(source_path.display())
+            .because(format!("part {} of the upload has different bounds", index + 1)));
+    }
+    let (mut source, _) = layout.open_existing(CANNOT_COPY, from)?;
+    let io_fault = |error| errors::io(CANNOT_COPY, &source_path, error);
+    source.seek(SeekFrom::Start(start)).map_err(io_fault)?;
+    (&target).seek(SeekFrom::Start(start)).map_err(io_fault)?;
+    // The digest reveals missing bytes.
+    io::copy(&mut (&source).take(digest.size_bytes), &mut &target).map_err(io_fault)?;
+    target.sync_data().map_err(io_fault)?;
+    let found = content_of(&target, range, digest.content.algorithm()).map_err(io_fault)?;
+    if found != digest.content {
+        return Err(Error::new(ErrorKind::Damaged, CANNOT_COPY)
+            .on(source_path.display())
+            .because(format!("part {} of it has different content than expected", index + 1)));
+    }
+    Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })
+}
+
+fn content_of(file: &File, range: Range<u64>, algorithm: DigestAlgorithm) -> io::Result<ContentDigest> {
+    let mut hasher = ContentHasher::new(algorithm);
+    let mut slice = vec![0; SLICE_BYTES];
+    let mut position = range.start;
+    while position < range.end {
+        let length = usize::try_from(range.end - position).map_or(SLICE_BYTES, |rest| rest.min(SLICE_BYTES));
+        file.read_exact_at(&mut slice[..length], position)?;
+        hasher.update(&slice[..length]);
+        position += length as u64;
+    }
+    Ok(hasher.finish())
 }

@@ -17,9 +17,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::api::{Api, CONTENT_TYPE, client_error};
 use super::resource::{Described, FIELDS, Resource};
 use crate::causes::if_found;
-use crate::listed::{ObjectPage, paged};
+use crate::listed::{ObjectPage, malformed, paged};
 use crate::payload::Payload;
-use crate::pending::malformed;
 use crate::pieces::{Expected, no_bytes, shorter_than_asked, watched};
 use crate::store::{BodyStream, IgnoredAttribute, ObjectHead, ObjectInfo};
 

@@ -12,9 +12,8 @@ use stepvault_core::{ErrorKind, Result};
 use super::api::{Api, COMPLETE, CONTENT_TYPE, PENDING};
 use super::xml::escape;
 use crate::causes::if_found;
-use crate::listed::check_parts;
+use crate::listed::{Listed, Marker, Page, check_parts, pages};
 use crate::payload::Payload;
-use crate::pending::{Listed, Marker, Page, pages};
 use crate::store::{Created, PartReceipt, PendingUpload};
 
 /// Begins an upload and returns its ID.

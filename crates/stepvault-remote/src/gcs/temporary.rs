@@ -13,8 +13,8 @@ use stepvault_core::{ErrorKind, Result};
 use super::api::{Api, COMPLETE, PENDING};
 use super::json::{MAXIMUM_SOURCES, REQUESTS_AT_ONCE, SourceObject, UPLOADS_DIRECTORY as DIRECTORY};
 use super::resource::Described;
+use crate::listed::{Listed, Marker, Page, pages};
 use crate::payload::Payload;
-use crate::pending::{Listed, Marker, Page, pages};
 use crate::store::{Created, PartReceipt, PendingUpload};
 
 /// Distinguishes the IDs from those of XML multipart uploads, which a journal may still hold.

@@ -8,8 +8,7 @@ use stepvault_core::store_facts::{CredentialSource, Credentials};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::errors::store_error;
-use super::transport::{GuardedConnector, client_options, no_retries};
+use super::transport::{GuardedConnector, client_options, no_retries, store_error};
 use crate::examine::Examiner;
 use crate::http::CONNECT_TIMEOUT;
 use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};

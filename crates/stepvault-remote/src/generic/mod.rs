@@ -5,20 +5,20 @@
 
 #[cfg(feature = "azure")]
 mod azure;
-mod errors;
-mod memory;
 #[cfg(feature = "azure")]
 mod transport;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::memory::InMemory;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
@@ -28,7 +28,7 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use self::errors::store_error;
+use self::transport::store_error;
 use crate::causes::{causes, if_found, unless_conflict};
 #[cfg(feature = "azure")]
 use crate::examine::Examined;
@@ -69,7 +69,7 @@ pub(crate) fn connect_azure(settings: &RemoteSettings) -> Result<Examined> {
 /// `Usage` for another scheme.
 pub fn open_memory(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     check_scheme(settings, Scheme::Memory)?;
-    let table = memory::table(&settings.url.bucket);
+    let table = table(&settings.url.bucket);
     let (store, completing) = (table.store, Some(table.completing));
     Ok(GenericStore::open(settings, store.clone(), store, completing))
 }
@@ -359,4 +359,19 @@ impl RemoteStore for GenericStore {
             None => Ok(Created::Exists),
         }
     }
+}
+
+/// A table and the lock of its conditional writes.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    store: Arc<InMemory>,
+    /// Held from the check of the key to the write of a create-only completion.
+    completing: Arc<tokio::sync::Mutex<()>>,
+}
+
+static TABLES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
+
+/// Returns the table called `name`, which is the same for every caller in this process.
+fn table(name: &str) -> Memory {
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default().clone()
 }

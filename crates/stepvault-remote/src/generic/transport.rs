@@ -13,7 +13,7 @@ use object_store::client::{
     ReqwestConnector,
 };
 use object_store::{Certificate, ClientOptions, RetryConfig};
-use stepvault_core::Error;
+use stepvault_core::{Error, ErrorKind};
 
 use crate::causes::find;
 use crate::http::CONNECT_TIMEOUT;
@@ -114,6 +114,37 @@ pub(crate) fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
 }
 
+/// Returns the error for operation `what` on `subject` (a URL with the key).
+pub(super) fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
+    #[cfg(feature = "azure")]
+    if let Some(error) = request_error(what, subject, &error) {
+        return error;
+    }
+    let kind = match &error {
+        object_store::Error::NotFound { .. } => ErrorKind::NotFound,
+        object_store::Error::AlreadyExists { .. }
+        | object_store::Error::Precondition { .. }
+        | object_store::Error::NotModified { .. } => ErrorKind::Conflict,
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            ErrorKind::Denied
+        }
+        object_store::Error::InvalidPath { .. } => {
+            return Error::new(ErrorKind::Failed, what)
+                .on(subject)
+                .caused_by(error)
+                .hint("an object there has an unsupported name; move it elsewhere");
+        }
+        // The memory store reports these only in its message.
+        object_store::Error::Generic { source, .. } => match source.to_string() {
+            why if why.starts_with("MultipartUpload not found") => ErrorKind::NotFound,
+            why if why.starts_with("Invalid range") => ErrorKind::Damaged,
+            _ => ErrorKind::Failed,
+        },
+        _ => ErrorKind::Failed,
+    };
+    Error::new(kind, what).on(subject).caused_by(error)
+}
+
 #[cfg(test)]
 mod tests {
     use http_body::Frame;
@@ -162,7 +193,7 @@ mod tests {
             },
         );
         let error = object_store::Error::Generic { store: "GCS", source: Box::new(inner) };
-        let error = super::super::errors::store_error("cannot list", "gs://b/p", error);
+        let error = store_error("cannot list", "gs://b/p", error);
         assert_eq!(error.to_string(), "cannot list: gs://b/p: the server answered 503 SlowDown");
         assert_eq!(error.retry_after_wait(), Some(Duration::from_secs(7)));
     }

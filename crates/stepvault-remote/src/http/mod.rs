@@ -2,9 +2,7 @@
 
 #[cfg(any(feature = "gcs", feature = "azure"))]
 pub(crate) mod body;
-pub(crate) mod connection_obstacle;
 pub(crate) mod endpoint;
-pub(crate) mod lent;
 #[cfg(any(feature = "gcs", feature = "azure"))]
 pub(crate) mod refusal;
 pub(crate) mod tls;

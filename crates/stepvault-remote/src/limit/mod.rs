@@ -1,8 +1,206 @@
 //! Limits a remote's concurrent requests, bytes per second and stall times, as configured.
 
-mod bytes;
 mod concurrency;
-mod requests;
 
-pub use self::bytes::FlowStore;
-pub use self::requests::RequestLimitStore;
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, unfold};
+use governor::clock::{Clock as _, MonotonicClock};
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout};
+
+use self::concurrency::{AdaptiveLimit, ConcurrencyPermit};
+use crate::decorator::{Answer, Request, StoreDecorator};
+use crate::store::{BodyStream, ConcurrencyLimit, ObjectInfo, RemoteStore};
+
+type Limiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock>;
+
+/// Limits the bytes sent and received per second, and fails reads that receive no byte for too long.
+///
+/// The innermost decorator: retransmitted bytes count again. A part is accounted before it is sent, so on the wire it
+/// is one burst of at most its own length.
+#[derive(Debug)]
+pub struct FlowStore {
+    inner: Arc<dyn RemoteStore>,
+    limiter: Option<Arc<Limiter>>,
+    stall_timeout: Duration,
+}
+
+impl FlowStore {
+    /// Wraps `inner`. Without a limit only the stall timeout of reads applies.
+    pub fn new(inner: Arc<dyn RemoteStore>, bytes_per_second: Option<u64>, stall_timeout: Duration) -> Self {
+        let limiter = bytes_per_second.map(|limit| {
+            let limit = NonZeroU32::new(u32::try_from(limit).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
+            Arc::new(RateLimiter::direct_with_clock(Quota::per_second(limit), MonotonicClock))
+        });
+        Self { inner, limiter, stall_timeout }
+    }
+
+    fn stalled(&self, what: &str, key: &str) -> Error {
+        stalled(what, &format!("{}/{key}", self.url()), self.stall_timeout)
+    }
+}
+
+/// Waits until `bytes` may pass, in amounts that the limiter's burst allows.
+async fn pay(limiter: &Limiter, bytes: u64) {
+    let mut rest = u32::try_from(bytes).unwrap_or(u32::MAX);
+    let mut piece = rest;
+    while let Some(wanted) = NonZeroU32::new(piece.min(rest)) {
+        match limiter.check_n(wanted) {
+            Ok(Ok(())) => rest -= wanted.get(),
+            Ok(Err(not_until)) => tokio::time::sleep(not_until.wait_time_from(limiter.clock().now())).await,
+            Err(capacity) => piece = capacity.0,
+        }
+    }
+}
+
+fn stalled(what: &str, subject: &str, stall_timeout: Duration) -> Error {
+    Error::new(ErrorKind::Unreachable, what)
+        .on(subject)
+        .because(format!("no byte moved for {} seconds", stall_timeout.as_secs_f64()))
+        .hint("check the endpoint, the network and any proxy between")
+}
+
+#[async_trait]
+impl StoreDecorator for FlowStore {
+    fn inner(&self) -> &dyn RemoteStore {
+        &*self.inner
+    }
+
+    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
+    where
+        T: Answer + 'a,
+        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+    {
+        if let Some(limiter) = &self.limiter {
+            pay(limiter, request.sent_bytes).await;
+        }
+        call().await
+    }
+
+    async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
+        let what = "cannot read the object";
+        let Ok(body) = timeout(self.stall_timeout, self.inner.read(key, range)).await else {
+            return Err(self.stalled(what, key));
+        };
+        let (limiter, stall_timeout) = (self.limiter.clone(), self.stall_timeout);
+        let subject = format!("{}/{key}", self.url());
+        let watched = unfold(Some(body?), move |body| {
+            let (limiter, subject) = (limiter.clone(), subject.clone());
+            async move {
+                let mut body = body?;
+                match timeout(stall_timeout, body.next()).await {
+                    Err(_) => Some((Err(stalled(what, &subject, stall_timeout)), None)),
+                    Ok(None) => None,
+                    Ok(Some(Err(error))) => Some((Err(error), None)),
+                    Ok(Some(Ok(bytes))) => {
+                        if let Some(limiter) = &limiter {
+                            pay(limiter, bytes.len() as u64).await;
+                        }
+                        Some((Ok(bytes), Some(body)))
+                    }
+                }
+            }
+        });
+        Ok(watched.boxed())
+    }
+}
+
+/// The answer to a request that sends no more than this takes as long as the way to the store and back, and so does the
+/// beginning of any read.
+const SMALL_BYTES: u64 = 16 << 10;
+
+/// Limits concurrent requests. The outermost decorator: a request that waits for its retry keeps its permit, so that no
+/// other request replaces it at a failing remote.
+///
+/// A read counts until its stream is dropped. A caller that holds one must not wait for another request to the same
+/// remote.
+#[derive(Debug)]
+pub struct RequestLimitStore {
+    inner: Arc<dyn RemoteStore>,
+    limit: Arc<AdaptiveLimit>,
+}
+
+impl RequestLimitStore {
+    /// Permits at most `maximum` concurrent requests, and at least one.
+    pub fn new(inner: Arc<dyn RemoteStore>, maximum: usize) -> Self {
+        Self { inner, limit: AdaptiveLimit::new(maximum) }
+    }
+
+    async fn permit(&self) -> Result<ConcurrencyPermit> {
+        // The semaphore is never closed.
+        self.limit.acquire().await.map_err(|error| {
+            Error::new(ErrorKind::Failed, "cannot send a request").on(self.url()).caused_by(error)
+        })
+    }
+}
+
+#[async_trait]
+impl StoreDecorator for RequestLimitStore {
+    fn inner(&self) -> &dyn RemoteStore {
+        &*self.inner
+    }
+
+    fn concurrency_limit_decorated(&self) -> Option<&dyn ConcurrencyLimit> {
+        Some(&*self.limit)
+    }
+
+    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
+    where
+        T: Answer + 'a,
+        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+    {
+        let _permit = self.permit().await?;
+        let begun = Instant::now();
+        let answer = call().await;
+        if answer.is_ok() {
+            // What sends nothing may be no request: not every store has something to begin or to sync.
+            if (1..=SMALL_BYTES).contains(&request.sent_bytes) {
+                self.limit.record_latency(begun.elapsed());
+            }
+            self.limit.record_success(request.sent_bytes);
+        }
+        answer
+    }
+
+    async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
+        let permit = self.permit().await?;
+        let begun = Instant::now();
+        let body = self.inner.read(key, range).await?;
+        self.limit.record_latency(begun.elapsed());
+        let limit = Arc::clone(&self.limit);
+        let held = unfold((body, permit, 0), move |(mut body, permit, bytes)| {
+            let limit = Arc::clone(&limit);
+            async move {
+                let Some(next) = body.next().await else {
+                    limit.record_success(bytes);
+                    return None;
+                };
+                let bytes = bytes + next.as_ref().map_or(0, |piece| piece.len() as u64);
+                Some((next, (body, permit, bytes)))
+            }
+        });
+        Ok(held.boxed())
+    }
+
+    /// Counts only while an entry is awaited: callers send requests between two entries.
+    fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
+        let entries = self.inner.list(prefix);
+        unfold(entries, move |mut entries| async move {
+            let next = match self.permit().await {
+                Ok(_permit) => entries.next().await?,
+                Err(error) => Err(error),
+            };
+            Some((next, entries))
+        })
+        .boxed()
+    }
+}

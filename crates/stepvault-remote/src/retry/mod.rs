@@ -4,7 +4,6 @@
 //! number of attempts. After the deadline the remote counts as unreachable, and the caller continues with other work.
 
 mod gate;
-mod listing;
 mod store;
 
 pub use self::store::{RetryPolicy, RetryStore};

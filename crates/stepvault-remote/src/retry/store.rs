@@ -1,14 +1,15 @@
 //! The retry decorator. Most methods are repeated unchanged; some must determine the result of an attempt whose answer
 //! was lost.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use stepvault_core::digest::{ContentDigest, FileDigest};
+use futures::stream::{BoxStream, StreamExt as _, unfold};
+use stepvault_core::digest::{ContentDigest, FileDigest, Sha256Digest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
@@ -16,7 +17,6 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
-use super::listing;
 use crate::decorator::{Answer, Request, StoreDecorator};
 use crate::store::{Created, ObjectInfo, PartReceipt, RemoteStore};
 
@@ -231,6 +231,74 @@ impl StoreDecorator for RetryStore {
     }
 
     fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
-        listing::list(self, prefix)
+        list(self, prefix)
     }
+}
+
+type Entries<'a> = BoxStream<'a, Result<ObjectInfo>>;
+
+/// A store cannot resume a listing in the middle, and keys come in any order. So the listing is restarted, and entries
+/// that the caller already has are skipped.
+struct Listing<'a> {
+    store: &'a RetryStore,
+    prefix: String,
+    entries: Option<Entries<'a>>,
+    /// Truncated digests of the returned keys: a key is skipped only when it is certainly the same.
+    seen: HashSet<[u8; 16]>,
+    ended: bool,
+}
+
+pub(super) fn list<'a>(store: &'a RetryStore, prefix: &str) -> Entries<'a> {
+    let listing =
+        Listing { store, prefix: prefix.to_owned(), entries: None, seen: HashSet::new(), ended: false };
+    unfold(listing, |mut listing| async move {
+        if listing.ended {
+            return None;
+        }
+        let next = listing.next().await.transpose()?;
+        listing.ended = next.is_err();
+        Some((next, listing))
+    })
+    .boxed()
+}
+
+impl Listing<'_> {
+    async fn next(&mut self) -> Result<Option<ObjectInfo>> {
+        if let Some(entries) = &mut self.entries {
+            match entries.next().await.transpose() {
+                Ok(Some(info)) => {
+                    self.seen.insert(short_digest(&info.key));
+                    return Ok(Some(info));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) if !error.is_transient() => return Err(error),
+                Err(_) => self.entries = None,
+            }
+        }
+        let (store, prefix, seen) = (self.store, self.prefix.as_str(), &self.seen);
+        // Each attempt must get past the known entries: a page that always fails must not be requested forever.
+        let (first, entries) = store
+            .retries
+            .run(|_| async move {
+                let mut entries = store.inner.list(prefix);
+                loop {
+                    match entries.next().await.transpose()? {
+                        Some(info) if seen.contains(&short_digest(&info.key)) => {}
+                        first => return Ok((first, entries)),
+                    }
+                }
+            })
+            .await?;
+        self.entries = Some(entries);
+        if let Some(info) = &first {
+            self.seen.insert(short_digest(&info.key));
+        }
+        Ok(first)
+    }
+}
+
+fn short_digest(key: &str) -> [u8; 16] {
+    let mut short = [0_u8; 16];
+    short.copy_from_slice(&Sha256Digest::of(key.as_bytes()).as_bytes()[..16]);
+    short
 }

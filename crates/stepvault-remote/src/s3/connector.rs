@@ -18,20 +18,20 @@ use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
     SharedHttpConnector,
 };
-use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use reqwest::Client;
 use rustls_native_certs::load_native_certs;
 use stepvault_core::{Error, ErrorKind};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::identified::Identified;
-use crate::arrival_rate::{ArrivalRate, TooSlow};
 use crate::http::CONNECT_TIMEOUT;
-use crate::http::lent::lend;
+use crate::http::body::lend;
 use crate::http::tls::{Authorities, ClientIdentity};
+use crate::pieces::{ArrivalRate, TooSlow};
 
 /// A request moved too little for the configured stall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -257,5 +257,29 @@ impl Body for WatchedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// Sends requests by a client that has a certificate.
+#[derive(Debug, Clone)]
+struct Identified(Client);
+
+impl HttpConnector for Identified {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let client = self.0.clone();
+        HttpConnectorFuture::new(async move {
+            let request = request.try_into_http1x().map_err(|error| ConnectorError::user(error.into()))?;
+            let request = request
+                .map(reqwest::Body::wrap)
+                .try_into()
+                .map_err(|error: reqwest::Error| ConnectorError::user(error.into()))?;
+            let response = client.execute(request).await.map_err(|error| {
+                let is_timeout = error.is_timeout();
+                let error = error.without_url().into();
+                if is_timeout { ConnectorError::timeout(error) } else { ConnectorError::io(error) }
+            })?;
+            let response = http::Response::from(response).map(SdkBody::from_body_1_x);
+            HttpResponse::try_from(response).map_err(|error| ConnectorError::other(error.into(), None))
+        })
     }
 }

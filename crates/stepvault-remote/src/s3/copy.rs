@@ -12,13 +12,11 @@ use stepvault_core::digest::{ContentDigest, Crc64Nvme, DigestAlgorithm, FileDige
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::answer_headers::AnswerHeaders;
-use super::checksums::{of_upload, stored};
+use super::checksums::{AnswerHeaders, of_upload, stored};
 use super::errors::Fault;
-use super::multipart::{Whole, completed_part};
 use super::read::quoted;
 use super::store::S3Store;
-use super::write::{Condition, written};
+use super::write::{Condition, Whole, completed_part, written};
 use crate::keys::percent_encode;
 use crate::store::{Created, ObjectHead, PartReceipt, RemoteStore as _, StoredChecksum};
 

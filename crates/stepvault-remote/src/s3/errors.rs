@@ -12,8 +12,8 @@ use stepvault_core::{Error, ErrorKind};
 use super::connector::Stalled;
 use super::verdicts::{FULL, NOT_THE_STORE, TOO_MANY_PARTS, Verdict, by_code, by_status, verdict};
 use crate::causes::{distinct_texts, find};
-use crate::http::connection_obstacle::ConnectionObstacle;
 use crate::http::one_line;
+use crate::http::refusal::ConnectionObstacle;
 
 /// Maximum number of bytes of an answer that are logged.
 const LOGGED_BYTES: usize = 1000;

@@ -13,12 +13,12 @@ use stepvault_core::store_facts::{
     BucketFacts, CredentialSource, Credentials, LeftBytes, LifecycleRule, Obstacle, Versioning,
 };
 
-use super::answer_headers::AnswerHeaders;
+use super::checksums::AnswerHeaders;
 use super::client::Clients;
 use super::errors::Fault;
 use super::store::S3Store;
 use crate::examine::{ExamineError, Examiner, ListingResult};
-use crate::pending::Listed;
+use crate::listed::Listed;
 use crate::store::PendingUpload;
 
 #[async_trait]

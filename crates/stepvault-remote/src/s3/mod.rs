@@ -3,21 +3,14 @@
 //! All bytes are sent with a SHA-256 for the store to check (or a CRC-64/NVME, where their digests are BLAKE3), writes are
 //! conditional on an unused key, and the checksum that the store reports is compared with the sent one.
 
-mod answer_headers;
-mod attributes;
 mod checksums;
 mod client;
 mod connector;
 mod copy;
 mod errors;
 mod examine;
-mod headers;
-mod identified;
-mod multipart;
-mod pending;
 mod read;
 mod requests;
-mod skew;
 mod store;
 mod verdicts;
 mod write;

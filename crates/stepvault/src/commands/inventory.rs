@@ -15,11 +15,11 @@ use stepvault_core::retention::abandoned_steps;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::incomplete::{IncompleteStep, visible_and_incomplete};
 use stepvault_engine::placement::evidence_text;
 use stepvault_engine::tier::catalog::{FoundCommit, pins};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on};
+use stepvault_engine::tier::step_state::{IncompleteStep, visible_and_incomplete};
 use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words::first_of;
-use stepvault_engine::drains::Drains;
+use stepvault_engine::node_records::Drains;
 use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
 use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};

@@ -11,7 +11,7 @@ use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::{read_given_up, read_given_up_on};
+use stepvault_engine::node_records::{read_given_up, read_given_up_on};
 
 use crate::context::Tiers;
 

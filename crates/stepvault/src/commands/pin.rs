@@ -10,7 +10,7 @@ use stepvault_core::Result;
 use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::StepId;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::tier::pins::{pin, unpin};
+use stepvault_engine::tier::catalog::{pin, unpin};
 
 use super::inventory::{ChosenStep, Inventory};
 use crate::context::Tiers;

@@ -18,7 +18,7 @@ use stepvault_core::ids::RunName;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::read_given_up;
+use stepvault_engine::node_records::read_given_up;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on, recorded_state, still_given_up};
 use stepvault_local::clock::SystemClock;

@@ -7,7 +7,6 @@
 //! newest durable one is chosen if the nodes hold all of its parts: they upload them (`completion`), and the record of
 //! the next round says whether it became durable.
 
-mod completion;
 mod reports;
 
 use std::collections::BTreeSet;

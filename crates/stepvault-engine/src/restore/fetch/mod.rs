@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use part::{FetchedPart, FileRestore, fetch_part};
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
@@ -14,11 +15,9 @@ use stepvault_local::staging::Staging;
 use super::candidates::{Faults, OrFaults};
 use super::request::RestoreContext;
 use super::resolve::{ResolvedStep, Source};
-use crate::blocking::blocking;
+use crate::blocking::{blocking, run_bounded};
 use crate::tier::leases::HeldLease;
 use crate::tier::measured::{recall_concurrency, remember_concurrency};
-use crate::workers::run_bounded;
-use part::{FetchedPart, FileRestore, fetch_part};
 
 /// Where the restored bytes came from.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

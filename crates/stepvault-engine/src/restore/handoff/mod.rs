@@ -4,7 +4,6 @@
 //! from; a pointer never names a missing step; and repeating the restore does the rest.
 
 mod directory;
-mod range_reader;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,8 +28,9 @@ use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target};
 use super::resolve::ResolvedStep;
 use crate::blocking::blocking;
 use crate::inspect::named;
-use directory::{Layout, OverlayFiles, StagedFiles, other_content, present_tree, tree_with_step};
-use range_reader::RangeReader;
+use directory::{
+    Layout, OverlayFiles, RangeReader, StagedFiles, other_content, present_tree, tree_with_step,
+};
 
 /// A path that was moved out of the trainer's way.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! One node of the tree: keys in order, each with a value (in a leaf) or a child (in an inner node).
 
-use super::file_table::{self, DataFile};
-use super::frame::{self, NODE_MAGIC};
+use super::file_table::{self, DataFile, NODE_MAGIC};
 use super::store::{Budget, Location};
 use crate::soundness::{Fault, broken};
 use crate::structure::cursor::{Cursor, shared_bytes};
@@ -78,7 +77,7 @@ pub(super) fn read(
     budget: &mut Budget,
     visit: &mut Visit<'_>,
 ) -> Result<Outcome, Fault> {
-    let body = frame::unpack(encoded, NODE_MAGIC, what, budget)?;
+    let body = file_table::unpack(encoded, NODE_MAGIC, what, budget)?;
     let mut cursor = Cursor::new(&body, what);
     let height = cursor.byte("height")?;
     if height != expected.height {

@@ -4,9 +4,8 @@ use std::rc::Rc;
 
 use crate::deep::{Checksum, Span};
 use crate::soundness::{Fault, broken, read_piece, unknown};
-use crate::source::ReadAt;
 use crate::structure::directory::Directory;
-use crate::tree::{OpenFile, Tree};
+use crate::tree::{OpenFile, ReadAt, Tree};
 
 /// The maximum size of a manifest or node, compressed or not. Orbax lets nodes grow to 100 MB.
 pub(super) const MAX_PIECE_BYTES: u64 = 128 << 20;

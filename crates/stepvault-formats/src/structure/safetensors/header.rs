@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::soundness::{Fault, broken, broken_at, read_array};
-use crate::source::ReadAt;
-use crate::structure::json_stream::{self, Entries, ReadEntry};
+use crate::structure::json::{self, Entries, ReadEntry};
 use crate::structure::text::{bytes, shown};
+use crate::tree::ReadAt;
 
 /// Longest header that safetensors itself reads (safetensors/src/tensor.rs, `MAX_HEADER_SIZE`).
 pub const LONGEST_HEADER_BYTES: u64 = 100_000_000;
@@ -70,7 +70,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
         ));
     }
     let mut claims = Claims::default();
-    let parsed = json_stream::parse(source, PREFIX_BYTES, data_start, "the header", Entries(&mut claims));
+    let parsed = json::parse(source, PREFIX_BYTES, data_start, "the header", Entries(&mut claims));
     let mut tensors = match (parsed, claims.refusal) {
         (Err(Fault::Broken { .. }), Some(refusal)) => return Err(Fault::Unknown(refusal)),
         (Err(fault), _) => return Err(fault),

@@ -13,10 +13,9 @@
 //! Tensors are not read, so changed bytes in them are not detected: [`crate::deep`] compares the CRC-32C of each. A
 //! missing data file that holds no tensor is not detected.
 
-mod entry;
 mod table;
 
-use entry::Entry;
+use table::Entry;
 
 use crate::deep::{Checksum, Span};
 use crate::soundness::{Fault, broken};
@@ -84,7 +83,7 @@ fn each_tensor(
             if !key.is_empty() {
                 return Err(broken!("the index does not begin with the number of data files"));
             }
-            shards = Some(entry::shards(value)?);
+            shards = Some(table::shards(value)?);
             return Ok(());
         };
         let name = String::from_utf8_lossy(key);

@@ -10,16 +10,15 @@
 
 mod description;
 
+use description::Container;
+pub use description::{Description, Version};
+
 use crate::deep::{Checksum, Span};
 use crate::soundness::{Fault, broken, broken_at, read_array};
-use crate::source::ReadAt;
 use crate::structure::cursor::number;
 use crate::structure::directory::whole;
 use crate::structure::zstd;
-use crate::tree::{OpenFile, Tree, joined};
-
-use description::Container;
-pub use description::{Description, Version};
+use crate::tree::{OpenFile, ReadAt, Tree, joined};
 
 /// The maximum size of the description of an array.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;

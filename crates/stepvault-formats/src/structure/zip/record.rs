@@ -4,9 +4,9 @@ use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipFileHea
 
 use super::{Adapter, zip_fault};
 use crate::soundness::{Fault, broken_at, read_piece};
-use crate::source::ReadAt;
 use crate::structure::cursor::number;
 use crate::structure::text::shown;
+use crate::tree::ReadAt;
 
 /// Bytes of a record's own header, without its name and extra.
 const HEADER_BYTES: u64 = 30;

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 use tempfile::TempDir;
 

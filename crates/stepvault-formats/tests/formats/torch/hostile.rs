@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use stepvault_formats::pickle::{KEPT_BYTES_PER_INPUT_BYTE, Keep, read, read_whole};
 use stepvault_formats::soundness::Fault;
-use stepvault_formats::source::ReadAt;
 use stepvault_formats::structure::{dcp, deepspeed, torch, torch_legacy, torch_zip};
+use stepvault_formats::tree::ReadAt;
 
 use super::support::{Check, Counting, Fixture, InMemory};
 

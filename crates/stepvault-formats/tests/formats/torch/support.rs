@@ -5,7 +5,7 @@ use std::io;
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::soundness::{Fault, Soundness, judged};
-use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 pub(super) use crate::support::{Counting, Fixture, Numbers, cuts};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use stepvault_formats::soundness::{Soundness, judged};
-use stepvault_formats::source::ReadAt;
 use stepvault_formats::structure::torch_zip::check;
+use stepvault_formats::tree::ReadAt;
 
 use super::archive::{Builder, Layout, number, pickle_of_storage, small_archive};
 use super::support::{Counting, Fixture, cuts, verdict, why_broken};

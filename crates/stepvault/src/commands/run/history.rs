@@ -7,7 +7,7 @@ use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{Process, Start, StartedProgram};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::starts::write_starts;
+use stepvault_engine::node_records::write_starts;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::process;
 use stepvault_local::starts::TrainerLock;

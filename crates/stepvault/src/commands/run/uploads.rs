@@ -13,7 +13,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::words;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::sealed_steps;
-use stepvault_engine::drains::uploads_now;
+use stepvault_engine::node_records::uploads_now;
 use stepvault_engine::tier::catalog::FoundCommit;
 use stepvault_engine::tier::step_state::visible_commits;
 use stepvault_local::clock::SystemClock;
