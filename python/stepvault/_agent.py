@@ -25,6 +25,8 @@ from ._socket import GRACE_SECONDS, MAXIMUM_PATH_BYTES, NoAnswer, ask
 _HELD = 13
 #: How long an agent may take to answer after its start, beyond the time for which one drains for an earlier process.
 _STARTED_WITHIN_SECONDS = 60.0
+#: How long an agent tries the remotes out for the first process that attaches.
+_REMOTES_WITHIN_SECONDS = 20.0
 _LONGEST_WAIT_SECONDS = 600
 _POLL_SECONDS = 0.05
 #: How long an answer may take of an agent that has not answered the last request.
@@ -57,6 +59,7 @@ class Agent:
         self._drained: Optional[Drained] = None
         self._progress: Optional[ProgressLine] = None
         self._is_silent = False
+        self._unusable: List[str] = []
         self._lock = threading.Lock()
 
     def announce(
@@ -241,6 +244,18 @@ class Agent:
                 left.append({"run": self.run, "step": step, "attempt": attempt, "reason": error.message})
         return Drained(is_durable=not left, not_durable=tuple(left), document={})
 
+    def _note_remote(self, tried: Document, strict: bool) -> None:
+        """Raises or warns if a remote cannot be used."""
+        if tried["error"] is None:
+            return
+        cause = errors.from_document(tried["error"])
+        self._unusable.append(f"remote {tried['remote']} cannot be used: {cause}")
+        _warn(self._unusable[-1])
+        if strict and tried["needs_operator"]:
+            with contextlib.suppress(errors.StepvaultError):
+                self.drain(deadline=0.0)
+            raise cause
+
     def _drain_at_exit(self) -> None:
         if os.getpid() != self._owner or self._drained is not None:
             return
@@ -252,6 +267,8 @@ class Agent:
         except KeyboardInterrupt:
             _warn("interrupted: the agent goes on with its uploads until its deadline, and this process does not wait")
             return
+        for text in self._unusable if not drained.is_durable else []:
+            _warn(text)
         if self._start is not None and self._start.tells():
             # The agent's own report says the same.
             return
@@ -293,6 +310,7 @@ def watch(
     log: Optional[PathLike] = None,
     progress: bool = False,
     handle_sigterm: bool = True,
+    strict: bool = True,
 ) -> Agent:
     """Starts the agent beside this process, or finds the one that serves the vault, and drains it at the end.
 
@@ -303,7 +321,7 @@ def watch(
     Args:
         directory: Where the trainer writes its steps.
         run: Name of the run. Variables in braces are replaced: `"sweep-{SLURM_ARRAY_TASK_ID}"`, `{hostname}`.
-        remote: A URL or several: `s3://bucket/prefix`, `gs://…`, `az://…`, or an existing directory.
+        remote: A URL or several: `s3://bucket/prefix`, `gs://…`, `az://…`, or a directory, which is created if only its last component is missing.
         keep_last: How many steps each remote keeps; by default all.
         keep_local_last: How many steps the vault keeps, of those that are durable.
         announced: Whether every step is announced, as the callbacks do. One that is not is then sealed after a quiet
@@ -316,9 +334,12 @@ def watch(
         log: File for the agent's messages; by default this process's standard error.
         progress: Whether uploads are shown, in a line of standard error that is written again and again.
         handle_sigterm: Whether SIGTERM ends this process as `sys.exit` does, if nothing else handles it.
+        strict: Whether a remote that cannot work is an error: no such bucket or directory, no credentials, no right to
+            write. Otherwise it is a warning, at once and at the end. One that only does not answer is a warning.
 
     Raises:
         UsageError: the arguments are invalid.
+        StepvaultError: a remote cannot work; the class follows the kind of the error, such as `Denied`.
         Held: the vault is in use by a process that is no agent, or by the agent of another run.
         AgentEnded: the agent ended at its start.
     """
@@ -344,7 +365,8 @@ def watch(
     text = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in configuration.items())
     options = ["--config=/dev/stdin", *arguments_of(run=run, remote=agent.remotes, node=node, nodes=nodes)]
     agent._start = _Start(options, text, log)
-    _connect(agent, agent._start)
+    for tried in _connect(agent, agent._start):
+        agent._note_remote(tried, strict)
     if progress:
         agent._progress = ProgressLine(agent._socket)
     # The agent is drained at the end also if the script keeps no reference.
@@ -411,8 +433,8 @@ class _Start:
         return process
 
 
-def _connect(agent: Agent, start: _Start) -> None:
-    """Attaches to the agent that answers, or starts one, until one of both succeeds."""
+def _connect(agent: Agent, start: _Start) -> List[Document]:
+    """Attaches to the agent that answers, or starts one, until one of both succeeds. Returns the remotes it tried."""
     within_seconds = agent.drain_deadline_seconds + _STARTED_WITHIN_SECONDS
     deadline = time.monotonic() + within_seconds
     attach = {"run": agent.run, "process_id": agent._owner}
@@ -420,8 +442,10 @@ def _connect(agent: Agent, start: _Start) -> None:
     why: Optional[errors.StepvaultError] = None
     while time.monotonic() < deadline:
         try:
-            agent.is_followed = ask(agent._socket, "POST", "/v1/attach", attach)["followed"]
-            return
+            answered = ask(agent._socket, "POST", "/v1/attach", attach, within_seconds=_REMOTES_WITHIN_SECONDS)
+            agent.is_followed = answered["followed"]
+            tried: List[Document] = answered.get("remotes", [])
+            return tried
         except errors.NotFound as error:
             raise errors.Held(
                 f"another agent serves the vault {agent.local}: {error.message}", "use another vault, with local="

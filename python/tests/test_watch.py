@@ -277,7 +277,8 @@ def test_what_is_not_safe_is_said_while_the_script_runs_and_once(place):
     script = place.script(
         """
         remote = place.remote / "not" / "mounted"
-        agent = place.watch(remote=remote, settings={"run.my-run.quiet-time": "1s"}, log=None, drain_deadline=5)
+        settings = {"run.my-run.quiet-time": "1s"}
+        agent = place.watch(remote=remote, settings=settings, log=None, drain_deadline=5, strict=False)
         place.save(1)
         time.sleep(10)
         print("training ends", file=sys.stderr, flush=True)
@@ -287,6 +288,38 @@ def test_what_is_not_safe_is_said_while_the_script_runs_and_once(place):
     before, after = heard.split("training ends")
     assert "warning: step 1 (attempt 1) of my-run is not durable" in before, heard
     assert sum("is not durable" in line for line in after.splitlines()) <= 1, heard
+
+
+def test_a_directory_that_does_not_exist_yet_becomes_the_remote(place):
+    place.remote = place.path / "new"
+    agent = place.watch()
+    assert agent.restore() is None
+    agent.announce(place.save(1), wait_until="durable")
+    assert place.steps() == [1]
+
+
+def test_a_remote_that_cannot_work_is_an_error_at_once(place):
+    missing = place.path / "not" / "mounted"
+    occupied = place.path / "file"
+    occupied.write_text("not a directory")
+    for remote, why in [(missing, "does not exist"), (occupied, "not a directory"), (["", missing], "does not exist")]:
+        remote = [place.remote if part == "" else part for part in remote] if isinstance(remote, list) else remote
+        with pytest.raises(stepvault.StepvaultError, match=why):
+            place.watch(remote=remote)
+        until("the agent has ended", lambda: not place.agents())
+
+
+def test_without_strict_a_remote_that_cannot_work_is_a_warning_at_once_and_at_the_end(place):
+    script = place.script(
+        """
+        place.watch(remote=place.remote / "not" / "mounted", drain_deadline=1, strict=False).announce(place.save(1))
+        print("training ends", file=sys.stderr, flush=True)
+        """
+    )
+    _, heard = script.communicate(timeout=PATIENCE_SECONDS)
+    for part in heard.split("training ends"):
+        assert "warning: remote file-mounted cannot be used" in part, heard
+    assert script.returncode == 0
 
 
 def test_a_death_without_a_drain_uses_the_deadline(place):

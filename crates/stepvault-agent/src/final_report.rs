@@ -13,6 +13,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::backlog::{is_durable, unsent_bytes};
+use crate::discovery::WAITS_FOR_SCAN;
 use crate::options::AgentOptions;
 use crate::remotes::{on_remote, remotes_of};
 use crate::report::{AgentReport, LeftUndone, NotDurable, SkippedEntry, UnservedRun};
@@ -93,6 +94,15 @@ fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: b
     }
 }
 
+/// Returns why a step is not sealed, once there is no next scan.
+fn at_end(reason: String) -> String {
+    if reason == WAITS_FOR_SCAN {
+        "it is finished, but there was no time left to seal it".to_owned()
+    } else {
+        reason
+    }
+}
+
 /// Builds the final report of a service. `lost` is what was not durable in vaults that were deleted under it.
 pub(crate) async fn final_report(shared: &Shared, lost: &[NotDurable]) -> Result<AgentReport> {
     let (options, status) = (&shared.options, &shared.reporter.status);
@@ -121,8 +131,11 @@ pub(crate) async fn final_report(shared: &Shared, lost: &[NotDurable]) -> Result
             let reason = "there was no time to scan it again, and it may hold a finished step".to_owned();
             unsealed.push((directory.clone(), reason));
         }
-        let entries =
-            unsealed.into_iter().map(|(path, reason)| SkippedEntry { run: run.name.clone(), path, reason });
+        let entries = unsealed.into_iter().map(|(path, reason)| SkippedEntry {
+            run: run.name.clone(),
+            path,
+            reason: at_end(reason),
+        });
         found.unsealed.extend(entries);
     }
     report.left = found;

@@ -244,6 +244,20 @@ pub struct AttachAnswer {
     pub followed: bool,
     /// The processes that it follows.
     pub process_ids: Vec<u32>,
+    /// The run's remotes, each tried out once, when the first process attached.
+    #[serde(default)]
+    pub remotes: Vec<TriedRemote>,
+}
+
+/// Whether a remote can be used at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriedRemote {
+    /// The remote.
+    pub remote: RemoteName,
+    /// Why it cannot be used; null if it can.
+    pub error: Option<ErrorInfo>,
+    /// Whether the error needs an operator: credentials, a missing bucket or directory, a certificate.
+    pub needs_operator: bool,
 }
 
 /// `POST /v1/detach`

@@ -347,6 +347,16 @@ impl RunKeys {
     }
 }
 
+/// Returns the run that a key belongs to, and its kind in that run's layout; `None` for a key outside the layout of every
+/// run.
+pub fn run_of(key: &str) -> Option<(RunName, KeyKind)> {
+    key.match_indices('/').find_map(|(end, _)| {
+        let run = RunName::new(&key[..end]).ok()?;
+        let kind = RunKeys::new(run.clone()).classify(key)?;
+        Some((run, kind))
+    })
+}
+
 /// The objects of one probe, by the last word of their names, which follows 32 hexadecimal digits.
 const PROBES: [&str; 6] = ["wrong", "whole", PARTS_PROBE, "dropped", "rate", UNUSUAL_PROBE];
 /// The end of the key of the probe that is sent in parts and never read.
@@ -442,6 +452,19 @@ mod tests {
 
     fn id() -> StepId {
         StepId::new(Attempt::new(2).unwrap(), Step::new(100).unwrap())
+    }
+
+    #[test]
+    fn a_key_tells_its_run() {
+        let path = RelativePath::new("trainer/.metadata").unwrap();
+        for key in [keys().marker(), keys().commit(id()), keys().data("step_100", id(), &path).unwrap()] {
+            let (run, kind) = run_of(&key).unwrap();
+            assert_eq!((run.as_str(), Some(kind)), ("grpo/checkpoints", keys().classify(&key)));
+        }
+        for other in ["", "/", "grpo", "grpo/model.bin", ".stepvault/vault.json", "a b/.stepvault/vault.json"]
+        {
+            assert_eq!(run_of(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -27,10 +27,19 @@ impl std::fmt::Display for Tier {
 pub enum OperationKind {
     /// It is sealed into the vault.
     Seal,
-    /// It is uploaded to a remote, or restored from a tier.
-    Transfer,
+    /// It is uploaded to a remote.
+    Upload,
+    /// It is restored from a tier.
+    Restore,
     /// It is removed from a tier.
     Removal,
+}
+
+impl OperationKind {
+    /// Whether its bytes are moved to or from a tier.
+    pub fn is_transfer(self) -> bool {
+        matches!(self, Self::Upload | Self::Restore)
+    }
 }
 
 /// An operation on a step, from its start to its end.

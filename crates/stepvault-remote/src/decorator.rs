@@ -12,8 +12,8 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 
 use crate::payload::Payload;
 use crate::store::{
-    BodyStream, ConcurrencyLimit, Created, IgnoredAttribute, ObjectHead, ObjectInfo, PartReceipt,
-    PendingUpload, RemoteStore, StoreCapabilities,
+    ArchivePlace, BodyStream, ConcurrencyLimit, Created, IgnoredAttribute, ObjectHead, ObjectInfo,
+    PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
 };
 
 /// What a decorator knows of a request before it is sent.
@@ -46,6 +46,7 @@ pub trait Answer: Send {
 }
 
 impl Answer for () {}
+impl Answer for bool {}
 impl Answer for String {}
 impl Answer for Created {}
 impl Answer for PartReceipt {}
@@ -83,8 +84,8 @@ pub trait StoreDecorator: Send + Sync + Debug {
     }
 
     /// [`RemoteStore::begin`].
-    async fn begin_decorated(&self) -> Result<()> {
-        self.around(Request::WRITE, || self.inner().begin()).await
+    async fn begin_decorated(&self, place: ArchivePlace) -> Result<bool> {
+        self.around(Request::WRITE, || self.inner().begin(place)).await
     }
 
     /// [`RemoteStore::complete_upload`].
@@ -123,8 +124,8 @@ impl<D: StoreDecorator> RemoteStore for D {
         self.concurrency_limit_decorated()
     }
 
-    async fn begin(&self) -> Result<()> {
-        self.begin_decorated().await
+    async fn begin(&self, place: ArchivePlace) -> Result<bool> {
+        self.begin_decorated(place).await
     }
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {

@@ -203,6 +203,15 @@ pub trait ConcurrencyLimit {
     fn start_at(&self, limit: usize);
 }
 
+/// Where the directory of a new archive may be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArchivePlace {
+    /// In any directory.
+    Anywhere,
+    /// Beside other files. A directory without any may be where a filesystem with the archive should be mounted.
+    BesideFiles,
+}
+
 /// One object store under one URL. Deliberately narrow: only what implementations must provide.
 ///
 /// # Contract
@@ -231,12 +240,12 @@ pub trait RemoteStore: Send + Sync + Debug {
     }
 
     /// Prepares the store for the first object; for callers that know that it has never held any of ours. Creates a
-    /// directory whose parent exists. A bucket must exist already.
+    /// directory whose parent exists, and returns whether it did. A bucket must exist already.
     ///
     /// # Errors
-    /// `Unreachable` when the parent of the directory does not exist.
-    async fn begin(&self) -> Result<()> {
-        Ok(())
+    /// `Unreachable` when the parent of the directory does not exist, or is not what `place` asks for.
+    async fn begin(&self, _place: ArchivePlace) -> Result<bool> {
+        Ok(false)
     }
 
     /// Writes a whole object if the key is unused. `digest` is the digest of `body`, for the store to check.

@@ -45,7 +45,7 @@ impl Observer for Recorder {
                 match operation.kind {
                     OperationKind::Seal => format!("sealed: {id}"),
                     OperationKind::Removal => format!("removed from {tier}: {id}"),
-                    OperationKind::Transfer => return,
+                    OperationKind::Upload | OperationKind::Restore => return,
                 }
             }
             Event::BytesReused { tier, bytes } => format!("reused on {tier}: {bytes}"),

@@ -23,7 +23,6 @@ mod session;
 
 use std::time::Duration;
 
-use clap::Parser as _;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +39,7 @@ const MAXIMUM_BLOCKING_THREADS: usize = 64;
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(2);
 
 fn main() -> std::process::ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::of_process() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error).into(),
     };

@@ -30,7 +30,7 @@ use crate::followed::Followed;
 pub use crate::messages::{
     AgentProcess, AnnounceAnswer, AnnounceRequest, AnnouncedStep, AnnouncementState, AttachAnswer,
     AttachRequest, DetachRequest, DrainAnswer, DrainRequest, RemoteRate, RunStatus, SeenOfRun, Skipped,
-    StatusAnswer, WaitAnswer, WaitRequest,
+    StatusAnswer, TriedRemote, WaitAnswer, WaitRequest,
 };
 use crate::metrics::Metrics;
 use crate::remotes::ServedRun;

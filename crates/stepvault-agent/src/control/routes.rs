@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
+use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -21,7 +23,7 @@ use crate::announcements::Added;
 use crate::messages::{
     AgentProcess, AnnounceAnswer, AnnounceRequest, AnnouncementState, AttachAnswer, AttachRequest,
     DetachRequest, DrainAnswer, DrainRequest, RemoteRate, RunStatus, SeenOfRun, Skipped, StatusAnswer,
-    WaitAnswer, WaitRequest,
+    TriedRemote, WaitAnswer, WaitRequest,
 };
 use crate::metrics::Metrics;
 use crate::remotes::ServedRun;
@@ -70,7 +72,7 @@ async fn route(state: &ControlState, request: Request<Incoming>) -> std::result:
             Ok(document(StatusCode::OK, answer))
         }
         (DRAIN, _) => Ok(drain(state, read(body).await?).await?),
-        (ATTACH, _) => Ok(document(StatusCode::OK, attach(state, &read(body).await?)?)),
+        (ATTACH, _) => Ok(document(StatusCode::OK, attach(state, &read(body).await?).await?)),
         (DETACH, _) => Ok(detach(state, &read(body).await?).await?),
         (_, Some(id)) => announcement(state, id).await,
         _ => Ok(document(StatusCode::OK, status(state))),
@@ -153,17 +155,48 @@ fn status(state: &ControlState) -> StatusAnswer {
 }
 
 /// Follows a process, if the service runs for processes.
-fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer> {
+async fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachAnswer> {
     // The next agent may serve another run.
-    if !state.shared.drain.stop.is_requested() {
-        state.run(request.run.as_ref())?;
-    }
-    let Some(followed) = &state.followed else {
-        return Ok(AttachAnswer { followed: false, process_ids: Vec::new() });
+    let run = match state.run(request.run.as_ref()) {
+        Err(error) if !state.shared.drain.stop.is_requested() => return Err(error),
+        run => run.ok(),
     };
-    followed.follow(request.process_id)?;
-    state.shared.announcements.joined();
-    Ok(AttachAnswer { followed: true, process_ids: followed.process_ids() })
+    if let Some(followed) = &state.followed {
+        followed.follow(request.process_id)?;
+        state.shared.announcements.joined();
+    }
+    let remotes = match run {
+        Some(run) => run.tried.get_or_init(|| try_out(state, run)).await.clone(),
+        None => Vec::new(),
+    };
+    let process_ids = state.followed.as_ref().map(|followed| followed.process_ids());
+    Ok(AttachAnswer {
+        followed: process_ids.is_some(),
+        process_ids: process_ids.unwrap_or_default(),
+        remotes,
+    })
+}
+
+/// Tries every remote of a run out at once.
+async fn try_out(state: &ControlState, run: &ServedRun) -> Vec<TriedRemote> {
+    let vault = &state.shared.vault.vault;
+    let tried = run.remotes.iter().map(|remote| async {
+        let error = match remote.try_out(vault).await {
+            Ok(false) => None,
+            Ok(true) => {
+                let url = remote.store.url();
+                state.shared.reporter.warn(&format!("created {url}: it is a new archive, without any step"));
+                None
+            }
+            Err(error) => Some(error),
+        };
+        TriedRemote {
+            remote: remote.name().clone(),
+            needs_operator: error.as_ref().is_some_and(|error| !error.is_transient()),
+            error: error.as_ref().map(ErrorInfo::from),
+        }
+    });
+    join_all(tried).await
 }
 
 async fn announce(state: &ControlState, request: AnnounceRequest) -> std::result::Result<Answer, Refusal> {

@@ -24,6 +24,9 @@ use tokio::time::Instant;
 use super::missing_files::SealedFiles;
 use crate::pause::{LONGEST, Pause};
 
+/// Why a finished step is not sealed between the scan that found it finished and the next one.
+pub(crate) const WAITS_FOR_SCAN: &str = "it is finished, and waits for the next scan";
+
 /// How often a handled entry whose own directory is unchanged is scanned again.
 const HANDLED_SCAN_INTERVAL: Duration = Duration::from_mins(1);
 /// How long a step must be unchanged whose files are proved whole by their formats.
@@ -280,7 +283,7 @@ impl Entry {
     fn ready(&mut self, tree: Tree) -> EntryOutcome {
         let why = match std::mem::take(&mut self.state) {
             EntryState::Unsealed(why) | EntryState::LeftAlone(why) => why,
-            _ => "it is finished, but there was no time left to seal it".to_owned(),
+            _ => WAITS_FOR_SCAN.to_owned(),
         };
         self.state = EntryState::Unsealed(why);
         EntryOutcome::Ready(tree)

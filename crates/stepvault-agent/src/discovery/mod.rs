@@ -19,6 +19,7 @@ use std::time::Duration;
 pub(crate) use self::announced::ready_alone;
 pub(crate) use self::early::EarlyPlace;
 use self::early::EarlySteps;
+pub(crate) use self::entry::WAITS_FOR_SCAN;
 use self::entry::{Entry, QuietTimes};
 use self::leftovers::Leftovers;
 use self::missing_files::SealedFiles;

@@ -256,7 +256,7 @@ impl Metrics {
                 let labels = of_tier(operation.tier);
                 self.of_events.removed_steps.get_or_create(&labels).inc();
             }
-            OperationKind::Transfer => {}
+            OperationKind::Upload | OperationKind::Restore => {}
         }
     }
 
@@ -285,11 +285,11 @@ impl Uploads {
             Event::BytesMoved { tier, bytes }
             | Event::BytesCopied { tier, bytes }
             | Event::BytesReused { tier, bytes } => self.progressed(tier, *bytes),
-            Event::Started(operation) if operation.kind == OperationKind::Transfer => {
+            Event::Started(operation) if operation.kind == OperationKind::Upload => {
                 self.started(operation);
             }
             Event::Finished { operation, .. } | Event::Failed { operation, .. }
-                if operation.kind == OperationKind::Transfer =>
+                if operation.kind == OperationKind::Upload =>
             {
                 self.ended(operation);
             }
@@ -397,7 +397,7 @@ mod tests {
         uploads.count(&Event::BytesMoved { tier, bytes: 1 });
         assert_eq!(uploads.all(), []);
         let operation =
-            Operation { kind: OperationKind::Transfer, tier, id, location: "", files: 1, bytes: Some(10) };
+            Operation { kind: OperationKind::Upload, tier, id, location: "", files: 1, bytes: Some(10) };
         uploads.count(&Event::Started(operation));
         uploads.count(&Event::BytesMoved { tier, bytes: 2 });
         uploads.count(&Event::BytesCopied { tier, bytes: 3 });

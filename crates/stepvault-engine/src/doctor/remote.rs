@@ -3,6 +3,7 @@
 //! Its objects are below the run's probe keys, which `gc` knows to belong to no step, and are removed at the end, even
 //! when the examination is cut off by its own deadline.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use stepvault_core::clock::Clock;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates};
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::left_uploads::{GcCommand, left_uploads};
 use super::remote_speed::Speed;
+use crate::blocking::blocking;
 
 /// Maximum duration of the examination of one remote, whatever the remote does.
 pub const LONGEST: Duration = Duration::from_secs(70);
@@ -80,6 +82,11 @@ async fn check_within(
 ) -> RemoteReport {
     let remote = check.settings;
     let mut report = RemoteReport::default();
+    let place = remote.clone();
+    if blocking(move || Ok(is_not_begun(&place))).await.unwrap_or_default() {
+        report.add(judge::not_begun(remote));
+        return report;
+    }
     let examined = match open_in_time(remote, options).await {
         Ok(examined) => examined,
         Err(hindered) => {
@@ -107,6 +114,19 @@ async fn check_within(
         examination.report.add(judge::left_behind(remote, &place, &error));
     }
     examination.report
+}
+
+/// Returns whether the remote is a directory that the first push will create: only its last component is missing, and the
+/// one above is not empty, as a mount point is without its filesystem.
+fn is_not_begun(remote: &RemoteSettings) -> bool {
+    let directory = Path::new(&remote.url.prefix);
+    let is_missing = || matches!(directory.try_exists(), Ok(false));
+    remote.url.scheme == Scheme::File
+        && is_missing()
+        && directory
+            .parent()
+            .and_then(|above| above.read_dir().ok())
+            .is_some_and(|mut above| above.next().is_some())
 }
 
 /// Returns the settings with shorter timeouts, because a user waits for the result.

@@ -24,6 +24,7 @@ use crate::outage::is_outage;
 use crate::seen_checkpoints::{CheckpointIdentity, record_checkpoint, seen_checkpoint};
 use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;
+use stepvault_remote::store::ArchivePlace;
 
 /// Maximum number of attempts that a step goes through before its conflict is final.
 const MAX_FORMER_ATTEMPTS: usize = 16;
@@ -82,7 +83,7 @@ pub async fn determine_attempts(
 ) -> Result<Vec<Determined>> {
     for remote in remotes {
         // The directory above an archive may have been mounted since a step was sealed. What fails here fails below too.
-        if let Err(error) = remote.begin(vault).await {
+        if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
             tracing::debug!(%error, "cannot prepare the remote");
         }
     }

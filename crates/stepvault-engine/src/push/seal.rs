@@ -34,6 +34,7 @@ use crate::placement::{
 };
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
 use crate::tier::run_remote::RunRemote;
+use stepvault_remote::store::ArchivePlace;
 
 /// One checkpoint to seal.
 #[derive(Debug, Clone)]
@@ -460,7 +461,7 @@ fn provisional_attempts(sealed: &[SealedStep]) -> Vec<(Timestamp, Attempt)> {
 async fn begin_remotes(vault: &Vault, remotes: &[RunRemote], observer: &Arc<dyn Observer>) {
     for remote in remotes {
         // The same fault would also fail queries and uploads, so it is reported here.
-        if let Err(error) = remote.begin(vault).await {
+        if let Err(error) = remote.begin(vault, ArchivePlace::Anywhere).await {
             observer.warn(format!("{}: cannot prepare the remote: {error}", remote.name()));
         }
     }

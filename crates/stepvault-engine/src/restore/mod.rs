@@ -205,7 +205,7 @@ async fn fetch_and_publish(
     let observed = ObservedOperation::start(
         context.observer.as_ref(),
         Operation {
-            kind: OperationKind::Transfer,
+            kind: OperationKind::Restore,
             tier: &tier,
             id: step.id,
             location: &location,

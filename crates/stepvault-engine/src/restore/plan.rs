@@ -327,7 +327,7 @@ impl<'a> Search<'a> {
             return Error::new(ErrorKind::NoneValid, "no valid checkpoint")
                 .on(wanted)
                 .because(reasons)
-                .hint("run 'stepvault verify' to see what is wrong with each");
+                .hint("run 'stepvault verify --deep' to see what is wrong with each");
         }
         Error::new(ErrorKind::NotFound, "no such checkpoint")
             .on(wanted)

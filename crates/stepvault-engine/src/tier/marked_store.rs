@@ -18,7 +18,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
-use stepvault_remote::store::{ObjectInfo, RemoteStore};
+use stepvault_remote::store::{ArchivePlace, ObjectInfo, RemoteStore};
 use tokio::time::Instant;
 
 use super::cache::{identity_url, seen_identity};
@@ -213,10 +213,10 @@ impl StoreDecorator for MarkedStore {
     }
 
     /// Creates nothing where stepvault's marker existed before.
-    async fn begin_decorated(&self) -> Result<()> {
+    async fn begin_decorated(&self, place: ArchivePlace) -> Result<bool> {
         match self.expected().await? {
-            Some(_) => Ok(()),
-            None => self.inner.begin().await,
+            Some(_) => Ok(false),
+            None => self.inner.begin(place).await,
         }
     }
 

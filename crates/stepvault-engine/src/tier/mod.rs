@@ -9,4 +9,5 @@ mod marked_store;
 pub mod measured;
 pub mod removed;
 pub mod run_remote;
+pub mod runs;
 pub mod step_state;

@@ -20,7 +20,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 use stepvault_remote::random;
-use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
+use stepvault_remote::store::{ArchivePlace, Created, ObjectInfo, RemoteStore};
 
 use super::cache::{RemoteCache, identity_url, other_runs_at};
 use super::marked_store::{MarkedStore, gone, same_archive};
@@ -315,16 +315,30 @@ impl RunRemote {
     }
 
     /// Prepares the remote for writing: a directory that this vault has never seen is created if only its last
-    /// component is missing.
+    /// component is missing, and then `true` is returned.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when it cannot be created.
-    pub async fn begin(&self, vault: &Vault) -> Result<()> {
+    /// [`ErrorKind::Unreachable`] when it cannot be created, or not in such a place.
+    pub async fn begin(&self, vault: &Vault, place: ArchivePlace) -> Result<bool> {
         self.marked.remembered_by(vault);
         if self.other_archives(vault).await?.is_empty() {
-            self.store.begin().await?;
+            return self.store.begin(place).await;
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Shows whether the remote can be used at all, before there is anything to upload: it is prepared for writing, and
+    /// the run's marker is on it. Returns whether it was created, beside other files.
+    ///
+    /// # Errors
+    /// Why it cannot be used; [`ErrorKind::Unreachable`] without an answer within [`ANSWER_PATIENCE`].
+    pub async fn try_out(&self, vault: &Vault) -> Result<bool> {
+        let tried = async {
+            let is_new = self.begin(vault, ArchivePlace::BesideFiles).await?;
+            self.ensure_marker(vault).await?;
+            Ok(is_new)
+        };
+        self.answers_soon(tried).await
     }
 
     /// Returns the markers of other runs that this vault saw at this URL.
@@ -357,7 +371,7 @@ impl RunRemote {
     /// [`ErrorKind::Unreachable`] when the marker that this vault saw on it is missing; [`ErrorKind::Refused`] when it
     /// holds a different archive than before: a wrong bucket, or one that was emptied and used for something else.
     pub async fn ensure_marker(&self, vault: &Vault) -> Result<VaultMarker> {
-        self.begin(vault).await?;
+        self.begin(vault, ArchivePlace::Anywhere).await?;
         let expected = self.marked.expected().await?;
         let key = self.keys.marker();
         let marker = match (self.marker().await?, &expected) {

@@ -156,7 +156,7 @@ impl UploadSession {
         let transfer = ObservedOperation::start(
             self.observer.as_ref(),
             Operation {
-                kind: OperationKind::Transfer,
+                kind: OperationKind::Upload,
                 tier: &self.remote.tier,
                 id,
                 location: &location,

@@ -247,14 +247,15 @@ fn open_at(
 }
 
 /// Returns the error for a remote whose directory does not exist. It must not count as an empty store.
-fn no_root(what: &str, root: &Path) -> Error {
+pub(super) fn no_root(what: &str, root: &Path) -> Error {
     Error::new(ErrorKind::Unreachable, what)
         .on(root.display())
         .because("the remote's directory does not exist")
-        .hint(
-            "mount its filesystem; for a new archive create the directory, or let the first push create it; if it was \
-             removed on purpose, 'stepvault remote forget' lets a push start over",
-        )
+        .hint(format!(
+            "create it: mkdir {}, if nothing was ever stored there; otherwise mount its filesystem, or, if it was removed \
+             on purpose, let a push start over with 'stepvault remote forget'",
+            root.display()
+        ))
         .lasting()
 }
 

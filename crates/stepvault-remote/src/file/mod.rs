@@ -31,8 +31,8 @@ use crate::causes::if_found;
 use crate::options::{check_scheme, refuse_options};
 use crate::payload::Payload;
 use crate::store::{
-    BodyStream, Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
-    StoredChecksum,
+    ArchivePlace, BodyStream, Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore,
+    StoreCapabilities, StoredChecksum,
 };
 
 /// Error of a write that succeeded but whose object is missing.
@@ -149,10 +149,12 @@ impl RemoteStore for FileStore {
         }
     }
 
-    async fn begin(&self) -> Result<()> {
+    async fn begin(&self, place: ArchivePlace) -> Result<bool> {
         let layout = self.layout.clone();
         self.blocking
-            .run("cannot begin an archive", &self.layout.root, 0, move || placing::create_root(&layout))
+            .run("cannot begin an archive", &self.layout.root, 0, move || {
+                placing::create_root(&layout, place)
+            })
             .await
     }
 

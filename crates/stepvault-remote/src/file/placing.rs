@@ -13,10 +13,10 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
 use stepvault_local::errors;
 
-use super::layout::{Blocking, Layout, another_root, parent, temporary_name};
+use super::layout::{Blocking, Layout, another_root, no_root, parent, temporary_name};
 use super::uploads::Upload;
 use crate::causes::if_found;
-use crate::store::PartReceipt;
+use crate::store::{ArchivePlace, PartReceipt};
 
 /// How often a directory may be removed by another process between its creation and its use.
 const MAXIMUM_ATTEMPTS: u32 = 100;
@@ -96,15 +96,16 @@ pub(super) fn in_directory_of<T>(
 }
 
 /// Creates the root when missing, but none of its ancestors: a missing parent means an unmounted filesystem or a typing
-/// error.
-pub(super) fn create_root(layout: &Layout) -> Result<()> {
+/// error. Returns whether it was created.
+pub(super) fn create_root(layout: &Layout, place: ArchivePlace) -> Result<bool> {
     const WHAT: &str = "cannot begin an archive";
     let root = &layout.root;
     let above = parent(root);
     match std::fs::metadata(root) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(metadata) if metadata.is_dir() => Ok(false),
         Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT).on(root.display()).because("it is not a directory")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
+        Err(_) if place == ArchivePlace::BesideFiles && is_empty(above) => Err(no_root(WHAT, root)),
         Err(_) => match durable::create_directories_below(above, root) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(Error::new(ErrorKind::Unreachable, WHAT)
@@ -113,9 +114,13 @@ pub(super) fn create_root(layout: &Layout) -> Result<()> {
                     .hint("create or mount it, or correct the remote's URL")
                     .lasting())
             }
-            created => created,
+            created => created.map(|()| true),
         },
     }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 pub(super) const CANNOT_COPY: &str = "cannot copy the object";

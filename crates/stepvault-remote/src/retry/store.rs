@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
 use crate::decorator::{Answer, Request, StoreDecorator};
-use crate::store::{Created, ObjectInfo, PartReceipt, RemoteStore};
+use crate::store::{ArchivePlace, Created, ObjectInfo, PartReceipt, RemoteStore};
 
 /// Wait of a request before its first retry, before jitter.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -196,8 +196,8 @@ impl StoreDecorator for RetryStore {
     }
 
     /// Tried once: a bucket is not asked anything, so its answer would tell the gate nothing about it.
-    async fn begin_decorated(&self) -> Result<()> {
-        self.inner.begin().await
+    async fn begin_decorated(&self, place: ArchivePlace) -> Result<bool> {
+        self.inner.begin(place).await
     }
 
     /// A missing upload, or a key that is taken after a lost answer, may result from this completion itself.

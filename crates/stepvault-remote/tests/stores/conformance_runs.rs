@@ -7,6 +7,7 @@ use stepvault_core::remote_settings::Transport;
 use stepvault_remote::open::open;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
+use stepvault_remote::store::ArchivePlace;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::{EmbeddedS3Fs, StrictS3Options};
 
@@ -81,6 +82,6 @@ async fn file() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}/vault", directory.path().display());
     let store = open(&settings(&url), Arc::new(SilentObserver)).await.unwrap();
-    store.begin().await.unwrap();
+    store.begin(ArchivePlace::Anywhere).await.unwrap();
     conformance::run(store, &[]).await;
 }

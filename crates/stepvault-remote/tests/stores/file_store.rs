@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use stepvault_core::digest::{DigestAlgorithm, PartDigest};
 use stepvault_core::{ErrorKind, Result};
-use stepvault_remote::store::{Created, RemoteStore};
+use stepvault_remote::store::{ArchivePlace, Created, RemoteStore};
 
 use crate::support::{File, create, listed, read, send_part, settings, written};
 
@@ -324,7 +324,7 @@ async fn a_root_that_is_missing_is_an_outage_and_is_created_by_no_request_but_be
     }
     let error = store.head("a").await.unwrap_err();
     assert!(!error.is_transient() && error.hint_text().unwrap().contains("mount"));
-    store.begin().await.unwrap();
+    store.begin(ArchivePlace::Anywhere).await.unwrap();
     create(&*store, "run/a", b"x").await.unwrap();
 }
 
@@ -360,7 +360,7 @@ async fn a_root_that_goes_away_between_two_parts_is_not_made_again() {
 async fn an_archive_is_begun_below_a_directory_that_exists_and_nowhere_else() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("not-mounted/vault");
-    let error = open_as_it_is(&root).begin().await.unwrap_err();
+    let error = open_as_it_is(&root).begin(ArchivePlace::Anywhere).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert_eq!(
         error.to_string(),
@@ -374,7 +374,10 @@ async fn an_archive_is_begun_below_a_directory_that_exists_and_nowhere_else() {
     assert!(!root.parent().unwrap().exists());
     std::fs::write(place.path().join("file"), "x").unwrap();
     let store = open_as_it_is(&place.path().join("file"));
-    for error in [store.begin().await.unwrap_err(), create(&*store, "a", b"x").await.unwrap_err()] {
+    for error in [
+        store.begin(ArchivePlace::Anywhere).await.unwrap_err(),
+        create(&*store, "a", b"x").await.unwrap_err(),
+    ] {
         assert!(error.to_string().contains("not a directory"), "{error}");
     }
 }

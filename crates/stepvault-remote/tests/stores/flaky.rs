@@ -13,7 +13,7 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    ArchivePlace, Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
 };
 use tokio::time::Instant;
 
@@ -102,8 +102,8 @@ impl RemoteStore for Flaky {
         }
     }
 
-    async fn begin(&self) -> Result<()> {
-        Ok(())
+    async fn begin(&self, _place: ArchivePlace) -> Result<bool> {
+        Ok(false)
     }
 
     async fn create(&self, _key: &str, _body: Payload, _digest: &PartDigest) -> Result<Created> {

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::limit::{FlowStore, RequestLimitStore};
-use stepvault_remote::store::RemoteStore;
+use stepvault_remote::store::{ArchivePlace, RemoteStore};
 
 use crate::flaky::Flaky;
 
@@ -43,7 +43,7 @@ async fn a_store_is_near_by_its_answers_and_not_by_calls_that_ask_it_nothing() {
     for (takes, level) in [(Duration::from_millis(30), 32), (Duration::from_millis(1), 8)] {
         let store = RequestLimitStore::new(steady(takes), 256);
         store.sync(&["key".to_owned()]).await.unwrap();
-        store.begin().await.unwrap();
+        store.begin(ArchivePlace::Anywhere).await.unwrap();
         assert_eq!(store.concurrency_limit().unwrap().current(), 32, "{takes:?}");
         drop(store.read("key", None).await.unwrap());
         assert_eq!(store.concurrency_limit().unwrap().current(), level, "{takes:?}");

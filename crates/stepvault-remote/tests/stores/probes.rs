@@ -10,7 +10,7 @@ use stepvault_core::observe::SilentObserver;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::s3::StaticKeys;
-use stepvault_remote::store::Created;
+use stepvault_remote::store::{ArchivePlace, Created};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::{EmbeddedS3Fs, StrictS3Options};
@@ -166,7 +166,7 @@ async fn other_kinds_of_store() {
     ] {
         let options = OpenOptions { s3_keys: Some(keys.clone()) };
         let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
-        store.begin().await.unwrap();
+        store.begin(ArchivePlace::Anywhere).await.unwrap();
         assert_eq!(
             probe(&*store, &self::keys(), DigestAlgorithm::Sha256).await.unwrap(),
             wanted,

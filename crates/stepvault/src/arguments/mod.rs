@@ -3,7 +3,8 @@
 pub(crate) mod global;
 pub(crate) mod values;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use itertools::Itertools as _;
 
 use crate::commands;
 use crate::exit_code::ExitCode;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Run(commands::run::RunArguments),
     Stage(commands::save::StageArguments),
     Commit(commands::save::CommitArguments),
+    Runs(commands::runs::RunsArguments),
     List(commands::list::ListArguments),
     Show(commands::show::ShowArguments),
     Status(commands::status::StatusArguments),
@@ -94,6 +96,39 @@ impl Command {
     }
 }
 
+/// Name of the page of `stepvault help` with the options that every command takes.
+const OPTIONS_PAGE: &str = "options";
+
+impl Arguments {
+    /// Returns the command line whose help shows the options of one command, and names the page of those of all.
+    pub(crate) fn command_line() -> clap::Command {
+        let page = clap::Command::new(OPTIONS_PAGE).about("The options that every command takes").hide(true);
+        let mut command = Self::command().subcommand(page);
+        // The global options are copied into every command here.
+        command.build();
+        with_short_help(command)
+    }
+
+    /// Parses the arguments of this process.
+    pub(crate) fn of_process() -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&Self::command_line().try_get_matches()?)
+    }
+}
+
+fn with_short_help(command: clap::Command) -> clap::Command {
+    if command.get_name() == OPTIONS_PAGE {
+        return command;
+    }
+    let names = command.get_arguments().filter(|argument| argument.is_global_set());
+    let names = names.filter_map(|argument| Some(format!("--{}", argument.get_long()?))).join(", ");
+    let others = format!("Options of every command ({names}): stepvault help {OPTIONS_PAGE}");
+    let after = command.get_after_help().map(|after| format!("\n\n{after}")).unwrap_or_default();
+    command
+        .after_help(format!("{others}{after}"))
+        .mut_args(|argument| if argument.is_global_set() { argument.hide(true) } else { argument })
+        .mut_subcommands(with_short_help)
+}
+
 /// Returns the list of exit codes that follows the help.
 fn exit_status_help() -> String {
     let lines = ExitCode::ALL.iter().map(|(code, meaning)| format!("  {:<4} {meaning}\n", code.number()));
@@ -102,7 +137,6 @@ fn exit_status_help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
     use clap::error::ErrorKind;
 
     use super::*;

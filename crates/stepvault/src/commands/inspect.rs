@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use console::Color;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,7 +18,7 @@ use stepvault_formats::find::{FindOptions, RunBelow};
 use stepvault_local::clock::SystemClock;
 
 use crate::arguments::values;
-use crate::context::Settings;
+use crate::context::{Settings, check_presence};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use crate::progress::{Progress, Style};
@@ -130,6 +131,7 @@ struct PointerDocument {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Result<ExitCode> {
     let (path, quiet_time) = (arguments.path.clone(), arguments.quiet_time);
+    check_presence("cannot inspect", &path)?;
     let profiles = Settings::load(session)?.profiles()?;
     let progress = Progress::start(&[], Style::of(&session.output), &session.output);
     let observer = arguments.deep.then(|| progress.observer());
@@ -291,6 +293,10 @@ impl Report for InspectDocument {
         let newest = self.conclusion.as_deref();
         lines.push(newest.unwrap_or("no step is complete and sound").to_owned());
         lines.join("\n")
+    }
+
+    fn verdicts(&self) -> &'static [(&'static str, Color)] {
+        &[("NO", Color::Red)]
     }
 }
 

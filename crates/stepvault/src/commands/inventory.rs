@@ -65,6 +65,9 @@ pub(super) struct ListedStep {
     pub(super) local: Option<LocalState>,
     /// The remotes that have committed it.
     pub(super) remotes: Vec<String>,
+    /// The remotes to which the vault's agent uploads it at the moment; omitted when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) uploading: Vec<String>,
     /// Whether the step is pinned.
     pub(super) pinned: bool,
     /// Whether a later attempt started at or before the step: retention removes such steps first.
@@ -252,6 +255,7 @@ pub(super) fn unknown(id: StepId) -> ListedStep {
         files: None,
         local: None,
         remotes: Vec::new(),
+        uploading: Vec::new(),
         pinned: false,
         abandoned: false,
         incomplete: Vec::new(),

@@ -1,23 +1,27 @@
 //! `list`: lists the steps of a run over all tiers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::words::first_of;
 use stepvault_engine::node_records::Drains;
 use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
 use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};
 use super::node_records::{GivenUpDocument, LeftByDrain, known_records};
-use crate::context::Tiers;
+use crate::context::{Tiers, hint_for_unknown_run};
 use crate::exit_code::ExitCode;
+use crate::output::table::{UNLIMITED, fit};
 use crate::output::{Report, human, table};
 use crate::session::Session;
+
+/// Timeout for the agent's answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// List the steps of a run over all tiers, the newest first
 #[derive(Debug, Args)]
@@ -42,8 +46,9 @@ pub(super) struct ListDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result<ExitCode> {
-    let tiers = Tiers::load(session).await?;
-    let inventory = Inventory::gather(&tiers).await?;
+    let tiers = Tiers::load_to_read(session).await?;
+    let mut inventory = Inventory::gather(&tiers).await?;
+    mark_uploads(&tiers, &mut inventory).await;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
         let warning = format!("cannot list {tier}, which may hold more steps");
@@ -55,15 +60,39 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     let code = ExitCode::of_tiers(failures.chain((0..asked).map(|_| Ok(()))));
     let drains = Drains::ask(&tiers.remotes).await;
     let left = |record| LeftByDrain::of(record, |left| drains.is_missed(left));
-    session.output.result(&ListDocument {
+    let document = ListDocument {
         run: tiers.run_name().to_string(),
         given_up: given_up(&tiers, &inventory).await,
         drains: drains.records.iter().filter_map(left).collect(),
         failed: FailedTier::all(&inventory.failed),
         warnings: inventory.warnings(),
         steps: inventory.steps,
-    })?;
-    Ok(code)
+    };
+    let is_empty = document.steps.is_empty() && document.given_up.is_empty();
+    session.output.result(&document)?;
+    if !is_empty || code != ExitCode::Done {
+        return Ok(code);
+    }
+    if let Some(hint) = hint_for_unknown_run(&tiers.settings).await {
+        session.output.warn(&hint);
+    }
+    Ok(ExitCode::NotFound)
+}
+
+/// Marks the steps that the vault's agent uploads, if one answers.
+async fn mark_uploads(tiers: &Tiers, inventory: &mut Inventory) {
+    let Some(client) = tiers.vault.as_ref().and_then(|vault| tiers.settings.control_in(Some(vault.root())))
+    else {
+        return;
+    };
+    let Ok(answer) = client.status(ANSWERED_WITHIN).await else { return };
+    let served = answer.runs.into_iter().filter(|served| served.run == *tiers.run_name());
+    for on in served.flat_map(|served| served.remotes) {
+        let step = inventory.steps.iter_mut().find(|step| Some(step.id) == on.uploading);
+        if let Some(step) = step {
+            step.uploading.push(on.remote.to_string());
+        }
+    }
 }
 
 impl ListDocument {
@@ -104,6 +133,10 @@ async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> 
 
 impl Report for ListDocument {
     fn human(&self) -> String {
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
         let drains = self.drains.iter();
         let drains = drains.map(|drain| format!("\n{}", drain.text)).join("");
         let rows = self.rows();
@@ -120,7 +153,7 @@ impl Report for ListDocument {
             [
                 step.id.step.to_string(),
                 attempt_text(step.id),
-                step.written_at.map(short_time).unwrap_or_default(),
+                step.written_at.map(|time| short_time(&time.to_rfc3339())).unwrap_or_default(),
                 step.bytes.map_or_else(|| "?".to_owned(), human::bytes),
                 step.files.map_or_else(|| "?".to_owned(), |files| files.to_string()),
                 places(step, gave_up),
@@ -128,7 +161,8 @@ impl Report for ListDocument {
                 human::metrics(&step.metrics),
             ]
         });
-        let mut lines = vec![table::text(&headings, &[0, 1, 3, 4], rows)];
+        let table = table::fitted(&headings, &[0, 1, 3, 4], rows, width);
+        let mut lines = Vec::new();
         for step in &self.steps {
             let (attempt, number) = (step.id.attempt, step.id.step);
             let began = step.began.as_ref();
@@ -138,13 +172,13 @@ impl Report for ListDocument {
         for step in &self.steps {
             lines.extend(step.faults.iter().map(|fault| format!("{}: {fault}", step.id)));
         }
-        lines.join("\n") + &drains
+        std::iter::once(table).chain(lines.iter().map(|line| fit(line, width))).join("\n") + &drains
     }
 }
 
 /// Formats a time as `2026-11-21 10:16:00`.
-fn short_time(time: Timestamp) -> String {
-    time.to_rfc3339().trim_end_matches('Z').replacen('T', " ", 1)
+pub(super) fn short_time(time: &str) -> String {
+    time.trim_end_matches('Z').replacen('T', " ", 1)
 }
 
 /// Returns the marks that matter for retention.
@@ -169,10 +203,12 @@ fn places(step: &ListedStep, gave_up: &[&str]) -> String {
         LocalState::Staged => "local (staged)".to_owned(),
         LocalState::Durable => "local".to_owned(),
     });
+    let waiting = step.incomplete.iter().filter(|on| !step.uploading.contains(&on.remote));
     let mut places = local
         .into_iter()
         .chain(step.remotes.iter().cloned())
-        .chain(step.incomplete.iter().map(incomplete))
+        .chain(step.uploading.iter().map(|remote| format!("{remote} (uploading)")))
+        .chain(waiting.map(incomplete))
         .chain(gave_up.iter().map(|node| format!("given up by {node}")))
         .peekable();
     if places.peek().is_none() {
@@ -185,6 +221,7 @@ fn places(step: &ListedStep, gave_up: &[&str]) -> String {
 mod tests {
     use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
     use stepvault_core::ids::{NodeName, RunName, StepId};
+    use stepvault_core::timestamp::Timestamp;
     use stepvault_core::{Error, ErrorKind};
 
     use super::*;

@@ -21,6 +21,7 @@ pub(crate) mod push;
 pub(crate) mod remote;
 pub(crate) mod restore;
 pub(crate) mod run;
+pub(crate) mod runs;
 pub(crate) mod save;
 #[cfg(test)]
 mod schema_tests;
@@ -30,14 +31,29 @@ pub(crate) mod status;
 pub(crate) mod verify;
 pub(crate) mod wait;
 
-use stepvault_core::Result;
+use stepvault_core::{ErrorKind, Result};
 
 use crate::arguments::Command;
+use crate::context::{Settings, hint_for_unknown_run};
 use crate::exit_code::ExitCode;
 use crate::session::Session;
 
-/// Runs a command.
+/// Runs a command. If it finds no checkpoint because the run is unknown, the error names other runs.
 pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode> {
+    let may_be_mistyped = !command.is_service();
+    match Box::pin(dispatch(session, command)).await {
+        Err(error) if error.kind() == ErrorKind::NotFound && may_be_mistyped => {
+            let settings = Settings::load_silently(session)?;
+            Err(match hint_for_unknown_run(&settings).await {
+                Some(hint) => error.hint(hint),
+                None => error,
+            })
+        }
+        outcome => outcome,
+    }
+}
+
+async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(arguments) => Box::pin(demo::run(session, arguments)).await,
         Command::Doctor(arguments) => doctor::run(session, arguments).await,
@@ -52,6 +68,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Stage(arguments) => save::run_stage(session, arguments).await,
         Command::Commit(arguments) => save::run_commit(session, arguments).await,
         Command::List(arguments) => list::run(session, &arguments).await,
+        Command::Runs(arguments) => runs::run(session, &arguments).await,
         Command::Show(arguments) => show::run(session, &arguments).await,
         Command::Status(arguments) => status::run(session, &arguments).await,
         Command::Verify(arguments) => verify::run(session, &arguments).await,

@@ -7,11 +7,11 @@ use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::Result;
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, KeepRules, RefusalKind, RetentionPlan, Verdict};
+use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{
     LocalPrune, PruneReport, RemotePrune, plan_local, plan_remote, prune_local, prune_remote,
@@ -124,6 +124,10 @@ struct SparedStep {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result<ExitCode> {
     let tiers = Tiers::load(session).await?;
+    for configured in [&tiers.run.keep_local, &tiers.run.keep_remote] {
+        let rules = arguments.keep.over(configured);
+        rules.check().map_err(|error| error.with_kind(ErrorKind::Usage))?;
+    }
     let results = execute(&tiers, arguments).await?;
     tiers.progress.finish();
     let code = exit_code(&results);
@@ -239,8 +243,8 @@ impl PrunedTier {
 
     fn human(&self, dry_run: bool) -> String {
         let Some(plan) = &self.plan else {
-            let why = self.error.as_ref().map_or("", |error| error.message.as_str());
-            return format!("{}: prune failed: {why}", self.tier);
+            // The error itself stands beside the report.
+            return format!("{}: nothing was pruned", self.tier);
         };
         let mut lines = Vec::new();
         if let Some(refusal) = &plan.refusal {

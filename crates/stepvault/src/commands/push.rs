@@ -27,7 +27,7 @@ use stepvault_local::clock::SystemClock;
 use tokio::time::sleep;
 
 use crate::arguments::values::{checked, duration, metric};
-use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
+use crate::context::{DefaultVault, Settings, Tiers, check_presence, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
 use crate::session::Session;
@@ -125,7 +125,8 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         Some(directory) => directory,
         None => vault_beside(&arguments.source)?,
     };
-    check_presence(&arguments.source)?;
+    // Before a vault is created for it.
+    check_presence("cannot push the step", &arguments.source)?;
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
     tiers.require_remote()?;
     let pushed = execute(&tiers, arguments).await?;
@@ -210,18 +211,6 @@ async fn check(tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
     let (profile, extent) = (tiers.run.profile.clone(), Extent::of(&tiers.writer));
     let check = move || check_source(&source, &profiles, profile.as_deref(), extent, SystemClock.now());
     blocking(move || Ok(check())).await
-}
-
-/// Checks that the source exists, before a vault is created for it.
-fn check_presence(source: &Path) -> Result<()> {
-    source.symlink_metadata().map(drop).map_err(|error| {
-        let fault = Error::new(ErrorKind::Usage, "cannot push the step").on(source.display());
-        if error.kind() == std::io::ErrorKind::NotFound {
-            fault.because("no such file or directory")
-        } else {
-            fault.caused_by(error)
-        }
-    })
 }
 
 /// Returns the exit code. Only required remotes count, unless none is required.

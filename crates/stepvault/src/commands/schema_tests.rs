@@ -12,7 +12,7 @@ use stepvault_local::durable;
 
 use super::{
     agent, announce, config, doctor, drain, estimate, explain, gc, generated, init, inspect, list, pin,
-    prune, push, remote, restore, save, show, status, verify, wait,
+    prune, push, remote, restore, runs, save, show, status, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
@@ -27,6 +27,7 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
     let to = &mut generator;
     let documents = vec![
         ("push", of::<push::PushDocument>(to)),
+        ("runs", of::<runs::RunsDocument>(to)),
         ("list", of::<list::ListDocument>(to)),
         ("show", of::<show::ShowDocument>(to)),
         ("status", of::<status::StatusDocument>(to)),

@@ -70,7 +70,7 @@ struct EntryDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<ExitCode> {
-    let tiers = Tiers::load(session).await?;
+    let tiers = Tiers::load_to_read(session).await?;
     let mut inventory = Inventory::gather(&tiers).await?;
     let listed = arguments.step.find(tiers.run_name(), &mut inventory)?;
     let Content { best, entries } = content(&tiers, &listed).await?;

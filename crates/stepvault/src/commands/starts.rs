@@ -12,7 +12,7 @@ use stepvault_core::document::StepIdMembers;
 use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::starts::{RestartLoop, Start, StartedProgram, demoted, merged, restart_loop};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::starts::read_starts;
+use stepvault_engine::node_records::read_starts;
 use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;

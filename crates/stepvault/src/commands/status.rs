@@ -31,6 +31,7 @@ use super::node_records::{GivenUpDocument, LeftByDrain};
 use super::starts::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
+use crate::output::table::{UNLIMITED, fit, width_of};
 use crate::output::{Report, human, table};
 use crate::session::Session;
 use steps::StepStatus;
@@ -144,7 +145,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
             .hint("run 'stepvault status --json' repeatedly instead"));
     }
     let settings = Settings::load(session)?;
-    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
+    let tiers = Tiers::open(&settings, DefaultVault::here(), &session.output).await?;
     tiers.progress.finish();
     let vault = tiers.vault.clone().ok_or_else(|| {
         let error = Error::new(ErrorKind::Usage, "no local vault");
@@ -154,12 +155,22 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
                 .because("nothing has been sealed there yet")
                 .hint("run 'stepvault push' or 'stepvault agent' to create it, or 'stepvault list' to list the remotes"),
             None => {
-                error.hint("give its directory with --local DIR, or set local.directory in the configuration")
+                error.because("none is configured, and there is no .stepvault in the working directory").hint(
+                    "give its directory with --local DIR, or set local.directory in the configuration",
+                )
             }
         }
     })?;
+    let is_configured = settings.config.runs.iter().any(|run| run.name == *tiers.run_name());
+    let mut is_known = is_configured || vault.runs()?.contains(tiers.run_name());
     loop {
-        let agent = ask_agent(&settings, tiers.run_name()).await;
+        let agent = ask_agent(&settings, &vault, tiers.run_name()).await;
+        is_known |= agent.as_ref().is_some_and(|agent| agent.serves_run);
+        if !is_known {
+            return Err(Error::new(ErrorKind::NotFound, "no such run")
+                .on(tiers.run_name())
+                .because(format!("neither the vault {} nor its agent has it", vault.root().display())));
+        }
         let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
         let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
         let limits = settings.config.local.limits;
@@ -178,9 +189,9 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         }
         if arguments.watch && crate::output::draws_on_terminal() {
             // Move the cursor home and clear the screen.
-            let text = document.human();
+            let text = document.fitted(width_of(std::io::stdout()));
             session.output.text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)))?;
-        } else {
+        } else if session.output.is_json() || !session.output.is_quiet() {
             session.output.result(&document)?;
         }
         if !arguments.watch {
@@ -192,8 +203,8 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
 }
 
 /// Queries the agent; returns `None` if none answers in time.
-async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> {
-    let asked = settings.control()?.status(ANSWERED_WITHIN).await;
+async fn ask_agent(settings: &Settings, vault: &Vault, run: &RunName) -> Option<AgentDocument> {
+    let asked = settings.control_in(Some(vault.root()))?.status(ANSWERED_WITHIN).await;
     let answer = asked.inspect_err(|error| tracing::debug!(%error, "no agent answers")).ok()?;
     let served = answer.runs.into_iter().find(|served| served.run == *run);
     let serves_run = served.is_some();
@@ -400,6 +411,10 @@ impl StatusDocument {
 
 impl Report for StatusDocument {
     fn human(&self) -> String {
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
         let mut lines = vec![
             format!("run    {}", self.run),
             format!("vault  {}{}", self.vault.display(), if self.locked { " (in use)" } else { "" }),
@@ -421,6 +436,7 @@ impl Report for StatusDocument {
         lines.extend(self.unserved.iter().map(|run| format!("other  {run}")));
         lines.push(self.disk_line());
         lines.extend(self.starts.lines());
+        lines = lines.iter().map(|line| fit(line, width)).collect();
         if !self.remotes.is_empty() {
             let headings =
                 ["remote", "staged", "uploaded", "durable", "not durable", "newest durable", "url"];
@@ -436,13 +452,13 @@ impl Report for StatusDocument {
                 ]
             });
             lines.push(String::new());
-            lines.push(table::text(&headings, &[1, 2, 3, 4, 5], rows));
+            lines.push(table::fitted(&headings, &[1, 2, 3, 4, 5], rows, width));
         }
         if let Some(steps) = steps::text(&self.newest_steps) {
             lines.push(String::new());
             lines.push(steps);
         }
-        lines.extend(self.warnings.iter().map(|warning| format!("warning: {warning}")));
+        lines.extend(self.warnings.iter().map(|warning| fit(&format!("warning: {warning}"), width)));
         lines.join("\n")
     }
 }

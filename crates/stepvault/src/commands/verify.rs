@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
+use console::Color;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -58,8 +59,10 @@ pub(super) struct VerifyDocument {
     run: String,
     /// The steps that were checked, the newest first.
     steps: Vec<CheckedStep>,
-    /// Number of steps without a damaged copy.
+    /// Number of steps of which every copy that was checked is sound.
     sound_steps: u64,
+    /// Number of steps without a damaged copy of which a copy is only known to be present.
+    present_steps: u64,
     /// Number of steps with at least one damaged copy.
     damaged_steps: u64,
     /// Tiers that could not be listed and may hold more steps.
@@ -80,10 +83,24 @@ struct CheckedStep {
 struct CheckedTier {
     /// `local` or the remote's name.
     tier: String,
-    /// Whether no damage was found.
+    /// Whether every file was proved, by its bytes or by the store's checksum, and no damage was found.
     sound: bool,
     #[serde(flatten)]
     health: StepHealth,
+}
+
+impl CheckedTier {
+    fn is_damaged(&self) -> bool {
+        !self.health.is_sound()
+    }
+
+    fn result(&self) -> &'static str {
+        match (self.is_damaged(), self.sound) {
+            (true, _) => "DAMAGED",
+            (false, true) => "sound",
+            (false, false) => "present",
+        }
+    }
 }
 
 /// The findings, by step.
@@ -97,7 +114,7 @@ impl Findings {
     fn add(&mut self, id: StepId, tier: &Tier, health: StepHealth) {
         self.by_step.entry(id).or_default().push(CheckedTier {
             tier: tier.to_string(),
-            sound: health.is_sound(),
+            sound: health.is_sound() && health.unproved_files == 0,
             health,
         });
     }
@@ -105,12 +122,14 @@ impl Findings {
     fn document(self, run: &RunName) -> VerifyDocument {
         let steps = self.by_step.into_iter().rev();
         let steps = steps.map(|(id, tiers)| CheckedStep { id, tiers }).collect_vec();
-        let is_damaged = |step: &&CheckedStep| step.tiers.iter().any(|tier| !tier.sound);
-        let damaged = steps.iter().filter(is_damaged).count();
+        let count = |is_so: fn(&CheckedStep) -> bool| steps.iter().filter(|step| is_so(step)).count() as u64;
+        let damaged_steps = count(|step| step.tiers.iter().any(CheckedTier::is_damaged));
+        let sound_steps = count(|step| step.tiers.iter().all(|tier| tier.sound));
         VerifyDocument {
             run: run.to_string(),
-            sound_steps: (steps.len() - damaged) as u64,
-            damaged_steps: damaged as u64,
+            sound_steps,
+            present_steps: steps.len() as u64 - sound_steps - damaged_steps,
+            damaged_steps,
             failed: FailedTier::all(&self.failed),
             steps,
         }
@@ -119,7 +138,7 @@ impl Findings {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
-    let tiers = Tiers::load(session).await?;
+    let tiers = Tiers::load_to_read(session).await?;
     let depth = depth(arguments);
     let wanted = |id: StepId| {
         arguments.step.is_none_or(|step| step == id.step)
@@ -231,16 +250,16 @@ fn nothing_checked(tiers: &Tiers, arguments: &VerifyArguments, failed: Vec<(Stri
 }
 
 /// Returns the exit code. Damage takes precedence over a tier that could not be checked, because it needs action. The
-/// code is `NoneValid` only if no checked copy is sound.
+/// code is `NoneValid` only if every checked copy is damaged.
 fn exit_code(document: &VerifyDocument) -> ExitCode {
     let mut tiers = document.steps.iter().flat_map(|step| &step.tiers);
-    let some_copy_sound = tiers.any(|tier| tier.sound);
+    let some_copy_undamaged = tiers.any(|tier| !tier.is_damaged());
     let mut failed = document.failed.iter();
     let only_unreachable = failed.all(|failed| failed.error.kind == ErrorKind::Unreachable.name());
     match (document.damaged_steps, document.failed.is_empty()) {
         (0, true) => ExitCode::Done,
         (0, false) if only_unreachable => ExitCode::Unreachable,
-        (1.., true) if !some_copy_sound => ExitCode::NoneValid,
+        (1.., true) if !some_copy_undamaged => ExitCode::NoneValid,
         _ => ExitCode::Failed,
     }
 }
@@ -257,7 +276,7 @@ impl Report for VerifyDocument {
                     step.id.step.to_string(),
                     attempt_text(step.id),
                     tier.tier.clone(),
-                    if tier.sound { "sound" } else { "DAMAGED" }.to_owned(),
+                    tier.result().to_owned(),
                     human::count(tier.health.proved_files, "file"),
                     human::count(tier.health.unproved_files, "file"),
                     human::bytes(tier.health.read_bytes),
@@ -268,9 +287,13 @@ impl Report for VerifyDocument {
                 }
             }
         }
-        let sound = human::count(self.sound_steps, "step");
         let (rows, damaged) = (table::text(&headings, &[0, 1, 4, 5, 6], rows), self.damaged_steps);
-        let mut text = format!("{rows}\n\n{faults}{sound} sound, {damaged} damaged");
+        let sound = human::count(self.sound_steps, "step");
+        let present = match self.present_steps {
+            0 => String::new(),
+            steps => format!(", {steps} present"),
+        };
+        let mut text = format!("{rows}\n\n{faults}{sound} sound{present}, {damaged} damaged");
         if unproved > 0 {
             let _ = write!(
                 text,
@@ -279,6 +302,10 @@ impl Report for VerifyDocument {
             );
         }
         text
+    }
+
+    fn verdicts(&self) -> &'static [(&'static str, Color)] {
+        &[("DAMAGED", Color::Red), ("present", Color::Yellow), ("sound", Color::Green)]
     }
 }
 
@@ -298,7 +325,10 @@ mod tests {
                     .map(|sound| CheckedTier {
                         tier: "main".to_owned(),
                         sound: *sound,
-                        health: StepHealth::default(),
+                        health: StepHealth {
+                            faults: (!sound).then(|| "a fault".to_owned()).into_iter().collect(),
+                            ..StepHealth::default()
+                        },
                     })
                     .collect(),
             })
@@ -311,6 +341,7 @@ mod tests {
         VerifyDocument {
             run: "demo".to_owned(),
             sound_steps: copies.len() as u64 - damaged_steps,
+            present_steps: 0,
             damaged_steps,
             steps,
             failed: failed.collect(),

@@ -36,7 +36,12 @@ pub(crate) struct Settings {
 impl Settings {
     /// Loads the configuration that the session's arguments select, and prints its warnings.
     pub(crate) fn load(session: &Session) -> Result<Self> {
-        Ok(Self::loaded(gather(&session.global)?)?.introduced(session))
+        Ok(Self::load_silently(session)?.introduced(session))
+    }
+
+    /// Loads it without printing its warnings, after it was loaded before.
+    pub(crate) fn load_silently(session: &Session) -> Result<Self> {
+        Self::loaded(gather(&session.global)?)
     }
 
     /// Loads the configuration with which the last agent of the vault was started that `--local` names, with its node,
@@ -166,6 +171,14 @@ impl Settings {
         }
     }
 
+    /// Returns the remotes that the command line names, else all that are configured, whatever their runs.
+    pub(crate) fn all_remotes(&self) -> Vec<RemoteSettings> {
+        match &self.given.remotes {
+            Some(names) => names.iter().filter_map(|name| self.config.remote(name).cloned()).collect(),
+            None => self.config.remotes.clone(),
+        }
+    }
+
     /// Returns the vault's directory, if one is configured.
     pub(crate) fn local_directory(&self) -> Option<PathBuf> {
         self.config.local.directory.clone()
@@ -178,9 +191,12 @@ impl Settings {
 
     /// Returns a client for the control socket of an agent with this configuration; `None` if it has no socket.
     pub(crate) fn control(&self) -> Option<Client> {
-        let vault = self.local_directory();
-        let path = self.config.agent.control_socket.path(vault.as_deref());
-        path.map(Client::new)
+        self.control_in(self.local_directory().as_deref())
+    }
+
+    /// As [`control`](Self::control), of the agent with this vault.
+    pub(crate) fn control_in(&self, vault: Option<&Path>) -> Option<Client> {
+        self.config.agent.control_socket.path(vault).map(Client::new)
     }
 }
 

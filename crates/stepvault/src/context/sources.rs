@@ -126,6 +126,18 @@ fn environment() -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
+/// Checks that an input from the command line exists: a mistyped path must not count as an empty one.
+pub(crate) fn check_presence(what: &str, path: &Path) -> Result<()> {
+    path.symlink_metadata().map(drop).map_err(|error| {
+        let fault = Error::new(ErrorKind::Usage, what).on(path.display());
+        if error.kind() == std::io::ErrorKind::NotFound {
+            fault.because("no such file or directory")
+        } else {
+            fault.caused_by(error)
+        }
+    })
+}
+
 /// Resolves a path from the command line against the working directory.
 pub(crate) fn absolute(path: &Path) -> Result<String> {
     let fault = || Error::new(ErrorKind::Usage, "invalid path").on(path.display());

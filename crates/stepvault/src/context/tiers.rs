@@ -21,6 +21,9 @@ use crate::output::Output;
 use crate::progress::{Progress, Style};
 use crate::session::Session;
 
+/// Name of a vault that no configuration names.
+const VAULT_NAME: &str = ".stepvault";
+
 /// The vault that a command uses if none is configured.
 #[derive(Debug, Clone)]
 pub(crate) enum DefaultVault {
@@ -30,6 +33,13 @@ pub(crate) enum DefaultVault {
     Existing(PathBuf),
     /// This one, created if it does not exist. The configured one is created likewise.
     Created(PathBuf),
+}
+
+impl DefaultVault {
+    /// The vault beside a directory of steps that is in the working directory, if it exists.
+    pub(crate) fn here() -> Self {
+        std::env::current_dir().map_or(Self::None, |place| Self::Existing(place.join(VAULT_NAME)))
+    }
 }
 
 /// The open tiers of one run, with their rules and limits.
@@ -57,6 +67,14 @@ impl Tiers {
     /// Opens the tiers that the session's arguments select: at least one.
     pub(crate) async fn load(session: &Session) -> Result<Self> {
         let tiers = Self::open(&Settings::load(session)?, DefaultVault::None, &session.output).await?;
+        tiers.require_any()?;
+        Ok(tiers)
+    }
+
+    /// As [`load`](Self::load), for commands that only read: if no vault is configured, they use the one in the working
+    /// directory, which 'push checkpoints/STEP' has created.
+    pub(crate) async fn load_to_read(session: &Session) -> Result<Self> {
+        let tiers = Self::open(&Settings::load(session)?, DefaultVault::here(), &session.output).await?;
         tiers.require_any()?;
         Ok(tiers)
     }
@@ -175,7 +193,7 @@ pub(crate) fn vault_beside(step: &Path) -> Result<PathBuf> {
     let fault = || Error::new(ErrorKind::Usage, "invalid path").on(step.display());
     let step = std::path::absolute(step).map_err(|error| fault().caused_by(error))?;
     let place = step.parent().and_then(Path::parent);
-    place.map(|place| place.join(".stepvault")).ok_or_else(|| {
+    place.map(|place| place.join(VAULT_NAME)).ok_or_else(|| {
         Error::new(ErrorKind::Usage, "cannot place the vault beside the checkpoints")
             .on(step.display())
             .because("the directory that holds the steps has no parent directory")

@@ -11,6 +11,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
+use console::Color;
 use indicatif::MultiProgress;
 use itertools::Itertools as _;
 use serde::Serialize;
@@ -25,14 +26,35 @@ pub(crate) trait Report: Serialize {
     fn human(&self) -> String;
 
     /// Formats the result for people, with long text wrapped at `width` columns where that does not harm.
-    fn fitted(&self, _width: usize) -> String {
-        self.human()
+    fn fitted(&self, width: usize) -> String {
+        table::fit(&self.human(), width)
+    }
+
+    /// Returns the words that are coloured on a terminal: verdicts.
+    fn verdicts(&self) -> &'static [(&'static str, Color)] {
+        &[]
     }
 
     /// Returns the priority of the lines in the journal.
     fn priority(&self) -> Priority {
         Priority::Info
     }
+}
+
+/// Colours each of these words, unless standard output is no terminal or the environment wants no colours.
+fn coloured(text: String, words: &[(&str, Color)]) -> String {
+    if !console::colors_enabled() {
+        return text;
+    }
+    let colour = |word: &str| words.iter().find(|(verdict, _)| *verdict == word).map(|(_, colour)| *colour);
+    let pieces = text.split_inclusive([' ', '\n']).map(|piece| {
+        let word = piece.trim_end_matches([' ', '\n']);
+        match colour(word) {
+            Some(colour) => format!("{}{}", console::style(word).fg(colour), &piece[word.len()..]),
+            None => piece.to_owned(),
+        }
+    });
+    pieces.collect()
 }
 
 /// The priority of a line, as a number of syslog.
@@ -99,7 +121,7 @@ impl Output {
             if is_journal(io::stdout()) {
                 with_beginning(&text, &format!("<{}>", report.priority() as u8))
             } else {
-                text
+                coloured(text, report.verdicts())
             }
         };
         self.text(&text)

@@ -75,8 +75,13 @@ impl Drawn {
             self.spared_bytes = counts.spared_bytes();
             self.bar.reset_eta();
         }
-        self.bar.set_message(files(counts));
+        self.bar.set_message(if is_read_back(counts) { ", verifying".to_owned() } else { files(counts) });
     }
+}
+
+/// Whether every byte was sent, and the transfer goes on: what was sent is verified, and read back where that is needed.
+fn is_read_back(counts: &Counts) -> bool {
+    counts.is_active() && counts.total_bytes > 0 && counts.done_bytes() >= counts.total_bytes
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -107,7 +107,8 @@ pub(super) fn of_start(operation: &Operation<'_>) -> String {
     };
     match operation.kind {
         OperationKind::Seal => format!("{tier}: sealing {id}: {}, from {location}", size()),
-        OperationKind::Transfer => format!("{tier}: {id} started: {}, to {location}", size()),
+        OperationKind::Upload => format!("{tier}: {id} started: {}, to {location}", size()),
+        OperationKind::Restore => format!("restoring {id} from {tier}: {}, to {location}", size()),
         OperationKind::Removal => format!("{tier}: removing {}, from {location}", sized(operation)),
     }
 }
@@ -121,11 +122,12 @@ pub(super) fn of_end(operation: &Operation<'_>, copied_bytes: u64, seconds: f64,
             let files = human::count(operation.files, "file");
             format!("{tier}: sealed {id}: {files}, {}, from {location}", taken())
         }
-        OperationKind::Transfer => {
+        OperationKind::Upload => {
             let done = if is_durable { "is durable" } else { "done" };
             let copied = human::copied(copied_bytes);
             format!("{tier}: {id} {done}: {}{copied}, to {location}", taken())
         }
+        OperationKind::Restore => format!("restored {id} from {tier}: {}, to {location}", taken()),
         OperationKind::Removal => {
             let (step, seconds) = (sized(operation), human::seconds(seconds));
             format!("{tier}: removed {step} in {seconds}, from {location}")
@@ -139,10 +141,11 @@ pub(super) fn of_failure(operation: &Operation<'_>, seconds: f64, error: &Error)
     match operation.kind {
         // The error names the path.
         OperationKind::Seal => format!("{tier}: {id} failed after {seconds}: {error}"),
-        OperationKind::Transfer => {
+        OperationKind::Upload => {
             let bytes = human::bytes(operation.bytes.unwrap_or_default());
             format!("{tier}: {id} failed after {seconds}: {bytes} to {location}: {error}")
         }
+        OperationKind::Restore => format!("cannot restore {id} from {tier} after {seconds}: {error}"),
         OperationKind::Removal => {
             format!("{tier}: cannot remove {id} from {location}: {error} (after {seconds})")
         }
@@ -253,7 +256,7 @@ mod tests {
         let id = StepId::from_label("000000000100.a1").unwrap();
         let tier = Tier::Remote("main".parse().unwrap());
         let transfer = Operation {
-            kind: OperationKind::Transfer,
+            kind: OperationKind::Upload,
             tier: &tier,
             id,
             location: "s3://b/demo/000000000100.a1/step_100",

@@ -181,7 +181,7 @@ impl Watcher {
 
     /// Ends a transfer that is counted; returns whether its step became durable.
     fn end_transfer(&self, operation: &Operation<'_>) -> bool {
-        if operation.kind != OperationKind::Transfer {
+        if !operation.kind.is_transfer() {
             return false;
         }
         self.count(operation.tier, Counts::end);
@@ -222,7 +222,7 @@ impl Observer for Watcher {
             Event::ReadingFinished { tier } => self.count(tier, Counts::end),
             Event::Started(operation) => {
                 let Operation { tier, id, .. } = *operation;
-                if operation.kind == OperationKind::Transfer {
+                if operation.kind.is_transfer() {
                     let was_interrupted = self.transfers().insert((tier.clone(), id), false).is_some();
                     let (files, bytes) = (operation.files, operation.bytes.unwrap_or_default());
                     self.count(tier, |counts| {

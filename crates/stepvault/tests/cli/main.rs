@@ -33,6 +33,7 @@ mod early_links;
 mod estimate;
 mod exit_codes;
 mod explain;
+mod first_run;
 mod fixtures;
 mod given_up;
 mod going_back;

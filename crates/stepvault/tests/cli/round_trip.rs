@@ -133,7 +133,7 @@ fn what_is_added_to_an_old_step_is_a_revision_that_every_command_names() {
     assert!(message.contains("step 100 (revision 3) of run"), "{message}");
     let pinned = place.document_here(0, &["pin", "100"]);
     assert_eq!(pinned["revision"], 2);
-    let verified = place.document_here(0, &["verify", "100", "--revision", "2"]);
+    let verified = place.document_here(0, &["verify", "100", "--revision", "2", "--deep"]);
     assert_eq!(verified["sound_steps"], 1);
     let status = place.document_here(0, &["status", "--local", ".stepvault"]);
     assert_eq!(status["newest_steps"][1]["revision"], 2);

@@ -91,10 +91,14 @@ fn verify_says_how_much_is_proved() {
     place.push_steps(&[1, 2]);
     let document = place.document_here(0, &["verify"]);
     let tier = &document["steps"][0]["tiers"][0];
-    assert_members(tier, &json!({ "tier": "file-remote", "sound": true, "read_bytes": 0 }));
+    assert_members(
+        tier,
+        &json!({ "tier": "file-remote", "sound": false, "unproved_files": 2, "read_bytes": 0 }),
+    );
+    assert_members(&document, &json!({ "sound_steps": 0, "present_steps": 2, "damaged_steps": 0 }));
     let document = place.document_here(0, &["verify", "2", "--deep"]);
     assert_eq!(document["steps"].as_array().unwrap().len(), 1);
-    assert_eq!(document["steps"][0]["tiers"][0]["proved_files"], 2);
+    assert_members(&document["steps"][0]["tiers"][0], &json!({ "sound": true, "proved_files": 2 }));
     let sampled = place.document_here(0, &["verify", "--sample", "1/1"]);
     assert_eq!(sampled["steps"][1]["tiers"][0]["proved_files"], 2);
     std::fs::remove_file(place.remote_file("step_2", "model.bin")).unwrap();

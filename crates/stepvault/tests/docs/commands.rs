@@ -3,13 +3,12 @@
 use crate::generated::check_generated;
 use crate::place::stepvault;
 
-const GLOBAL: &str = "Global options:";
-const EXIT_STATUS: &str = "Exit status:";
+const OTHERS: &str = "Options of every command";
 
 #[test]
 fn the_reference_of_commands_is_the_help() {
     let help = stepvault(&["--help"]);
-    let whole = help.split(EXIT_STATUS).next().unwrap_or_default();
+    let whole = help.split(OTHERS).next().unwrap_or_default();
     let mut text = section("stepvault", whole);
     for command in subcommands(&help) {
         let help = stepvault(&[&command, "--help"]);
@@ -19,6 +18,7 @@ fn the_reference_of_commands_is_the_help() {
             text.push_str(&section(&format!("stepvault {command} {inner}"), without_global(&help)));
         }
     }
+    text.push_str(&section("stepvault help options", &stepvault(&["help", "options"])));
     check_generated("docs/reference/commands.md", &text);
 }
 
@@ -28,7 +28,7 @@ fn section(title: &str, help: &str) -> String {
 }
 
 fn without_global(help: &str) -> &str {
-    help.split(GLOBAL).next().unwrap_or_default()
+    help.split(OTHERS).next().unwrap_or_default()
 }
 
 /// The commands that a help lists, `help` itself left out.

@@ -60,6 +60,7 @@ const DAMAGE: &str = "for file in remote/my-run/000000000102.a1/step_102/model.s
 const COMMANDS: &str = "\
 push: push checkpoints/step_101 --metric loss=1.98
 push: push checkpoints/step_102 --remote gone=file://$PWD/no/such/place
+runs: runs
 list: list
 show: show 101
 status: status

@@ -88,7 +88,9 @@ impl Helps {
         let is_there = crate::commands::subcommands(&parent)
             .iter()
             .any(|name| Some(name.as_str()) == command.last().copied());
-        let help = is_there.then(|| stepvault(&[command, &["--help"]].concat()));
+        // A command takes its own options and those of every command.
+        let own = || stepvault(&[command, &["--help"]].concat());
+        let help = is_there.then(|| own() + &stepvault(&["help", "options"]));
         self.by_command.insert(key, help.clone());
         help
     }

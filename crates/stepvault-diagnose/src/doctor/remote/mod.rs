@@ -48,6 +48,14 @@ pub fn device(remote: &RemoteSettings, is_vaults: bool) -> Finding {
     }
 }
 
+/// Returns the finding on a directory that does not exist yet, in a directory with other files.
+pub fn not_begun(remote: &RemoteSettings) -> Finding {
+    check("directory", remote).warn(
+        "it does not exist yet, and nothing else was checked",
+        "the first push, run or watch creates it; if it should exist already, mount its filesystem",
+    )
+}
+
 #[cfg(test)]
 pub(crate) fn subject(url: &str) -> RemoteSettings {
     let name = stepvault_core::ids::RemoteName::new("main").unwrap();
@@ -64,5 +72,6 @@ mod tests {
         let subject = subject("file:///data/archive");
         assert_eq!(device(&subject, true).outcome, Outcome::Warn);
         assert_eq!(device(&subject, false).outcome, Outcome::Pass);
+        assert_eq!(not_begun(&subject).outcome, Outcome::Warn);
     }
 }

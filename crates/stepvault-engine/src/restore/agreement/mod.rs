@@ -364,7 +364,7 @@ impl<'a> Agreement<'a> {
         Error::new(ErrorKind::NoneValid, "the nodes cannot agree on a step")
             .on(self.remote.describe(&self.remote.keys.damaged_prefix()))
             .because(format!("{times} decisions in a row did not hold"))
-            .hint("run 'stepvault verify' to see what is wrong, or restore a step without the other nodes' agreement \
+            .hint("run 'stepvault verify --deep' to see what is wrong, or restore a step without the other nodes' agreement \
                    with --step N")
     }
 

@@ -28,6 +28,7 @@ use super::inventory::Inventory;
 use super::{prune, push, restore};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
+use crate::output::table::UNLIMITED;
 use crate::output::{Output, Report, human, table};
 use crate::session::Session;
 use trainer::{WrittenFile, write_checkpoint};
@@ -329,15 +330,19 @@ fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> 
 
 impl Report for DemoDocument {
     fn human(&self) -> String {
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
         let stages = self.stages.iter();
         let stages =
-            stages.map(|stage| [stage.what.clone(), stage.outcome.clone(), human::seconds(stage.seconds)]);
+            stages.map(|stage| [stage.what.clone(), human::seconds(stage.seconds), stage.outcome.clone()]);
         let total = human::seconds(self.seconds);
         let directory = self.directory.as_ref();
         let place = directory.map(|directory| format!("; the files are in {}", directory.display()));
         format!(
             "{}\n\nall results were as expected, in {total}{}",
-            table::text(&["stage", "what happened", "time"], &[2], stages),
+            table::fitted(&["stage", "time", "what happened"], &[1], stages, width),
             place.unwrap_or_default()
         )
     }

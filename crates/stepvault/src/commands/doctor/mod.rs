@@ -3,10 +3,13 @@
 mod local;
 mod remotes;
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use console::Color;
+use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::NoticeOptions;
@@ -15,7 +18,7 @@ use stepvault_core::config::{NoticeSource, Notices};
 use stepvault_diagnose::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
 use stepvault_diagnose::doctor::notices::{notices, provider};
 use stepvault_diagnose::doctor::{Check, Finding, Outcome, worst};
-use stepvault_engine::doctor::firmware::{DIRECTORY, firmware};
+use stepvault_engine::doctor::local::{DIRECTORY, firmware};
 use stepvault_engine::doctor::local::{GivenForecast, RunLook, RunToCheck, check_local};
 
 use self::remotes::RemoteLook;
@@ -87,7 +90,7 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     }
     let findings: Vec<Finding> =
         local.findings.into_iter().chain(said).chain(devices).chain(remote.findings).collect();
-    let document = DoctorDocument::new(findings, feasible, began.elapsed());
+    let document = DoctorDocument::new(findings, feasible, began.elapsed(), session.global.verbose > 0);
     session.output.result(&document)?;
     Ok(match document.outcome {
         Outcome::Fail => ExitCode::Preflight,
@@ -168,10 +171,13 @@ pub(in crate::commands) struct DoctorDocument {
     suggested: Vec<String>,
     /// Duration in seconds.
     seconds: f64,
+    /// Whether people also see the checks that passed.
+    #[serde(skip)]
+    shows_passed: bool,
 }
 
 impl DoctorDocument {
-    fn new(findings: Vec<Finding>, feasible: Feasibility, took: Duration) -> Self {
+    fn new(findings: Vec<Finding>, feasible: Feasibility, took: Duration, shows_passed: bool) -> Self {
         let outcome = worst(&findings).max(worst(&feasible.findings));
         Self {
             outcome,
@@ -179,20 +185,41 @@ impl DoctorDocument {
             feasibility: feasible.findings,
             suggested: feasible.suggested,
             seconds: took.as_secs_f64(),
+            shows_passed,
         }
     }
 
-    /// Returns `1 failed, 2 warned, 12 passed, in 2.3s`.
+    /// Returns `1 failed, 2 warned, 12 checks passed (-v shows them), in 2.3s`.
     fn summary(&self) -> String {
         let all = || self.findings.iter().chain(&self.feasibility);
         let count = |outcome: Outcome| all().filter(|finding| finding.outcome == outcome).count();
+        let (failed, warned) = (count(Outcome::Fail), count(Outcome::Warn));
+        let passed = human::count(count(Outcome::Pass) as u64, "check");
+        let more = if self.shows_passed { "" } else { " (-v shows them)" };
         format!(
-            "{} failed, {} warned, {} passed, in {}",
-            count(Outcome::Fail),
-            count(Outcome::Warn),
-            count(Outcome::Pass),
+            "{failed} failed, {warned} warned, {passed} passed{more}, in {}",
             human::seconds(self.seconds)
         )
+    }
+
+    /// Formats one line for each finding that is shown, the worst first, with the remedy below it; `None` without one.
+    fn lines(&self, findings: &[Finding], title: &str, width: usize) -> Option<String> {
+        let shown = findings.iter().filter(|finding| self.shows_passed || finding.outcome != Outcome::Pass);
+        let shown = shown.sorted_by_key(|finding| Reverse(finding.outcome)).collect_vec();
+        let row = |finding: &&Finding| {
+            let outcome = match finding.outcome {
+                Outcome::Pass => "PASS",
+                Outcome::Warn => "WARN",
+                Outcome::Fail => "FAIL",
+            };
+            let measured = match &finding.remedy {
+                Some(remedy) => format!("{}\n-> {remedy}", finding.measured),
+                None => finding.measured.clone(),
+            };
+            [outcome.to_owned(), finding.check.clone(), finding.subject.clone(), measured]
+        };
+        let rows = shown.iter().map(row);
+        (!shown.is_empty()).then(|| table::fitted(&["", title, "subject", "measured"], &[], rows, width))
     }
 }
 
@@ -202,10 +229,9 @@ impl Report for DoctorDocument {
     }
 
     fn fitted(&self, width: usize) -> String {
-        let mut parts = vec![lines(&self.findings, "check", width)];
-        if !self.feasibility.is_empty() {
-            parts.push(lines(&self.feasibility, "feasibility", width));
-        }
+        let tables = [(&self.findings, "check"), (&self.feasibility, "feasibility")];
+        let tables = tables.into_iter().filter_map(|(findings, title)| self.lines(findings, title, width));
+        let mut parts = tables.collect_vec();
         if !self.suggested.is_empty() {
             let title = "This configuration would be feasible:".to_owned();
             parts.push([&[title], self.suggested.as_slice()].concat().join("\n"));
@@ -213,23 +239,10 @@ impl Report for DoctorDocument {
         parts.push(self.summary());
         parts.join("\n\n")
     }
-}
 
-/// Formats one line per finding, with the remedy below it.
-fn lines(findings: &[Finding], title: &str, width: usize) -> String {
-    let row = |finding: &Finding| {
-        let outcome = match finding.outcome {
-            Outcome::Pass => "pass",
-            Outcome::Warn => "warn",
-            Outcome::Fail => "FAIL",
-        };
-        let measured = match &finding.remedy {
-            Some(remedy) => format!("{}\n-> {remedy}", finding.measured),
-            None => finding.measured.clone(),
-        };
-        [outcome.to_owned(), finding.check.clone(), finding.subject.clone(), measured]
-    };
-    table::fitted(&["", title, "subject", "measured"], &[], findings.iter().map(row), width)
+    fn verdicts(&self) -> &'static [(&'static str, Color)] {
+        &[("PASS", Color::Green), ("WARN", Color::Yellow), ("FAIL", Color::Red)]
+    }
 }
 
 #[cfg(test)]
@@ -246,16 +259,20 @@ mod tests {
             findings: Vec::new(),
             suggested: vec!["[keep.local]".to_owned(), "last = 2".to_owned()],
         };
-        let document = DoctorDocument::new(findings, feasible, Duration::from_millis(1500));
+        let mut document = DoctorDocument::new(findings, feasible, Duration::from_millis(1500), true);
         assert_eq!(document.outcome, Outcome::Fail);
         assert_eq!(
             document.human(),
             "      CHECK       SUBJECT      MEASURED\n\
-             pass  directory   vault /v     works\n\
              FAIL  free bytes  vault on /v  0 B of 1.0 GiB free\n\
-             \x20                              -> delete something\n\n\
+             \x20                              -> delete something\n\
+             PASS  directory   vault /v     works\n\n\
              This configuration would be feasible:\n[keep.local]\nlast = 2\n\n\
-             1 failed, 0 warned, 1 passed, in 1.5s"
+             1 failed, 0 warned, 1 check passed, in 1.5s"
         );
+        document.shows_passed = false;
+        let text = document.human();
+        assert!(text.contains("FAIL") && !text.contains("PASS"), "{text}");
+        assert!(text.ends_with("1 failed, 0 warned, 1 check passed (-v shows them), in 1.5s"), "{text}");
     }
 }

@@ -25,7 +25,7 @@ use super::document::{
     EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, RunDocument, SavingDocument,
     TierDocument, UnreadDocument,
 };
-use crate::context::Settings;
+use crate::context::{Settings, check_presence};
 
 /// The remote that is assumed if none is configured.
 const SOME_REMOTE: &str = "remote";
@@ -181,6 +181,7 @@ pub(super) async fn measured(
     settings: &Settings,
     document: &mut EstimateDocument,
 ) -> Result<(Written, Option<String>)> {
+    check_presence("cannot determine the size", path)?;
     let (looked_at, profiles) = (path.to_owned(), settings.profiles()?);
     let known = Arc::clone(&profiles);
     let measured = blocking(move || {

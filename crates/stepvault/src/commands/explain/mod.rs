@@ -24,7 +24,7 @@ use stepvault_local::vault::Vault;
 
 use crate::commands::restore::restore_context;
 use crate::commands::starts::demoted_steps;
-use crate::context::{DefaultVault, Settings, Tiers, absolute, vault_beside};
+use crate::context::{DefaultVault, Settings, Tiers, absolute, check_presence, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::session::Session;
 
@@ -118,6 +118,9 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
 
 /// Returns the given directories, else the run's own.
 fn directories(settings: &Settings, arguments: &ExplainArguments) -> Result<Vec<PathBuf>> {
+    for directory in &arguments.directories {
+        check_presence("cannot explain", directory)?;
+    }
     let mut directories = arguments.directories.clone();
     if directories.is_empty() {
         directories.extend(settings.run().ok().and_then(|run| run.watch));
@@ -138,13 +141,7 @@ fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
                 source: LogSource::Input(Box::new(std::io::stdin())),
             });
         }
-        // A mistyped name must not count as an empty log.
-        let facts = path.symlink_metadata();
-        if facts.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
-            return Err(Error::new(ErrorKind::Usage, "cannot read the log")
-                .on(path.display())
-                .because("no such file"));
-        }
+        check_presence("cannot read the log", path)?;
         Ok(Log { name: path.display().to_string(), source: LogSource::File(path.clone()) })
     };
     paths.iter().map(log).collect()

@@ -10,6 +10,7 @@ use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
+use stepvault_remote::store::ArchivePlace;
 
 use super::RunArguments;
 use super::history::StartNote;
@@ -33,6 +34,22 @@ pub(super) struct RestoredStep {
     pub(super) is_outrun: bool,
 }
 
+/// Creates the directories of remotes that this vault has never seen, beside other files: the first start of a run on a
+/// new machine. What cannot be created is reported by the restore.
+async fn begin_new_archives(session: &Session, tiers: &Tiers) {
+    let Some(vault) = &tiers.vault else { return };
+    for remote in &tiers.remotes {
+        match remote.begin(vault, ArchivePlace::BesideFiles).await {
+            Ok(false) => {}
+            Ok(true) => {
+                let url = remote.store.url();
+                session.output.warn(&format!("created {url}: it is a new archive, without any step"));
+            }
+            Err(error) => tracing::debug!(%error, "cannot prepare the remote"),
+        }
+    }
+}
+
 /// Restores the step that the trainer resumes from; returns `None` if no step exists yet.
 ///
 /// # Errors
@@ -48,6 +65,7 @@ pub(super) async fn restore_step(
     if arguments.step.is_none() && arguments.attempt.is_none() {
         wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
     }
+    begin_new_archives(session, tiers).await;
     let request = RestoreRequest {
         wanted: WantedSteps { step: arguments.step, attempt: arguments.attempt, revision: None },
         resumes: true,

@@ -46,7 +46,7 @@ struct StepOnRemote {
     missing_bytes: u64,
     /// Remaining upload time at the rate of the last uploads; null if it is not being uploaded or no rate was
     /// measured.
-    seconds_left: Option<u64>,
+    remaining_seconds: Option<u64>,
     /// Why it is not durable, as the agent reports it; null if unknown.
     reason: Option<String>,
 }
@@ -102,7 +102,7 @@ fn on_remote(
         remote: remote.name().to_string(),
         state: State::Durable,
         missing_bytes: 0,
-        seconds_left: None,
+        remaining_seconds: None,
         reason: None,
     };
     if is_durable_on(step, remote)? {
@@ -130,7 +130,7 @@ fn on_remote(
     if found.state == State::Uploading {
         let rate = rates.iter().find(|rate| rate.remote == *remote.name());
         let rate = rate.and_then(|rate| rate.bytes_per_second);
-        found.seconds_left = rate.and_then(|rate| found.missing_bytes.checked_div(rate));
+        found.remaining_seconds = rate.and_then(|rate| found.missing_bytes.checked_div(rate));
     }
     Ok(found)
 }
@@ -146,7 +146,7 @@ impl StepOnRemote {
             State::Uploading => {
                 let sent = u128::from(bytes.saturating_sub(self.missing_bytes)) * 100;
                 let percent = sent.checked_div(u128::from(bytes)).unwrap_or(100);
-                match self.seconds_left {
+                match self.remaining_seconds {
                     Some(seconds) => format!(
                         "uploading {percent} %, {} left",
                         human::duration(Duration::from_secs(seconds))
@@ -180,8 +180,8 @@ pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn on(remote: &str, state: State, missing_bytes: u64, seconds_left: Option<u64>) -> StepOnRemote {
-        StepOnRemote { remote: remote.to_owned(), state, missing_bytes, seconds_left, reason: None }
+    fn on(remote: &str, state: State, missing_bytes: u64, remaining_seconds: Option<u64>) -> StepOnRemote {
+        StepOnRemote { remote: remote.to_owned(), state, missing_bytes, remaining_seconds, reason: None }
     }
 
     #[test]

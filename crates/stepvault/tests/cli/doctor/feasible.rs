@@ -96,11 +96,13 @@ fn what_does_not_fit_comes_with_lines_that_would() {
 #[test]
 fn a_person_sees_two_tables_and_a_count() {
     let place = place();
-    let ran =
-        place.doctor_command(&["run", "--step-size", "1 MB", "--save-interval", "10m"]).run().expect_code(0);
+    let ran = place
+        .doctor_command(&["-v", "run", "--step-size", "1 MB", "--save-interval", "10m"])
+        .run()
+        .expect_code(0);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("      CHECK"), "{ran:#?}");
-    assert!(lines.iter().any(|line| line.starts_with("pass  directory ")), "{ran:#?}");
+    assert!(lines.iter().any(|line| line.starts_with("PASS  directory ")), "{ran:#?}");
     assert!(lines.iter().any(|line| line.trim_start().starts_with("FEASIBILITY")), "{ran:#?}");
     assert!(lines.last().unwrap().starts_with("0 failed, "), "{ran:#?}");
 }

@@ -1,0 +1,136 @@
+//! `runs`: lists the runs on the remotes.
+
+use std::sync::Arc;
+
+use clap::Args;
+use futures::future::join_all;
+use itertools::Itertools as _;
+use schemars::JsonSchema;
+use serde::Serialize;
+use stepvault_core::document::StepIdMembers;
+use stepvault_core::ids::StepId;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::tier::runs::{RunOnRemote, Runs, list_runs};
+
+use super::inventory::FailedTier;
+use super::list::short_time;
+use crate::context::Settings;
+use crate::exit_code::ExitCode;
+use crate::output::{Report, human, table};
+use crate::progress::{Progress, Style};
+use crate::session::Session;
+
+/// List the runs on the remotes: their steps, sizes and last writes
+///
+/// Reads no record: one listing of every object below each URL tells all of it. On an object store that is one request
+/// for each 1,000 objects.
+#[derive(Debug, Args)]
+pub(crate) struct RunsArguments {}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RunsDocument {
+    /// Every run on every remote, by name.
+    runs: Vec<ListedRun>,
+    /// Remotes that could not be listed.
+    failed: Vec<FailedTier>,
+}
+
+/// A run on a remote.
+#[derive(Serialize, JsonSchema)]
+struct ListedRun {
+    /// The run.
+    run: String,
+    /// The remote.
+    remote: String,
+    /// Number of its steps that are committed.
+    steps: usize,
+    /// The newest of them; null if there is none.
+    newest: Option<NewestStep>,
+    /// Bytes of all its objects, those of incomplete steps included.
+    bytes: u64,
+    /// When its last object was written, by the clock of the store, in UTC.
+    last_write_at: Option<String>,
+}
+
+/// A step by its identity alone.
+#[derive(Serialize, JsonSchema)]
+struct NewestStep {
+    #[serde(flatten, with = "StepIdMembers")]
+    id: StepId,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result<ExitCode> {
+    let settings = Settings::load(session)?;
+    let remotes = settings.all_remotes();
+    if remotes.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "no remote selected")
+            .because("none is given or configured")
+            .hint("give --remote URL, such as --remote s3://bucket/prefix"));
+    }
+    let progress = Progress::start(&remotes, Style::of(&session.output), &session.output);
+    let listed = join_all(remotes.iter().map(|remote| listed(remote, &progress))).await;
+    progress.finish();
+    let code = ExitCode::of_tiers(listed.iter().map(Result::as_ref));
+    let (mut runs, mut failed) = (Vec::new(), Vec::new());
+    for (remote, listed) in remotes.iter().zip(listed) {
+        let name = remote.name.to_string();
+        match listed {
+            Ok(found) => {
+                runs.extend(
+                    found.runs.iter().map(|(run, on)| ListedRun::new(run.to_string(), name.clone(), on)),
+                );
+            }
+            Err(error) => {
+                session.output.error_beside_report(&error);
+                failed.push((name, error));
+            }
+        }
+    }
+    runs.sort_by(|a, b| (&a.run, &a.remote).cmp(&(&b.run, &b.remote)));
+    let is_none = runs.is_empty() && failed.is_empty();
+    session.output.result(&RunsDocument { runs, failed: FailedTier::all(&failed) })?;
+    Ok(if is_none { ExitCode::NotFound } else { code })
+}
+
+async fn listed(remote: &RemoteSettings, progress: &Progress) -> Result<Runs> {
+    let store = stepvault_remote::open::open(remote, Arc::clone(&progress.observer())).await?;
+    list_runs(&*store, usize::MAX).await
+}
+
+impl ListedRun {
+    fn new(run: String, remote: String, on: &RunOnRemote) -> Self {
+        Self {
+            run,
+            remote,
+            steps: on.steps.len(),
+            newest: on.steps.last().map(|id| NewestStep { id: *id }),
+            bytes: on.bytes,
+            last_write_at: on.last_write.map(Timestamp::to_rfc3339),
+        }
+    }
+}
+
+impl Report for RunsDocument {
+    fn human(&self) -> String {
+        if self.runs.is_empty() {
+            let failed = self.failed.iter().map(|failed| &failed.tier).join(", ");
+            return if failed.is_empty() {
+                "no remote holds a run".to_owned()
+            } else {
+                format!("no run was found, but {failed} could not be listed")
+            };
+        }
+        let headings = ["run", "remote", "steps", "newest", "size", "last write (utc)"];
+        let row = |run: &ListedRun| {
+            let newest =
+                run.newest.as_ref().map_or_else(|| "-".to_owned(), |newest| newest.id.step.to_string());
+            let last_write = run.last_write_at.as_deref().map(short_time).unwrap_or_default();
+            let (steps, size) = (run.steps.to_string(), human::bytes(run.bytes));
+            [run.run.clone(), run.remote.clone(), steps, newest, size, last_write]
+        };
+        table::text(&headings, &[2, 3, 4], self.runs.iter().map(row))
+    }
+}
