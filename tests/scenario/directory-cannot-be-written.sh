@@ -17,7 +17,7 @@ required-environment = ["CHECKPOINT_ARTIFACT_PATH", "LOSSY_ARTIFACT_PATH", "OUTP
 TOML
 unset OUTPUT_PATH
 CHECKPOINT_ARTIFACT_PATH="$PWD/mnt/checkpoints" LOSSY_ARTIFACT_PATH="$PWD/mnt/lossy" \
-  doctor 14 mnt/checkpoints --config required.toml
+  doctor 14 -v mnt/checkpoints --config required.toml
 expect_line pass CHECKPOINT_ARTIFACT_PATH
 expect_line fail LOSSY_ARTIFACT_PATH
 expect_line fail OUTPUT_PATH

@@ -54,7 +54,7 @@ struct GcRemote {
 pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<ExitCode> {
     let settings = Settings::load(session)?;
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
-    tiers.require_remote()?;
+    settings.require_remote(&tiers.run)?;
     let observer = tiers.observer();
     let mut results = Vec::new();
     for remote in &tiers.remotes {

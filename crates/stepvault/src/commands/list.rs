@@ -70,13 +70,14 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     };
     let is_empty = document.steps.is_empty() && document.given_up.is_empty();
     session.output.result(&document)?;
-    if !is_empty || code != ExitCode::Done {
-        return Ok(code);
-    }
-    if let Some(hint) = hint_for_unknown_run(&tiers.settings).await {
+    if is_empty
+        && code == ExitCode::Done
+        && let Some(hint) = hint_for_unknown_run(&tiers.settings).await
+    {
         session.output.warn(&hint);
+        return Ok(ExitCode::NotFound);
     }
-    Ok(ExitCode::NotFound)
+    Ok(code)
 }
 
 /// Marks the steps that the vault's agent uploads, if one answers.

@@ -7,11 +7,11 @@ use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
+use stepvault_core::Result;
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, KeepRules, RefusalKind, RetentionPlan, Verdict};
-use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{
     LocalPrune, PruneReport, RemotePrune, plan_local, plan_remote, prune_local, prune_remote,
@@ -125,8 +125,7 @@ struct SparedStep {
 pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result<ExitCode> {
     let tiers = Tiers::load(session).await?;
     for configured in [&tiers.run.keep_local, &tiers.run.keep_remote] {
-        let rules = arguments.keep.over(configured);
-        rules.check().map_err(|error| error.with_kind(ErrorKind::Usage))?;
+        arguments.keep.over(configured).check()?;
     }
     let results = execute(&tiers, arguments).await?;
     tiers.progress.finish();

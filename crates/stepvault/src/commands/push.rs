@@ -127,8 +127,8 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     };
     // Before a vault is created for it.
     check_presence("cannot push the step", &arguments.source)?;
+    settings.require_remote(&settings.run()?)?;
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
-    tiers.require_remote()?;
     let pushed = execute(&tiers, arguments).await?;
     tiers.progress.finish();
     let code = exit_code(&pushed.report.remotes);

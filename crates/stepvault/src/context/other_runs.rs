@@ -22,10 +22,13 @@ const MAX_OBJECTS: usize = 10_000;
 const MAX_NAMED: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns what to do about a run that no tier has: the name that is nearest to it, else the names of the others. `None`
-/// if a tier has the run, or if there is no other.
+/// Returns what to do about a run that is not configured and that no tier has: the name that is nearest to it, else the
+/// names of the others. `None` if there is no other: then it may be the first one.
 pub(crate) async fn hint_for_unknown_run(settings: &Settings) -> Option<String> {
     let run = settings.run().ok()?.name;
+    if settings.config.runs.iter().any(|configured| configured.name == run) {
+        return None;
+    }
     let names = tokio::time::timeout(PATIENCE, names(settings, &run)).await.ok()?.ok()?;
     if names.is_empty() || names.contains(&run) {
         return None;
@@ -40,7 +43,7 @@ pub(crate) async fn hint_for_unknown_run(settings: &Settings) -> Option<String> 
 /// Returns the runs of the vault and of the remotes; of a large remote, those that are listed first, and the given one.
 async fn names(settings: &Settings, run: &RunName) -> Result<BTreeSet<RunName>> {
     let mut names = BTreeSet::new();
-    if let Some(vault) = open_vault(settings, DefaultVault::None).await? {
+    if let Some(vault) = open_vault(settings, DefaultVault::here()).await? {
         names.extend(blocking(move || vault.runs()).await?);
     }
     for remote in settings.all_remotes() {

@@ -179,6 +179,17 @@ impl Settings {
         }
     }
 
+    /// # Errors
+    /// If a run has no remote.
+    pub(crate) fn require_remote(&self, run: &RunSettings) -> Result<()> {
+        if !self.remotes(run).is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Usage, "no remote selected").because("none is given or configured").hint(
+            "give --remote URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE",
+        ))
+    }
+
     /// Returns the vault's directory, if one is configured.
     pub(crate) fn local_directory(&self) -> Option<PathBuf> {
         self.config.local.directory.clone()

@@ -131,17 +131,6 @@ impl Tiers {
             .hint("give --remote URL or --local DIR, or a configuration with --config FILE"))
     }
 
-    /// # Errors
-    /// If there is no remote.
-    pub(crate) fn require_remote(&self) -> Result<()> {
-        if !self.remotes.is_empty() {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Usage, "no remote selected").because("none is given or configured").hint(
-            "give --remote URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE",
-        ))
-    }
-
     /// Returns the steps that are pinned on the local tier.
     pub(crate) async fn pinned_locally(&self) -> Result<BTreeSet<StepId>> {
         let Some(vault) = self.vault.clone() else {

@@ -68,12 +68,13 @@ fn an_archive_is_begun_beside_other_files_and_never_where_nothing_is_mounted() {
     assert_eq!(doctor["outcome"], "warn", "{doctor}");
     let run = |remote: &str| {
         let options = ["run", "--run", "r", "--into", "ck", "--remote", remote, "--", "sh", "train.sh"];
-        place.command(options).env("STEPVAULT_RUN_R_QUIET_TIME", "1s").run()
+        place.command(options).run()
     };
     run(&new).expect_stderr(&["created file://", "it is a new archive, without any step"]);
     assert!(place.path("new").is_dir());
     std::fs::create_dir(place.path("mount")).unwrap();
     place.remove("ck");
+    place.remove(".stepvault");
     let unmounted = format!("file://{}", place.path("mount/archive").display());
     run(&unmounted).expect_code(12).expect_stderr(&["create it: mkdir "]);
     assert!(!place.path("mount/archive").exists() && !place.path("ck/step_1").exists());

@@ -188,12 +188,12 @@ fn no_trainer_is_started_while_the_remote_is_not_mounted() {
     place.write("stepvault.toml", CONFIGURATION);
     std::fs::create_dir(place.path("out")).unwrap();
     let remote = place.remote();
-    let run = || place.run(&["run", "--remote", &remote, "--", "touch", "started"]);
-    // On a node that knows of nothing, and on one that has been here before.
-    std::fs::remove_dir(place.path("remote")).unwrap();
-    run().expect_code(12);
-    assert!(!place.path("started").exists() && !place.path("remote").exists());
-    std::fs::create_dir(place.path("remote")).unwrap();
+    let run_with = |remote: &str| place.run(&["run", "--remote", remote, "--", "touch", "started"]);
+    let run = || run_with(&remote);
+    // On a node that knows of nothing, below a mount point without its filesystem, and on one that has been here before.
+    std::fs::create_dir(place.path("mount")).unwrap();
+    run_with(&format!("file://{}", place.path("mount/remote").display())).expect_code(12);
+    assert!(!place.path("started").exists() && !place.path("mount/remote").exists());
     run().expect_code(0);
     assert!(place.path("started").exists());
     std::fs::remove_file(place.path("started")).unwrap();

@@ -118,9 +118,6 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
 
 /// Returns the given directories, else the run's own.
 fn directories(settings: &Settings, arguments: &ExplainArguments) -> Result<Vec<PathBuf>> {
-    for directory in &arguments.directories {
-        check_presence("cannot explain", directory)?;
-    }
     let mut directories = arguments.directories.clone();
     if directories.is_empty() {
         directories.extend(settings.run().ok().and_then(|run| run.watch));
