@@ -321,7 +321,8 @@ def watch(
     Args:
         directory: Where the trainer writes its steps.
         run: Name of the run. Variables in braces are replaced: `"sweep-{SLURM_ARRAY_TASK_ID}"`, `{hostname}`.
-        remote: A URL or several: `s3://bucket/prefix`, `gs://…`, `az://…`, or a directory, which is created if only its last component is missing.
+        remote: A URL or several: `s3://bucket/prefix`, `gs://…`, `az://…`, or a directory, which is created if
+            only its last component is missing and other files are beside it.
         keep_last: How many steps each remote keeps; by default all.
         keep_local_last: How many steps the vault keeps, of those that are durable.
         announced: Whether every step is announced, as the callbacks do. One that is not is then sealed after a quiet

@@ -300,10 +300,14 @@ def test_a_directory_that_does_not_exist_yet_becomes_the_remote(place):
 
 def test_a_remote_that_cannot_work_is_an_error_at_once(place):
     missing = place.path / "not" / "mounted"
-    occupied = place.path / "file"
-    occupied.write_text("not a directory")
-    for remote, why in [(missing, "does not exist"), (occupied, "not a directory"), (["", missing], "does not exist")]:
-        remote = [place.remote if part == "" else part for part in remote] if isinstance(remote, list) else remote
+    regular_file = place.path / "file"
+    regular_file.write_text("not a directory")
+    cases = [
+        (missing, "does not exist"),
+        (regular_file, "not a directory"),
+        ([place.remote, missing], "does not exist"),
+    ]
+    for remote, why in cases:
         with pytest.raises(stepvault.StepvaultError, match=why):
             place.watch(remote=remote)
         until("the agent has ended", lambda: not place.agents())
