@@ -253,7 +253,7 @@ class Agent:
         _warn(self._unusable[-1])
         if strict and tried["needs_operator"]:
             with contextlib.suppress(errors.StepvaultError):
-                self.drain(deadline=0.0)
+                self.drain(deadline=5.0)
             raise cause
 
     def _drain_at_exit(self) -> None:
