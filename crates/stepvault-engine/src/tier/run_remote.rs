@@ -331,7 +331,7 @@ impl RunRemote {
     /// the run's marker is on it. Returns whether it was created, beside other files.
     ///
     /// # Errors
-    /// Why it cannot be used; [`ErrorKind::Unreachable`] without an answer within [`ANSWER_PATIENCE`].
+    /// Why it cannot be used; [`ErrorKind::Unreachable`] without an answer within 15 seconds.
     pub async fn try_out(&self, vault: &Vault) -> Result<bool> {
         let tried = async {
             let is_new = self.begin(vault, ArchivePlace::BesideFiles).await?;

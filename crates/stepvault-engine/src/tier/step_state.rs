@@ -202,7 +202,7 @@ pub struct IncompleteStep {
     pub begun: SystemTime,
 }
 
-/// Returns [`visible_commits`](visible_commits) of a remote, and the steps that were begun and not
+/// Returns [`visible_commits`] of a remote, and the steps that were begun and not
 /// committed there, the oldest first, for an overview. A step that is committed meanwhile may be among the incomplete
 /// ones, with no part missing.
 ///

@@ -322,7 +322,7 @@ pub struct Listed {
 /// Reads the files that an index names.
 ///
 /// # Errors
-/// As [`check`](check), of the index alone.
+/// As [`check`], of the index alone.
 pub fn listed(source: &dyn ReadAt) -> Result<Listed, Fault> {
     let weights = read(source)?;
     let head = json::read(source, PhantomData::<Head>)?;

@@ -11,7 +11,7 @@
 //! - A dtype that safetensors 0.8 does not know is `Unknown`, not broken, because a later release may have added it.
 //! - 0.8.0-rc.0 wrote the header first, into a file of full length under its final name. The structure does not show
 //!   whether the tensors followed. If the filesystem reports holes in the file and its end reads as zeros, the file
-//!   is `Unknown`; see [`holes`].
+//!   is `Unknown`.
 
 mod header;
 
