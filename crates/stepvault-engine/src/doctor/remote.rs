@@ -3,7 +3,6 @@
 //! Its objects are below the run's probe keys, which `gc` knows to belong to no step, and are removed at the end, even
 //! when the examination is cut off by its own deadline.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +10,13 @@ use stepvault_core::clock::Clock;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::remote::{self as judge, Guarantee, MeasuredRates};
 use stepvault_diagnose::doctor::{Check, Finding};
 use stepvault_remote::examine::{ExamineError, Examined};
+use stepvault_remote::file::will_be_begun;
 use stepvault_remote::open::{OpenOptions, open_to_examine};
 use stepvault_remote::probe::Probe;
 use tokio::time::{Instant, sleep, timeout};
@@ -83,7 +83,7 @@ async fn check_within(
     let remote = check.settings;
     let mut report = RemoteReport::default();
     let place = remote.clone();
-    if blocking(move || Ok(is_not_begun(&place))).await.unwrap_or_default() {
+    if blocking(move || Ok(will_be_begun(&place))).await.unwrap_or_default() {
         report.add(judge::not_begun(remote));
         return report;
     }
@@ -114,19 +114,6 @@ async fn check_within(
         examination.report.add(judge::left_behind(remote, &place, &error));
     }
     examination.report
-}
-
-/// Returns whether the remote is a directory that the first push will create: only its last component is missing, and the
-/// one above is not empty, as a mount point is without its filesystem.
-fn is_not_begun(remote: &RemoteSettings) -> bool {
-    let directory = Path::new(&remote.url.prefix);
-    let is_missing = || matches!(directory.try_exists(), Ok(false));
-    remote.url.scheme == Scheme::File
-        && is_missing()
-        && directory
-            .parent()
-            .and_then(|above| above.read_dir().ok())
-            .is_some_and(|mut above| above.next().is_some())
 }
 
 /// Returns the settings with shorter timeouts, because a user waits for the result.

@@ -327,6 +327,11 @@ impl RunRemote {
         Ok(false)
     }
 
+    /// Returns what to say of a directory that [`begin`](Self::begin) has created: it may be one that is not mounted.
+    pub fn created_text(&self) -> String {
+        format!("created {}: it is a new archive, without any step", self.store.url())
+    }
+
     /// Shows whether the remote can be used at all, before there is anything to upload: it is prepared for writing, and
     /// the run's marker is on it. Returns whether it was created, beside other files.
     ///

@@ -54,6 +54,15 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     }))
 }
 
+/// Returns whether the remote is a directory that [`ArchivePlace::BesideFiles`] allows to create: only its last component
+/// is missing, and other files are beside it. Blocks.
+pub fn will_be_begun(settings: &RemoteSettings) -> bool {
+    let root = Path::new(&settings.url.prefix);
+    settings.url.scheme == Scheme::File
+        && matches!(root.try_exists(), Ok(false))
+        && placing::holds_files(parent(root))
+}
+
 #[derive(Debug)]
 struct FileStore {
     url: String,

@@ -105,7 +105,9 @@ pub(super) fn create_root(layout: &Layout, place: ArchivePlace) -> Result<bool> 
         Ok(metadata) if metadata.is_dir() => Ok(false),
         Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT).on(root.display()).because("it is not a directory")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
-        Err(_) if place == ArchivePlace::BesideFiles && is_empty(above) => Err(no_root(WHAT, root)),
+        Err(_) if place == ArchivePlace::BesideFiles && above.is_dir() && !holds_files(above) => {
+            Err(no_root(WHAT, root))
+        }
         Err(_) => match durable::create_directories_below(above, root) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(Error::new(ErrorKind::Unreachable, WHAT)
@@ -119,8 +121,9 @@ pub(super) fn create_root(layout: &Layout, place: ArchivePlace) -> Result<bool> 
     }
 }
 
-fn is_empty(directory: &Path) -> bool {
-    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+/// Returns whether a directory exists and is not empty. A mount point without its filesystem is empty.
+pub(super) fn holds_files(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 pub(super) const CANNOT_COPY: &str = "cannot copy the object";

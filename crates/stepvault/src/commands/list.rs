@@ -1,7 +1,6 @@
 //! `list`: lists the steps of a run over all tiers.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::Args;
 use itertools::Itertools as _;
@@ -14,14 +13,12 @@ use stepvault_engine::tier::step_state::{Durability, still_given_up};
 
 use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, attempt_text, unknown};
 use super::node_records::{GivenUpDocument, LeftByDrain, known_records};
+use super::status::ask_agent;
 use crate::context::{Tiers, hint_for_unknown_run};
 use crate::exit_code::ExitCode;
 use crate::output::table::{UNLIMITED, fit};
 use crate::output::{Report, human, table};
 use crate::session::Session;
-
-/// Timeout for the agent's answer.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// List the steps of a run over all tiers, the newest first
 #[derive(Debug, Args)]
@@ -82,13 +79,9 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
 
 /// Marks the steps that the vault's agent uploads, if one answers.
 async fn mark_uploads(tiers: &Tiers, inventory: &mut Inventory) {
-    let Some(client) = tiers.vault.as_ref().and_then(|vault| tiers.settings.control_in(Some(vault.root())))
-    else {
-        return;
-    };
-    let Ok(answer) = client.status(ANSWERED_WITHIN).await else { return };
-    let served = answer.runs.into_iter().filter(|served| served.run == *tiers.run_name());
-    for on in served.flat_map(|served| served.remotes) {
+    let Some(vault) = &tiers.vault else { return };
+    let agent = ask_agent(&tiers.settings, vault, tiers.run_name()).await;
+    for on in agent.into_iter().flat_map(|agent| agent.remotes) {
         let step = inventory.steps.iter_mut().find(|step| Some(step.id) == on.uploading);
         if let Some(step) = step {
             step.uploading.push(on.remote.to_string());

@@ -101,7 +101,7 @@ pub(super) struct StatusDocument {
 
 /// A running agent and its state for this run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-struct AgentDocument {
+pub(super) struct AgentDocument {
     /// The agent's version.
     version: String,
     #[serde(flatten)]
@@ -109,7 +109,7 @@ struct AgentDocument {
     /// Whether the agent serves this run.
     serves_run: bool,
     /// Its state with each remote of the run, in the configured order.
-    remotes: Vec<RemoteUploads>,
+    pub(super) remotes: Vec<RemoteUploads>,
     /// The agent's upload rate and next retention for each remote.
     rates: Vec<RemoteRate>,
     #[serde(flatten)]
@@ -203,7 +203,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
 }
 
 /// Queries the agent; returns `None` if none answers in time.
-async fn ask_agent(settings: &Settings, vault: &Vault, run: &RunName) -> Option<AgentDocument> {
+pub(super) async fn ask_agent(settings: &Settings, vault: &Vault, run: &RunName) -> Option<AgentDocument> {
     let asked = settings.control_in(Some(vault.root()))?.status(ANSWERED_WITHIN).await;
     let answer = asked.inspect_err(|error| tracing::debug!(%error, "no agent answers")).ok()?;
     let served = answer.runs.into_iter().find(|served| served.run == *run);

@@ -40,7 +40,8 @@ pub(crate) async fn hint_for_unknown_run(settings: &Settings) -> Option<String> 
     })
 }
 
-/// Returns the runs of the vault and of the remotes; of a large remote, those that are listed first, and the given one.
+/// Returns the runs of the vault and of the remotes; of a large remote, those that are listed first. If a remote has the
+/// given run, the others do not matter.
 async fn names(settings: &Settings, run: &RunName) -> Result<BTreeSet<RunName>> {
     let mut names = BTreeSet::new();
     if let Some(vault) = open_vault(settings, DefaultVault::here()).await? {
@@ -48,10 +49,10 @@ async fn names(settings: &Settings, run: &RunName) -> Result<BTreeSet<RunName>> 
     }
     for remote in settings.all_remotes() {
         let store = stepvault_remote::open::open(&remote, Arc::new(SilentObserver)).await?;
-        names.extend(list_runs(&*store, MAX_OBJECTS).await?.runs.into_keys());
         if store.list(&RunKeys::new(run.clone()).prefix()).try_next().await?.is_some() {
-            names.insert(run.clone());
+            return Ok(BTreeSet::from([run.clone()]));
         }
+        names.extend(list_runs(&*store, MAX_OBJECTS).await?.runs.into_keys());
     }
     Ok(names)
 }

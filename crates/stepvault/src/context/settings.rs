@@ -165,18 +165,18 @@ impl Settings {
 
     /// Returns the remotes in the order of preference: the named ones, else the run's.
     pub(crate) fn remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
-        match &self.given.remotes {
-            Some(names) => names.iter().filter_map(|name| self.config.remote(name).cloned()).collect(),
-            None => self.config.remotes_of(run).into_iter().cloned().collect(),
-        }
+        self.named_or(|| self.config.remotes_of(run))
     }
 
-    /// Returns the remotes that the command line names, else all that are configured, whatever their runs.
+    /// Returns the remotes that the command line names, else all that are configured, for any run.
     pub(crate) fn all_remotes(&self) -> Vec<RemoteSettings> {
-        match &self.given.remotes {
-            Some(names) => names.iter().filter_map(|name| self.config.remote(name).cloned()).collect(),
-            None => self.config.remotes.clone(),
-        }
+        self.named_or(|| self.config.remotes.iter().collect())
+    }
+
+    fn named_or<'a>(&'a self, others: impl FnOnce() -> Vec<&'a RemoteSettings>) -> Vec<RemoteSettings> {
+        let named = self.named_remotes();
+        let named = named.map(|names| names.iter().filter_map(|name| self.config.remote(name)).collect());
+        named.unwrap_or_else(others).into_iter().cloned().collect()
     }
 
     /// # Errors

@@ -66,15 +66,17 @@ pub(crate) struct Tiers {
 impl Tiers {
     /// Opens the tiers that the session's arguments select: at least one.
     pub(crate) async fn load(session: &Session) -> Result<Self> {
-        let tiers = Self::open(&Settings::load(session)?, DefaultVault::None, &session.output).await?;
-        tiers.require_any()?;
-        Ok(tiers)
+        Self::load_with(session, DefaultVault::None).await
     }
 
     /// As [`load`](Self::load), for commands that only read: if no vault is configured, they use the one in the working
     /// directory, which 'push checkpoints/STEP' has created.
     pub(crate) async fn load_to_read(session: &Session) -> Result<Self> {
-        let tiers = Self::open(&Settings::load(session)?, DefaultVault::here(), &session.output).await?;
+        Self::load_with(session, DefaultVault::here()).await
+    }
+
+    async fn load_with(session: &Session, default: DefaultVault) -> Result<Self> {
+        let tiers = Self::open(&Settings::load(session)?, default, &session.output).await?;
         tiers.require_any()?;
         Ok(tiers)
     }

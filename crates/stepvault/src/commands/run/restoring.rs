@@ -42,8 +42,7 @@ async fn begin_new_archives(session: &Session, tiers: &Tiers) {
         match remote.begin(vault, ArchivePlace::BesideFiles).await {
             Ok(false) => {}
             Ok(true) => {
-                let url = remote.store.url();
-                session.output.warn(&format!("created {url}: it is a new archive, without any step"));
+                session.output.warn(&remote.created_text());
             }
             Err(error) => tracing::debug!(%error, "cannot prepare the remote"),
         }
