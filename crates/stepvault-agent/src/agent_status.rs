@@ -558,7 +558,7 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Reports information that is worth a log line.
+    /// Reports information.
     pub(crate) fn info(&self, message: &str) {
         self.observer.info(message);
     }

@@ -244,7 +244,7 @@ pub struct AttachAnswer {
     pub followed: bool,
     /// The processes that it follows.
     pub process_ids: Vec<u32>,
-    /// The run's remotes, each tried out once, when the first process attached.
+    /// The run's remotes, each tried out for this answer.
     #[serde(default)]
     pub remotes: Vec<TriedRemote>,
 }

@@ -17,10 +17,8 @@ use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
 use stepvault_remote::store::{ObjectInfo, RemoteStore};
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::messages::TriedRemote;
 use crate::options::{AgentOptions, AgentRemote};
 
 /// A served run and its remotes, each wrapped in a timeout that other tasks may share.
@@ -28,8 +26,6 @@ use crate::options::{AgentOptions, AgentRemote};
 pub(crate) struct ServedRun {
     pub(crate) settings: RunSettings,
     pub(crate) remotes: Vec<RunRemote>,
-    /// Whether each remote can be used, once a process has asked.
-    pub(crate) tried: Arc<OnceCell<Vec<TriedRemote>>>,
 }
 
 impl ServedRun {
@@ -49,11 +45,10 @@ pub(crate) fn with_timeouts(options: &AgentOptions) -> AgentOptions {
 
 /// Returns the served runs, given options with timeouts.
 pub(crate) fn served_runs(timed: &AgentOptions, vault: &Vault) -> Vec<ServedRun> {
-    let served = timed.runs.iter().map(|run| ServedRun {
-        settings: run.clone(),
-        remotes: remotes_of(run, timed, vault),
-        tried: Arc::default(),
-    });
+    let served = timed
+        .runs
+        .iter()
+        .map(|run| ServedRun { settings: run.clone(), remotes: remotes_of(run, timed, vault) });
     served.collect()
 }
 

@@ -166,7 +166,7 @@ async fn attach(state: &ControlState, request: &AttachRequest) -> Result<AttachA
         state.shared.announcements.joined();
     }
     let remotes = match run {
-        Some(run) => run.tried.get_or_init(|| try_out(state, run)).await.clone(),
+        Some(run) => try_out(state, run).await,
         None => Vec::new(),
     };
     let process_ids = state.followed.as_ref().map(|followed| followed.process_ids());
@@ -184,8 +184,7 @@ async fn try_out(state: &ControlState, run: &ServedRun) -> Vec<TriedRemote> {
         let error = match remote.try_out(vault).await {
             Ok(false) => None,
             Ok(true) => {
-                let url = remote.store.url();
-                state.shared.reporter.warn(&format!("created {url}: it is a new archive, without any step"));
+                state.shared.reporter.warn(&remote.created_text());
                 None
             }
             Err(error) => Some(error),
