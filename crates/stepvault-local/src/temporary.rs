@@ -121,22 +121,21 @@ mod tests {
     fn removal_never_costs_a_writer_its_record() {
         let place = tempfile::tempdir().unwrap();
         let record = place.path().join("a.json");
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    for entry in std::fs::read_dir(place.path()).unwrap().flatten() {
-                        if entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
-                            remove_abandoned(&entry.path()).unwrap();
-                        }
+        let written = std::thread::scope(|scope| {
+            let writer =
+                scope.spawn(|| (0..300).try_for_each(|_| crate::durable::replace(&record, b"whole")));
+            while !writer.is_finished() {
+                for entry in std::fs::read_dir(place.path()).unwrap().flatten() {
+                    if entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
+                        remove_abandoned(&entry.path()).unwrap();
                     }
                 }
-            });
-            for _ in 0..300 {
-                crate::durable::replace(&record, b"whole").unwrap();
+                // Without a pause it may win all attempts of a writer that shares its processor.
+                std::thread::sleep(std::time::Duration::from_micros(200));
             }
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            writer.join().unwrap()
         });
+        written.unwrap();
         assert_eq!(std::fs::read(&record).unwrap(), b"whole");
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
     }
