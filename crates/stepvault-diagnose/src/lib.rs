@@ -27,3 +27,17 @@
 pub mod doctor;
 pub mod estimate;
 pub mod explain;
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+
+/// Reads texts that are part of the program. A test reads each file, so that none counts as empty here.
+fn table<T: DeserializeOwned + Default>(file: &str) -> T {
+    toml::from_str(file).unwrap_or_default()
+}
+
+/// Reads the entries of a file that is one list.
+fn entries<T: DeserializeOwned>(file: &str) -> Vec<T> {
+    table::<BTreeMap<String, Vec<T>>>(file).into_values().flatten().collect()
+}

@@ -42,7 +42,7 @@ impl Likelihood {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Explanation {
     /// The cause.
-    #[schemars(with = "String", extend("enum" = Cause::ALL.map(Cause::name)))]
+    #[schemars(with = "String", extend("enum" = Cause::ALL.map(|cause| cause.to_string())))]
     pub cause: Cause,
     /// How likely it is: very likely from 90 points, likely from 40.
     pub likelihood: Likelihood,

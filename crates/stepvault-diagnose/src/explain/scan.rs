@@ -54,7 +54,7 @@ pub struct Scanner {
 
 impl Default for Scanner {
     fn default() -> Self {
-        let patterns = TEXTS.iter().map(|recogniser| recogniser.pattern);
+        let patterns = TEXTS.iter().map(|recogniser| &recogniser.pattern);
         // A test compiles every pattern; a table that cannot be compiled recognizes nothing.
         let set = RegexSetBuilder::new(patterns).unicode(false).build().unwrap_or_else(|_| RegexSet::empty());
         Self { set }
@@ -180,7 +180,7 @@ fn quote(
         return plain(piece);
     }
     if let std::collections::btree_map::Entry::Vacant(entry) = windows.entry(index)
-        && let Ok(regex) = RegexBuilder::new(recogniser.pattern).unicode(false).build()
+        && let Ok(regex) = RegexBuilder::new(&recogniser.pattern).unicode(false).build()
     {
         entry.insert(regex);
     }
@@ -238,7 +238,7 @@ pub fn evidence_of(scan: &LogScan, file: &str, recency: u32, skipped_bytes: u64)
             weight,
             recency: recency.min(1000) * share.min(1000) / 1000,
             open: recogniser.open,
-            text: recogniser.source.to_owned(),
+            text: recogniser.source.clone(),
             position: LogPosition {
                 file: Some(file.to_owned()),
                 line: (skipped_bytes == 0).then_some(sighting.line),

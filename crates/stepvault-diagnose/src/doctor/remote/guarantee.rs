@@ -1,13 +1,19 @@
 //! The guarantees that stepvault needs from every store, one request at a time, and what it means if a store lacks
 //! one.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
 use super::{check, provider, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
 use stepvault_core::remote_settings::{IGNORED_ATTRIBUTES_HINT, RemoteSettings, Scheme};
 
 /// One guarantee of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Guarantee {
     /// An object that was written exists.
     Put,
@@ -35,127 +41,35 @@ pub enum Guarantee {
     DeleteTogether,
 }
 
+/// The texts of a guarantee.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct GuaranteeText {
-    check: &'static str,
-    kept: &'static str,
-    broken: &'static str,
+    check: String,
+    kept: String,
+    broken: String,
     /// What to do if it does not hold.
-    advice: &'static str,
+    advice: String,
     /// Whether stepvault cannot work without it.
+    #[serde(default)]
     needed: bool,
 }
 
-impl Guarantee {
-    fn words(self) -> GuaranteeText {
-        let words =
-            |check, kept, broken, advice, needed| GuaranteeText { check, kept, broken, advice, needed };
-        match self {
-            Self::Put => words(
-                "put",
-                "an object was written and found",
-                "the store acknowledged a write, but the object does not exist",
-                "do not use this store",
-                true,
-            ),
-            Self::CreateOnce => words(
-                "conditional create",
-                "a second create of the same key was refused",
-                "a second create of the same key replaced the first object: this store does not support \
-                 create-if-absent",
-                "use a store that honours If-None-Match, or let only one writer at a time work on a run: two writers \
-                 of one step would not detect each other",
-                false,
-            ),
-            Self::CompleteOnce => words(
-                "conditional create",
-                "a second create of the same key was refused",
-                "a second create was refused, but the completion of a multipart upload replaced the object",
-                "let only one writer at a time work on a run: two of them would not detect each other's large files",
-                false,
-            ),
-            Self::RefuseWrongBytes => words(
-                "checksum rejection",
-                "bytes sent with a wrong checksum were refused, or detected at once and not kept",
-                "the store accepted bytes that do not match the checksum sent with them: it would store data damaged \
-                 in transit without an error",
-                "nothing to do with read-back = \"auto\": stepvault then reads back and hashes every upload before \
-                 it counts, which costs one download per upload; a store that verifies checksums avoids that",
-                false,
-            ),
-            Self::Get => words(
-                "get",
-                "the object was read back byte for byte",
-                "the bytes read back differ from those written",
-                "do not use this store; look for a proxy or gateway that changes request bodies",
-                true,
-            ),
-            Self::List => words(
-                "list",
-                "the object was listed right after it was written",
-                "the object was not listed right after it was written: steps are found by listing",
-                "use a store whose listings are up to date at once",
-                true,
-            ),
-            Self::KeepNames => words(
-                "names",
-                "an object with unusual characters in its name was listed under the same name",
-                "an object with unusual characters in its name was not listed under the same name",
-                "avoid backslashes, spaces, percent signs and non-ASCII characters in the names of checkpoint files: \
-                 a step that has them does not become durable here",
-                false,
-            ),
-            Self::Multipart => words(
-                "multipart upload",
-                "a multipart upload was completed and found",
-                "the store acknowledged the completion of a multipart upload, but the object does not exist",
-                "do not use this store for files over 8 MiB",
-                true,
-            ),
-            Self::ListUploads => words(
-                "unfinished uploads",
-                "an unfinished multipart upload was listed",
-                "an unfinished multipart upload is not listed under its directory: `stepvault gc` cannot find what an \
-                 interrupted upload leaves",
-                "add a rule to the bucket that deletes abandoned uploads, or let the store's own tool delete them \
-                 (MinIO: mc rm --incomplete)",
-                false,
-            ),
-            Self::Abort => words(
-                "multipart abort",
-                "a multipart upload was aborted, and its parts are gone",
-                "a multipart upload is still listed after it was aborted",
-                "add a rule to the bucket that deletes abandoned uploads: their parts are stored and billed",
-                false,
-            ),
-            Self::Delete => words(
-                "delete",
-                "an object was deleted and is gone",
-                "an object was deleted but still exists",
-                "check retention locks and legal holds on the bucket: prune and gc cannot free anything here",
-                false,
-            ),
-            Self::DeleteTogether => words(
-                "batch delete",
-                "several objects were deleted with one request",
-                "the store refuses to delete several objects with one request",
-                "nothing has to be done: prune and gc delete one object per request here, which takes longer",
-                false,
-            ),
-        }
-    }
-}
+// A test reads the texts of every guarantee.
+static TEXTS: LazyLock<BTreeMap<Guarantee, GuaranteeText>> =
+    LazyLock::new(|| crate::table(include_str!("../../../texts/guarantees.toml")));
 
 const REPEAT: &str = "repeat the check; if it fails again, ask the operator of the store";
 
 /// Returns the finding on one guarantee: it holds, it does not, or the request failed.
 pub fn guarantee(remote: &RemoteSettings, guarantee: Guarantee, outcome: &Result<bool, Error>) -> Finding {
     use Guarantee::{Abort, Delete, DeleteTogether, ListUploads};
-    let words = guarantee.words();
-    let check = check(words.check, remote);
+    let text = &TEXTS[&guarantee];
+    let check = check(&text.check, remote);
     match outcome {
-        Ok(true) => check.pass(words.kept),
-        Ok(false) if words.needed => check.fail(words.broken, words.advice),
-        Ok(false) => check.warn(words.broken, words.advice),
+        Ok(true) => check.pass(&text.kept),
+        Ok(false) if text.needed => check.fail(&text.broken, &text.advice),
+        Ok(false) => check.warn(&text.broken, &text.advice),
         Err(error) if error.kind() == ErrorKind::Denied => {
             let advice = provider::right(remote.url.scheme, guarantee);
             match guarantee {
@@ -182,7 +96,7 @@ pub fn guarantee(remote: &RemoteSettings, guarantee: Guarantee, outcome: &Result
 
 /// Replaces the finding on [`Guarantee::RefuseWrongBytes`] for a kind of store that accepts no checksums.
 pub fn takes_no_checksums(remote: &RemoteSettings) -> Finding {
-    check(Guarantee::RefuseWrongBytes.words().check, remote).pass(
+    check(&TEXTS[&Guarantee::RefuseWrongBytes].check, remote).pass(
         "this kind of store accepts no checksum: stepvault reads back and hashes every upload before it counts",
     )
 }
@@ -247,12 +161,14 @@ mod tests {
     use super::*;
     use crate::doctor::Outcome;
 
-    const ALL: [Guarantee; 10] = [
+    const ALL: [Guarantee; 12] = [
         Guarantee::Put,
         Guarantee::CreateOnce,
+        Guarantee::CompleteOnce,
         Guarantee::RefuseWrongBytes,
         Guarantee::Get,
         Guarantee::List,
+        Guarantee::KeepNames,
         Guarantee::Multipart,
         Guarantee::ListUploads,
         Guarantee::Abort,
@@ -271,7 +187,9 @@ mod tests {
             assert_eq!(guarantee(&subject, one, &Ok(true)).outcome, Outcome::Pass);
             let wanted = match one {
                 Guarantee::CreateOnce
+                | Guarantee::CompleteOnce
                 | Guarantee::RefuseWrongBytes
+                | Guarantee::KeepNames
                 | Guarantee::ListUploads
                 | Guarantee::Abort
                 | Guarantee::Delete

@@ -3,66 +3,31 @@
 //! From the stores' documents and from issues, named in `docs/stores-by-name.md`; none of the clouds was tried. What a
 //! store does is found out by the other checks; here is only what they cannot see.
 
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
 use super::check;
 use crate::doctor::Finding;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 
 /// A product or a service.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Product {
-    name: &'static str,
+    name: String,
     /// The ends of its hosts.
-    hosts: &'static [&'static str],
+    hosts: Vec<String>,
     /// The beginnings of its `Server` headers.
-    servers: &'static [&'static str],
-    /// What the other checks cannot see, and what to do about it.
-    limit: Option<(&'static str, &'static str)>,
+    servers: Vec<String>,
+    /// What the other checks cannot see.
+    limit: Option<String>,
+    /// What to do about the limit.
+    remedy: String,
 }
 
-const fn service(name: &'static str, hosts: &'static [&'static str]) -> Product {
-    Product { name, hosts, servers: &[], limit: None }
-}
-
-const fn server(name: &'static str, servers: &'static [&'static str]) -> Product {
-    Product { servers, ..service(name, &[]) }
-}
-
-/// Services first: behind many of their hosts is one of the servers.
-const PRODUCTS: [Product; 25] = [
-    service("Google Cloud Storage by its S3 interface", &["storage.googleapis.com"]).limited(
-        "its buckets have their own gs:// interface, which checks more",
-        "write gs://bucket/prefix and remove endpoint",
-    ),
-    service("Scaleway", &["scw.cloud"]).limited(
-        "an upload has at most 1,000 parts: a file above 7.8 GiB cannot be sent",
-        "keep each file of a checkpoint below that, or use another store",
-    ),
-    service("Cloudflare R2", &["r2.cloudflarestorage.com"]).limited(
-        "copies within the store may be refused; everything is then sent again",
-        "set copy-unchanged = false if the log shows refused copies",
-    ),
-    service("Backblaze B2", &["backblazeb2.com"]),
-    service("Wasabi", &["wasabisys.com"]),
-    service("CoreWeave", &["cwobject.com", "cwlota.com", "coreweave.com"]),
-    service("Nebius", &["nebius.cloud"]),
-    service("Tigris", &["storage.dev", "storage.tigris.dev"]),
-    service("Hetzner", &["your-objectstorage.com"]),
-    service("Oracle OCI", &["oci.customer-oci.com", "oraclecloud.com"]),
-    service("DigitalOcean Spaces", &["digitaloceanspaces.com"]),
-    service("IBM Cloud Object Storage", &["cloud-object-storage.appdomain.cloud"]),
-    service("OVHcloud", &["cloud.ovh.net"]),
-    service("Linode", &["linodeobjects.com"]),
-    service("Vultr", &["vultrobjects.com"]),
-    service("Crusoe", &["crusoecloudcompute.com"]),
-    service("Lambda", &["lambda.ai"]),
-    service("Amazon S3", &["amazonaws.com", "amazonaws.com.cn"]),
-    server("MinIO", &["MinIO"]),
-    server("Ceph RGW", &["Ceph Object Gateway"]),
-    server("SeaweedFS", &["SeaweedFS"]),
-    server("NetApp StorageGRID", &["StorageGRID/"]),
-    server("Dell ECS", &["ViPR/"]),
-    server("Wasabi", &["WasabiS3/"]),
-    server("IBM Cloud Object Storage", &["Cleversafe/"]),
-];
+static PRODUCTS: LazyLock<Vec<Product>> =
+    LazyLock::new(|| crate::entries(include_str!("../../../texts/products.toml")));
 
 /// Returns the finding on the product behind an S3 remote; `None` where it is not recognised.
 ///
@@ -82,20 +47,16 @@ pub fn product(settings: &RemoteSettings, server: Option<&str>) -> Option<Findin
     };
     let recognised = format!("{}, by {sign}", product.name);
     let check = check("store", settings);
-    Some(match product.limit {
+    Some(match &product.limit {
         None => check.pass(recognised),
-        Some((limit, remedy)) => check.warn(format!("{recognised}: {limit}"), remedy),
+        Some(limit) => check.warn(format!("{recognised}: {limit}"), &product.remedy),
     })
 }
 
 impl Product {
-    const fn limited(self, what: &'static str, remedy: &'static str) -> Self {
-        Self { limit: Some((what, remedy)), ..self }
-    }
-
     fn is_at(&self, host: &str) -> bool {
-        let is_below = |end: &&str| {
-            let rest = host.strip_suffix(end);
+        let is_below = |end: &String| {
+            let rest = host.strip_suffix(end.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         self.hosts.iter().any(is_below)
