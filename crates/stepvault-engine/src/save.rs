@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use stepvault_core::forecast::{STEPS_THAT_COUNT, Taken, next_step};
 use stepvault_core::ids::Step;
 use stepvault_core::include::IncludeFilter;
@@ -41,16 +43,21 @@ pub struct CommitRequest {
 }
 
 /// The outcome of a commit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CommitReport {
     /// The step's number.
+    #[schemars(with = "u64")]
     pub step: Step,
-    /// Where it is.
+    /// Path of the step.
     pub path: PathBuf,
-    /// The link to the step committed last.
+    /// The link to the most recently committed step.
     pub latest: PathBuf,
-    /// Files and their bytes, if this process committed them.
-    pub written: Option<(u64, u64)>,
+    /// Whether another process, or an earlier call, has already committed the step.
+    pub already_there: bool,
+    /// Number of files; null if it was already committed.
+    pub files: Option<u64>,
+    /// Bytes of its files; null if it was already committed.
+    pub bytes: Option<u64>,
 }
 
 /// Creates the directory to write a step to, or returns the one that another process has created.
@@ -124,7 +131,8 @@ pub fn commit(request: &CommitRequest) -> Result<CommitReport> {
             (save.commit(&tree)? == Committed::Now).then_some(written)
         }
     };
-    Ok(CommitReport { step: save.step(), path, latest, written })
+    let (files, bytes) = written.unzip();
+    Ok(CommitReport { step: save.step(), path, latest, already_there: written.is_none(), files, bytes })
 }
 
 fn check_name(name: &str, step: Step) -> Result<()> {

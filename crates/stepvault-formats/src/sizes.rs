@@ -2,6 +2,10 @@
 //! safetensors files, whose headers state their length.
 
 use std::collections::BTreeSet;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::profile::template::parent_prefix;
 use crate::soundness::Fault;
@@ -10,26 +14,26 @@ use crate::structure::{dcp, hf_index};
 use crate::tree::{OpenFile, Tree};
 
 /// The headers and tables that state how large files are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum HeaderKind {
     /// The header of a safetensors file.
     Safetensors,
     /// The index of weights in several files.
+    #[serde(rename = "hf-index")]
     Index,
     /// DCP's table of contents.
     Dcp,
 }
 
-impl HeaderKind {
-    /// Returns its name in documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Safetensors => "safetensors",
-            Self::Index => "hf-index",
-            Self::Dcp => "dcp",
-        }
+impl fmt::Display for HeaderKind {
+    /// Writes its name in documents.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(out)
     }
+}
 
+impl HeaderKind {
     /// Returns the kind of a file with this name.
     pub fn of_name(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -46,31 +50,34 @@ impl HeaderKind {
     }
 }
 
-/// A file whose size a header states.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A file that a header describes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HeaderFile {
-    /// Its path in the tree.
+    /// Its path, even if it is missing.
     pub path: String,
-    /// Its length when it is whole; `None` if no existing header states it.
+    /// Its complete size; null if no existing header gives it.
     pub expected_bytes: Option<u64>,
     /// The bytes of its tensors, if its own header states them.
+    #[serde(skip)]
     pub payload_bytes: Option<u64>,
-    /// Its actual length; `None` if it does not exist.
+    /// Its size; null if it is missing.
+    #[serde(rename = "bytes")]
     pub real_bytes: Option<u64>,
 }
 
-/// A header or a table of contents, and what it states.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A header and its contents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HeaderSizes {
-    /// Its path in the tree.
+    /// Its path.
     pub path: String,
-    /// Its kind.
+    /// `safetensors`, `hf-index` or `dcp`.
+    #[schemars(with = "String")]
     pub kind: HeaderKind,
-    /// The number of tensors, or pieces of them, that it names.
+    /// Number of tensors; for `dcp`, number of tensor shards and other items.
     pub entries: u64,
-    /// The bytes of tensors that it states itself, whether or not the files exist.
+    /// Bytes of the tensors or items by the header; null if the header does not give them.
     pub payload_bytes: Option<u64>,
-    /// The files whose sizes it states.
+    /// The files that it describes.
     pub files: Vec<HeaderFile>,
 }
 

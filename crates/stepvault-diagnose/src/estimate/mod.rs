@@ -26,7 +26,7 @@ pub use number::parse_count;
 pub use optimizer::Optimizer;
 pub use ranks::{Ranks, Sharding};
 pub use run::{MAX_SAVES, Saves, TierRules, held};
-pub use saving::{Saving, StepSize, VaultCopy, saving};
+pub use saving::{Saving, VaultCopy, of_steps, saving};
 
 #[cfg(test)]
 mod properties;

@@ -1,6 +1,7 @@
 //! Properties of every model and every run.
 
 use proptest::prelude::*;
+use stepvault_core::forecast::Taken;
 
 use super::*;
 
@@ -94,12 +95,12 @@ proptest! {
         let kept = held(saves, bytes, tier)?;
         prop_assert_eq!(kept.len() as u64, saves.count().min(u64::from(last)));
         let before = saves.before_last().map(|saves| held(saves, bytes, tier)).transpose()?.unwrap_or_default();
-        let step = StepSize { bytes, files, directories: 1 };
+        let step = Taken { bytes, files, directories: 1 };
         let peak = saving(step, saves.count() - 1, &before, trainer, copy, 1, false)?;
         if copy != VaultCopy::None {
             prop_assert!(peak.peak_bytes >= bytes * kept.len() as u64);
         }
-        prop_assert!(peak.peak_inodes >= step.inodes()?);
+        prop_assert!(peak.peak_inodes >= step.inodes());
         prop_assert!(peak.steps_in_both <= peak.vault_steps.min(peak.trainer_steps));
     }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::amount::{Named, plus, times, total};
 use stepvault_core::error::Result;
+use stepvault_core::forecast::Taken;
 
 /// How files get into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,48 +30,27 @@ impl Named for VaultCopy {
     ];
 }
 
-/// The size of one node's part of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StepSize {
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Number of files and links.
-    pub files: u64,
-    /// Number of directories, including its own.
-    pub directories: u64,
+/// Returns the size of this many steps.
+///
+/// # Errors
+/// [`ErrorKind::Usage`](stepvault_core::ErrorKind::Usage) if a number is too large.
+pub fn of_steps(step: Taken, steps: u64) -> Result<Taken> {
+    Ok(Taken {
+        bytes: times(step.bytes, steps)?,
+        files: times(step.files, steps)?,
+        directories: times(step.directories, steps)?,
+    })
 }
 
-impl StepSize {
-    /// Returns the number of inodes it needs.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`](stepvault_core::ErrorKind::Usage) if the number is too large.
-    pub fn inodes(&self) -> Result<u64> {
-        plus(self.files, self.directories)
-    }
-
-    /// Returns the size of this many steps.
-    ///
-    /// # Errors
-    /// As [`Self::inodes`].
-    pub fn of_steps(&self, steps: u64) -> Result<Self> {
-        Ok(Self {
-            bytes: times(self.bytes, steps)?,
-            files: times(self.files, steps)?,
-            directories: times(self.directories, steps)?,
-        })
-    }
-
-    /// Returns the inodes of its copy in the vault.
-    fn vault_inodes(&self, copy: VaultCopy, remotes: u64) -> Result<u64> {
-        let files = match copy {
-            VaultCopy::None => return Ok(0),
-            VaultCopy::HardLink => 0,
-            VaultCopy::Reflink | VaultCopy::Copy => self.files,
-        };
-        // A step that is a file is in a directory of the vault, too.
-        total([files, self.directories.max(1), VAULT_INODES, remotes])
-    }
+/// Returns the inodes of a step's copy in the vault.
+fn vault_inodes(step: Taken, copy: VaultCopy, remotes: u64) -> Result<u64> {
+    let files = match copy {
+        VaultCopy::None => return Ok(0),
+        VaultCopy::HardLink => 0,
+        VaultCopy::Reflink | VaultCopy::Copy => step.files,
+    };
+    // A step that is a file is in a directory of the vault, too.
+    total([files, step.directories.max(1), VAULT_INODES, remotes])
 }
 
 /// Inodes of each step in the vault other than its data: the step's directory, the directory of its remotes, the
@@ -107,7 +87,7 @@ pub struct Saving {
 /// # Errors
 /// [`ErrorKind::Usage`](stepvault_core::ErrorKind::Usage) if a number is too large.
 pub fn saving(
-    step: StepSize,
+    step: Taken,
     saves_before: u64,
     vault_positions: &[u64],
     trainer_steps: u64,
@@ -131,9 +111,9 @@ pub fn saving(
     let vault_copy_bytes = times(step.bytes, new_copies)?;
     let temporary_bytes = if through_temporary { step.bytes } else { 0 };
     let peak_bytes = total([old_bytes, step.bytes, vault_copy_bytes, temporary_bytes])?;
-    let in_trainer = times(step.inodes()?, plus(trainer_steps, 1)?)?;
+    let in_trainer = times(step.inodes(), plus(trainer_steps, 1)?)?;
     let in_vault =
-        times(step.vault_inodes(copy, remotes)?, plus(vault_steps, u64::from(copy != VaultCopy::None))?)?;
+        times(vault_inodes(step, copy, remotes)?, plus(vault_steps, u64::from(copy != VaultCopy::None))?)?;
     let outlived = match copy {
         VaultCopy::HardLink => times(step.files, alone_in_vault)?,
         VaultCopy::None | VaultCopy::Reflink | VaultCopy::Copy => 0,
@@ -158,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    const STEP: StepSize = StepSize { bytes: 100, files: 8, directories: 2 };
+    const STEP: Taken = Taken { bytes: 100, files: 8, directories: 2 };
 
     fn peak(vault: &[u64], trainer: u64, copy: VaultCopy, through_temporary: bool) -> (u64, u64) {
         let saving = saving(STEP, 10, vault, trainer, copy, 1, through_temporary).unwrap();
@@ -186,14 +166,14 @@ mod tests {
 
     #[test]
     fn a_step_that_is_a_file_lies_in_a_directory_of_the_vault() {
-        let step = StepSize { bytes: 5, files: 1, directories: 0 };
+        let step = Taken { bytes: 5, files: 1, directories: 0 };
         let saving = saving(step, 0, &[], 0, VaultCopy::HardLink, 0, false).unwrap();
         assert_eq!(saving.peak_inodes, 1 + 1 + 4);
     }
 
     #[test]
     fn too_much_is_wrong_use() {
-        let step = StepSize { bytes: u64::MAX, ..STEP };
+        let step = Taken { bytes: u64::MAX, ..STEP };
         let error = saving(step, 1, &[0], 1, VaultCopy::Copy, 0, false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }

@@ -14,6 +14,9 @@ mod span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 pub(crate) use span::{Checksum, Span};
 
 use crate::check::{Check, plan};
@@ -28,11 +31,12 @@ use crate::tree::{OpenFile, ReadAt, Tree, Window, joined};
 const MAX_REPORTED: usize = 4;
 
 /// The result of reading a step.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeepCheck {
     /// The damaged files, and those that could not be read.
+    #[serde(skip)]
     pub findings: Vec<Finding>,
-    /// Bytes that are those of their checksums.
+    /// Bytes that match the checksums which their formats carry.
     pub checksummed_bytes: u64,
     /// Bytes that were read and that no checksum covers, by format.
     pub unproved_bytes: BTreeMap<&'static str, u64>,

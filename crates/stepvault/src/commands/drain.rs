@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use clap::Args;
-use schemars::JsonSchema;
-use serde::Serialize;
 use stepvault_agent::control::{DrainAnswer, DrainRequest};
 use stepvault_agent::{LeftUndone, SkippedEntry};
 use stepvault_core::Result;
@@ -36,10 +34,6 @@ pub(crate) struct DrainArguments {
 /// How long the agent may take to exit after its deadline.
 const GRACE: Duration = Duration::from_secs(30);
 
-#[derive(Serialize, JsonSchema)]
-#[serde(transparent)]
-pub(super) struct DrainDocument(DrainAnswer);
-
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result<ExitCode> {
     let settings = Settings::load(session)?;
@@ -60,26 +54,25 @@ pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result
         (false, _) | (true, Some(true)) => ExitCode::Done,
         (true, _) => ExitCode::Partly,
     };
-    session.output.result(&DrainDocument(answer))?;
+    session.output.result(&answer)?;
     Ok(code)
 }
 
-impl Report for DrainDocument {
+impl Report for DrainAnswer {
     fn human(&self) -> String {
-        let answer = &self.0;
-        if !answer.ended {
+        if !self.ended {
             return format!(
                 "asked the agent to stop: it exits within {}",
-                human::duration(Duration::from_secs(answer.remaining_seconds))
+                human::duration(Duration::from_secs(self.remaining_seconds))
             );
         }
-        let mut lines = vec![match answer.durable {
+        let mut lines = vec![match self.durable {
             Some(true) => "the agent has exited: every finished step is sealed, and every sealed step is durable on every \
                  required remote"
                 .to_owned(),
             _ => "the agent has exited, but not every finished step is durable on every required remote".to_owned(),
         }];
-        lines.extend(left_undone(&answer.left));
+        lines.extend(left_undone(&self.left));
         lines.join("\n")
     }
 }

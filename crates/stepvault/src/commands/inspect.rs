@@ -1,6 +1,5 @@
 //! `inspect`: identifies and validates the steps in a directory of checkpoints.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -105,15 +104,7 @@ struct StepDocument {
     /// Why it is incomplete or not sound; empty if it is both complete and sound.
     reasons: Vec<String>,
     /// What reading all its data has shown; null without --deep.
-    deep: Option<DeepDocument>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct DeepDocument {
-    /// Bytes that match the checksums which their formats carry.
-    checksummed_bytes: u64,
-    /// Bytes that were read and that no checksum covers, by format.
-    unproved_bytes: BTreeMap<String, u64>,
+    deep: Option<DeepCheck>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -218,30 +209,19 @@ impl StepDocument {
             ranks: entry.step.ranks,
             resumable: entry.step.resumable,
             reasons: entry.reasons(),
-            deep: entry.deep.as_ref().map(DeepDocument::of),
+            deep: entry.deep.clone(),
         }
     }
 }
 
-impl DeepDocument {
-    fn of(deep: &DeepCheck) -> Self {
-        let unproved = deep.unproved_bytes.iter();
-        Self {
-            checksummed_bytes: deep.checksummed_bytes,
-            unproved_bytes: unproved.map(|(format, bytes)| ((*format).to_owned(), *bytes)).collect(),
-        }
-    }
-
-    fn text(&self) -> String {
-        let proved = format!("{} match their checksums", human::bytes(self.checksummed_bytes));
-        let unproved = self.unproved_bytes.iter();
-        let unproved =
-            unproved.map(|(format, bytes)| format!("{} of {format}", human::bytes(*bytes))).join(", ");
-        match (self.checksummed_bytes, unproved.as_str()) {
-            (_, "") => proved,
-            (0, _) => format!("no checksum covers its data, which was only read: {unproved}"),
-            _ => format!("{proved}; only read, as no checksum covers them: {unproved}"),
-        }
+fn deep_text(deep: &DeepCheck) -> String {
+    let proved = format!("{} match their checksums", human::bytes(deep.checksummed_bytes));
+    let unproved = deep.unproved_bytes.iter();
+    let unproved = unproved.map(|(format, bytes)| format!("{} of {format}", human::bytes(*bytes))).join(", ");
+    match (deep.checksummed_bytes, unproved.as_str()) {
+        (_, "") => proved,
+        (0, _) => format!("no checksum covers its data, which was only read: {unproved}"),
+        _ => format!("{proved}; only read, as no checksum covers them: {unproved}"),
     }
 }
 
@@ -281,7 +261,7 @@ impl Report for InspectDocument {
             }));
         }
         for StepDocument { path, deep, .. } in &self.steps {
-            lines.extend(deep.as_ref().map(|deep| format!("{path}: {}", deep.text())));
+            lines.extend(deep.as_ref().map(|deep| format!("{path}: {}", deep_text(deep))));
         }
         if let Some(PointerDocument { path, says, dangling, .. }) = &self.pointer
             && !says.is_empty()

@@ -8,7 +8,7 @@ use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::ids::Step;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::save::{CommitRequest, StageRequest, commit, stage};
+use stepvault_engine::save::{CommitReport, CommitRequest, StageRequest, commit, stage};
 
 use crate::arguments::values::checked;
 use crate::exit_code::ExitCode;
@@ -67,22 +67,6 @@ pub(super) struct StageDocument {
     target: PathBuf,
 }
 
-#[derive(Serialize, JsonSchema)]
-pub(super) struct CommitDocument {
-    /// The step's number.
-    step: u64,
-    /// Path of the step.
-    path: PathBuf,
-    /// The link to the most recently committed step.
-    latest: PathBuf,
-    /// Whether another process, or an earlier call, has already committed the step.
-    already_there: bool,
-    /// Number of files; null if it was already committed.
-    files: Option<u64>,
-    /// Bytes of its files; null if it was already committed.
-    bytes: Option<u64>,
-}
-
 /// Runs `stage`.
 pub(crate) async fn run_stage(session: &Session, arguments: StageArguments) -> Result<ExitCode> {
     let step = arguments.step;
@@ -106,14 +90,7 @@ pub(crate) async fn run_stage(session: &Session, arguments: StageArguments) -> R
 pub(crate) async fn run_commit(session: &Session, arguments: CommitArguments) -> Result<ExitCode> {
     let request = CommitRequest { staged: arguments.staged, expected: arguments.expect };
     let report = blocking(move || commit(&request)).await?;
-    session.output.result(&CommitDocument {
-        step: report.step.number(),
-        path: report.path,
-        latest: report.latest,
-        already_there: report.written.is_none(),
-        files: report.written.map(|(files, _)| files),
-        bytes: report.written.map(|(_, bytes)| bytes),
-    })?;
+    session.output.result(&report)?;
     Ok(ExitCode::Done)
 }
 
@@ -124,7 +101,7 @@ impl Report for StageDocument {
     }
 }
 
-impl Report for CommitDocument {
+impl Report for CommitReport {
     fn human(&self) -> String {
         let path = self.path.display();
         match (self.files, self.bytes) {

@@ -7,12 +7,14 @@ use std::path::Path;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
+use stepvault_agent::control::DrainAnswer;
 use stepvault_core::document::{Document, ErrorAnswer};
+use stepvault_engine::save::CommitReport;
 use stepvault_local::durable;
 
 use super::{
-    agent, announce, config, doctor, drain, estimate, explain, gc, generated, init, inspect, list, pin,
-    prune, push, remote, restore, runs, save, show, status, verify, wait,
+    agent, announce, config, doctor, estimate, explain, gc, generated, init, inspect, list, pin, prune, push,
+    remote, restore, runs, save, show, status, verify, wait,
 };
 
 const FILE: &str = "docs/reference/json.schema.json";
@@ -44,14 +46,14 @@ fn schemas() -> (Vec<(&'static str, Value)>, Map<String, Value>) {
         ("remote-forget", of::<remote::ForgetDocument>(to)),
         ("restore", of::<restore::document::RestoreDocument>(to)),
         ("stage", of::<save::StageDocument>(to)),
-        ("commit", of::<save::CommitDocument>(to)),
+        ("commit", of::<CommitReport>(to)),
         ("config-show", of::<config::ShowReport<'_>>(to)),
         ("config-check", of::<config::CheckReport>(to)),
         ("init", of::<init::InitReport>(to)),
         ("man", of::<generated::ManReport>(to)),
         ("agent", of::<agent::AgentDocument>(to)),
         ("announce", of::<announce::AnnounceDocument>(to)),
-        ("drain", of::<drain::DrainDocument>(to)),
+        ("drain", of::<DrainAnswer>(to)),
         ("error", of::<ErrorAnswer>(to)),
     ];
     (documents, generator.take_definitions(true))

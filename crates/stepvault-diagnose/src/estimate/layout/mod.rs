@@ -16,8 +16,8 @@ use super::amount::{Named, times, total};
 use super::model::{Model, Payload};
 use super::optimizer::Optimizer;
 use super::ranks::{Ranks, Sharding};
-use super::saving::StepSize;
 use stepvault_core::error::{Error, ErrorKind, Result};
+use stepvault_core::forecast::Taken;
 
 /// The framework format of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -159,10 +159,10 @@ impl Written {
     ///
     /// # Errors
     /// As [`Self::bytes`].
-    pub fn on_first_node(&self) -> Result<StepSize> {
+    pub fn on_first_node(&self) -> Result<Taken> {
         let share =
             |amount: u64, part: &Part| amount.div_ceil(if part.on_all_nodes { self.nodes.max(1) } else { 1 });
-        Ok(StepSize {
+        Ok(Taken {
             bytes: total(self.parts.iter().map(|part| share(part.bytes, part)))?,
             files: total(self.parts.iter().map(|part| share(part.files, part)))?,
             directories: self.directories,
@@ -173,13 +173,13 @@ impl Written {
     ///
     /// # Errors
     /// As [`Self::bytes`].
-    pub fn on_other_nodes(&self) -> Result<Option<StepSize>> {
+    pub fn on_other_nodes(&self) -> Result<Option<Taken>> {
         if self.nodes < 2 {
             return Ok(None);
         }
         let shared = || self.parts.iter().filter(|part| part.on_all_nodes);
         let files = total(shared().map(|part| part.files.div_ceil(self.nodes)))?;
-        Ok(Some(StepSize {
+        Ok(Some(Taken {
             bytes: total(shared().map(|part| part.bytes.div_ceil(self.nodes)))?,
             files,
             directories: if files == 0 { 0 } else { self.directories },
@@ -191,8 +191,8 @@ impl Written {
     ///
     /// # Errors
     /// As [`Self::bytes`].
-    pub fn on_remote(&self) -> Result<StepSize> {
-        Ok(StepSize {
+    pub fn on_remote(&self) -> Result<Taken> {
+        Ok(Taken {
             bytes: self.bytes()?,
             files: total([self.files()?, self.nodes, REMOTE_RECORDS])?,
             directories: 0,

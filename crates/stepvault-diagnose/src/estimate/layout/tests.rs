@@ -84,7 +84,7 @@ fn files_of_each_node_are_added() {
     let mut step = Written::nothing(3);
     step.add_on_each_node("shuffle buffer", 2, 10).unwrap();
     assert_eq!((step.bytes().unwrap(), step.files().unwrap()), (30, 6));
-    let each = StepSize { bytes: 10, files: 2, directories: 1 };
+    let each = Taken { bytes: 10, files: 2, directories: 1 };
     assert_eq!(step.on_first_node().unwrap(), each);
     assert_eq!(step.on_other_nodes().unwrap(), Some(each));
 }

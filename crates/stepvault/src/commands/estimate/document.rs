@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
-use stepvault_diagnose::estimate::{Part, Payload, Saving, ShuffleBuffer, StepSize, Written};
+use stepvault_core::forecast::Taken;
+use stepvault_diagnose::estimate::{Part, Payload, Saving, ShuffleBuffer, Written, of_steps};
+use stepvault_formats::sizes::HeaderSizes;
 
 use crate::output::table::{UNLIMITED, fit};
 use crate::output::{Report, human, table};
@@ -19,7 +21,7 @@ pub(in crate::commands) struct EstimateDocument {
     /// The files at PATH; null for an estimate from numbers.
     pub(super) found: Option<FoundDocument>,
     /// Headers and tables of contents that give the sizes of files.
-    pub(super) headers: Vec<HeaderDocument>,
+    pub(super) headers: Vec<HeaderSizes>,
     /// Files with the name of a header that cannot be parsed.
     pub(super) unreadable_headers: Vec<UnreadDocument>,
     /// The model; null for an estimate from a PATH.
@@ -63,15 +65,13 @@ struct NodeDocument {
 
 impl StepDocument {
     pub(super) fn of(step: Written) -> Result<Self> {
-        let node = |size: StepSize| {
-            Ok(NodeDocument { bytes: size.bytes, files: size.files, inodes: size.inodes()? })
-        };
+        let node = |size: Taken| NodeDocument { bytes: size.bytes, files: size.files, inodes: size.inodes() };
         Ok(Self {
             bytes: step.bytes()?,
             files: step.files()?,
             nodes: step.nodes,
-            first_node: node(step.on_first_node()?)?,
-            other_nodes: step.on_other_nodes()?.map(node).transpose()?,
+            first_node: node(step.on_first_node()?),
+            other_nodes: step.on_other_nodes()?.map(node),
             parts: step.parts,
         })
     }
@@ -94,32 +94,6 @@ pub(super) struct FoundDocument {
     pub(super) directories: u64,
     /// The sum of both; a file with two names in the step counts twice.
     pub(super) inodes: u64,
-}
-
-/// A header and its contents.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct HeaderDocument {
-    /// Its path.
-    pub(super) path: String,
-    /// `safetensors`, `hf-index` or `dcp`.
-    pub(super) kind: &'static str,
-    /// Number of tensors; for `dcp`, number of tensor shards and other items.
-    pub(super) entries: u64,
-    /// Bytes of the tensors or items by the header; null if the header does not give them.
-    pub(super) payload_bytes: Option<u64>,
-    /// The files that it describes.
-    pub(super) files: Vec<HeaderFileDocument>,
-}
-
-/// A file that a header describes.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct HeaderFileDocument {
-    /// Its path, even if it is missing.
-    pub(super) path: String,
-    /// Its complete size; null if no existing header gives it.
-    pub(super) expected_bytes: Option<u64>,
-    /// Its size; null if it is missing.
-    pub(super) bytes: Option<u64>,
 }
 
 /// A header that could not be read.
@@ -224,13 +198,13 @@ pub(super) struct TierDocument {
 }
 
 impl TierDocument {
-    pub(super) fn of(tier: String, steps: u64, step: StepSize, peak: Option<&Saving>) -> Result<Self> {
-        let all = step.of_steps(steps)?;
+    pub(super) fn of(tier: String, steps: u64, step: Taken, peak: Option<&Saving>) -> Result<Self> {
+        let all = of_steps(step, steps)?;
         Ok(Self {
             tier,
             steps,
             bytes: all.bytes,
-            inodes: all.inodes()?,
+            inodes: all.inodes(),
             peak_bytes: peak.map(|peak| peak.peak_bytes),
             peak_inodes: peak.map(|peak| peak.peak_inodes),
         })
@@ -285,19 +259,19 @@ fn found(found: &FoundDocument) -> String {
     lines.join("\n")
 }
 
-fn headers(headers: &[HeaderDocument]) -> Option<String> {
+fn headers(headers: &[HeaderSizes]) -> Option<String> {
     if headers.is_empty() {
         return None;
     }
-    let row = |header: &HeaderDocument| {
+    let row = |header: &HeaderSizes| {
         let mut expected = header.files.iter().map(|file| file.expected_bytes);
         let expected = expected.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
-        let there = header.files.iter().filter_map(|file| file.bytes);
-        let missing = header.files.iter().filter(|file| file.bytes.is_none());
+        let there = header.files.iter().filter_map(|file| file.real_bytes);
+        let missing = header.files.iter().filter(|file| file.real_bytes.is_none());
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), human::bytes);
         [
             header.path.clone(),
-            header.kind.to_owned(),
+            header.kind.to_string(),
             header.entries.to_string(),
             size(header.payload_bytes),
             header.files.len().to_string(),

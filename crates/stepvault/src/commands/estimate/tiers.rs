@@ -10,20 +10,19 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
 use stepvault_diagnose::estimate::{
-    MAX_SAVES, Named as _, Part, Saves, Saving, TierRules, VaultCopy, Written, held, saving,
+    MAX_SAVES, Named as _, Part, Saves, Saving, TierRules, VaultCopy, Written, held, of_steps, saving,
 };
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
 use stepvault_engine::size::measure;
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::Profile;
-use stepvault_formats::sizes::{HeaderFile, HeaderKind, HeaderSizes};
+use stepvault_formats::sizes::{HeaderKind, HeaderSizes};
 use stepvault_local::clock::SystemClock;
 
 use super::TierArguments;
 use super::document::{
-    EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, RunDocument, SavingDocument,
-    TierDocument, UnreadDocument,
+    EstimateDocument, FoundDocument, RunDocument, SavingDocument, TierDocument, UnreadDocument,
 };
 use crate::context::{Settings, check_presence};
 
@@ -121,7 +120,7 @@ fn run(
     }
     Ok(RunDocument {
         saves: saves.count(),
-        written_bytes: step.on_remote()?.of_steps(saves.count())?.bytes,
+        written_bytes: of_steps(step.on_remote()?, saves.count())?.bytes,
         tiers,
     })
 }
@@ -213,7 +212,7 @@ pub(super) async fn measured(
     let doubts = measured.doubts.iter().take(MAX_DOUBTS);
     document.notes.extend(doubts.map(|doubt| format!("the step may be incomplete: {doubt}")));
     document.notes.extend(lacking.notes);
-    document.headers = measured.told.into_iter().map(header).collect();
+    document.headers = measured.told;
     let unread = measured.unread.into_iter();
     document.unreadable_headers = unread.map(|(path, reason)| UnreadDocument { path, reason }).collect();
     document.found = Some(FoundDocument {
@@ -226,21 +225,6 @@ pub(super) async fn measured(
         inodes: measured.files.saturating_add(measured.directories),
     });
     Ok((step, overwritten_by))
-}
-
-fn header(told: HeaderSizes) -> HeaderDocument {
-    let file = |HeaderFile { path, expected_bytes, real_bytes, .. }| HeaderFileDocument {
-        path,
-        expected_bytes,
-        bytes: real_bytes,
-    };
-    HeaderDocument {
-        path: told.path,
-        kind: told.kind.name(),
-        entries: told.entries,
-        payload_bytes: told.payload_bytes,
-        files: told.files.into_iter().map(file).collect(),
-    }
 }
 
 /// What headers describe and is missing.
