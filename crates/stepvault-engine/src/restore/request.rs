@@ -95,7 +95,8 @@ impl WantedSteps {
         self.step.is_none() && self.attempt.is_none()
     }
 
-    pub(super) fn contain(&self, id: StepId) -> bool {
+    /// Returns whether a restore may choose this step.
+    pub fn contain(&self, id: StepId) -> bool {
         self.step.is_none_or(|step| step == id.step)
             && self.attempt.is_none_or(|attempt| attempt == id.attempt)
             && self.revision.is_none_or(|revision| revision == id.revision)

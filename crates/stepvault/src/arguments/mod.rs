@@ -49,7 +49,8 @@ pub(crate) enum Command {
     Commit(commands::save::CommitArguments),
     Runs(commands::runs::RunsArguments),
     List(commands::list::ListArguments),
-    Show(commands::show::ShowArguments),
+    /// Show the tiers and files of one step
+    Show(commands::inventory::ChosenStep),
     Status(commands::status::StatusArguments),
     Inspect(commands::inspect::InspectArguments),
     Estimate(Box<commands::estimate::EstimateArguments>),
@@ -57,10 +58,13 @@ pub(crate) enum Command {
     Verify(commands::verify::VerifyArguments),
     Prune(commands::prune::PruneArguments),
     Pin(commands::pin::PinArguments),
-    Unpin(commands::pin::UnpinArguments),
+    /// Remove a pin
+    Unpin(commands::inventory::ChosenStep),
     Gc(commands::gc::GcArguments),
-    Remote(commands::remote::RemoteArguments),
-    Config(commands::config::ConfigArguments),
+    #[command(subcommand)]
+    Remote(commands::remote::RemoteAction),
+    #[command(subcommand)]
+    Config(commands::config::ConfigAction),
     Completions(commands::generated::CompletionsArguments),
     Man(commands::generated::ManArguments),
 }

@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use stepvault_agent::step_progress::Goal;
+use stepvault_core::Error;
 use stepvault_core::config::{parse_duration, parse_size};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, Prefer};
-use stepvault_core::{Error, ErrorKind};
 use stepvault_diagnose::estimate::{Named, parse_count};
 
 /// The tiers that a command operates on.
@@ -79,17 +79,17 @@ pub(crate) fn sample(text: &str) -> Result<u32, String> {
 
 /// Parses a duration with its unit: `24h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| with_hint(&error))
+    parse_duration(text).map_err(|error| error.text_with_hint())
 }
 
 /// Parses a size with its unit: `500 KB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|error| with_hint(&error))
+    parse_size(text).map_err(|error| error.text_with_hint())
 }
 
 /// Parses a large count: `30e9`, `7B`.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
-    parse_count(text).map_err(|error| with_hint(&error))
+    parse_count(text).map_err(|error| error.text_with_hint())
 }
 
 /// Parses the state that a step must reach: `durable`.
@@ -119,20 +119,12 @@ pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
 
 /// Parses a step, an attempt or a name; the error message includes the hint.
 pub(crate) fn checked<T: FromStr<Err = Error>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|error| with_hint(&error))
+    text.parse().map_err(|error: Error| error.text_with_hint())
 }
 
 /// Parses a value by its name; the error message includes all names.
 pub(crate) fn named<T: Named>(text: &str) -> Result<T, String> {
-    T::from_name(text).map_err(|error| with_hint(&error))
-}
-
-fn with_hint(error: &Error) -> String {
-    debug_assert_eq!(error.kind(), ErrorKind::Usage);
-    match error.hint_text() {
-        Some(hint) => format!("{error} ({hint})"),
-        None => error.to_string(),
-    }
+    T::from_name(text).map_err(|error| error.text_with_hint())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
@@ -14,14 +14,8 @@ use crate::output::{Report, human, table};
 use crate::session::Session;
 
 /// Print or check the configuration
-#[derive(Debug, Args)]
-pub(crate) struct ConfigArguments {
-    #[command(subcommand)]
-    action: ConfigAction,
-}
-
 #[derive(Debug, Subcommand)]
-enum ConfigAction {
+pub(crate) enum ConfigAction {
     /// Print the effective values and the source of each; secrets are masked
     Show,
     /// Report all faults and warnings in the file, the environment and the flags
@@ -62,9 +56,7 @@ impl Report for CheckReport {
         for (word, findings) in [("fault", &self.faults), ("warning", &self.warnings)] {
             for finding in findings {
                 lines.push(format!("{word}: {finding}"));
-                lines.extend(
-                    finding.hint.iter().filter(|hint| !hint.is_empty()).map(|hint| format!("  hint: {hint}")),
-                );
+                lines.extend(finding.hint.iter().map(|hint| format!("  hint: {hint}")));
             }
         }
         let verdict = match (self.faults.len(), self.warnings.len()) {
@@ -83,9 +75,9 @@ impl Report for CheckReport {
 }
 
 /// Runs the command.
-pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<ExitCode> {
+pub(crate) fn run(session: &Session, action: &ConfigAction) -> Result<ExitCode> {
     let sources = gather(&session.global)?.sources;
-    match arguments.action {
+    match action {
         ConfigAction::Show => {
             let config = load(&sources)?;
             session.output.result(&ShowReport { file: path_of(&sources), values: config.explain() })?;

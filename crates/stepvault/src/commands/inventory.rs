@@ -16,6 +16,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::placement::evidence_text;
+use stepvault_engine::restore::WantedSteps;
 use stepvault_engine::tier::catalog::{FoundCommit, pins};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{Durability, is_durable_on};
@@ -132,12 +133,8 @@ impl ChosenStep {
     /// Takes the step out of the inventory, by default its newest attempt. If it was not found, a tier that could not be
     /// listed may hold it: its error is returned then.
     pub(super) fn find(&self, run: &RunName, inventory: &mut Inventory) -> Result<ListedStep> {
-        let is_chosen = |id: StepId| {
-            id.step == self.step
-                && self.attempt.is_none_or(|attempt| attempt == id.attempt)
-                && self.revision.is_none_or(|revision| revision == id.revision)
-        };
-        if let Some(position) = inventory.steps.iter().position(|step| is_chosen(step.id)) {
+        let wanted = WantedSteps { step: Some(self.step), attempt: self.attempt, revision: self.revision };
+        if let Some(position) = inventory.steps.iter().position(|step| wanted.contain(step.id)) {
             return Ok(inventory.steps.remove(position));
         }
         if let Some((tier, error)) = inventory.failed.drain(..).next() {

@@ -12,7 +12,7 @@ pub(crate) mod gc;
 pub(crate) mod generated;
 pub(crate) mod init;
 pub(crate) mod inspect;
-mod inventory;
+pub(crate) mod inventory;
 pub(crate) mod list;
 mod node_records;
 pub(crate) mod pin;
@@ -69,18 +69,18 @@ async fn dispatch(session: &Session, command: Command) -> Result<ExitCode> {
         Command::Commit(arguments) => save::run_commit(session, arguments).await,
         Command::List(arguments) => list::run(session, &arguments).await,
         Command::Runs(arguments) => runs::run(session, &arguments).await,
-        Command::Show(arguments) => show::run(session, &arguments).await,
+        Command::Show(chosen) => show::run(session, &chosen).await,
         Command::Status(arguments) => status::run(session, &arguments).await,
         Command::Verify(arguments) => verify::run(session, &arguments).await,
         Command::Prune(arguments) => prune::run(session, &arguments).await,
         Command::Pin(arguments) => pin::change(session, &arguments.step, Some(&arguments.note)).await,
-        Command::Unpin(arguments) => pin::change(session, &arguments.step, None).await,
+        Command::Unpin(chosen) => pin::change(session, &chosen, None).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
-        Command::Remote(arguments) => remote::run(session, &arguments).await,
+        Command::Remote(action) => remote::run(session, &action).await,
         Command::Inspect(arguments) => inspect::run(session, arguments).await,
         Command::Estimate(arguments) => Box::pin(estimate::run(session, *arguments)).await,
         Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,
-        Command::Config(arguments) => config::run(session, &arguments),
+        Command::Config(action) => config::run(session, &action),
         Command::Completions(arguments) => generated::completions(session, &arguments),
         Command::Man(arguments) => generated::man(session, &arguments),
     }

@@ -28,13 +28,6 @@ pub(crate) struct PinArguments {
     pub(super) note: String,
 }
 
-/// Remove a pin
-#[derive(Debug, Args)]
-pub(crate) struct UnpinArguments {
-    #[command(flatten)]
-    pub(super) step: ChosenStep,
-}
-
 #[derive(Serialize, JsonSchema)]
 pub(super) struct PinDocument {
     /// The run.

@@ -1,6 +1,6 @@
 //! `remote forget`: removes the vault's records of a remote.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -15,14 +15,8 @@ use crate::output::{Report, human};
 use crate::session::Session;
 
 /// Change the vault's records of a remote
-#[derive(Debug, Args)]
-pub(crate) struct RemoteArguments {
-    #[command(subcommand)]
-    action: RemoteAction,
-}
-
 #[derive(Debug, Subcommand)]
-enum RemoteAction {
+pub(crate) enum RemoteAction {
     /// Forget the archive at a remote, after it was emptied or replaced on purpose
     ///
     /// The vault records the archive that it found at each remote of a run, and the steps that are durable there. While
@@ -62,8 +56,8 @@ impl Report for ForgetDocument {
 }
 
 /// Runs the command.
-pub(crate) async fn run(session: &Session, arguments: &RemoteArguments) -> Result<ExitCode> {
-    let RemoteAction::Forget { name } = &arguments.action;
+pub(crate) async fn run(session: &Session, action: &RemoteAction) -> Result<ExitCode> {
+    let RemoteAction::Forget { name } = action;
     let settings = Settings::load(session)?;
     let vault = open_vault(&settings, DefaultVault::None).await?;
     let vault = vault.ok_or_else(|| {

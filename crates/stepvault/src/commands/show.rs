@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clap::Args;
 use itertools::Itertools as _;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,13 +19,6 @@ use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use crate::session::Session;
-
-/// Show the tiers and files of one step
-#[derive(Debug, Args)]
-pub(crate) struct ShowArguments {
-    #[command(flatten)]
-    step: ChosenStep,
-}
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ShowDocument {
@@ -69,10 +61,10 @@ struct EntryDocument {
 }
 
 /// Runs the command.
-pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<ExitCode> {
+pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCode> {
     let tiers = Tiers::load_to_read(session).await?;
     let mut inventory = Inventory::gather(&tiers).await?;
-    let listed = arguments.step.find(tiers.run_name(), &mut inventory)?;
+    let listed = chosen.find(tiers.run_name(), &mut inventory)?;
     let Content { best, entries } = content(&tiers, &listed).await?;
     let unguarded = unguarded(&tiers, &listed).await?;
     tiers.progress.finish();

@@ -15,6 +15,7 @@ use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::sealed_steps;
 use stepvault_engine::outage::{is_outage, outage};
+use stepvault_engine::restore::WantedSteps;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::visible_steps;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
@@ -140,11 +141,8 @@ impl Findings {
 pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
     let tiers = Tiers::load_to_read(session).await?;
     let depth = depth(arguments);
-    let wanted = |id: StepId| {
-        arguments.step.is_none_or(|step| step == id.step)
-            && arguments.attempt.is_none_or(|attempt| attempt == id.attempt)
-            && (arguments.revision).is_none_or(|revision| revision == id.revision)
-    };
+    let wanted =
+        WantedSteps { step: arguments.step, attempt: arguments.attempt, revision: arguments.revision };
     let observer = tiers.observer();
     let mut findings = Findings::default();
     if arguments.tier.takes(&Tier::Local) {
@@ -188,7 +186,7 @@ fn days_since_epoch() -> u32 {
 async fn check_vault(
     tiers: &Tiers,
     depth: Depth,
-    wanted: &impl Fn(StepId) -> bool,
+    wanted: &WantedSteps,
     observer: &Arc<dyn Observer>,
     findings: &mut Findings,
 ) -> Result<()> {
@@ -196,7 +194,7 @@ async fn check_vault(
         return Ok(());
     };
     let scan = sealed_steps(vault, tiers.run_name()).await?;
-    for step in scan.steps.iter().rev().filter(|step| wanted(step.id())) {
+    for step in scan.steps.iter().rev().filter(|step| wanted.contain(step.id())) {
         match check_sealed(step, depth, observer).await {
             Ok(health) => findings.add(step.id(), &Tier::Local, health),
             Err(error) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), error)),
@@ -206,7 +204,7 @@ async fn check_vault(
     for (path, error) in scan.faults {
         match id_of(&path) {
             None => findings.failed.push((Tier::Local.to_string(), error)),
-            Some(id) if !wanted(id) => {}
+            Some(id) if !wanted.contain(id) => {}
             // The step may be sound: it could not be read.
             Some(_) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), outage(error))),
             Some(id) => {
@@ -221,13 +219,13 @@ async fn check_vault(
 async fn check_run_on(
     remote: &RunRemote,
     depth: Depth,
-    wanted: &impl Fn(StepId) -> bool,
+    wanted: &WantedSteps,
     observer: &Arc<dyn Observer>,
     findings: &mut Findings,
 ) -> Result<()> {
     // The newest first, because it is the one that would be restored.
     let visible = visible_steps(remote).await?;
-    for id in visible.into_keys().rev().filter(|id| wanted(*id)) {
+    for id in visible.into_keys().rev().filter(|id| wanted.contain(*id)) {
         let health = check_remote(remote, id, depth, observer).await?;
         findings.add(id, &remote.tier, health);
     }

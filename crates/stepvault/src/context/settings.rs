@@ -19,7 +19,7 @@ use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
 use super::remote_choice::with_name_letters;
-use super::sources::{Gathered, absolute, gather, variable, vault_flag};
+use super::sources::{Gathered, absolute, flag_or_variable, gather, vault_flag};
 use crate::arguments::global::GlobalArguments;
 use crate::session::Session;
 
@@ -84,8 +84,8 @@ impl Settings {
         }
         for warning in &self.config.warnings {
             session.output.warn(&match &warning.hint {
-                Some(hint) if !hint.is_empty() => format!("{warning} ({hint})"),
-                _ => warning.to_string(),
+                Some(hint) => format!("{warning} ({hint})"),
+                None => warning.to_string(),
             });
         }
         self
@@ -345,12 +345,7 @@ impl Settings {
         }
         let launcher = Launcher::read(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let launch = match variable("STEPVAULT_LAUNCH")? {
-            Some(name) => {
-                Some(LaunchName::new(name).map_err(|error| error.hint("correct STEPVAULT_LAUNCH"))?)
-            }
-            None => launcher.launch.clone(),
-        };
+        let launch = flag_or_variable(None, "STEPVAULT_LAUNCH")?.or_else(|| launcher.launch.clone());
         Ok(Writer {
             place: place(self.config.node.clone(), self.config.nodes.clone(), launcher, &host)?,
             launch,
@@ -361,12 +356,7 @@ impl Settings {
 
 /// Returns the attempt from the flag, else from `STEPVAULT_ATTEMPT`.
 pub(crate) fn attempt(flag: Option<Attempt>) -> Result<Option<Attempt>> {
-    match (flag, variable("STEPVAULT_ATTEMPT")?) {
-        (None, Some(text)) => {
-            text.parse().map(Some).map_err(|error: Error| error.hint("correct STEPVAULT_ATTEMPT"))
-        }
-        (flag, _) => Ok(flag),
-    }
+    flag_or_variable(flag, "STEPVAULT_ATTEMPT")
 }
 
 /// Determines this node and its nodes. The configuration overrides the launcher; the host name is the last resort.

@@ -1,6 +1,7 @@
 //! Collects the sources of the configuration: file, environment variables and flags.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use itertools::Itertools as _;
 use stepvault_core::config::{FileText, FlagOverride, HOSTNAME, Sources, check};
@@ -42,13 +43,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
     if let Some(nodes) = &global.nodes {
         flags.push(FlagOverride::text("nodes", nodes.iter().join(","), "--nodes"));
     }
-    let run = match (&global.run, variable("STEPVAULT_RUN")?) {
-        (None, Some(name)) => {
-            let name = name.parse();
-            Some(name.map_err(|error: Error| error.hint("correct STEPVAULT_RUN"))?)
-        }
-        (run, _) => run.clone(),
-    };
+    let run = flag_or_variable(global.run.clone(), "STEPVAULT_RUN")?;
     let mut sources = Sources { file, environment: environment()?, flags, run };
     for name in sources.variables_of_names() {
         let value = if name == HOSTNAME {
@@ -97,13 +92,23 @@ pub(crate) fn given_remotes(global: &GlobalArguments) -> Result<(Vec<String>, &'
 }
 
 /// Reads a variable that belongs to a flag. An empty value is an error: it must not count as not set.
-pub(crate) fn variable(name: &str) -> Result<Option<String>> {
+fn variable(name: &str) -> Result<Option<String>> {
     let fault = |why| Err(unusable(name).because(why).hint("unset it, or give it a value"));
     match std::env::var(name) {
         Ok(text) if text.trim().is_empty() => fault("it is empty"),
         Ok(text) => Ok(Some(text)),
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(std::env::VarError::NotUnicode(_)) => fault("it is not UTF-8"),
+    }
+}
+
+/// Returns the value of a flag, else that of the variable that belongs to it.
+pub(super) fn flag_or_variable<T: FromStr<Err = Error>>(flag: Option<T>, name: &str) -> Result<Option<T>> {
+    match (flag, variable(name)?) {
+        (None, Some(text)) => {
+            text.parse().map(Some).map_err(|error: Error| error.hint(format!("correct {name}")))
+        }
+        (flag, _) => Ok(flag),
     }
 }
 

@@ -10,8 +10,8 @@ pub(crate) use stepvault_core::words::{bytes, count, duration, rate as per_secon
 /// Formats an error as `error: what: subject: why`, with the hint on the next line.
 pub(crate) fn error(error: &Error) -> String {
     match error.hint_text() {
-        Some(hint) if !hint.is_empty() => format!("error: {error}\n  hint: {hint}"),
-        _ => format!("error: {error}"),
+        Some(hint) => format!("error: {error}\n  hint: {hint}"),
+        None => format!("error: {error}"),
     }
 }
 

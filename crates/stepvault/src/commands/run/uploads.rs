@@ -163,10 +163,10 @@ impl Serving {
             };
             if error.kind() == ErrorKind::Held {
                 let text = "another process holds the vault and must save the checkpoints";
-                self.warn_once(&format!("{text}: {error}"), None);
+                self.warn_once(format!("{text}: {error}"));
             } else {
-                let text = format!("the trainer's checkpoints are not saved: {error}");
-                self.warn_once(&text, error.hint_text());
+                let text = error.text_with_hint();
+                self.warn_once(format!("the trainer's checkpoints are not saved: {text}"));
             }
             if is_last {
                 return None;
@@ -183,9 +183,7 @@ impl Serving {
     }
 
     /// Warns, unless it was the last warning.
-    fn warn_once(&mut self, text: &str, hint: Option<&str>) {
-        let hint = hint.map(|hint| format!(" ({hint})"));
-        let text = format!("{text}{}", hint.unwrap_or_default());
+    fn warn_once(&mut self, text: String) {
         if self.said != text {
             self.output.warn(&text);
             self.said = text;
@@ -202,7 +200,7 @@ impl Serving {
         options.lifecycle.invocation.clone_from(&self.invocation);
         if let Err(error) = options.refuse_read_only_mounts().await {
             // A step is sealed all the same, and uploaded to the other remotes.
-            self.warn_once(&error.to_string(), error.hint_text());
+            self.warn_once(error.text_with_hint());
         }
         stepvault_agent::run(options, observer, stop.clone()).await
     }
