@@ -104,14 +104,54 @@ impl CheckedTier {
     }
 }
 
-/// The findings, by step.
-#[derive(Default)]
-struct Findings {
+/// What is checked, and what was found, by step.
+struct Verification {
+    depth: Depth,
+    wanted: WantedSteps,
+    observer: Arc<dyn Observer>,
     by_step: BTreeMap<StepId, Vec<CheckedTier>>,
     failed: Vec<(String, Error)>,
 }
 
-impl Findings {
+impl Verification {
+    async fn check_vault(&mut self, tiers: &Tiers) -> Result<()> {
+        let Some(vault) = &tiers.vault else {
+            return Ok(());
+        };
+        let (wanted, scan) = (self.wanted, sealed_steps(vault, tiers.run_name()).await?);
+        for step in scan.steps.iter().rev().filter(|step| wanted.contain(step.id())) {
+            match check_sealed(step, self.depth, &self.observer).await {
+                Ok(health) => self.add(step.id(), &Tier::Local, health),
+                Err(error) if is_outage(&error) => self.failed.push((Tier::Local.to_string(), error)),
+                Err(error) => return Err(error),
+            }
+        }
+        for (path, error) in scan.faults {
+            match id_of(&path) {
+                None => self.failed.push((Tier::Local.to_string(), error)),
+                Some(id) if !wanted.contain(id) => {}
+                // The step may be sound: it could not be read.
+                Some(_) if is_outage(&error) => self.failed.push((Tier::Local.to_string(), outage(error))),
+                Some(id) => {
+                    let health = StepHealth { faults: vec![error.to_string()], ..StepHealth::default() };
+                    self.add(id, &Tier::Local, health);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_remote(&mut self, remote: &RunRemote) -> Result<()> {
+        let wanted = self.wanted;
+        // The newest first, because it is the one that would be restored.
+        let visible = visible_steps(remote).await?;
+        for id in visible.into_keys().rev().filter(|id| wanted.contain(*id)) {
+            let health = check_remote(remote, id, self.depth, &self.observer).await?;
+            self.add(id, &remote.tier, health);
+        }
+        Ok(())
+    }
+
     fn add(&mut self, id: StepId, tier: &Tier, health: StepHealth) {
         self.by_step.entry(id).or_default().push(CheckedTier {
             tier: tier.to_string(),
@@ -140,29 +180,32 @@ impl Findings {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
     let tiers = Tiers::load_to_read(session).await?;
-    let depth = depth(arguments);
-    let wanted =
-        WantedSteps { step: arguments.step, attempt: arguments.attempt, revision: arguments.revision };
-    let observer = tiers.observer();
-    let mut findings = Findings::default();
+    let VerifyArguments { step, attempt, revision, .. } = *arguments;
+    let mut verification = Verification {
+        depth: depth(arguments),
+        wanted: WantedSteps { step, attempt, revision },
+        observer: tiers.observer(),
+        by_step: BTreeMap::new(),
+        failed: Vec::new(),
+    };
     if arguments.tier.takes(&Tier::Local) {
-        check_vault(&tiers, depth, &wanted, &observer, &mut findings).await?;
+        verification.check_vault(&tiers).await?;
     }
     let remotes = tiers.remotes.iter();
     for remote in remotes.filter(|remote| arguments.tier.takes(&remote.tier)) {
-        if let Err(error) = check_run_on(remote, depth, &wanted, &observer, &mut findings).await {
-            findings.failed.push((remote.name().to_string(), error));
+        if let Err(error) = verification.check_remote(remote).await {
+            verification.failed.push((remote.name().to_string(), error));
         }
     }
     tiers.progress.finish();
-    if findings.by_step.is_empty() {
-        return Err(nothing_checked(&tiers, arguments, findings.failed));
+    if verification.by_step.is_empty() {
+        return Err(nothing_checked(&tiers, arguments, verification.failed));
     }
-    for (tier, error) in &findings.failed {
+    for (tier, error) in &verification.failed {
         session.output.warn(&format!("the check of {tier} is incomplete"));
         session.output.error_beside_report(error);
     }
-    let document = findings.document(tiers.run_name());
+    let document = verification.document(tiers.run_name());
     let code = exit_code(&document);
     session.output.result(&document)?;
     Ok(code)
@@ -181,55 +224,6 @@ fn depth(arguments: &VerifyArguments) -> Depth {
 fn days_since_epoch() -> u32 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs() / SECONDS_IN_A_DAY).unwrap_or(u32::MAX)
-}
-
-async fn check_vault(
-    tiers: &Tiers,
-    depth: Depth,
-    wanted: &WantedSteps,
-    observer: &Arc<dyn Observer>,
-    findings: &mut Findings,
-) -> Result<()> {
-    let Some(vault) = &tiers.vault else {
-        return Ok(());
-    };
-    let scan = sealed_steps(vault, tiers.run_name()).await?;
-    for step in scan.steps.iter().rev().filter(|step| wanted.contain(step.id())) {
-        match check_sealed(step, depth, observer).await {
-            Ok(health) => findings.add(step.id(), &Tier::Local, health),
-            Err(error) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), error)),
-            Err(error) => return Err(error),
-        }
-    }
-    for (path, error) in scan.faults {
-        match id_of(&path) {
-            None => findings.failed.push((Tier::Local.to_string(), error)),
-            Some(id) if !wanted.contain(id) => {}
-            // The step may be sound: it could not be read.
-            Some(_) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), outage(error))),
-            Some(id) => {
-                let health = StepHealth { faults: vec![error.to_string()], ..StepHealth::default() };
-                findings.add(id, &Tier::Local, health);
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn check_run_on(
-    remote: &RunRemote,
-    depth: Depth,
-    wanted: &WantedSteps,
-    observer: &Arc<dyn Observer>,
-    findings: &mut Findings,
-) -> Result<()> {
-    // The newest first, because it is the one that would be restored.
-    let visible = visible_steps(remote).await?;
-    for id in visible.into_keys().rev().filter(|id| wanted.contain(*id)) {
-        let health = check_remote(remote, id, depth, observer).await?;
-        findings.add(id, &remote.tier, health);
-    }
-    Ok(())
 }
 
 /// Returns the error for a check that covered no step: it must not count as success, as a wrong bucket is empty too.

@@ -95,7 +95,19 @@ impl Settings {
     /// be none: that is no reason not to save checkpoints.
     pub(crate) fn invocation(&self) -> Option<Vec<u8>> {
         let Gathered { sources, remotes } = self.given.clone();
-        let record = || encode(&Invocation::new(sources, remotes, &self.writer()?, self.attempt(None)?));
+        let record = || {
+            let Writer { place, launch, .. } = self.writer()?;
+            encode(&Invocation {
+                attempt: self.attempt(None)?,
+                format: FORMAT,
+                launch,
+                node: place.node().clone(),
+                nodes: place.nodes().clone(),
+                remotes,
+                run: sources.run.clone(),
+                sources,
+            })
+        };
         let warn =
             |error: &Error| tracing::warn!(%error, "how the agent was started is not recorded in the vault");
         record().inspect_err(warn).ok()
@@ -261,24 +273,6 @@ impl Record for Invocation {
 }
 
 impl Invocation {
-    pub(super) fn new(
-        sources: Sources,
-        remotes: Option<Vec<RemoteName>>,
-        writer: &Writer,
-        attempt: Option<Attempt>,
-    ) -> Self {
-        Self {
-            attempt,
-            format: FORMAT,
-            launch: writer.launch.clone(),
-            node: writer.place.node().clone(),
-            nodes: writer.place.nodes().clone(),
-            remotes,
-            run: sources.run.clone(),
-            sources,
-        }
-    }
-
     /// Reads the record of the last agent from the vault that the command line names. The vault may have another path
     /// than it had then.
     ///
