@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::string_form;
 
 /// The algorithm whose digests prove the content of a run's checkpoints. Records are always proved by SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -76,19 +77,7 @@ macro_rules! hex_digest {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = Error;
-
-            fn try_from(text: String) -> Result<Self> {
-                Self::from_hex(&text)
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(digest: $name) -> Self {
-                digest.to_string()
-            }
-        }
+        string_form!($name, |text: String| $name::from_hex(&text));
     };
 }
 
@@ -238,22 +227,10 @@ macro_rules! crc_texts {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = Error;
-
-            fn try_from(text: String) -> Result<Self> {
-                match <$integer>::from_str_radix(&text, 16) {
-                    Ok(value) if is_hex(&text, $digits) => Ok(Self(value)),
-                    _ => Err(not_hex($what, $digits, &text)),
-                }
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(checksum: $name) -> Self {
-                checksum.to_string()
-            }
-        }
+        string_form!($name, |text: String| match <$integer>::from_str_radix(&text, 16) {
+            Ok(value) if is_hex(&text, $digits) => Ok($name(value)),
+            _ => Err(not_hex($what, $digits, &text)),
+        });
     };
 }
 

@@ -101,14 +101,6 @@ pub struct Step(u64);
 impl Step {
     /// The largest step.
     pub const MAX: Self = Self(999_999_999_999);
-
-    /// Checks the range.
-    pub fn new(step: u64) -> Result<Self> {
-        if step <= Self::MAX.0 {
-            return Ok(Self(step));
-        }
-        Err(Error::new(ErrorKind::Usage, "not a step").on(step).because("the largest step is 999999999999"))
-    }
 }
 
 /// The incarnation of the run that wrote a step: 1, 2, …
@@ -119,16 +111,6 @@ pub struct Attempt(u32);
 impl Attempt {
     /// The first attempt of every run.
     pub const FIRST: Self = Self(1);
-
-    /// Checks that it is at least 1 and leaves room for successors.
-    pub fn new(attempt: u32) -> Result<Self> {
-        if (1..=999_999_999).contains(&attempt) {
-            return Ok(Self(attempt));
-        }
-        Err(Error::new(ErrorKind::Usage, "not an attempt")
-            .on(attempt)
-            .because("attempts are numbered from 1 to 999999999"))
-    }
 
     /// Returns the next attempt.
     pub fn next(self) -> Result<Self> {
@@ -145,16 +127,6 @@ pub struct Revision(u32);
 impl Revision {
     /// The first revision of every step.
     pub const FIRST: Self = Self(1);
-
-    /// Checks that it is at least 1 and leaves room for successors.
-    pub fn new(revision: u32) -> Result<Self> {
-        if (1..=999_999_999).contains(&revision) {
-            return Ok(Self(revision));
-        }
-        Err(Error::new(ErrorKind::Usage, "not a revision")
-            .on(revision)
-            .because("revisions are numbered from 1 to 999999999"))
-    }
 
     /// Returns whether it is the first revision, which records and labels do not mention.
     pub fn is_first(&self) -> bool {
@@ -292,27 +264,46 @@ macro_rules! text_name {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = Error;
-
-            fn try_from(text: String) -> Result<Self> {
-                Self::new(text)
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0
-            }
-        }
+        $crate::ids::string_form!($name, $name::new);
     };
 }
 
 pub(crate) use text_name;
 
+/// Implements the conversions by which a value is a text in records.
+macro_rules! string_form {
+    ($name:ident, $parse:expr) => {
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                let parse: fn(String) -> Result<Self> = $parse;
+                parse(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
+pub(crate) use string_form;
+
+/// Implements a number of a limited range.
 macro_rules! number {
-    ($name:ident, $integer:ty) => {
+    ($name:ident, $integer:ty, $range:expr, $what:literal, $why:literal) => {
         impl $name {
+            /// Checks the range.
+            pub fn new(number: $integer) -> Result<Self> {
+                if $range.contains(&number) {
+                    return Ok(Self(number));
+                }
+                Err(Error::new(ErrorKind::Usage, concat!("not ", $what)).on(number).because($why))
+            }
+
             /// Returns the number.
             pub const fn number(self) -> $integer {
                 self.0
@@ -357,9 +348,10 @@ macro_rules! number {
 text_name!(RunName);
 text_name!(NodeName);
 text_name!(RemoteName);
-number!(Step, u64);
-number!(Attempt, u32);
-number!(Revision, u32);
+number!(Step, u64, (0..=Step::MAX.0), "a step", "the largest step is 999999999999");
+// Each leaves room for successors.
+number!(Attempt, u32, (1..=999_999_999), "an attempt", "attempts are numbered from 1 to 999999999");
+number!(Revision, u32, (1..=999_999_999), "a revision", "revisions are numbered from 1 to 999999999");
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::string_form;
 
 /// Maximum length of a path inside a checkpoint in bytes. With the longest run, step and attempt it still fits into
 /// the 1,024 bytes that S3 and GCS allow for a key.
@@ -85,19 +86,7 @@ impl fmt::Display for RelativePath {
     }
 }
 
-impl TryFrom<String> for RelativePath {
-    type Error = Error;
-
-    fn try_from(path: String) -> Result<Self> {
-        Self::new(path)
-    }
-}
-
-impl From<RelativePath> for String {
-    fn from(path: RelativePath) -> Self {
-        String::from(&*path.0)
-    }
-}
+string_form!(RelativePath, RelativePath::new);
 
 impl AsRef<std::path::Path> for RelativePath {
     fn as_ref(&self) -> &std::path::Path {

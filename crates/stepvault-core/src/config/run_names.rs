@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use globset::{GlobBuilder, escape};
+
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::sources::Sources;
@@ -50,19 +52,10 @@ impl<'a> Template<'a> {
 
     /// Whether the template can have this name: each variable stands for a text that is not empty.
     fn can_be(&self, name: &str) -> bool {
-        let [(first, _), others @ ..] = self.variables.as_slice() else {
-            return name == self.end;
-        };
-        let rest = name.strip_prefix(first).and_then(|rest| rest.strip_suffix(self.end));
-        let Some(mut rest) = rest else { return false };
-        for (text, _) in others {
-            let from = rest.chars().next().map_or(0, char::len_utf8);
-            let Some(found) = rest.get(from..).filter(|_| from > 0).and_then(|rest| rest.find(text)) else {
-                return false;
-            };
-            rest = &rest[from + found + text.len()..];
-        }
-        !rest.is_empty()
+        let fixed = self.variables.iter().map(|(text, _)| escape(text) + "?*");
+        let glob: String = fixed.chain([escape(self.end)]).collect();
+        let glob = GlobBuilder::new(&glob).backslash_escape(false).build();
+        glob.is_ok_and(|glob| glob.compile_matcher().is_match(name))
     }
 }
 
