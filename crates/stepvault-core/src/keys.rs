@@ -8,6 +8,33 @@ use crate::path::RelativePath;
 /// Maximum length of an object key in bytes on S3 and GCS.
 pub const MAX_KEY_BYTES: usize = 1024;
 
+/// The directory of the commits; one LIST of them enumerates every step.
+pub const COMMITS: &str = "commits";
+/// The directory of the part manifests.
+pub const PARTS: &str = "parts";
+/// The directory of the claims.
+pub const CLAIMS: &str = "attempts";
+/// The directory of the launch records.
+pub const LAUNCHES: &str = "launches";
+/// The directory of the damaged records.
+pub const DAMAGED: &str = "damaged";
+/// The directory of the pins.
+pub const PINS: &str = "pins";
+/// The directory of the tombstones.
+pub const TOMBSTONES: &str = "tombstones";
+/// The directory of the records of retired steps.
+pub const RETIRED: &str = "retired";
+/// The directory of the leases of readers and pruners.
+pub const LEASES: &str = "leases";
+/// The directory of the leases of jobs that write the run exclusively.
+pub const WRITER_LEASES: &str = "writers";
+/// The directory of the records of drains, by node.
+pub const DRAINS: &str = "drains";
+/// The directory of the records of given-up steps, by node.
+pub const GIVEN_UP: &str = "given-up";
+/// The directory of the histories of starts, by node.
+pub const STARTS: &str = "starts";
+
 /// The key layout of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunKeys {
@@ -128,54 +155,39 @@ impl RunKeys {
         format!("{}/{RECORDS_DIRECTORY}/{rest}", self.run)
     }
 
+    /// Returns the prefix of the records in a directory, such as [`COMMITS`].
+    pub fn all(&self, directory: &str) -> String {
+        self.record(&format!("{directory}/"))
+    }
+
     /// Returns the key of the marker object.
     pub fn marker(&self) -> String {
         self.record("vault.json")
     }
 
-    /// Returns the prefix of all commits; one LIST of it enumerates every step.
-    pub fn commits_prefix(&self) -> String {
-        self.record("commits/")
-    }
-
     /// Returns the key of a step's commit.
     pub fn commit(&self, id: StepId) -> String {
-        self.record(&format!("commits/{}.json", id.label()))
-    }
-
-    /// Returns the prefix of the part manifests of all steps.
-    pub fn parts_prefix(&self) -> String {
-        self.record("parts/")
+        self.record(&format!("{COMMITS}/{}.json", id.label()))
     }
 
     /// Returns the prefix of the part manifests of one step.
     pub fn step_parts_prefix(&self, id: StepId) -> String {
-        self.record(&format!("parts/{}/", id.label()))
+        self.record(&format!("{PARTS}/{}/", id.label()))
     }
 
     /// Returns the key of a node's part manifest.
     pub fn part(&self, id: StepId, node: &NodeName) -> String {
-        self.record(&format!("parts/{}/{node}.json", id.label()))
-    }
-
-    /// Returns the prefix of all claims.
-    pub fn claims_prefix(&self) -> String {
-        self.record("attempts/")
+        self.record(&format!("{PARTS}/{}/{node}.json", id.label()))
     }
 
     /// Returns the key of the claim on a step, which is written before its first byte.
     pub fn claim(&self, id: StepId) -> String {
-        self.record(&format!("attempts/{}.json", id.label()))
-    }
-
-    /// Returns the prefix of all launch records.
-    pub fn launches_prefix(&self) -> String {
-        self.record("launches/")
+        self.record(&format!("{CLAIMS}/{}.json", id.label()))
     }
 
     /// Returns the key of an attempt's launch record.
     pub fn launch(&self, attempt: Attempt) -> String {
-        self.record(&format!("launches/a{attempt}.json"))
+        self.record(&format!("{LAUNCHES}/a{attempt}.json"))
     }
 
     /// Returns the prefix of the records of the nodes that start in an attempt.
@@ -204,75 +216,40 @@ impl RunKeys {
         self.record(&format!("resumes/a{attempt}/{round}.json"))
     }
 
-    /// Returns the prefix of all damaged records.
-    pub fn damaged_prefix(&self) -> String {
-        self.record("damaged/")
-    }
-
     /// Returns the key of the damaged record of a step.
     pub fn damaged(&self, id: StepId) -> String {
-        self.record(&format!("damaged/{}.json", id.label()))
-    }
-
-    /// Returns the prefix of all pins.
-    pub fn pins_prefix(&self) -> String {
-        self.record("pins/")
+        self.record(&format!("{DAMAGED}/{}.json", id.label()))
     }
 
     /// Returns the key of a step's pin.
     pub fn pin(&self, id: StepId) -> String {
-        self.record(&format!("pins/{}.json", id.label()))
-    }
-
-    /// Returns the prefix of all tombstones.
-    pub fn tombstones_prefix(&self) -> String {
-        self.record("tombstones/")
+        self.record(&format!("{PINS}/{}.json", id.label()))
     }
 
     /// Returns the key of a step's tombstone.
     pub fn tombstone(&self, id: StepId) -> String {
-        self.record(&format!("tombstones/{}.json", id.label()))
-    }
-
-    /// Returns the prefix of all records of retired steps.
-    pub fn retired_prefix(&self) -> String {
-        self.record("retired/")
+        self.record(&format!("{TOMBSTONES}/{}.json", id.label()))
     }
 
     /// Returns the key of a record of retired steps.
     pub fn retired(&self, number: u64) -> String {
-        self.record(&format!("retired/{number}.json"))
-    }
-
-    /// Returns the prefix of all leases.
-    pub fn leases_prefix(&self) -> String {
-        self.record("leases/")
-    }
-
-    /// Returns the prefix of the leases on a step.
-    pub fn step_leases_prefix(&self, id: StepId) -> String {
-        self.record(&format!("leases/{}/", id.label()))
+        self.record(&format!("{RETIRED}/{number}.json"))
     }
 
     /// Returns the key of a reader's lease on a step. `holder` is one plain segment.
     pub fn lease(&self, id: StepId, holder: &str) -> String {
-        format!("{}{holder}.json", self.step_leases_prefix(id))
+        self.record(&format!("{LEASES}/{}/{holder}.json", id.label()))
     }
 
     /// Returns the key of a pruner's lease. `holder` is one plain segment.
     pub fn prune_lease(&self, holder: &str) -> String {
-        self.record(&format!("leases/prune/{holder}.json"))
-    }
-
-    /// Returns the prefix of the leases of jobs that write the run exclusively.
-    pub fn writer_leases_prefix(&self) -> String {
-        self.record("writers/")
+        self.record(&format!("{LEASES}/prune/{holder}.json"))
     }
 
     /// Returns the key of the lease of a job that writes the run exclusively. `vault` is the identity under which its
     /// vault holds leases.
     pub fn writer_lease(&self, vault: &str) -> String {
-        self.record(&format!("writers/{vault}.json"))
+        self.record(&format!("{WRITER_LEASES}/{vault}.json"))
     }
 
     /// Returns the key of the record of the last gc.
@@ -280,34 +257,19 @@ impl RunKeys {
         self.record("gc/last.json")
     }
 
-    /// Returns the prefix of the records of drains, by node.
-    pub fn drains_prefix(&self) -> String {
-        self.record("drains/")
-    }
-
     /// Returns the key of the record of a node's last drain.
     pub fn drain(&self, node: &NodeName) -> String {
-        self.record(&format!("drains/{node}.json"))
-    }
-
-    /// Returns the prefix of the records of given-up steps, by node.
-    pub fn given_up_prefix(&self) -> String {
-        self.record("given-up/")
+        self.record(&format!("{DRAINS}/{node}.json"))
     }
 
     /// Returns the key of the record of the steps that a node gave up.
     pub fn given_up(&self, node: &NodeName) -> String {
-        self.record(&format!("given-up/{node}.json"))
-    }
-
-    /// Returns the prefix of the histories of starts of all nodes.
-    pub fn starts_prefix(&self) -> String {
-        self.record("starts/")
+        self.record(&format!("{GIVEN_UP}/{node}.json"))
     }
 
     /// Returns the key of a node's history of starts.
     pub fn starts(&self, node: &NodeName) -> String {
-        self.record(&format!("starts/{node}.json"))
+        self.record(&format!("{STARTS}/{node}.json"))
     }
 
     /// Returns the key of an object that probes a store; probes remove their objects.
@@ -381,21 +343,19 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
     }
     let stem = rest.strip_suffix(".json")?;
     match directory {
-        "commits" => StepId::from_label(stem).map(KeyKind::Commit),
-        "attempts" => StepId::from_label(stem).map(KeyKind::Claim),
-        "pins" => StepId::from_label(stem).map(KeyKind::Pin),
-        "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
-        "retired" => {
-            stem.parse().ok().filter(|number: &u64| number.to_string() == stem).map(KeyKind::Retired)
-        }
-        "launches" => attempt_of(stem).map(KeyKind::Launch),
+        COMMITS => StepId::from_label(stem).map(KeyKind::Commit),
+        CLAIMS => StepId::from_label(stem).map(KeyKind::Claim),
+        PINS => StepId::from_label(stem).map(KeyKind::Pin),
+        TOMBSTONES => StepId::from_label(stem).map(KeyKind::Tombstone),
+        RETIRED => stem.parse().ok().filter(|number: &u64| number.to_string() == stem).map(KeyKind::Retired),
+        LAUNCHES => attempt_of(stem).map(KeyKind::Launch),
         "resumes" => resume_point(stem).map(KeyKind::Resume),
-        "damaged" => StepId::from_label(stem).map(KeyKind::Damaged),
-        "drains" => NodeName::new(stem).ok().map(KeyKind::Drain),
-        "given-up" => NodeName::new(stem).ok().map(KeyKind::GivenUp),
-        "starts" => NodeName::new(stem).ok().map(KeyKind::Starts),
-        "writers" => is_hex(stem, 32).then(|| KeyKind::WriterLease(stem.to_owned())),
-        "parts" => {
+        DAMAGED => StepId::from_label(stem).map(KeyKind::Damaged),
+        DRAINS => NodeName::new(stem).ok().map(KeyKind::Drain),
+        GIVEN_UP => NodeName::new(stem).ok().map(KeyKind::GivenUp),
+        STARTS => NodeName::new(stem).ok().map(KeyKind::Starts),
+        WRITER_LEASES => is_hex(stem, 32).then(|| KeyKind::WriterLease(stem.to_owned())),
+        PARTS => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(StepId::from_label(label)?, NodeName::new(node).ok()?))
         }
@@ -407,7 +367,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
                 _ => KeyKind::Follower(attempt, node),
             })
         }
-        "leases" => match stem.split_once('/')? {
+        LEASES => match stem.split_once('/')? {
             (_, holder) if holder.contains('/') => None,
             ("prune", holder) => Some(KeyKind::PruneLease(holder.to_owned())),
             (label, holder) => Some(KeyKind::Lease(StepId::from_label(label)?, holder.to_owned())),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepvault_core::codec::FORMAT;
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::keys::KeyKind;
+use stepvault_core::keys::{KeyKind, WRITER_LEASES};
 use stepvault_core::nodes::Writer;
 use stepvault_core::records::WriterLease;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -87,7 +87,7 @@ fn of_trainer(holder: &str) -> String {
 
 /// Returns another job that holds the run, if there is one.
 async fn other_holder(remote: &RunRemote, own_key: &str, own: &WriterLease) -> Result<Option<WriterLease>> {
-    let objects = remote.list(&remote.keys.writer_leases_prefix()).await?;
+    let objects = remote.list(&remote.keys.all(WRITER_LEASES)).await?;
     // The time at which the store wrote the lease is the current time.
     let now = match objects.iter().find(|object| object.key == own_key) {
         Some(own) => own.modified,

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, RunName, StepId};
-use stepvault_core::keys::KeyKind;
+use stepvault_core::keys::{KeyKind, LAUNCHES};
 use stepvault_core::launch::{LaunchName, LaunchRecord, attempt_of};
 use stepvault_core::nodes::{NodePlace, NodeSet};
 use stepvault_core::placement::LaunchSpan;
@@ -368,7 +368,7 @@ pub async fn launch_attempts(remote: &RunRemote) -> Result<BTreeSet<Attempt>> {
         KeyKind::Launch(attempt) => Some(attempt),
         _ => None,
     };
-    let launches = remote.list_kind(&remote.keys.launches_prefix(), select).await?;
+    let launches = remote.list_kind(&remote.keys.all(LAUNCHES), select).await?;
     Ok(launches.into_iter().map(|(attempt, _)| attempt).collect())
 }
 

@@ -9,6 +9,7 @@ use stepvault_core::codec::{decode, encode};
 use stepvault_core::drain::{DrainRecord, LeftStep, UnderWay, uploads_under_way};
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
+use stepvault_core::keys::{DRAINS, GIVEN_UP, STARTS};
 use stepvault_core::starts::{Start, StartHistory, merged};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::sealed::SealedStep;
@@ -24,8 +25,7 @@ use crate::tier::step_state::visible_steps;
 /// # Errors
 /// When the remote is unreachable.
 pub async fn drain_records(remote: &RunRemote) -> Result<Vec<DrainRecord>> {
-    let (prefix, run) = (remote.keys.drains_prefix(), remote.keys.run());
-    latest_records(remote, &prefix, |record: &DrainRecord| record.run == *run).await
+    latest_records(remote, DRAINS, |record: &DrainRecord| record.run == *remote.keys.run()).await
 }
 
 /// Returns the steps newer than `newest` that nodes are uploading now, the newest first. A remote that does not answer is
@@ -141,8 +141,7 @@ pub async fn read_given_up_on(remotes: &[RunRemote]) -> Vec<GivenUpRecord> {
 }
 
 async fn given_up_on(remote: &RunRemote) -> Result<Vec<GivenUpRecord>> {
-    let (prefix, run) = (remote.keys.given_up_prefix(), remote.keys.run());
-    latest_records(remote, &prefix, |record: &GivenUpRecord| record.run == *run).await
+    latest_records(remote, GIVEN_UP, |record: &GivenUpRecord| record.run == *remote.keys.run()).await
 }
 
 /// Returns the starts of every node according to the remotes, and the errors of remotes that could not be read.
@@ -162,8 +161,7 @@ pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {
 }
 
 async fn starts_on(remote: &RunRemote) -> Result<(Vec<Start>, Vec<String>)> {
-    let prefix = remote.keys.starts_prefix();
-    let objects = latest_objects(remote, &prefix).await?;
+    let objects = latest_objects(remote, STARTS).await?;
     let records = objects.iter().map(|object| remote.read_record::<StartHistory>(&object.key));
     let (mut starts, mut unreadable) = (Vec::new(), Vec::new());
     for record in join_all(records).await {

@@ -20,7 +20,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::codec::encode;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::StepId;
-use stepvault_core::keys::KeyKind;
+use stepvault_core::keys::{KeyKind, PARTS, TOMBSTONES};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::observe::{Observer, Operation, OperationKind};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -214,7 +214,7 @@ impl Erasure<'_> {
         if !is_listed_later {
             return Ok(());
         }
-        let listed = remote.list_steps(&remote.keys.tombstones_prefix()).await?;
+        let listed = remote.list_steps(TOMBSTONES).await?;
         for (id, size_bytes) in written {
             let why = match listed.get(&id) {
                 Some(found) if found.size_bytes == size_bytes => continue,
@@ -234,7 +234,7 @@ impl Erasure<'_> {
         let remote = self.remote;
         let wanted: BTreeSet<StepId> = steps.iter().map(|step| step.id).collect();
         let prefixes = if steps.len() > self.known_parts.div_ceil(PAGE_OBJECTS) + 1 {
-            vec![remote.keys.parts_prefix()]
+            vec![remote.keys.all(PARTS)]
         } else {
             let prefixes = steps.iter().map(|step| remote.keys.step_parts_prefix(step.id));
             prefixes.collect()

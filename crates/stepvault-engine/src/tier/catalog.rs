@@ -9,6 +9,7 @@ use stepvault_core::codec::{FORMAT, Record, decode, encode};
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
+use stepvault_core::keys::{CLAIMS, COMMITS, PINS};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::records::Pin;
@@ -47,17 +48,17 @@ pub struct FoundCommit {
 ///
 /// Steps that are being removed are among them; [`visible_steps`](crate::tier::step_state::visible_steps) leaves them out.
 pub async fn committed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
-    remote.list_steps(&remote.keys.commits_prefix()).await
+    remote.list_steps(COMMITS).await
 }
 
 /// Lists the steps whose upload has begun on a remote, with their claims: one LIST.
 pub async fn claimed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
-    remote.list_steps(&remote.keys.claims_prefix()).await
+    remote.list_steps(CLAIMS).await
 }
 
 /// Lists the pins on a remote. The key alone pins: a pin with an unreadable record still holds.
 pub async fn pins(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let listed = remote.list_steps(&remote.keys.pins_prefix()).await?;
+    let listed = remote.list_steps(PINS).await?;
     Ok(listed.into_keys().collect())
 }
 
@@ -238,10 +239,10 @@ pub(crate) async fn read_found_parts(
         .await
 }
 
-/// Returns the latest records under a prefix that holds one for each node, the latest first: nodes come and go under new
+/// Returns the latest records in a directory that holds one for each node, the latest first: nodes come and go under new
 /// names.
-pub(crate) async fn latest_objects(remote: &RunRemote, prefix: &str) -> Result<Vec<ObjectInfo>> {
-    let listed = remote.list_kind(prefix, |kind| kind.node().cloned()).await?;
+pub(crate) async fn latest_objects(remote: &RunRemote, directory: &str) -> Result<Vec<ObjectInfo>> {
+    let listed = remote.list_kind(&remote.keys.all(directory), |kind| kind.node().cloned()).await?;
     let mut objects: Vec<ObjectInfo> = listed.into_iter().map(|(_, object)| object).collect();
     objects.sort_by_key(|object| Reverse(object.modified));
     objects.truncate(MAX_NODE_RECORDS);
@@ -251,11 +252,11 @@ pub(crate) async fn latest_objects(remote: &RunRemote, prefix: &str) -> Result<V
 /// Returns the records of such objects, without those that cannot be used or that `is_wanted` rejects.
 pub(crate) async fn latest_records<R: Record>(
     remote: &RunRemote,
-    prefix: &str,
+    directory: &str,
     is_wanted: impl Fn(&R) -> bool,
 ) -> Result<Vec<R>> {
     let mut records = Vec::new();
-    for object in latest_objects(remote, prefix).await? {
+    for object in latest_objects(remote, directory).await? {
         let record = remote.read_usable_record(&object.key).await?;
         records.extend(record.filter(&is_wanted));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::codec::{FORMAT, Record};
 use stepvault_core::ids::StepId;
-use stepvault_core::keys::KeyKind;
+use stepvault_core::keys::{KeyKind, LEASES};
 use stepvault_core::records::Lease;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::random;
@@ -211,7 +211,7 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
         KeyKind::PruneLease(holder) => Some((None, holder)),
         _ => None,
     };
-    let listed = remote.list_kind(&remote.keys.leases_prefix(), select).await?;
+    let listed = remote.list_kind(&remote.keys.all(LEASES), select).await?;
     stream::iter(listed)
         .map(|((id, holder), object)| async move {
             let time_to_live_seconds = match remote.read_record::<Lease>(&object.key).await {

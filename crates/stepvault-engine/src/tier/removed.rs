@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::StepId;
-use stepvault_core::keys::KeyKind;
+use stepvault_core::keys::{KeyKind, RETIRED, TOMBSTONES};
 use stepvault_core::records::Tombstone;
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -85,7 +85,7 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
         _ => None,
     };
     let begun = Instant::now();
-    let listed = remote.list_kind(&remote.keys.retired_prefix(), select).await?;
+    let listed = remote.list_kind(&remote.keys.all(RETIRED), select).await?;
     let mut retired = RetiredSteps::default();
     let mut read = Vec::new();
     let mut numbers = BTreeSet::new();
@@ -121,7 +121,7 @@ pub async fn read_tombstone(remote: &RunRemote, id: StepId) -> Result<Option<Tom
 
 /// Lists the tombstones on a remote: the steps that are being removed, and those removed recently.
 pub(crate) async fn tombstones(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let listed = remote.list_steps(&remote.keys.tombstones_prefix()).await?;
+    let listed = remote.list_steps(TOMBSTONES).await?;
     Ok(listed.into_keys().collect())
 }
 

@@ -208,9 +208,9 @@ impl RunRemote {
         Ok(selected.collect())
     }
 
-    /// Lists the objects of steps under a prefix that holds one for each.
-    pub(crate) async fn list_steps(&self, prefix: &str) -> Result<BTreeMap<StepId, ObjectInfo>> {
-        let listed = self.list_kind(prefix, |kind| kind.step_id()).await?;
+    /// Lists the objects of steps in a directory of records that holds one for each.
+    pub(crate) async fn list_steps(&self, directory: &str) -> Result<BTreeMap<StepId, ObjectInfo>> {
+        let listed = self.list_kind(&self.keys.all(directory), |kind| kind.step_id()).await?;
         Ok(listed.into_iter().collect())
     }
 

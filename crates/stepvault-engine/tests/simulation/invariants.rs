@@ -10,7 +10,7 @@ use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Step, StepId};
-use stepvault_core::keys::{KeyKind, RunKeys};
+use stepvault_core::keys::{KeyKind, RETIRED, RunKeys};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::records::Lease;
 use stepvault_core::retired::{RetiredRecord, RetiredSteps};
@@ -338,7 +338,7 @@ impl Judge {
 
     /// Returns whether a record of retired steps holds the name of a step.
     fn is_retired(&self, name: Name, objects: &Objects) -> bool {
-        let prefix = self.runs[name.0].retired_prefix();
+        let prefix = self.runs[name.0].all(RETIRED);
         let mut retired = RetiredSteps::default();
         for (key, object) in objects.range(prefix.clone()..) {
             if !key.starts_with(&prefix) {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, NodeName, StepId};
-use stepvault_core::keys::ResumePoint;
+use stepvault_core::keys::{DAMAGED, ResumePoint};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::listed;
 use stepvault_core::records::{Availability, DamagedStep, Follower, Resume};
@@ -187,7 +187,7 @@ pub(super) async fn record_damaged(
 }
 
 async fn damaged_steps(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let listed = remote.list_steps(&remote.keys.damaged_prefix()).await?;
+    let listed = remote.list_steps(DAMAGED).await?;
     Ok(listed.into_keys().collect())
 }
 
@@ -362,7 +362,7 @@ impl<'a> Agreement<'a> {
 
     fn no_agreement(&self, times: u32) -> Error {
         Error::new(ErrorKind::NoneValid, "the nodes cannot agree on a step")
-            .on(self.remote.describe(&self.remote.keys.damaged_prefix()))
+            .on(self.remote.describe(&self.remote.keys.all(DAMAGED)))
             .because(format!("{times} decisions in a row did not hold"))
             .hint("run 'stepvault verify --deep' to see what is wrong, or restore a step without the other nodes' agreement \
                    with --step N")

@@ -8,7 +8,7 @@ use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::keys::{KeyKind, RunKeys};
+use stepvault_core::keys::{COMMITS, KeyKind, RunKeys};
 use stepvault_core::manifest::PartManifest;
 use stepvault_testkit::objects::{Objects, StoredObject};
 
@@ -57,7 +57,7 @@ impl Ledger {
 impl Seen {
     fn look(&mut self, table: &Table) {
         let keys = RunKeys::new(RunName::new(RUN).unwrap());
-        let prefix = format!("{PREFIX}{}", keys.commits_prefix());
+        let prefix = format!("{PREFIX}{}", keys.all(COMMITS));
         let commits = table.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
         for (key, object) in commits.take_while(|(key, _)| key.starts_with(&prefix)) {
             let Some(KeyKind::Commit(id)) = keys.classify(&key[PREFIX.len()..]) else {
