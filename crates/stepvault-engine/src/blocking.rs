@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::{StreamExt, TryStreamExt, stream};
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::StepScan;
@@ -57,6 +58,15 @@ impl Drop for InPlace {
     fn drop(&mut self) {
         IN_PLACE.set(false);
     }
+}
+
+/// Does the work for each item, at most `limit` at once, and returns the results in order, or the first error.
+pub(crate) async fn in_order<I, T, Working: Future<Output = Result<T>>>(
+    limit: usize,
+    items: impl IntoIterator<Item = I>,
+    work: impl FnMut(I) -> Working,
+) -> Result<Vec<T>> {
+    stream::iter(items).map(work).buffered(limit).try_collect().await
 }
 
 /// Runs the futures that `jobs` yields, at most `limit` at once, in tasks that spread over all cores. At the first error

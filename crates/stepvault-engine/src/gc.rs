@@ -323,10 +323,8 @@ impl Known {
         let number = self.removed.retired_records.last().map_or(0, |last| last + 1);
         let record = self.removed.retired.with(remote.keys.run(), &finished);
         // Create-only: of two concurrent gc runs, the later one leaves this to the next run.
-        match remote.create_record(&remote.keys.retired(number), &record).await {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Conflict => return Ok(0),
-            Err(error) => return Err(error),
+        if !remote.create_unless_taken(&remote.keys.retired(number), &record).await? {
+            return Ok(0);
         }
         remote.delete(finished.iter().map(|id| remote.keys.tombstone(*id)).collect()).await?;
         let superseded = self.removed.retired_records.iter().filter(|old| *old + 1 < number);

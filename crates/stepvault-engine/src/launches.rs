@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::{Attempt, RunName, StepId};
@@ -18,15 +17,14 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
-use crate::blocking::sealed_steps;
+use crate::blocking::{in_order, sealed_steps};
 use crate::notes::{read_list, sync_list, write_list};
-use crate::tier::catalog::{claimed_ids, committed_ids, starting_nodes};
+use crate::tier::catalog::{PARALLEL_READS, claimed_ids, committed_ids, starting_nodes};
 use crate::tier::removed::removed_steps;
 use crate::tier::run_remote::RunRemote;
 
 /// Number of launch records that are read: older launches have no running nodes.
 const RECORDS_READ: usize = 64;
-const PARALLEL_READS: usize = 32;
 /// How many times another launch may take a number between the listing and the creation of the record.
 const TRIES: usize = 32;
 /// Number of launch spans that a vault stores.
@@ -292,11 +290,7 @@ impl<'a> Launches<'a> {
             begun_by,
         };
         let key = self.remote.keys.launch(attempt);
-        match self.remote.create_record(&key, &record).await {
-            Ok(_) => Ok(Some(attempt)),
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.remote.create_unless_taken(&key, &record).await?.then_some(attempt))
     }
 
     /// Returns the latest launch records, and the highest attempt used by anything on the remote.
@@ -318,17 +312,14 @@ impl<'a> Launches<'a> {
     /// Reads the records of the latest of these attempts.
     async fn latest_records(&self, given: &BTreeSet<Attempt>) -> Result<Vec<LaunchRecord>> {
         let remote = self.remote;
-        let records: Vec<Option<LaunchRecord>> = stream::iter(given.iter().rev().copied().take(RECORDS_READ))
-            .map(|attempt| async move {
-                // The number of a record that cannot be used is used up all the same.
-                let record: Option<LaunchRecord> =
-                    remote.read_usable_record(&remote.keys.launch(attempt)).await?;
-                Ok::<_, Error>(record.filter(|record| record.attempt == attempt))
-            })
-            .buffered(PARALLEL_READS)
-            .try_collect()
-            .await?;
-        Ok(records.into_iter().flatten().collect())
+        let latest = given.iter().rev().copied().take(RECORDS_READ);
+        let records = in_order(PARALLEL_READS, latest, |attempt| async move {
+            // The number of a record that cannot be used is used up all the same.
+            let record: Option<LaunchRecord> =
+                remote.read_usable_record(&remote.keys.launch(attempt)).await?;
+            Ok(record.filter(|record| record.attempt == attempt))
+        });
+        Ok(records.await?.into_iter().flatten().collect())
     }
 
     async fn highest_locally(&self) -> Result<Option<Attempt>> {

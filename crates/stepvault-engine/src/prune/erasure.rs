@@ -27,6 +27,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::Created;
 
 use super::PruneReport;
+use crate::blocking::in_order;
 use crate::observed::ObservedOperation;
 use crate::tier::catalog::{MANIFESTS_AT_ONCE_BYTES, PARALLEL_READS, manifests_at_once, pins};
 use crate::tier::leases::live_leases;
@@ -193,24 +194,21 @@ impl Erasure<'_> {
     async fn write_tombstones(&self, steps: &[&StepToRemove]) -> Result<()> {
         let remote = self.remote;
         let is_listed_later = steps.len() > FEW_STEPS;
-        let written: Vec<(StepId, u64)> = stream::iter(steps)
-            .map(|step| async move {
-                let tombstone = tombstone(remote, step.id, step.name.clone(), false);
-                let key = remote.keys.tombstone(step.id);
-                let bytes = Bytes::from(encode(&tombstone)?);
-                let size_bytes = bytes.len() as u64;
-                if is_listed_later {
-                    let digest = PartDigest::of(&bytes);
-                    if let Created::Written(_) = remote.store.create(&key, bytes.into(), &digest).await? {
-                        return Ok((step.id, size_bytes));
-                    }
+        let written = in_order(PARALLEL_READS, steps, |step| async move {
+            let tombstone = tombstone(remote, step.id, step.name.clone(), false);
+            let key = remote.keys.tombstone(step.id);
+            let bytes = Bytes::from(encode(&tombstone)?);
+            let size_bytes = bytes.len() as u64;
+            if is_listed_later {
+                let digest = PartDigest::of(&bytes);
+                if let Created::Written(_) = remote.store.create(&key, bytes.into(), &digest).await? {
+                    return Ok((step.id, size_bytes));
                 }
-                remote.create_record(&key, &tombstone).await?;
-                Ok::<_, Error>((step.id, size_bytes))
-            })
-            .buffered(PARALLEL_READS)
-            .try_collect()
-            .await?;
+            }
+            remote.create_record(&key, &tombstone).await?;
+            Ok((step.id, size_bytes))
+        })
+        .await?;
         if !is_listed_later {
             return Ok(());
         }
@@ -284,23 +282,19 @@ impl Erasure<'_> {
     async fn named_data(&self, parts: &[(StepId, String, u64)]) -> Result<Vec<String>> {
         let remote = self.remote;
         let largest_bytes = parts.iter().map(|(_, _, bytes)| *bytes).max().unwrap_or(0);
-        let named: Vec<Vec<String>> = stream::iter(parts)
-            .map(|(id, key, _)| async move {
-                let manifest: Option<PartManifest> = remote.read_usable_record(key).await?;
-                let Some(manifest) = manifest.filter(|manifest| manifest.id == *id) else {
-                    self.observer.warn(format!(
-                        "{}: the record is unreadable; its files stay until gc deletes them",
-                        remote.describe(key)
-                    ));
-                    return Ok(Vec::new());
-                };
-                let files = manifest.files.iter();
-                files.map(|file| remote.keys.data(&manifest.name, *id, &file.path)).collect()
-            })
-            .buffered(manifests_at_once(largest_bytes))
-            .try_collect()
-            .await?;
-        let mut keys: Vec<String> = named.into_iter().flatten().collect();
+        let named = in_order(manifests_at_once(largest_bytes), parts, |(id, key, _)| async move {
+            let manifest: Option<PartManifest> = remote.read_usable_record(key).await?;
+            let Some(manifest) = manifest.filter(|manifest| manifest.id == *id) else {
+                self.observer.warn(format!(
+                    "{}: the record is unreadable; its files stay until gc deletes them",
+                    remote.describe(key)
+                ));
+                return Ok(Vec::new());
+            };
+            let files = manifest.files.iter();
+            files.map(|file| remote.keys.data(&manifest.name, *id, &file.path)).collect()
+        });
+        let mut keys: Vec<String> = named.await?.into_iter().flatten().collect();
         // Nodes may name the same file.
         keys.sort_unstable();
         keys.dedup();

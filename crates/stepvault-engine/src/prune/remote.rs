@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures::{StreamExt, TryStreamExt, stream};
+use stepvault_core::Result;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Observer;
@@ -13,10 +13,10 @@ use stepvault_core::retention::{
     abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, Result};
 
 use super::PruneReport;
 use super::erasure::{Erasure, StepToRemove, Tombstones};
+use crate::blocking::in_order;
 use crate::gc::remove_tombstones_of_kept;
 use crate::outage::is_outage;
 use crate::tier::catalog::{PARALLEL_READS, committed_ids, manifests_at_once, pins, read_commit};
@@ -89,15 +89,12 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         }
     }
     let commits: BTreeMap<StepId, &Commit> = commits.iter().map(|commit| (commit.id, commit)).collect();
-    let to_remove: Vec<StepToRemove> = report
-        .plan
-        .deletions()
-        .iter()
-        .filter_map(|decision| commits.get(&decision.id))
-        .map(|commit| StepToRemove {
-            id: commit.id,
-            name: commit.name.clone(),
-            bytes: Some(commit.data_bytes()),
+    let dropped = report.plan.deletions();
+    let dropped = dropped.iter().filter_map(|decision| commits.get(&decision.id));
+    let to_remove: Vec<StepToRemove> = dropped
+        .map(|commit| {
+            let bytes = Some(commit.data_bytes());
+            StepToRemove { id: commit.id, name: commit.name.clone(), bytes }
         })
         .collect();
     let erasure = Erasure {
@@ -226,18 +223,14 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
 async fn read_again(prune: &RemotePrune, found: &mut Found, ids: &BTreeSet<StepId>) -> Result<bool> {
     let remote = &prune.remote;
     let cached: Vec<StepId> = found.cached.intersection(ids).copied().collect();
-    let read: Vec<(StepId, Result<Commit>)> = stream::iter(cached)
-        .map(|id| async move {
-            match read_commit(remote, id).await {
-                Err(error) if is_outage(&error) => Err(error),
-                commit => Ok((id, commit)),
-            }
-        })
-        .buffered(PARALLEL_READS)
-        .try_collect()
-        .await?;
+    let read = in_order(PARALLEL_READS, cached, |id| async move {
+        match read_commit(remote, id).await {
+            Err(error) if is_outage(&error) => Err(error),
+            commit => Ok((id, commit)),
+        }
+    });
     let mut is_changed = false;
-    for (id, commit) in read {
+    for (id, commit) in read.await? {
         found.cached.remove(&id);
         let known = found.commits.iter_mut().find(|known| known.id == id);
         match (commit, known) {
@@ -277,15 +270,12 @@ async fn check_listed(
     let manifests_bytes =
         |commit: &&Commit| -> u64 { commit.parts.iter().map(|part| part.manifest_bytes).sum() };
     let largest_bytes = relied_on.iter().map(manifests_bytes).max().unwrap_or(0);
-    stream::iter(relied_on)
-        .map(|commit| async move {
-            let parts = CommittedParts::all(&prune.remote, commit, &prune.observer);
-            let health = parts.check(Depth::Listed).await?;
-            Ok((commit.id, health))
-        })
-        .buffered(manifests_at_once(largest_bytes).min(STEPS_CHECKED_AT_ONCE))
-        .try_collect()
-        .await
+    let at_once = manifests_at_once(largest_bytes).min(STEPS_CHECKED_AT_ONCE);
+    in_order(at_once, relied_on, |commit| async move {
+        let parts = CommittedParts::all(&prune.remote, commit, &prune.observer);
+        Ok((commit.id, parts.check(Depth::Listed).await?))
+    })
+    .await
 }
 
 fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
@@ -316,20 +306,16 @@ async fn finish_tombstoned(prune: &RemotePrune, known_parts: usize, report: &mut
     let keys = tombstones.map(|id| remote.keys.tombstone(*id));
     remote.store.sync(&keys.collect::<Vec<_>>()).await?;
     let is_retired = |id| removed.retired.contains(id);
-    let named: Vec<Option<StepToRemove>> = stream::iter(listed.into_keys())
-        .map(|id| async move {
-            let name = match read_tombstone(remote, id).await? {
-                Some(tombstone) => tombstone.name,
-                // The tombstone was deleted meanwhile, to keep the step.
-                None if !is_retired(id) => return Ok(None),
-                None => id.label(),
-            };
-            Ok::<_, Error>(Some(StepToRemove { id, name, bytes: None }))
-        })
-        .buffered(PARALLEL_READS)
-        .try_collect()
-        .await?;
-    let to_remove: Vec<StepToRemove> = named.into_iter().flatten().collect();
+    let named = in_order(PARALLEL_READS, listed.into_keys(), |id| async move {
+        let name = match read_tombstone(remote, id).await? {
+            Some(tombstone) => tombstone.name,
+            // The tombstone was deleted meanwhile, to keep the step.
+            None if !is_retired(id) => return Ok(None),
+            None => id.label(),
+        };
+        Ok(Some(StepToRemove { id, name, bytes: None }))
+    });
+    let to_remove: Vec<StepToRemove> = named.await?.into_iter().flatten().collect();
     let erasure = Erasure { remote, observer: &prune.observer, known_parts, tombstones: Tombstones::Written };
     erasure.remove(&to_remove, report).await
 }

@@ -20,10 +20,7 @@ use super::handoff::write_best_copies;
 use super::plan::{BestStep, RestorePlan, Scope, Search};
 use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target, WantedSteps};
 use super::search_and_execute;
-use crate::tier::catalog::read_commit;
-
-/// Number of commits that are read concurrently to find a name.
-const PARALLEL_READS: usize = 32;
+use crate::tier::catalog::{PARALLEL_READS, read_commit};
 
 /// Plans which best steps go beside a restored step.
 ///

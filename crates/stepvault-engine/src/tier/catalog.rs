@@ -20,7 +20,7 @@ use stepvault_remote::store::ObjectInfo;
 use super::cache::{Note, RemoteCache};
 use super::removed::removal_record;
 use super::run_remote::RunRemote;
-use crate::blocking::blocking;
+use crate::blocking::{blocking, in_order};
 use crate::notes::encode as encode_note;
 use crate::outage::is_outage;
 
@@ -96,23 +96,17 @@ pub(crate) async fn read_commits(
     stream::iter(listed)
         .map(|(id, object)| async move {
             if let Some(commit) = cache.and_then(|cache| cache.commit(remote, id, &object)) {
-                return Ok((id, FoundCommit::new(object, Ok(commit), true)));
+                return Ok((id, FoundCommit { object, commit: Ok(commit), is_cached: true }));
             }
             match read_commit(remote, id).await {
                 // The remote is unreachable, which proves nothing about the commit.
                 Err(error) if is_outage(&error) => Err(error),
-                commit => Ok((id, FoundCommit::new(object, commit, false))),
+                commit => Ok((id, FoundCommit { object, commit, is_cached: false })),
             }
         })
         .buffer_unordered(PARALLEL_READS)
         .try_collect()
         .await
-}
-
-impl FoundCommit {
-    fn new(object: ObjectInfo, commit: Result<Commit>, is_cached: bool) -> Self {
-        Self { object, commit, is_cached }
-    }
 }
 
 /// Reads one commit and checks that its content matches its key.
@@ -184,11 +178,7 @@ pub(crate) async fn read_manifests_of(
     parts: &[CommittedPart],
 ) -> Result<Vec<PartManifest>> {
     let largest_bytes = parts.iter().map(|part| part.manifest_bytes).max().unwrap_or(0);
-    stream::iter(parts)
-        .map(|part| read_part_manifest(remote, commit, part))
-        .buffered(manifests_at_once(largest_bytes))
-        .try_collect()
-        .await
+    in_order(manifests_at_once(largest_bytes), parts, |part| read_part_manifest(remote, commit, part)).await
 }
 
 /// Returns how many manifests, of which the largest has `largest_bytes`, are read concurrently.
@@ -218,25 +208,22 @@ pub(crate) async fn read_found_parts(
     id: StepId,
     nodes: &NodeSet,
 ) -> Result<Vec<FoundPart>> {
-    stream::iter(nodes.iter())
-        .map(|node| async move {
-            let key = remote.keys.part(id, node);
-            let found = remote.read_record::<PartManifest>(&key).await?;
-            let (manifest, bytes) = found.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, "cannot read the part manifest: it does not exist")
-                    .on(remote.describe(&key))
-            })?;
-            if manifest.id != id || manifest.node != *node || manifest.run != *remote.keys.run() {
-                return Err(Error::new(ErrorKind::Damaged, "cannot use the part manifest")
-                    .on(remote.describe(&key))
-                    .because(format!("it belongs to {}, {}", manifest.node, manifest.id)));
-            }
-            Ok(FoundPart::of(&manifest, Sha256Digest::of(&bytes), bytes.len() as u64))
-        })
-        // Their lengths are unknown before they are read.
-        .buffered(PARALLEL_MANIFESTS)
-        .try_collect()
-        .await
+    // Their lengths are unknown before they are read.
+    in_order(PARALLEL_MANIFESTS, nodes.iter(), |node| async move {
+        let key = remote.keys.part(id, node);
+        let found = remote.read_record::<PartManifest>(&key).await?;
+        let (manifest, bytes) = found.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "cannot read the part manifest: it does not exist")
+                .on(remote.describe(&key))
+        })?;
+        if manifest.id != id || manifest.node != *node || manifest.run != *remote.keys.run() {
+            return Err(Error::new(ErrorKind::Damaged, "cannot use the part manifest")
+                .on(remote.describe(&key))
+                .because(format!("it belongs to {}, {}", manifest.node, manifest.id)));
+        }
+        Ok(FoundPart::of(&manifest, Sha256Digest::of(&bytes), bytes.len() as u64))
+    })
+    .await
 }
 
 /// Returns the latest records in a directory that holds one for each node, the latest first: nodes come and go under new
@@ -283,12 +270,8 @@ pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
         return Ok(false);
     }
     let pin = Pin { format: FORMAT, run: remote.keys.run().clone(), id, note: note.to_owned() };
-    let is_new = match remote.create_record(&key, &pin).await {
-        Ok(_) => true,
-        // Pinned meanwhile with a different note: it is pinned, which is what matters.
-        Err(error) if error.kind() == ErrorKind::Conflict => false,
-        Err(error) => return Err(error),
-    };
+    // One that was pinned meanwhile with a different note is pinned, which is what matters.
+    let is_new = remote.create_unless_taken(&key, &pin).await?;
     if removal_record(remote, id).await?.is_none() {
         return Ok(is_new);
     }
@@ -377,8 +360,7 @@ impl CommitCache {
         let label = id.label();
         let mut known = self.segments.iter().filter_map(|it| it.commits.get(&label));
         let known = known.find(|known| known.version == version && known.size_bytes == object.size_bytes)?;
-        let commit: Commit = decode(known.record.as_bytes(), &remote.describe(&object.key)).ok()?;
-        (commit.id == id && commit.run == *remote.keys.run()).then_some(commit)
+        decode_commit(remote, id, known.record.as_bytes()).ok()
     }
 
     /// Adds the commits that were read from the remote, and drops those that are no longer listed in this version.

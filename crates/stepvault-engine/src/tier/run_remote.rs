@@ -172,6 +172,15 @@ impl RunRemote {
         self.write_record(key, record).await?.confirm(self).await
     }
 
+    /// Like [`Self::create_record`]; returns `false` when the key holds a different record.
+    pub(crate) async fn create_unless_taken<R: Record>(&self, key: &str, record: &R) -> Result<bool> {
+        match self.create_record(key, record).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes a record that never changes, unless its key is taken. It is not stored for certain before it was
     /// [confirmed](WrittenRecord::confirm).
     pub(crate) async fn write_record<R: Record>(&self, key: &str, record: &R) -> Result<WrittenRecord> {

@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use stepvault_core::Result;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::given_up::GivenUpRecord;
@@ -24,7 +23,7 @@ use stepvault_remote::store::ObjectInfo;
 use super::catalog::{FoundCommit, claimed_ids, committed_ids, known_commits, present_parts};
 use super::removed::{RemovedSteps, removed_steps};
 use super::run_remote::RunRemote;
-use crate::blocking::blocking;
+use crate::blocking::{blocking, in_order};
 
 /// Lists the steps that readers of a remote see: committed, and not removed or being removed.
 ///
@@ -216,9 +215,8 @@ pub async fn visible_and_incomplete(
     // Listed after the commits: one that was removed meanwhile is left out.
     let (commits, removed) = tokio::try_join!(known_commits(remote, listed), removed_steps(remote))?;
     let is_open = |id: &StepId| !committed.contains(id) && !removed.contains(*id);
-    let open =
-        claims.into_iter().filter(|(id, _)| is_open(id)).map(|(id, object)| open_step(remote, id, object));
-    let found: Vec<Option<IncompleteStep>> = stream::iter(open).buffered(READS_AT_ONCE).try_collect().await?;
+    let open = claims.into_iter().filter(|(id, _)| is_open(id));
+    let found = in_order(READS_AT_ONCE, open, |(id, object)| open_step(remote, id, object)).await?;
     Ok((without_removed(commits, &removed), found.into_iter().flatten().collect()))
 }
 

@@ -387,11 +387,7 @@ impl<'a> Agreement<'a> {
             node: self.together.writer.place.node().clone(),
         };
         let key = self.remote.keys.resume(point);
-        match self.remote.create_record(&key, &resume).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.remote.create_unless_taken(&key, &resume).await
     }
 
     /// Returns the newest committed step whose records can be read.
