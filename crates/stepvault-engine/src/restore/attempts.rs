@@ -8,7 +8,7 @@ use stepvault_local::tree::scan_members;
 use stepvault_local::vault::Vault;
 
 use super::plan::RestorePlan;
-use super::request::{RestoreContext, RestoreRequest, Together};
+use super::request::{Restore, RestoreContext, RestoreRequest, Together};
 use crate::blocking::blocking;
 use crate::launches::{has_begun_before, record_beginning};
 use crate::placement::{Placer, determine_attempts, provisional_steps};
@@ -20,14 +20,15 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
 /// Determines the attempts of provisional steps, so that they count when the newest step is chosen. If that is not
 /// possible, the restore continues with their provisional identities.
-pub(super) async fn determine_provisional_attempts(context: &RestoreContext, request: &RestoreRequest) {
+pub(super) async fn determine_provisional_attempts(restore: Restore<'_>) {
+    let Restore { context, request } = restore;
     let (Some(vault), Some(together)) = (&context.vault, &request.together) else {
         return;
     };
     if context.remotes.is_empty() {
         return;
     }
-    if let Err(error) = determine(context, request, vault, together).await {
+    if let Err(error) = determine(restore, vault, together).await {
         context
             .observer
             .warn(format!("the attempts of steps sealed during an outage are still provisional: {error}"));
@@ -35,7 +36,7 @@ pub(super) async fn determine_provisional_attempts(context: &RestoreContext, req
 }
 
 /// Warns of provisional steps: a restore determines their attempts before it searches, which a plan must not do.
-pub(super) async fn warn_of_provisional_attempts(context: &RestoreContext, request: &RestoreRequest) {
+pub(super) async fn warn_of_provisional_attempts(Restore { context, request }: Restore<'_>) {
     let (Some(vault), false) = (&context.vault, context.remotes.is_empty()) else {
         return;
     };
@@ -51,14 +52,9 @@ pub(super) async fn warn_of_provisional_attempts(context: &RestoreContext, reque
     }
 }
 
-async fn determine(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    vault: &Vault,
-    together: &Together,
-) -> Result<()> {
-    let mut tries = 0;
-    while !provisional_steps(vault, &request.run).await?.is_empty() {
+async fn determine(restore: Restore<'_>, vault: &Vault, together: &Together) -> Result<()> {
+    let (run, mut tries) = (&restore.request.run, 0);
+    while !provisional_steps(vault, run).await?.is_empty() {
         let locked = vault.clone();
         let lock = match blocking(move || locked.lock()).await {
             Ok(lock) => lock,
@@ -71,8 +67,8 @@ async fn determine(
             Err(error) => return Err(error),
         };
         let placer = Placer { writer: together.writer.clone(), launch_since: together.since };
-        let (remotes, observer) = (&context.remotes, &context.observer);
-        determine_attempts(vault, remotes, &request.run, &placer, observer).await?;
+        let RestoreContext { remotes, observer, .. } = restore.context;
+        determine_attempts(vault, remotes, run, &placer, observer).await?;
         drop(lock);
         return Ok(());
     }
@@ -81,7 +77,7 @@ async fn determine(
 
 /// Whether the trainer must start from scratch if there is no step to resume from. What several nodes each have in a
 /// directory of their own after an earlier start was never whole on all of them, and some of them could resume from it.
-pub(super) async fn starts_from_scratch(context: &RestoreContext, request: &RestoreRequest) -> Result<bool> {
+pub(super) async fn starts_from_scratch(Restore { context, request }: Restore<'_>) -> Result<bool> {
     let (Some(vault), Some(together), true) = (&context.vault, &request.together, request.resumes) else {
         return Ok(false);
     };
@@ -91,7 +87,7 @@ pub(super) async fn starts_from_scratch(context: &RestoreContext, request: &Rest
 }
 
 /// Records in the context's vault when this node began to take part in its launch. A failure does not fail the restore.
-pub(super) async fn record_launch(context: &RestoreContext, request: &RestoreRequest) {
+pub(super) async fn record_launch(Restore { context, request }: Restore<'_>) {
     let (Some(vault), Some(together), true) = (&context.vault, &request.together, request.resumes) else {
         return;
     };
@@ -106,7 +102,7 @@ pub(super) async fn record_launch(context: &RestoreContext, request: &RestoreReq
 }
 
 /// Records in the context's vault what the trainer resumes from. A failure does not fail the restore.
-pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest, plan: &RestorePlan) {
+pub(super) async fn remember(Restore { context, request }: Restore<'_>, plan: &RestorePlan) {
     let Some(vault) = &context.vault else {
         return;
     };

@@ -18,7 +18,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::candidates::{Candidate, Candidates};
 use super::handoff::write_best_copies;
 use super::plan::{BestStep, RestorePlan, Scope, Search};
-use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target, WantedSteps};
+use super::request::{HandoffOptions, Restore, RestoreContext, RestoreRequest, Target, WantedSteps};
 use super::search_and_execute;
 use crate::tier::catalog::{PARALLEL_READS, read_commit};
 
@@ -26,21 +26,17 @@ use crate::tier::catalog::{PARALLEL_READS, read_commit};
 ///
 /// # Errors
 /// Only an interruption.
-pub(super) async fn plan_best(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    plan: &RestorePlan,
-) -> Result<Vec<BestStep>> {
+pub(super) async fn plan_best(restore: Restore<'_>, plan: &RestorePlan) -> Result<Vec<BestStep>> {
     let mut planned = Vec::new();
-    for best in best_steps(context, request, plan).await? {
-        let request = best.request(request);
+    for best in best_steps(restore, plan).await? {
+        let request = &best.request(restore.request);
         let found = async {
-            let mut search = Search::begin(context, &request, Scope::All).await?;
+            let mut search = Search::begin(Restore { request, ..restore }, Scope::All).await?;
             search.next().await?.ok_or_else(|| search.none_left())
         };
         match found.await {
             Ok(plan) => planned.push(BestStep::of(&plan, false)),
-            Err(error) => warn(context, &best.name, error)?,
+            Err(error) => warn(restore.context, &best.name, error)?,
         }
     }
     Ok(planned)
@@ -50,18 +46,15 @@ pub(super) async fn plan_best(
 ///
 /// # Errors
 /// Only an interruption.
-pub(super) async fn restore_best(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    plan: &RestorePlan,
-) -> Result<Vec<BestStep>> {
-    let Some(options) = options(request) else {
+pub(super) async fn restore_best(restore: Restore<'_>, plan: &RestorePlan) -> Result<Vec<BestStep>> {
+    let (context, Some(options)) = (restore.context, options(restore.request)) else {
         return Ok(Vec::new());
     };
     let mut restored = Vec::new();
-    for best in best_steps(context, request, plan).await? {
+    for best in best_steps(restore, plan).await? {
+        let request = &best.request(restore.request);
         let done = async {
-            let report = search_and_execute(context, &best.request(request)).await?;
+            let report = search_and_execute(Restore { request, ..restore }).await?;
             write_best_copies(context, options, &report.plan).await?;
             Ok(report)
         };
@@ -112,17 +105,14 @@ impl FoundBest {
 
 /// Returns the steps that a step names as the best, besides its own name. A warning names one that no tier has, unless
 /// something has its name in the directory.
-async fn best_steps(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    plan: &RestorePlan,
-) -> Result<Vec<FoundBest>> {
+async fn best_steps(restore: Restore<'_>, plan: &RestorePlan) -> Result<Vec<FoundBest>> {
+    let Restore { context, request } = restore;
     let is_other = |best: &&BestName| best.name != plan.step.name;
     let named: Vec<&BestName> = plan.step.best.iter().filter(is_other).collect();
     if named.is_empty() || options(request).is_none() {
         return Ok(Vec::new());
     }
-    let older = older_steps(context, request, plan.id).await?;
+    let older = older_steps(restore, plan.id).await?;
     let directory = plan.step.origin.directory_in(&plan.directory);
     let mut found = Vec::new();
     for best in named {
@@ -151,11 +141,8 @@ async fn best_steps(
 }
 
 /// Returns the steps up to `newest` that some tier has, with their names. A tier that cannot be read has none.
-async fn older_steps(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    newest: StepId,
-) -> Result<Vec<(StepId, String)>> {
+async fn older_steps(restore: Restore<'_>, newest: StepId) -> Result<Vec<(StepId, String)>> {
+    let Restore { context, request } = restore;
     // The search for the restored step has warned of the tiers that cannot be read.
     let silent = RestoreContext { observer: Arc::new(SilentObserver), ..context.clone() };
     let all = RestoreRequest {
@@ -163,7 +150,7 @@ async fn older_steps(
         allow_older: true,
         ..request.clone()
     };
-    let mut candidates = Candidates::list(&silent, &all).await?;
+    let mut candidates = Candidates::list(Restore { context: &silent, request: &all }).await?;
     let mut older = Vec::new();
     while let Some(candidate) = candidates.pop_newest() {
         if candidate.id <= newest {

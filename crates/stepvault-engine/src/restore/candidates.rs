@@ -12,7 +12,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_remote::store::ObjectInfo;
 use tokio::time::sleep;
 
-use super::request::{RestoreContext, RestoreRequest};
+use super::request::{Restore, RestoreContext};
 use crate::blocking::sealed_steps;
 use crate::outage::{is_outage, outage};
 use crate::tier::catalog::claimed_ids;
@@ -137,9 +137,10 @@ impl Candidates {
     ///
     /// # Errors
     /// When the vault cannot be read and no older step is allowed. An unreachable remote is part of the result.
-    pub(super) async fn list(context: &RestoreContext, request: &RestoreRequest) -> Result<Self> {
+    pub(super) async fn list(restore: Restore<'_>) -> Result<Self> {
+        let Restore { context, request } = restore;
         let mut candidates = Self { by_step: BTreeMap::new(), unreachable: Vec::new() };
-        candidates.list_local(context, request).await?;
+        candidates.list_local(restore).await?;
         let listings = list_all(&context.remotes).await;
         for (remote, listing) in context.remotes.iter().zip(listings) {
             match listing {
@@ -160,7 +161,7 @@ impl Candidates {
         self.unreachable.push((tier, error));
     }
 
-    async fn list_local(&mut self, context: &RestoreContext, request: &RestoreRequest) -> Result<()> {
+    async fn list_local(&mut self, Restore { context, request }: Restore<'_>) -> Result<()> {
         let Some(vault) = &context.vault else {
             return Ok(());
         };

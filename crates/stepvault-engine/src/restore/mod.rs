@@ -43,10 +43,11 @@ use best::{plan_best, restore_best};
 use candidates::{Faults, OrFaults};
 pub use fetch::Fetched;
 pub use handoff::MovedAside;
-use handoff::{Handoff, HandoffReport, KeptInPlace, PreparedHandoff};
+use handoff::{Handoff, HandoffReport, PreparedHandoff};
 pub use plan::{BestStep, RestorePlan, SkippedStep};
 use plan::{Scope, Search};
 use publish::Missing;
+use request::Restore;
 pub use request::{HandoffOptions, Parts, RestoreContext, RestoreRequest, Target, Together, WantedSteps};
 
 /// The outcome of a restore.
@@ -67,15 +68,16 @@ pub struct RestoreReport {
 /// # Errors
 /// Those of [`restore`], except that the target is not compared.
 pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<RestorePlan> {
-    attempts::warn_of_provisional_attempts(context, request).await;
-    let agreed = agreement::predict(context, request).await?;
-    let request = &narrowed(request, agreed.as_ref())?;
-    let mut search = Search::begin(context, request, Scope::All).await?;
+    let restore = Restore { context, request };
+    attempts::warn_of_provisional_attempts(restore).await;
+    let agreed = agreement::predict(restore).await?;
+    let restore = Restore { request: &narrowed(request, agreed.as_ref())?, ..restore };
+    let mut search = Search::begin(restore, Scope::All).await?;
     let mut plan = search.next().await?.ok_or_else(|| search.none_left())?;
-    if let Some(handoff) = Handoff::new(context, request, &plan)? {
+    if let Some(handoff) = Handoff::new(restore, &plan)? {
         plan.handoff = Some(handoff.preview().await?);
     }
-    plan.best = plan_best(context, request, &plan).await?;
+    plan.best = plan_best(restore, &plan).await?;
     plan.skipped.splice(0..0, skipped_by(agreed));
     Ok(plan)
 }
@@ -90,30 +92,31 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
     if let Some(vault) = &context.vault {
         remember_remotes(vault, &context.remotes).await;
     }
-    let from_scratch = attempts::starts_from_scratch(context, request).await?;
-    attempts::record_launch(context, request).await;
-    attempts::determine_provisional_attempts(context, request).await;
-    let agreed = agreement::agree(context, request).await?;
+    let restore = Restore { context, request };
+    let from_scratch = attempts::starts_from_scratch(restore).await?;
+    attempts::record_launch(restore).await;
+    attempts::determine_provisional_attempts(restore).await;
+    let agreed = agreement::agree(restore).await?;
     let step = agreed.as_ref().and_then(|agreed| agreed.step);
     let restored = match narrowed(request, agreed.as_ref()) {
-        Ok(request) => search_and_execute(context, &request).await,
+        Ok(request) => search_and_execute(Restore { request: &request, ..restore }).await,
         Err(error) => Err(error),
     };
     match (restored, step) {
         (Ok(mut report), _) => {
             report.plan.skipped.splice(0..0, skipped_by(agreed));
-            attempts::remember(context, request, &report.plan).await;
-            report.plan.best = restore_best(context, request, &report.plan).await?;
+            attempts::remember(restore, &report.plan).await;
+            report.plan.best = restore_best(restore, &report.plan).await?;
             Ok(report)
         }
         (Err(error), Some(id)) if matches!(error.kind(), ErrorKind::NoneValid | ErrorKind::NotFound) => {
-            agreement::record_damaged(context, request, id, &[error.to_string()]).await;
+            agreement::record_damaged(restore, id, &[error.to_string()]).await;
             Err(error.hint(
                 "restart the job on all nodes: they had agreed on this step, and will agree on the previous one",
             ))
         }
         (Err(error), None) if error.kind() == ErrorKind::NotFound && request.resumes_from_newest() => {
-            handoff::clear_first_start(context, request, from_scratch).await;
+            handoff::clear_first_start(restore, from_scratch).await;
             Err(error)
         }
         (Err(error), _) => Err(error),
@@ -141,15 +144,15 @@ fn narrowed(request: &RestoreRequest, agreed: Option<&Agreed>) -> Result<Restore
 }
 
 /// Executes one plan after the other until a step is in place.
-async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
-    let mut search = Search::begin(context, request, Scope::All).await?;
+async fn search_and_execute(restore: Restore<'_>) -> Result<RestoreReport> {
+    let mut search = Search::begin(restore, Scope::All).await?;
     while let Some(plan) = search.next().await? {
         let id = plan.id;
-        match execute(context, request, plan).await? {
+        match execute(restore, plan).await? {
             Ok(report) => return Ok(report),
             Err(faults) => {
                 if faults.local_is_damaged {
-                    quarantine(context, request, id, &faults).await;
+                    quarantine(restore, id, &faults).await;
                 }
                 search.reject(faults);
             }
@@ -159,15 +162,12 @@ async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) 
 }
 
 /// Executes a plan; returns faults if no tier has all bytes of the planned version valid.
-async fn execute(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    plan: RestorePlan,
-) -> Result<OrFaults<RestoreReport>> {
-    let handoff = Handoff::new(context, request, &plan)?;
-    let Some(missing) = publish::find_missing(&plan, request.existing, handoff.as_ref()).await? else {
+async fn execute(restore: Restore<'_>, plan: RestorePlan) -> Result<OrFaults<RestoreReport>> {
+    let handoff = Handoff::new(restore, &plan)?;
+    let existing = restore.request.existing;
+    let Some(missing) = publish::find_missing(&plan, existing, handoff.as_ref()).await? else {
         // A killed restore may have put the step in place without doing the rest.
-        publish::end_replacement(context, request, &plan).await?;
+        publish::end_replacement(restore, &plan).await?;
         let handoff = blocking(move || {
             let prepared = handoff.map(|handoff| handoff.prepare(None)).transpose()?;
             prepared.map(PreparedHandoff::finish).transpose()
@@ -176,15 +176,14 @@ async fn execute(
     };
     let mut handoff = handoff;
     if let Some(asked) = handoff.take_if(|_| missing.displaces()) {
-        match asked.kept_in_place().await? {
-            KeptInPlace::Newer(kept) => {
-                return Ok(Ok(report(plan, Fetched::default(), false, Some(*kept))));
-            }
-            KeptInPlace::Nothing(asked) => handoff = Some(*asked),
+        let (asked, kept) = asked.kept_in_place().await?;
+        if kept.is_some() {
+            return Ok(Ok(report(plan, Fetched::default(), false, kept)));
         }
+        handoff = Some(asked);
     }
-    let leases = fetch::take_leases(context, &missing.step).await;
-    let outcome = fetch_and_publish(context, plan, missing, handoff).await;
+    let leases = fetch::take_leases(restore.context, &missing.step).await;
+    let outcome = fetch_and_publish(restore.context, plan, missing, handoff).await;
     for lease in leases {
         // Read-only credentials cannot release it.
         let _ = lease.release().await;
@@ -244,7 +243,7 @@ fn report(
 
 /// Quarantines a damaged local copy, so that it is not found again. If an agent holds the vault, the copy is left to
 /// that agent, which will find the damage itself.
-async fn quarantine(context: &RestoreContext, request: &RestoreRequest, id: StepId, faults: &Faults) {
+async fn quarantine(Restore { context, request }: Restore<'_>, id: StepId, faults: &Faults) {
     let Some(vault) = context.vault.clone() else {
         return;
     };

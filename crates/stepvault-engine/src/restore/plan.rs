@@ -15,7 +15,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::handoff::HandoffPlan;
 
 use super::candidates::{Candidate, Candidates, Faults};
-use super::request::{RestoreContext, RestoreRequest, Target};
+use super::request::{Restore, Target};
 use super::resolve::{Resolution, ResolvedStep, Source, resolve};
 
 /// The decision of a restore, before anything is done: what `--plan` prints and what a restore executes.
@@ -72,28 +72,17 @@ pub struct BestStep {
     pub already_there: bool,
 }
 
-/// Where a step is, or will be.
-#[derive(Debug)]
-pub(super) struct Location {
-    /// The directory in which the trainer looks for it.
-    pub(super) directory: PathBuf,
-    /// The step's paths in it: one, or all of a multi-path step.
-    pub(super) paths: Vec<PathBuf>,
-}
-
 impl Target {
-    /// Returns where a step is, or will be.
-    pub(super) fn location(&self, resolved: &ResolvedStep) -> Result<Location> {
+    /// Returns where a step is, or will be: the directory in which the trainer looks for it, and the step's paths in it, one
+    /// or all of a multi-path step.
+    fn location(&self, resolved: &ResolvedStep) -> Result<(PathBuf, Vec<PathBuf>)> {
         let (Self::Into(path) | Self::IntoNamed(path, _) | Self::As(path)) = self;
         let path = std::path::absolute(path).map_err(|error| {
             Error::new(ErrorKind::Usage, "not a path").on(path.display()).caused_by(error)
         })?;
         if !resolved.members.is_empty() {
-            let members = resolved.members.iter();
-            return Ok(Location {
-                paths: members.map(|member| path.join(member)).collect(),
-                directory: path,
-            });
+            let paths = resolved.members.iter().map(|member| path.join(member)).collect();
+            return Ok((path, paths));
         }
         let name = match self {
             Self::Into(_) => Some(&resolved.name),
@@ -102,10 +91,10 @@ impl Target {
         };
         if let Some(name) = name {
             let own = resolved.origin.directory_in(&path);
-            return Ok(Location { paths: vec![own.join(name)], directory: path });
+            return Ok((path, vec![own.join(name)]));
         }
         match (path.parent(), path.file_name()) {
-            (Some(directory), Some(_)) => Ok(Location { directory: directory.to_owned(), paths: vec![path] }),
+            (Some(directory), Some(_)) => Ok((directory.to_owned(), vec![path])),
             _ => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
                 .on(path.display())
                 .because("it has no last component")),
@@ -146,19 +135,15 @@ impl fmt::Display for SkippedStep {
 pub(super) enum Scope {
     /// Every candidate of the request.
     All,
-    /// Committed steps that no node has found damaged.
-    Durable {
-        /// The steps that some node has found damaged.
-        damaged: BTreeSet<StepId>,
-    },
+    /// Committed steps without these, which some node has found damaged.
+    Durable(BTreeSet<StepId>),
 }
 
 /// The search for a step to restore. It yields one plan after the other, the newest step first, until one of them is
 /// executed.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
-    context: &'a RestoreContext,
-    request: &'a RestoreRequest,
+    restore: Restore<'a>,
     scope: Scope,
     candidates: Candidates,
     /// Demoted candidates, the newest first: they are tried when no other is left.
@@ -170,16 +155,11 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// Lists the candidates.
-    pub(super) async fn begin(
-        context: &'a RestoreContext,
-        request: &'a RestoreRequest,
-        scope: Scope,
-    ) -> Result<Self> {
+    pub(super) async fn begin(restore: Restore<'a>, scope: Scope) -> Result<Self> {
         Ok(Self {
-            context,
-            request,
+            restore,
             scope,
-            candidates: Candidates::list(context, request).await?,
+            candidates: Candidates::list(restore).await?,
             demoted: VecDeque::new(),
             current: None,
             skipped: Vec::new(),
@@ -205,7 +185,7 @@ impl<'a> Search<'a> {
                 return Ok(None);
             };
             let id = candidate.id;
-            self.current = Some((id, resolve(self.context, self.request, candidate).await?));
+            self.current = Some((id, resolve(self.restore, candidate).await?));
         }
     }
 
@@ -221,7 +201,7 @@ impl<'a> Search<'a> {
     fn next_candidate(&mut self) -> Option<Candidate> {
         while let Some(candidate) = self.candidates.pop_newest() {
             let id = candidate.id;
-            if let Scope::Durable { damaged } = &self.scope {
+            if let Scope::Durable(damaged) = &self.scope {
                 if candidate.remotes.is_empty() {
                     continue;
                 }
@@ -231,8 +211,9 @@ impl<'a> Search<'a> {
                     continue;
                 }
             }
-            match self.request.demoted.get(&id) {
-                Some(reason) if self.request.wanted.step.is_none() => {
+            let request = self.restore.request;
+            match request.demoted.get(&id) {
+                Some(reason) if request.wanted.step.is_none() => {
                     let skipped = SkippedStep::new(id, vec![reason.clone()]);
                     self.add_skipped(id, SkippedStep { demoted: true, ..skipped });
                     self.demoted.push_back(candidate);
@@ -241,9 +222,8 @@ impl<'a> Search<'a> {
             }
         }
         let candidate = self.demoted.pop_front()?;
-        self.context
-            .observer
-            .warn(format!("{} is restored despite this: no other step is left", candidate.id));
+        let text = format!("{} is restored despite this: no other step is left", candidate.id);
+        self.restore.context.observer.warn(text);
         self.skipped.retain(|other| other.id != candidate.id);
         Some(candidate)
     }
@@ -251,9 +231,10 @@ impl<'a> Search<'a> {
     fn skip(&mut self, id: StepId, faults: Faults) -> Result<()> {
         let unread = !faults.unread.is_empty();
         let reasons: Vec<String> = faults.unread.into_iter().chain(faults.proven).collect();
-        if unread && !self.request.allow_older {
+        let request = self.restore.request;
+        if unread && !request.allow_older {
             return Err(Error::new(ErrorKind::Unreachable, "cannot read a step")
-                .on(format!("{id} of run '{}'", self.request.run))
+                .on(format!("{id} of run '{}'", request.run))
                 .because(reasons.join("; "))
                 .hint(
                     "retry when its tier is readable, or restore the newest readable step with --allow-older; nothing \
@@ -267,12 +248,12 @@ impl<'a> Search<'a> {
     }
 
     fn add_skipped(&mut self, id: StepId, step: SkippedStep) {
-        self.context.observer.warn(format!("{id} is skipped: {}", step.reasons.join("; ")));
+        self.restore.context.observer.warn(format!("{id} is skipped: {}", step.reasons.join("; ")));
         self.skipped.push(step);
     }
 
     fn plan(&self, step: ResolvedStep) -> Result<RestorePlan> {
-        let Location { directory, paths } = self.request.target.location(&step)?;
+        let (directory, paths) = self.restore.request.target.location(&step)?;
         let unreachable = self.candidates.unreachable.iter();
         Ok(RestorePlan {
             id: step.id,
@@ -294,7 +275,7 @@ impl<'a> Search<'a> {
 
     /// Returns the error of a search that has no step left.
     pub(super) fn none_left(&self) -> Error {
-        let (request, skipped) = (self.request, &self.skipped);
+        let (request, skipped) = (self.restore.request, &self.skipped);
         let wanted = match (request.wanted.step, request.wanted.attempt) {
             (Some(step), Some(attempt)) => {
                 format!("step {step} (attempt {attempt}) of run '{}'", request.run)

@@ -11,7 +11,7 @@ use stepvault_local::{compare, durable};
 use super::fetch::open_staging;
 use super::handoff::{Handoff, HandoffReport, PreparedHandoff};
 use super::plan::RestorePlan;
-use super::request::{RestoreContext, RestoreRequest};
+use super::request::Restore;
 use super::resolve::ResolvedStep;
 use crate::blocking::blocking;
 
@@ -100,15 +100,11 @@ pub(super) async fn publish(
 }
 
 /// Deletes what a killed restore replaced by a multi-path step whose paths are all in place now.
-pub(super) async fn end_replacement(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    plan: &RestorePlan,
-) -> Result<()> {
-    if plan.step.members.is_empty() || request.existing == Existing::Refuse {
+pub(super) async fn end_replacement(restore: Restore<'_>, plan: &RestorePlan) -> Result<()> {
+    if plan.step.members.is_empty() || restore.request.existing == Existing::Refuse {
         return Ok(());
     }
-    let staging = open_staging(context, &plan.step, &plan.path).await?;
+    let staging = open_staging(restore.context, &plan.step, &plan.path).await?;
     blocking(move || staging.end_replacement()).await
 }
 

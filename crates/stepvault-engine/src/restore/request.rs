@@ -149,6 +149,13 @@ pub struct RestoreContext {
     pub observer: Arc<dyn Observer>,
 }
 
+/// A restore: what it restores, and with what.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Restore<'a> {
+    pub(super) context: &'a RestoreContext,
+    pub(super) request: &'a RestoreRequest,
+}
+
 // Selects parts of a multi-node step.
 
 /// A selection among the parts of a step.

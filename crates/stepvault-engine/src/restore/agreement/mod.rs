@@ -21,7 +21,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::{Duration, Instant};
 
 use super::plan::{Scope, Search, SkippedStep};
-use super::request::{Parts, RestoreContext, RestoreRequest, Together, WantedSteps};
+use super::request::{Parts, Restore, RestoreContext, RestoreRequest, Together, WantedSteps};
 use crate::launches::Launches;
 use crate::tier::catalog::{following_nodes, starting_nodes};
 use crate::tier::run_remote::RunRemote;
@@ -108,13 +108,13 @@ struct Agreement<'a> {
 ///
 /// # Errors
 /// When the remote on which the nodes agree is unreachable.
-pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
-    let Some(agreement) = Agreement::of(context, request) else {
+pub(super) async fn agree(restore: Restore<'_>) -> Result<Option<Agreed>> {
+    let Some(agreement) = Agreement::of(restore) else {
         return Ok(None);
     };
     let Together { writer, since, .. } = agreement.together;
-    let mut launches = Launches::open(context.vault.as_ref(), agreement.remote).await?;
-    if !request.resumes {
+    let mut launches = Launches::open(restore.context.vault.as_ref(), agreement.remote).await?;
+    if !restore.request.resumes {
         return agreement.follow(&launches).await.map(Some);
     }
     // One that comes to a launch for the first time is late, and follows what the others decided without it.
@@ -148,15 +148,15 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
 }
 
 /// Like [`agree`], but writes nothing and waits for no node: predicts the agreement from what is known now.
-pub(super) async fn predict(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
-    let Some(agreement) = Agreement::of(context, request) else {
+pub(super) async fn predict(restore: Restore<'_>) -> Result<Option<Agreed>> {
+    let Some(agreement) = Agreement::of(restore) else {
         return Ok(None);
     };
     let damaged = damaged_steps(agreement.remote).await?;
     let durable = agreement.newest_durable(&damaged).await?;
     let held = agreement.held_parts().await?;
     if let Some(id) = held.newest(durable.step, &damaged) {
-        context.observer.warn(format!(
+        restore.context.observer.warn(format!(
             "{id} is sealed on this node and not durable: the nodes restore it if they hold all of its parts"
         ));
     }
@@ -164,25 +164,20 @@ pub(super) async fn predict(context: &RestoreContext, request: &RestoreRequest) 
 }
 
 /// Records that the agreed step is damaged, so that the nodes agree on another one at the next start.
-pub(super) async fn record_damaged(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    id: StepId,
-    reasons: &[String],
-) {
-    let Some(agreement) = Agreement::of(context, request) else {
+pub(super) async fn record_damaged(restore: Restore<'_>, id: StepId, reasons: &[String]) {
+    let Some(agreement) = Agreement::of(restore) else {
         return;
     };
     let record = DamagedStep {
         format: FORMAT,
-        run: request.run.clone(),
+        run: restore.request.run.clone(),
         id,
         node: agreement.together.writer.place.node().clone(),
         reasons: reasons.to_vec(),
     };
     let key = agreement.remote.keys.damaged(id);
     if let Err(error) = agreement.remote.replace_record(&key, &record).await {
-        context.observer.warn(format!("cannot tell the other nodes that {id} is damaged: {error}"));
+        restore.context.observer.warn(format!("cannot tell the other nodes that {id} is damaged: {error}"));
     }
 }
 
@@ -192,7 +187,7 @@ async fn damaged_steps(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
 }
 
 impl<'a> Agreement<'a> {
-    fn of(context: &'a RestoreContext, request: &'a RestoreRequest) -> Option<Self> {
+    fn of(Restore { context, request }: Restore<'a>) -> Option<Self> {
         let together = request.together.as_ref()?;
         if !request.wanted.are_newest() || !together.writer.place.nodes().is_several() {
             return None;
@@ -392,8 +387,9 @@ impl<'a> Agreement<'a> {
 
     /// Returns the newest committed step whose records can be read.
     async fn newest_durable(&self, damaged: &BTreeSet<StepId>) -> Result<Agreed> {
-        let damaged = damaged.clone();
-        let mut search = Search::begin(self.context, self.request, Scope::Durable { damaged }).await?;
+        let scope = Scope::Durable(damaged.clone());
+        let mut search =
+            Search::begin(Restore { context: self.context, request: self.request }, scope).await?;
         let plan = search.next().await?;
         if plan.is_none() && search.none_left().kind() != ErrorKind::NotFound {
             return Err(search.none_left());

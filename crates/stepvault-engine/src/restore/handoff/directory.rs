@@ -64,49 +64,32 @@ impl Layout {
     }
 }
 
-/// Returns the directory's content with the recorded step in place of its paths, and without stepvault's own files.
-pub(super) fn tree_with_step(
-    directory: &Path,
-    layout: &Layout,
-    vault: Option<&Vault>,
-    resolved: &ResolvedStep,
-) -> Result<Tree> {
-    let present = present_tree(directory, vault)?;
+/// Returns the directory's content with the recorded step in place of its paths.
+pub(super) fn tree_with_step(present: &Tree, layout: &Layout, resolved: &ResolvedStep) -> Tree {
     let mut entries: BTreeMap<String, Entry> = present
         .entries()
         .filter(|(path, _)| !layout.holds(path))
         .map(|(path, entry)| (path.to_owned(), entry.clone()))
         .collect();
     entries.extend(step_entries(layout, resolved));
-    Ok(Tree::new(entries))
+    Tree::new(entries)
 }
 
 /// Returns the step's paths at which the directory holds other content, by names, sizes and times.
-pub(super) fn other_content(
-    directory: &Path,
-    layout: &Layout,
-    vault: Option<&Vault>,
-    resolved: &ResolvedStep,
-) -> Result<Vec<String>> {
-    let present = present_tree(directory, vault)?;
-    let files = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
+pub(super) fn other_content(present: &Tree, layout: &Layout, resolved: &ResolvedStep) -> Vec<String> {
     let wanted = step_entries(layout, resolved);
     let is_other = |path: &&String| {
-        let of_path = |other: &str| is_at_or_below(other, path);
-        let facts = |path: &str, entry: &Entry| {
-            let size_bytes = match entry.kind {
-                EntryKind::File { size_bytes, .. } => size_bytes,
-                _ => 0,
-            };
-            (path.to_owned(), size_bytes, entry.mtime)
+        let facts = |(other, entry): (&str, &Entry)| match entry.kind {
+            EntryKind::File { size_bytes, .. } if is_at_or_below(other, path) => {
+                Some((other.to_owned(), size_bytes, entry.mtime))
+            }
+            _ => None,
         };
-        let there = present.entries().filter(|(other, entry)| of_path(other) && files(entry));
-        let there: BTreeSet<_> = there.map(|(path, entry)| facts(path, entry)).collect();
-        let wanted = wanted.iter().filter(|(other, entry)| of_path(other) && files(entry));
-        let wanted: BTreeSet<_> = wanted.map(|(path, entry)| facts(path, entry)).collect();
-        present.get(path).is_some() && there != wanted
+        let there: BTreeSet<_> = present.entries().filter_map(facts).collect();
+        let wanted = wanted.iter().map(|(other, entry)| (other.as_str(), entry));
+        present.get(path).is_some() && there != wanted.filter_map(facts).collect()
     };
-    Ok(layout.paths.iter().filter(is_other).cloned().collect())
+    layout.paths.iter().filter(is_other).cloned().collect()
 }
 
 /// Returns the directory's content without stepvault's own files.

@@ -24,7 +24,7 @@ use stepvault_local::survey::SurveyFiles;
 use stepvault_local::vault::Vault;
 
 use super::plan::RestorePlan;
-use super::request::{HandoffOptions, RestoreContext, RestoreRequest, Target};
+use super::request::{HandoffOptions, Restore, RestoreContext, Target};
 use super::resolve::ResolvedStep;
 use crate::blocking::blocking;
 use crate::inspect::named;
@@ -66,14 +66,6 @@ pub(super) struct Handoff {
     resolved: Arc<ResolvedStep>,
 }
 
-/// What becomes of other content at a step's paths.
-pub(super) enum KeptInPlace {
-    /// It is newer than the step, and the trainer resumes from it.
-    Newer(Box<HandoffReport>),
-    /// It is moved aside for the step.
-    Nothing(Box<Handoff>),
-}
-
 /// A handoff of which everything is done that comes before the step is published.
 pub(super) struct PreparedHandoff {
     handoff: Handoff,
@@ -87,11 +79,7 @@ impl Handoff {
     ///
     /// # Errors
     /// When the requested profile is unknown.
-    pub(super) fn new(
-        context: &RestoreContext,
-        request: &RestoreRequest,
-        plan: &RestorePlan,
-    ) -> Result<Option<Self>> {
+    pub(super) fn new(Restore { context, request }: Restore<'_>, plan: &RestorePlan) -> Result<Option<Self>> {
         let Some(mut options) = request.handoff.clone() else {
             return Ok(None);
         };
@@ -122,8 +110,7 @@ impl Handoff {
         blocking(move || {
             let mut handoff = self;
             if handoff.displaces() {
-                let (directory, vault) = (&handoff.directory, handoff.vault.as_ref());
-                handoff.displaced = other_content(directory, &handoff.layout, vault, &handoff.resolved)?;
+                handoff.displaced = other_content(&handoff.tree()?, &handoff.layout, &handoff.resolved);
             }
             if !handoff.displaced.is_empty()
                 && let Some(kept) = handoff.plan_to_keep()?
@@ -135,20 +122,24 @@ impl Handoff {
         .await
     }
 
-    /// Decides whether the other content at the step's paths stays.
-    pub(super) async fn kept_in_place(self) -> Result<KeptInPlace> {
+    /// Returns what is done for the trainer if the other content at the step's paths stays, because it is newer than the
+    /// step and the trainer resumes from it. Otherwise it is moved aside for the step.
+    pub(super) async fn kept_in_place(self) -> Result<(Self, Option<HandoffReport>)> {
         blocking(move || {
-            Ok(match self.plan_to_keep()? {
-                Some(plan) => KeptInPlace::Newer(Box::new(HandoffReport { plan, moved_aside: Vec::new() })),
-                None => KeptInPlace::Nothing(Box::new(self)),
-            })
+            let kept = self.plan_to_keep()?.map(|plan| HandoffReport { plan, moved_aside: Vec::new() });
+            Ok((self, kept))
         })
         .await
     }
 
+    /// Returns the directory's content without stepvault's own files.
+    fn tree(&self) -> Result<Tree> {
+        present_tree(&self.directory, self.vault.as_ref())
+    }
+
     /// Returns the handoff to newer content at the step's own path, which the trainer resumes from.
     fn plan_to_keep(&self) -> Result<Option<HandoffPlan>> {
-        let tree = present_tree(&self.directory, self.vault.as_ref())?;
+        let tree = self.tree()?;
         let files = SurveyFiles::open(&self.directory)?;
         let written_at = self.resolved.files.iter().map(|file| file.mtime).max();
         let of_step = (self.resolved.id.step.number(), written_at.unwrap_or_default());
@@ -215,7 +206,7 @@ impl Handoff {
 
     /// Plans the handoff. `step_files` opens the step's files by their paths inside it while it is not in place.
     fn plan(&self, step_files: Option<Box<dyn OpenFile>>) -> Result<HandoffPlan> {
-        let tree = tree_with_step(&self.directory, &self.layout, self.vault.as_ref(), &self.resolved)?;
+        let tree = tree_with_step(&self.tree()?, &self.layout, &self.resolved);
         let directory = self.directory.is_dir().then(|| SurveyFiles::open(&self.directory));
         let files =
             OverlayFiles { layout: &self.layout, step: step_files, directory: directory.transpose()? };
@@ -306,11 +297,7 @@ pub(super) async fn write_best_copies(
 
 /// Moves out of the trainer's sight what it must not resume from, when there is no step to restore: steps that are not
 /// whole, and `from_scratch` all steps. A directory that cannot be read causes a warning.
-pub(super) async fn clear_first_start(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    from_scratch: bool,
-) {
+pub(super) async fn clear_first_start(Restore { context, request }: Restore<'_>, from_scratch: bool) {
     let (Some(options), Target::Into(directory)) = (&request.handoff, &request.target) else {
         return;
     };

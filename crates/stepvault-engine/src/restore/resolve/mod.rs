@@ -16,7 +16,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::{Candidate, Faults};
-use super::request::{Parts, RestoreContext, RestoreRequest, Target};
+use super::request::{Parts, Restore, RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::local_digest::ensure_manifest;
 use crate::tier::catalog::{read_commit, read_manifests};
@@ -124,11 +124,8 @@ struct Version<S> {
 ///
 /// # Errors
 /// Only for causes that concern neither the step nor a tier: an interruption, or an invalid pattern.
-pub(super) async fn resolve(
-    context: &RestoreContext,
-    request: &RestoreRequest,
-    candidate: Candidate,
-) -> Result<Resolution> {
+pub(super) async fn resolve(restore: Restore<'_>, candidate: Candidate) -> Result<Resolution> {
+    let Restore { context, request } = restore;
     let (id, mut faults) = (candidate.id, candidate.faults);
     let mut versions = Vec::new();
     for remote in candidate.remotes {
