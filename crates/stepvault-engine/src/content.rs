@@ -10,14 +10,14 @@ use stepvault_local::seal_record::{SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::tree::Tree;
 
 /// What identifies a file without reading it.
-type FileFacts<'a> = (&'a RelativePath, u64, Timestamp);
+pub(crate) type FileFacts<'a> = (&'a RelativePath, u64, Timestamp);
 
-fn files_of_tree(tree: &Tree) -> impl Iterator<Item = FileFacts<'_>> {
+pub(crate) fn files_of_tree(tree: &Tree) -> impl Iterator<Item = FileFacts<'_>> {
     let files = tree.files.iter();
     files.map(|file| (&file.path, file.size_bytes, file.mtime))
 }
 
-fn files_of_manifest(manifest: &PartManifest) -> impl Iterator<Item = FileFacts<'_>> {
+pub(crate) fn files_of_manifest(manifest: &PartManifest) -> impl Iterator<Item = FileFacts<'_>> {
     let files = manifest.files.iter();
     files.map(|file| (&file.path, file.size_bytes, file.mtime))
 }

@@ -79,7 +79,7 @@ impl PlacementQuery<'_> {
             live: self.origin.live,
             is_one_of_several: self.is_one_of_several(),
             is_overwritten: self.is_overwritten,
-            unnumbered: self.checkpoint.origin.unnumbered,
+            unnumbered: self.checkpoint.checkpoint.origin.unnumbered,
         })
     }
 

@@ -342,7 +342,7 @@ impl Sealing<'_> {
             return Ok(known);
         };
         if known.is_removed(seen) {
-            return Err(refused(&scanned.source, seen, LeftAlone::Removed));
+            return Err(refused(&scanned.checkpoint.source, seen, LeftAlone::Removed));
         }
         if !known.steps.iter().any(|entry| entry.id == seen) {
             // It never became durable, or no remote answers.
