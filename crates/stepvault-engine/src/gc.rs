@@ -209,6 +209,7 @@ enum Judgement {
 }
 
 /// The referenced objects, and the data needed to assign other objects to steps.
+#[derive(Default)]
 struct Known {
     committed: BTreeSet<StepId>,
     removed: RemovedSteps,
@@ -234,15 +235,7 @@ impl Known {
         };
         let listed: HashSet<&str> = listed.iter().map(|object| object.key.as_str()).collect();
         let removed = removed_steps(remote).await?;
-        let mut known = Self {
-            committed: BTreeSet::new(),
-            claimed: removed.tombstoned.clone(),
-            removed,
-            referenced: BTreeSet::new(),
-            refused: BTreeSet::new(),
-            unlisted: BTreeSet::new(),
-            live_leases: BTreeSet::new(),
-        };
+        let mut known = Self { claimed: removed.tombstoned.clone(), removed, ..Self::default() };
         let mut missing = Vec::new();
         for (id, found) in commits(remote).await? {
             let commit = found.commit.map_err(|error| refused(&error))?;
@@ -332,10 +325,6 @@ impl Known {
         Ok(finished.len() as u64)
     }
 
-    fn newest(&self) -> Option<StepId> {
-        self.committed.last().copied()
-    }
-
     fn judge(&self, remote: &RunRemote, object: &ObjectInfo) -> Judgement {
         if self.referenced.contains(&object.key) {
             return Judgement::Referenced;
@@ -362,18 +351,14 @@ impl Known {
                 | KeyKind::Launch(_),
             ) => Judgement::Referenced,
             Some(KeyKind::Lease(..) | KeyKind::PruneLease(_)) => {
-                if self.live_leases.contains(&object.key) {
-                    Judgement::Referenced
-                } else {
-                    Judgement::Orphan
-                }
+                orphan_if(!self.live_leases.contains(&object.key))
             }
             // Needed until a later launch has committed something.
             Some(
                 KeyKind::Staged(attempt, _)
                 | KeyKind::Follower(attempt, _)
                 | KeyKind::Resume(ResumePoint { attempt, .. }),
-            ) => orphan_if(self.newest().is_some_and(|newest| newest.attempt > attempt)),
+            ) => orphan_if(self.committed.last().is_some_and(|newest| newest.attempt > attempt)),
             Some(KeyKind::Damaged(id)) => orphan_if(!self.committed.contains(&id)),
             // The claim of a committed step identifies its data; it is deleted with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,

@@ -91,8 +91,7 @@ async fn local_view(prune: &LocalPrune) -> Result<TierView> {
     for step in &scan.steps {
         steps.push(facts(prune, step, &pinned, &retired, abandoned.contains(&step.id())).await?);
     }
-    let root = prune.vault.root().to_owned();
-    let free_bytes = blocking(move || space::free(&root)).await?.free_bytes;
+    let free_bytes = free(prune.vault.root()).await?;
     Ok(TierView {
         tier: Tier::Local,
         steps,
@@ -210,40 +209,29 @@ pub async fn prune_local_runs<P>(
         let mut plans = plan_all(&mut tiers);
         make_room(&mut plans, &limits, Some(free_bytes), uploads_below_bytes);
         let mut is_changed = false;
-        for (tier, plan) in tiers.iter_mut().filter(|tier| tier.is_ok()).zip(&plans) {
-            for decision in plan.deletions() {
-                match with(tier, async |tier| tier.evict(decision, &claim).await).await {
-                    Some(true) => free_bytes = free_bytes.saturating_add(decision.reclaimable_bytes),
-                    Some(false) => is_changed = true,
-                    None => {
-                        is_changed = true;
-                        break;
-                    }
-                }
+        let kinds: [fn(&RetentionPlan) -> Vec<&Decision>; 2] =
+            [RetentionPlan::deletions, RetentionPlan::given_up];
+        'planned: for decisions in kinds {
+            if is_changed {
+                break;
             }
-        }
-        if is_changed {
-            continue;
-        }
-        for (tier, plan) in tiers.iter_mut().filter(|tier| tier.is_ok()).zip(&plans) {
-            for decision in plan.given_up() {
-                match with(tier, async |tier| tier.give_up(decision, &claim).await).await {
-                    Some(GivenUp::Gone { frees_nothing }) => {
-                        free_bytes = free_bytes.saturating_add(decision.reclaimable_bytes);
-                        if frees_nothing {
-                            (may_give_up, is_changed) = (false, true);
+            for (tier, plan) in tiers.iter_mut().filter(|tier| tier.is_ok()).zip(&plans) {
+                for decision in decisions(plan) {
+                    match with(tier, async |tier| tier.carry_out(decision, &claim).await).await {
+                        Some(Removal::Done { frees_nothing }) => {
+                            free_bytes = free_bytes.saturating_add(decision.reclaimable_bytes);
+                            if frees_nothing {
+                                (may_give_up, is_changed) = (false, true);
+                                break 'planned;
+                            }
+                        }
+                        Some(Removal::Spared) => is_changed = true,
+                        None => {
+                            is_changed = true;
                             break;
                         }
                     }
-                    Some(GivenUp::Spared) => is_changed = true,
-                    None => {
-                        is_changed = true;
-                        break;
-                    }
                 }
-            }
-            if !may_give_up {
-                break;
             }
         }
         if !is_changed {
@@ -291,14 +279,14 @@ async fn free(root: &Path) -> Result<u64> {
     blocking(move || Ok(space::free(&root)?.free_bytes)).await
 }
 
-/// The outcome of giving a step up.
-enum GivenUp {
-    /// The step was removed.
-    Gone {
-        /// Whether the disk gained hardly any space, because the trainer's files share the step's blocks.
+/// The outcome of a planned removal.
+enum Removal {
+    /// The step is gone.
+    Done {
+        /// Whether it was given up and the disk gained hardly any space, because the trainer's files share its blocks.
         frees_nothing: bool,
     },
-    /// Another task holds it.
+    /// It is kept.
     Spared,
 }
 
@@ -339,57 +327,50 @@ impl<'a> LocalTier<'a> {
         PruneReport { plan, removed: self.removed, given_up: self.given_up, spared: self.spared }
     }
 
-    /// Evicts a step that the remotes are proved to hold; returns false when it is kept.
-    async fn evict<P>(
+    /// Removes a step as planned: evicts it if the remotes are proved to hold it, or gives it up.
+    async fn carry_out<P>(
         &mut self,
         decision: &Decision,
         claim: &impl AsyncFn(&RunName, StepId, Verdict) -> Option<P>,
-    ) -> Result<bool> {
-        let id = decision.id;
+    ) -> Result<Removal> {
+        let (id, gives_up) = (decision.id, decision.verdict == Verdict::GiveUp);
         let Some(step) = self.sealed(id).await? else {
             self.is_gone(decision);
-            return Ok(true);
+            return Ok(Removal::Done { frees_nothing: false });
         };
-        let Some(_claim) = claim(&self.prune.run, id, Verdict::Drop).await else {
-            self.spare(id, "it is being uploaded", |facts| facts.needed.uploading = true);
-            return Ok(false);
+        let Some(_claim) = claim(&self.prune.run, id, decision.verdict).await else {
+            if gives_up {
+                self.spare(id, "its upload could not be interrupted", |facts| facts.reclaimable_bytes = 0);
+            } else {
+                self.spare(id, "it is being uploaded", |facts| facts.needed.uploading = true);
+            }
+            return Ok(Removal::Spared);
         };
+        if gives_up {
+            return self.give_up(decision, &step).await;
+        }
         if let Err(unproven) = prove_elsewhere(self.prune, &step, &mut self.unanswered).await {
             let reason = unproven.reason().to_owned();
             self.spare(id, &reason, |facts| facts.elsewhere.unproven = Some(unproven));
-            return Ok(false);
+            return Ok(Removal::Spared);
         }
         if self.remove(&step).await? {
             self.removed.push(id);
         }
         self.is_gone(decision);
-        Ok(true)
+        Ok(Removal::Done { frees_nothing: false })
     }
 
     /// Gives a step up: records it, removes it and warns.
-    async fn give_up<P>(
-        &mut self,
-        decision: &Decision,
-        claim: &impl AsyncFn(&RunName, StepId, Verdict) -> Option<P>,
-    ) -> Result<GivenUp> {
+    async fn give_up(&mut self, decision: &Decision, step: &SealedStep) -> Result<Removal> {
         let id = decision.id;
-        let Some(step) = self.sealed(id).await? else {
-            self.is_gone(decision);
-            return Ok(GivenUp::Gone { frees_nothing: false });
-        };
-        let Some(_claim) = claim(&self.prune.run, id, Verdict::GiveUp).await else {
-            self.spare(id, "its upload could not be interrupted", |facts| {
-                facts.reclaimable_bytes = 0;
-            });
-            return Ok(GivenUp::Spared);
-        };
         let before = free(self.prune.vault.root()).await?;
         // Record it before the removal, as a kill in between would leave no record; afterwards only if the removal
         // frees the space for the record.
-        let recorded = self.record_given_up(&step).await;
-        let removed = self.remove(&step).await?;
+        let recorded = self.record_given_up(step).await;
+        let removed = self.remove(step).await?;
         if recorded.is_err()
-            && let Err(error) = self.record_given_up(&step).await
+            && let Err(error) = self.record_given_up(step).await
         {
             tracing::warn!(%error, %id, "cannot record in the vault that a step was given up");
         }
@@ -407,8 +388,12 @@ impl<'a> LocalTier<'a> {
         }
         self.spared.retain(|(spared, _)| *spared != id);
         self.is_gone(decision);
-        let frees_nothing =
-            step.has_reflinks() && self.gained(before).await? < decision.reclaimable_bytes / 2;
+        let mut frees_nothing = false;
+        if step.has_reflinks() {
+            let root = self.prune.vault.root().to_owned();
+            let after = blocking(move || space::free_after_sync(&root)).await?.free_bytes;
+            frees_nothing = after.saturating_sub(before) < decision.reclaimable_bytes / 2;
+        }
         if frees_nothing {
             let message = format!(
                 "{}: giving up {id} freed hardly any space, because the trainer still has files that share its \
@@ -417,13 +402,7 @@ impl<'a> LocalTier<'a> {
             );
             self.prune.observer.warn(&message);
         }
-        Ok(GivenUp::Gone { frees_nothing })
-    }
-
-    async fn gained(&self, before: u64) -> Result<u64> {
-        let root = self.prune.vault.root().to_owned();
-        let after = blocking(move || Ok(space::free_after_sync(&root)?.free_bytes)).await?;
-        Ok(after.saturating_sub(before))
+        Ok(Removal::Done { frees_nothing })
     }
 
     async fn record_given_up(&self, step: &SealedStep) -> Result<()> {
