@@ -26,16 +26,11 @@ const HALF_LIFE: Duration = Duration::from_secs(2);
 /// The whole process counts, and only file parts wait: sealing must keep up with the trainer.
 #[derive(Debug, Clone)]
 pub struct CpuShare {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
     /// Processors, as a fraction of which the last may be used.
     processors: f64,
-    is_lifted: AtomicBool,
+    is_lifted: Arc<AtomicBool>,
     /// Held by the part that waits first.
-    account: Mutex<Account>,
+    account: Arc<Mutex<Account>>,
     cpu_time: fn() -> Duration,
 }
 
@@ -71,40 +66,31 @@ impl CpuShare {
             balance_seconds: 0.0,
             charged_seconds: 0.0,
         };
-        Self {
-            inner: Arc::new(Inner {
-                processors,
-                is_lifted: AtomicBool::new(false),
-                account: Mutex::new(account),
-                cpu_time,
-            }),
-        }
+        Self { processors, is_lifted: Arc::default(), account: Arc::new(Mutex::new(account)), cpu_time }
     }
 
     /// Ends the limit: the trainer has ended, or the machine will be gone soon.
     pub fn lift(&self) {
-        self.inner.is_lifted.store(true, Ordering::Relaxed);
+        self.is_lifted.store(true, Ordering::Relaxed);
     }
 
     /// Waits until a part of `bytes` may begin. Parts begin in turn.
     pub async fn turn(&self, bytes: u64) {
-        if self.inner.is_lifted.load(Ordering::Relaxed) {
+        if self.is_lifted.load(Ordering::Relaxed) {
             return;
         }
-        let mut account = self.inner.account.lock().await;
-        while !self.inner.is_lifted.load(Ordering::Relaxed) {
-            let missing_seconds = self.inner.missing_seconds(&mut account);
+        let mut account = self.account.lock().await;
+        while !self.is_lifted.load(Ordering::Relaxed) {
+            let missing_seconds = self.missing_seconds(&mut account);
             if missing_seconds <= 0.0 {
                 account.charge(bytes);
                 return;
             }
-            let wait = Duration::from_secs_f64(missing_seconds / self.inner.processors);
+            let wait = Duration::from_secs_f64(missing_seconds / self.processors);
             tokio::time::sleep(wait.clamp(SHORTEST_NAP, LONGEST_NAP)).await;
         }
     }
-}
 
-impl Inner {
     /// Credits the time since the last call and debits what the process has used; returns what is missing.
     fn missing_seconds(&self, account: &mut Account) -> f64 {
         let (now, cpu_time) = (Instant::now(), (self.cpu_time)());

@@ -24,15 +24,11 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
     }
     let record = step.record();
     observer.warn(format!("{} was sealed here and never uploaded: computing its digests now", record.id));
-    let files: Result<Vec<FileEntry>> = record
-        .own_files()
-        .into_iter()
-        .map(|file| {
-            let parts = digest_parts(&step.file_path(&file.path), file, record.digest)?;
-            file.entry(&parts)
-        })
-        .collect();
-    let manifest = record.part_manifest(files?);
+    let entry = |file: &SealedFile| -> Result<FileEntry> {
+        file.entry(&digest_parts(&step.file_path(&file.path), file, record.digest)?)
+    };
+    let files = record.own_files().into_iter().map(entry);
+    let manifest = record.part_manifest(files.collect::<Result<_>>()?);
     match step.save_manifest(&manifest) {
         Ok(()) => {}
         // An upload was faster, or the vault's disk is full or read-only: the digests are valid all the same.

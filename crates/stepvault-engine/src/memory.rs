@@ -14,15 +14,10 @@ const PERMIT_BYTES: usize = 1 << 10;
 /// Hands out buffers whose total never exceeds the budget. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
     permits: Arc<Semaphore>,
     total_permits: usize,
     /// Whole free blocks, kept because fresh memory causes page faults; smaller ones are returned to the allocator.
-    idle: Mutex<Vec<Vec<u8>>>,
+    idle: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl MemoryBudget {
@@ -30,19 +25,13 @@ impl MemoryBudget {
     pub fn new(budget_bytes: u64) -> Self {
         let bytes = usize::try_from(budget_bytes.max(MINIMUM_PART_SIZE_BYTES)).unwrap_or(usize::MAX);
         let total_permits = (bytes / PERMIT_BYTES).min(u32::MAX as usize / 16);
-        Self {
-            inner: Arc::new(Inner {
-                permits: Arc::new(Semaphore::new(total_permits)),
-                total_permits,
-                idle: Mutex::default(),
-            }),
-        }
+        Self { permits: Arc::new(Semaphore::new(total_permits)), total_permits, idle: Arc::default() }
     }
 
     /// Reserves `size_bytes` for memory allocated elsewhere, until the return value is dropped.
     pub async fn reserve(&self, size_bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let wanted = permits_of(size_bytes).min(self.inner.total_permits);
-        Arc::clone(&self.inner.permits)
+        let wanted = permits_of(size_bytes).min(self.total_permits);
+        Arc::clone(&self.permits)
             .acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX))
             .await
             .map_err(|_| Error::new(ErrorKind::Interrupted, "the transfer was shut down"))
@@ -58,24 +47,24 @@ impl MemoryBudget {
 
     /// Returns whether the budget holds so many buffers of this size.
     pub fn holds(&self, count: usize, size_bytes: usize) -> bool {
-        permits_of(size_bytes).saturating_mul(count) <= self.inner.total_permits
+        permits_of(size_bytes).saturating_mul(count) <= self.total_permits
     }
 
     /// Returns a buffer of exactly `size_bytes` if half of the budget is still free beside it, so that callers which need
     /// little memory always find some.
     pub fn take_if_plenty(&self, size_bytes: usize) -> Option<Buffer> {
         let wanted = permits_of(size_bytes);
-        let needed = wanted + self.inner.total_permits / 2;
-        if self.inner.permits.available_permits() < needed {
+        let needed = wanted + self.total_permits / 2;
+        if self.permits.available_permits() < needed {
             return None;
         }
-        let permits = Arc::clone(&self.inner.permits);
+        let permits = Arc::clone(&self.permits);
         let permits = permits.try_acquire_many_owned(u32::try_from(wanted).ok()?).ok()?;
         Some(self.buffer(size_bytes, permits))
     }
 
     fn buffer(&self, size_bytes: usize, mut permits: OwnedSemaphorePermit) -> Buffer {
-        let mut reused = self.inner.take_idle(size_bytes / BLOCK_BYTES);
+        let mut reused = self.take_idle(size_bytes / BLOCK_BYTES);
         let blocks = (0..size_bytes)
             .step_by(BLOCK_BYTES)
             .map(|position| {
@@ -86,14 +75,12 @@ impl MemoryBudget {
                 };
                 // Only the bytes beyond the whole budget are not covered by permits.
                 let share = permits_of(length).min(permits.num_permits());
-                Block { bytes, budget: Arc::clone(&self.inner), _permit: permits.split(share) }
+                Block { bytes, budget: self.clone(), _permit: permits.split(share) }
             })
             .collect();
         Buffer { blocks, size_bytes }
     }
-}
 
-impl Inner {
     fn take_idle(&self, most: usize) -> Vec<Vec<u8>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let rest = idle.len().saturating_sub(most);
@@ -109,7 +96,7 @@ fn permits_of(size_bytes: usize) -> usize {
 #[derive(Debug)]
 struct Block {
     bytes: Vec<u8>,
-    budget: Arc<Inner>,
+    budget: MemoryBudget,
     _permit: Option<OwnedSemaphorePermit>,
 }
 

@@ -16,7 +16,7 @@ use crate::inspect::{InspectRequest, InspectedStep, inspect};
 const WHAT: &str = "cannot determine the size";
 
 /// A step's size.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measured {
     /// The step that was chosen from a directory of several; `None` when the path itself is the step.
     pub chosen: Option<String>,
@@ -125,15 +125,10 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
     let (told, unread) = header_sizes(tree, files);
     let unread = unread.into_iter();
     let mut sizes = Measured {
-        chosen: None,
-        profile: None,
-        bytes: 0,
         allocated_bytes: Some(0),
-        files: 0,
-        directories: 0,
-        doubts: Vec::new(),
         told,
         unread: unread.map(|(path, fault)| (path, fault.to_string())).collect(),
+        ..Measured::default()
     };
     for (_, entry) in tree.entries() {
         match &entry.kind {

@@ -22,15 +22,6 @@ use stepvault_local::vault::Vault;
 
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
 
-/// Where one run's steps are.
-#[derive(Debug, Clone)]
-pub(super) struct HistoryScope<'a> {
-    pub(super) run: &'a RunToCheck,
-    pub(super) watch: Option<&'a Path>,
-    pub(super) vault: Option<&'a Path>,
-    pub(super) profiles: &'a ProfileSet,
-}
-
 /// Facts from the existing steps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
@@ -61,18 +52,23 @@ pub(super) fn kept(vault: &Path) -> Taken {
 }
 
 /// Reads the vault first, because sealed steps are complete, otherwise the trainer's directory. Blocks.
-pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History {
-    let sealed = sealed(place);
+pub(super) fn read_history(
+    run: &RunToCheck,
+    watch: Option<&Path>,
+    vault: Option<&Path>,
+    profiles: &ProfileSet,
+    now: Timestamp,
+) -> History {
+    let sealed = run.name.as_ref().zip(vault).map(|(run, vault)| sealed(run, vault)).unwrap_or_default();
     let mut history = History { forecast: Forecast::of(&sealed, "in the vault"), ..History::default() };
-    let Some(watch) = place.watch else {
+    let Some(watch) = watch else {
         return history;
     };
-    history.leftovers = leftovers::among_checkpoints(watch, place.vault, now);
-    let settings = &place.run.settings;
-    let quiet_seconds = settings.complete.quiet_time().map_or(0, |time| time.as_secs());
+    history.leftovers = leftovers::among_checkpoints(watch, vault, now);
+    let quiet_seconds = run.settings.complete.quiet_time().map_or(0, |time| time.as_secs());
     let request = InspectRequest {
-        profiles: place.profiles,
-        profile: settings.profile.as_deref(),
+        profiles,
+        profile: run.settings.profile.as_deref(),
         reads_best: false,
         deep: None,
         options: FindOptions { quiet_seconds, ..FindOptions::default() },
@@ -84,11 +80,8 @@ pub(super) fn read_history(place: &HistoryScope<'_>, now: Timestamp) -> History 
     history
 }
 
-fn sealed(place: &HistoryScope<'_>) -> Vec<PastStep> {
-    let (Some(run), Some(directory)) = (&place.run.name, place.vault) else {
-        return Vec::new();
-    };
-    let scan = Vault::open_below(directory, Parents::Shared)
+fn sealed(run: &RunName, vault: &Path) -> Vec<PastStep> {
+    let scan = Vault::open_below(vault, Parents::Shared)
         .and_then(|vault| vault.map(|vault| vault.steps(run)).transpose())
         .inspect_err(|error| tracing::debug!(%error, "cannot read the vault's steps"));
     let steps = scan.ok().flatten().map(|scan| scan.steps).unwrap_or_default();
@@ -137,15 +130,10 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
 fn resumable(entries: &[&InspectedStep]) -> Vec<PastStep> {
     let entries = entries.iter().filter(|entry| entry.step.resumable);
     entries
-        .map(|entry| PastStep {
-            step: entry.step.step,
-            taken: Taken {
-                bytes: entry.step.bytes,
-                files: entry.step.files,
-                // Their depth is unknown; count the step's own directory.
-                directories: 1,
-            },
-            written_at: entry.step.written_at,
+        .map(|InspectedStep { step, .. }| {
+            // Their depth is unknown; count the step's own directory.
+            let taken = Taken { bytes: step.bytes, files: step.files, directories: 1 };
+            PastStep { step: step.step, taken, written_at: step.written_at }
         })
         .collect()
 }

@@ -24,7 +24,7 @@ use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::vault::Vault;
 
-use super::history::{self, History, HistoryScope};
+use super::history::{self, History};
 pub use super::history::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToCheck};
 use super::places::{LookedAt, ONE_LOOK, Use, Used, bounded, look_at, rooms, subject_of};
 
@@ -161,12 +161,8 @@ async fn examine<'a>(
     let (watch_path, vault_path) = (answering(watch), answering(vault));
     let (profiles, own, now) = (Arc::clone(&check.profiles), run.clone(), check.now);
     let (from, into) = (watch_path.clone(), vault_path.clone());
-    let history = bounded(HISTORY, move || {
-        let place =
-            HistoryScope { run: &own, watch: from.as_deref(), vault: into.as_deref(), profiles: &profiles };
-        history::read_history(&place, now)
-    })
-    .await;
+    let read = move || history::read_history(&own, from.as_deref(), into.as_deref(), &profiles, now);
+    let history = bounded(HISTORY, read).await;
     // A given forecast counts even if the directories did not answer.
     let past = history.as_ref().and_then(|history| history.forecast.clone());
     let forecast = check.given.over(past);
@@ -222,13 +218,7 @@ fn uses<'a>(
 ) -> Vec<Used<'a>> {
     let one = |looked: Option<&'a LookedAt>, by: Use<'a>| {
         let looked = looked?;
-        Some(Used {
-            role: &looked.place.role,
-            mount_point: looked.mount_point(),
-            disk: looked.disk()?,
-            quota: looked.quota(),
-            by,
-        })
+        Some(Used { looked, disk: looked.disk()?, by })
     };
     let mut uses = Vec::new();
     for (examined, look) in runs.iter().zip(looks) {

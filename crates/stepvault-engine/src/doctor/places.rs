@@ -128,10 +128,8 @@ pub(super) enum Use<'a> {
 /// One use of one filesystem.
 #[derive(Debug, Clone)]
 pub(super) struct Used<'a> {
-    pub(super) role: &'a str,
-    pub(super) mount_point: Option<&'a str>,
+    pub(super) looked: &'a LookedAt,
     pub(super) disk: Disk,
-    pub(super) quota: Option<Room>,
     pub(super) by: Use<'a>,
 }
 
@@ -159,7 +157,8 @@ fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
     let Some(first) = sharing.first() else {
         return Vec::new();
     };
-    let subject = subject_of(sharing.iter().map(|used| used.role), first.mount_point);
+    let roles = sharing.iter().map(|used| used.looked.place.role.as_str());
+    let subject = subject_of(roles, first.looked.mount_point());
     let room_of_disk = &first.disk.room;
     let only_temporary = sharing.iter().all(|used| matches!(used.by, Use::Temporary(_)));
     if only_temporary {
@@ -172,8 +171,8 @@ fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
     }
     let demand = demand(sharing);
     let mut findings = room(&subject, &Limit::FILESYSTEM, room_of_disk, demand.as_ref());
-    if let Some(quota) = &first.quota {
-        findings.extend(room(&subject, &Limit::QUOTA, quota, demand.as_ref()));
+    if let Some(quota) = first.looked.quota() {
+        findings.extend(room(&subject, &Limit::QUOTA, &quota, demand.as_ref()));
     }
     findings
 }
@@ -202,7 +201,9 @@ fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::disk_facts::Presence;
     use stepvault_core::forecast::Taken;
+    use stepvault_diagnose::doctor::directory::Maker;
 
     use super::*;
 
@@ -229,23 +230,41 @@ mod tests {
         }
     }
 
-    fn used<'a>(device: u64, role: &'a str, by: Use<'a>) -> Used<'a> {
+    /// A directory of this role.
+    fn looked_at(role: &str) -> LookedAt {
+        let directory = DirectoryFacts { presence: Presence::There, failed: None, link_refused: None };
+        let mount = MountFacts {
+            kind: "ext4".to_owned(),
+            source: "/dev/nvme0n1".to_owned(),
+            mount_point: "/nvme".to_owned(),
+            read_only: false,
+        };
+        LookedAt {
+            place: Place { role: role.to_owned(), path: "/nvme/x".to_owned(), maker: Maker::Trainer },
+            path: PathBuf::from("/nvme/x"),
+            facts: Some(Facts { directory, mount: Some(mount), disk: None, quota: None }),
+            named_mount: None,
+        }
+    }
+
+    fn used<'a>(device: u64, looked: &'a LookedAt, by: Use<'a>) -> Used<'a> {
         let room = Room {
             free_bytes: 10_000,
             total_bytes: 20_000,
             free_inodes: Some(100),
             total_inodes: Some(1000),
         };
-        Used { role, mount_point: Some("/nvme"), disk: Disk { device, room }, quota: None, by }
+        Used { looked, disk: Disk { device, room }, by }
     }
 
     #[test]
     fn what_shares_a_filesystem_shares_its_room() {
         let forecast = forecast();
+        let [checkpoints, vault, temporary] = ["checkpoints", "vault", "TMPDIR"].map(looked_at);
         let uses = [
-            used(1, "checkpoints", Use::Checkpoints(Some(&forecast))),
-            used(1, "vault", Use::Vault(Some(&forecast), SealMethod::HardLink)),
-            used(2, "TMPDIR", Use::Temporary(Some(&forecast))),
+            used(1, &checkpoints, Use::Checkpoints(Some(&forecast))),
+            used(1, &vault, Use::Vault(Some(&forecast), SealMethod::HardLink)),
+            used(2, &temporary, Use::Temporary(Some(&forecast))),
         ];
         let sharing: Vec<&Used<'_>> = uses.iter().take(2).collect();
         let both = demand(&sharing).unwrap();
@@ -256,9 +275,9 @@ mod tests {
             subjects,
             ["checkpoints, vault on /nvme", "checkpoints, vault on /nvme", "TMPDIR on /nvme"]
         );
-        let copied = used(1, "vault", Use::Vault(Some(&forecast), SealMethod::Copy));
+        let copied = used(1, &vault, Use::Vault(Some(&forecast), SealMethod::Copy));
         let copied = demand(&[&uses[0], &copied]).unwrap();
         assert_eq!((copied.bytes, copied.inodes), (2000, 32));
-        assert_eq!(demand(&[&used(1, "vault", Use::Vault(None, SealMethod::Copy))]), None);
+        assert_eq!(demand(&[&used(1, &vault, Use::Vault(None, SealMethod::Copy))]), None);
     }
 }

@@ -105,8 +105,8 @@ async fn check_within(
         takes_parts: true,
     };
     match timeout(limit, examination.run()).await {
-        Ok(Wrote::Nothing) => return examination.report,
-        Ok(Wrote::Objects) => {}
+        Ok(false) => return examination.report,
+        Ok(true) => {}
         Err(_) => examination.report.add(judge::out_of_time(remote, limit.as_secs())),
     }
     if let Err(error) = examination.clean_up().await {
@@ -144,13 +144,6 @@ async fn open_in_time(
     })
 }
 
-/// Whether there are objects to remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wrote {
-    Nothing,
-    Objects,
-}
-
 struct Examination<'a> {
     check: RemoteToCheck<'a>,
     remote: &'a RemoteSettings,
@@ -164,12 +157,13 @@ struct Examination<'a> {
 }
 
 impl Examination<'_> {
-    async fn run(&mut self) -> Wrote {
+    /// Returns whether there are objects to remove.
+    async fn run(&mut self) -> bool {
         if !self.credentials().await {
-            return Wrote::Nothing;
+            return false;
         }
         let Some(now) = self.reach().await else {
-            return Wrote::Nothing;
+            return false;
         };
         // Before the examination creates uploads of its own.
         let left = left_uploads(self.examined, self.remote, self.check.runs, now).await;
@@ -190,7 +184,7 @@ impl Examination<'_> {
         if writes {
             self.speed.measure(self.remote, &mut self.report).await;
         }
-        Wrote::Objects
+        true
     }
 
     fn keep(&mut self, guarantee: Guarantee, outcome: &Result<bool>) {

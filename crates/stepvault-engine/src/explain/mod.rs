@@ -30,16 +30,12 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
     let mut gathered = Gathered::default();
     let mut needs = Taken::default();
     for directory in &request.directories {
-        let check = steps::DirectoryCheck {
-            directory: directory.clone(),
-            profiles: Arc::clone(&request.profiles),
-            profile: request.profile.clone(),
-            clock: Arc::clone(&request.clock),
-        };
-        let is_here = request.is_here;
-        let find = move || match check.find() {
+        let (looked_at, profiles, profile) =
+            (directory.clone(), Arc::clone(&request.profiles), request.profile.clone());
+        let (is_here, now) = (request.is_here, request.clock.now());
+        let find = move || match steps::find(&looked_at, &profiles, profile.as_deref(), now) {
             // Its existence, and what this user may not access, are reported with its other facts.
-            Err(_) if is_here && !check.directory.exists() => Ok(None),
+            Err(_) if is_here && !looked_at.exists() => Ok(None),
             found => found.map(Some),
         };
         match within(STEPS_DEADLINE, find).await {

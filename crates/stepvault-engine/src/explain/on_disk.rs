@@ -99,7 +99,7 @@ fn commands(
         };
         let pointed = planned.pointers.iter().any(|pointer| pointer.write.path == in_the_way);
         // A pointer that names another step is rewritten, and nothing is moved.
-        if pointed || by_pointer_alone(planned) {
+        if pointed || planned.pointers.iter().any(|pointer| !pointer.is_right) {
             break;
         }
         commands.push(moved_away(root, &in_the_way));
@@ -108,10 +108,6 @@ fn commands(
     let wrong = planned.pointers.iter().filter(|pointer| !pointer.is_right);
     commands.extend(wrong.map(|pointer| written(root, &pointer.write)));
     commands
-}
-
-fn by_pointer_alone(planned: &HandoffPlan) -> bool {
-    planned.pointers.iter().any(|pointer| !pointer.is_right)
 }
 
 fn without(tree: &Tree, path: &str) -> Tree {

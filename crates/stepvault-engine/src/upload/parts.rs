@@ -187,23 +187,14 @@ impl FileUpload {
         if self.layout.count() == 1 {
             return self.send_whole().await;
         }
-        let upload = self
-            .progress
-            .upload
-            .get_or_try_init(|| async {
-                let upload = self
-                    .session
-                    .remote
-                    .store
-                    .start_upload(&self.key, self.layout.size_bytes(), self.algorithm)
-                    .await?;
-                self.journal.append(&JournalRecord::UploadStarted {
-                    path: self.file.path.clone(),
-                    upload: upload.clone(),
-                })?;
-                Ok(upload)
-            })
-            .await?;
+        let start = || async {
+            let store = &self.session.remote.store;
+            let upload = store.start_upload(&self.key, self.layout.size_bytes(), self.algorithm).await?;
+            let (path, started) = (self.file.path.clone(), upload.clone());
+            self.journal.append(&JournalRecord::UploadStarted { path, upload: started })?;
+            Ok(upload)
+        };
+        let upload = self.progress.upload.get_or_try_init(start).await?;
         let ReadPart { body, digest, room } = self.read_part(index).await?;
         let in_flight = self.in_flight();
         let copied = self.copy_part(upload, index, &digest).await;
@@ -400,11 +391,9 @@ impl FileUpload {
     }
 
     pub(super) fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
-        self.journal
-            .append(&JournalRecord::FileDone { path: self.file.path.clone(), parts: parts.to_vec() })?;
-        self.session
-            .observer
-            .on_event(&Event::FileDone { tier: &self.session.remote.tier, path: &self.file.path });
+        let (tier, path) = (&self.session.remote.tier, &self.file.path);
+        self.journal.append(&JournalRecord::FileDone { path: path.clone(), parts: parts.to_vec() })?;
+        self.session.observer.on_event(&Event::FileDone { tier, path });
         Ok(())
     }
 }
