@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::observe::Observer;
 use stepvault_core::starts::RestartLoop;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_formats::step_name;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -337,7 +336,7 @@ impl AgentStatus {
         remote.answered();
         remote.steps.remove(&step.id);
         if new {
-            remote.durable_at = Some(SystemClock.now());
+            remote.durable_at = Some(clock::now());
             state.report.uploaded.add(step.clone());
         }
         drop(state);

@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::placement::Placer;
 use stepvault_engine::upload::SharedDigests;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use tokio::sync::Notify;
 
 use crate::attempts::{AttemptTask, OpenRun};
@@ -97,7 +96,7 @@ impl Tasks {
             other_writers: OtherWriters {
                 shared: Arc::clone(shared),
                 runs: watched.map(WatchedRun::new).collect(),
-                started_at: SystemClock.now(),
+                started_at: clock::now(),
             },
         }
     }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, StepId};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::Writer;
@@ -24,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::report::OtherWriter;
 use crate::shared::Shared;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 
 /// How often the claims are listed while the service is idle.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -153,7 +152,7 @@ impl OtherWriters {
                 launch: claim.launch,
                 nodes: claim.nodes.iter().cloned().collect(),
                 id,
-                seen_at: SystemClock.now().to_rfc3339(),
+                seen_at: clock::now().to_rfc3339(),
             };
             let whose = format!("{:?} {:?}", other.launch, other.nodes);
             let text = format!(

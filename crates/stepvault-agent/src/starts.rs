@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{End, Ending, RestartLoopRule, Start, StartedProgram, restart_loop};
 use stepvault_engine::blocking::blocking;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 use crate::remotes::remotes_of;
 use crate::shared::Shared;
 use crate::stop::StopRequest;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 
 /// Returns the record of a start by this process.
 pub fn new_start(who: StartedProgram, node: NodeName, launch: Option<String>) -> Start {
@@ -25,7 +24,7 @@ pub fn new_start(who: StartedProgram, node: NodeName, launch: Option<String>) ->
         id: uuid::Uuid::new_v4().simple().to_string(),
         who,
         node,
-        started_at: SystemClock.now(),
+        started_at: clock::now(),
         launch,
         restored: None,
         process: process::identify(std::process::id()),
@@ -149,7 +148,7 @@ impl HistoryCopies {
     /// Warns once, whatever the number of runs: all of them have the same starts.
     fn warn_of_loop(&self, history: &[Start]) {
         let Shared { options, reporter, .. } = &*self.shared;
-        let (node, now) = (options.node(), SystemClock.now());
+        let (node, now) = (options.node(), clock::now());
         if let Some(found) = restart_loop(history, &self.run, node, StartedProgram::Agent, self.rule, now) {
             reporter.warn_of_cause("restart loop", "restart loop", &found.to_string());
             reporter.status.restart_loop(found);

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::Observer;
 use stepvault_core::timestamp::Timestamp;
@@ -36,7 +35,7 @@ use crate::status_file::StatusFiles;
 use crate::stop::Stop;
 use crate::throughput::Throughput;
 use crate::vault_watch::VaultWatch;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 
 /// Runs the service until `stop` is requested, or with `once` until all existing work is done.
 ///
@@ -55,7 +54,7 @@ use stepvault_local::clock::SystemClock;
 /// in the report.
 pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop) -> Result<AgentReport> {
     // Before anything that may take long: the trainer may save already.
-    let started_at = SystemClock.now();
+    let started_at = clock::now();
     options.check()?;
     let followed = options.lifecycle.followed_process;
     let followed = followed.map(|process_id| Followed::new(process_id, stop.clone()));

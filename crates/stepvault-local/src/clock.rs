@@ -4,6 +4,11 @@
 use stepvault_core::clock::Clock;
 use stepvault_core::timestamp::Timestamp;
 
+/// Returns the machine's time.
+pub fn now() -> Timestamp {
+    SystemClock.now()
+}
+
 /// The machine's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
@@ -16,7 +15,7 @@ use stepvault_local::tree::Checkpoint;
 
 use super::{Discovery, Ready, selection};
 use crate::announcements::Announcement;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 
 /// Maximum number of a step's faults that are reported.
 const MAX_FAULTS: usize = 5;
@@ -100,7 +99,7 @@ pub(crate) fn ready_alone(
 ) -> Result<Ready> {
     let path = &announcement.path;
     let name = name_of(announcement)?.to_owned();
-    let checked = check_source(path, profiles, profile, extent, SystemClock.now());
+    let checked = check_source(path, profiles, profile, extent, clock::now());
     let mut checkpoint = Checkpoint::of_path(path, name.as_str());
     checkpoint.links = checked.links(checkpoint.links);
     checkpoint.origin.rewritten = checked.origin.rewritten;

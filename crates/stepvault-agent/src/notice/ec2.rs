@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde::Deserialize;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::{Metadata, Reply};
 use crate::shared::Shared;
 use crate::stop::StopReason;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 
 /// The interval that AWS recommends.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -177,7 +176,7 @@ fn notice(reply: &Reply) -> (String, Option<Duration>) {
         return ("an EC2 spot notice".to_owned(), None);
     };
     // By the service's clock: this machine's may be wrong, and a notice lasts two minutes.
-    let now = reply.date().unwrap_or_else(|| SystemClock.now()).seconds;
+    let now = reply.date().unwrap_or_else(clock::now).seconds;
     let left = told
         .time
         .parse::<jiff::Timestamp>()

@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use stepvault_local::durable::read_bounded;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -66,7 +65,7 @@ async fn watch_file(shared: Arc<Shared>, path: PathBuf) {
         let is_whole = seen == last || seen.as_ref().is_some_and(|(_, text)| !text.is_empty());
         if is_new && is_whole {
             let text = seen.map(|(_, text)| text).unwrap_or_default();
-            let deadline = left(&text, SystemClock.now()).map(|left| Instant::now() + left);
+            let deadline = left(&text, clock::now()).map(|left| Instant::now() + left);
             shared.drain.stop.request(StopReason::File(path.clone()), deadline);
             if !text.is_empty() && deadline.is_none() {
                 let text = format!(

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
 use stepvault_core::retention::KeepRules;
 use stepvault_core::timestamp::Timestamp;
@@ -19,7 +18,7 @@ use tokio::time::Instant;
 use super::faults_of;
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 
 /// Maximum number of intervals before a remote that refuses deletions is tried again: permissions may be granted later,
 /// and every try leaves a lease behind that cannot be deleted either.
@@ -77,7 +76,7 @@ impl PruneTask {
         let ruled = self.runs.iter().find(|run| !run.rules.is_unset());
         if let Some(run) = ruled {
             let wait = due.saturating_duration_since(Instant::now());
-            let now = SystemClock.now();
+            let now = clock::now();
             let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
             let time = Timestamp::from_seconds(now.seconds.saturating_add(seconds));
             let status = &self.shared.reporter.status;

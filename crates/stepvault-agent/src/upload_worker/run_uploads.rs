@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Tier};
@@ -16,7 +15,7 @@ use stepvault_core::{Error, Result};
 use stepvault_engine::exclusive::{ExclusiveRun, Purpose};
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::upload::UploadSession;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use stepvault_local::sealed::SealedStep;
 use tokio::time::{Duration, Instant};
 
@@ -163,7 +162,7 @@ pub(super) fn retention_would_drop(
     waiting: &BTreeSet<StepId>,
     pins: &[Pin],
 ) -> BTreeMap<StepId, String> {
-    let now = SystemClock.now();
+    let now = clock::now();
     let abandoned = abandoned_steps(sealed.iter().map(SealedStep::id));
     let facts = |step: &SealedStep| {
         let record = step.record();

@@ -3,10 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
 use stepvault_core::timestamp::Timestamp;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use stepvault_local::vault::Vault;
 use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::store::ConcurrencyLimit;
@@ -42,7 +41,7 @@ pub(crate) async fn guarantees(
     algorithm: DigestAlgorithm,
 ) -> Result<StoreGuarantees> {
     let identity = identity(remote, archive);
-    let now = SystemClock.now();
+    let now = clock::now();
     // An unreadable record counts as missing.
     if let Ok(Some(probed)) = remote.cache(vault).read::<Probed>(Note::Guarantees).await
         && probed.identity == identity
