@@ -3,7 +3,6 @@
 mod tables;
 
 use std::collections::BTreeMap;
-use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,8 +21,8 @@ use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use self::tables::{
-    ByOne, EventMetrics, Seconds, StatusMetrics, VaultMetrics, of_both, of_error, of_remote, of_run, of_tier,
-    set,
+    ByOne, EventMetrics, Labels, Seconds, StatusMetrics, VaultMetrics, float, of_both, of_error, of_remote,
+    of_run, of_tier, set,
 };
 use crate::agent_status::{AgentStatus, RemoteState};
 use crate::messages::UploadProgress;
@@ -193,18 +192,13 @@ impl Metrics {
 }
 
 /// Sets a counter to what was counted elsewhere.
-fn store<Labels>(counters: &Family<Labels, Counter>, labels: &Labels, value: u64)
-where
-    Labels: Clone + Eq + Hash,
-{
+fn store<const N: usize>(counters: &Family<Labels<N>, Counter>, labels: &Labels<N>, value: u64) {
     let counter = counters.get_or_create(labels);
     counter.inner().store(value, Ordering::Relaxed);
 }
 
 fn seconds(time: Timestamp) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "whole seconds are exact for millions of years")]
-    let whole = time.seconds as f64;
-    whole + f64::from(time.nanoseconds) / 1e9
+    float(time.seconds) + f64::from(time.nanoseconds) / 1e9
 }
 
 // Counts the engine's events.
@@ -229,7 +223,12 @@ impl Metrics {
     fn count(&self, event: &Event<'_>) {
         self.uploads.count(event);
         match event {
-            Event::Finished { operation, .. } => self.count_finished(operation),
+            Event::Finished { operation: Operation { kind: OperationKind::Seal, .. }, .. } => {
+                self.of_events.sealed_steps.inc();
+            }
+            Event::Finished { operation: Operation { kind: OperationKind::Removal, tier, .. }, .. } => {
+                self.of_events.removed_steps.get_or_create(&of_tier(tier)).inc();
+            }
             Event::Warning { .. } => {
                 self.of_events.warnings.inc();
             }
@@ -244,19 +243,6 @@ impl Metrics {
                 steps.inc();
             }
             _ => {}
-        }
-    }
-
-    fn count_finished(&self, operation: &Operation<'_>) {
-        match operation.kind {
-            OperationKind::Seal => {
-                self.of_events.sealed_steps.inc();
-            }
-            OperationKind::Removal => {
-                let labels = of_tier(operation.tier);
-                self.of_events.removed_steps.get_or_create(&labels).inc();
-            }
-            OperationKind::Upload | OperationKind::Restore => {}
         }
     }
 
@@ -282,44 +268,32 @@ impl Uploads {
 
     fn count(&self, event: &Event<'_>) {
         match event {
-            Event::BytesMoved { tier, bytes }
-            | Event::BytesCopied { tier, bytes }
-            | Event::BytesReused { tier, bytes } => self.progressed(tier, *bytes),
-            Event::Started(operation) if operation.kind == OperationKind::Upload => {
-                self.started(operation);
+            Event::BytesMoved { tier: Tier::Remote(remote), bytes }
+            | Event::BytesCopied { tier: Tier::Remote(remote), bytes }
+            | Event::BytesReused { tier: Tier::Remote(remote), bytes } => {
+                if let Some(upload) = self.lock().get_mut(remote) {
+                    upload.done_bytes = upload.done_bytes.saturating_add(*bytes).min(upload.bytes);
+                }
+            }
+            Event::Started(Operation {
+                kind: OperationKind::Upload,
+                tier: Tier::Remote(remote),
+                id,
+                bytes,
+                ..
+            }) => {
+                let (remote, bytes) = (remote.clone(), bytes.unwrap_or_default());
+                let started = UploadProgress { remote: remote.clone(), id: *id, bytes, done_bytes: 0 };
+                self.lock().insert(remote, started);
             }
             Event::Finished { operation, .. } | Event::Failed { operation, .. }
                 if operation.kind == OperationKind::Upload =>
             {
-                self.ended(operation);
+                if let Tier::Remote(remote) = operation.tier {
+                    self.lock().retain(|of, upload| of != remote || upload.id != operation.id);
+                }
             }
             _ => {}
-        }
-    }
-
-    fn started(&self, transfer: &Operation<'_>) {
-        if let Tier::Remote(remote) = transfer.tier {
-            let started = UploadProgress {
-                remote: remote.clone(),
-                id: transfer.id,
-                bytes: transfer.bytes.unwrap_or_default(),
-                done_bytes: 0,
-            };
-            self.lock().insert(remote.clone(), started);
-        }
-    }
-
-    fn progressed(&self, tier: &Tier, bytes: u64) {
-        if let Tier::Remote(remote) = tier
-            && let Some(upload) = self.lock().get_mut(remote)
-        {
-            upload.done_bytes = upload.done_bytes.saturating_add(bytes).min(upload.bytes);
-        }
-    }
-
-    fn ended(&self, transfer: &Operation<'_>) {
-        if let Tier::Remote(remote) = transfer.tier {
-            self.lock().retain(|of, upload| of != remote || upload.id != transfer.id);
         }
     }
 }
@@ -328,15 +302,6 @@ impl Uploads {
 const AWAY_FOR: Duration = Duration::from_mins(5);
 /// How long an upload may make no progress.
 const STILL_FOR: Duration = Duration::from_mins(15);
-
-/// The state of one run on one remote.
-struct Facts<'a> {
-    run: &'a RunName,
-    remote: &'a RemoteName,
-    state: RemoteState,
-    /// When bytes were last sent to the remote, for any run.
-    moved_at: Option<Instant>,
-}
 
 impl Metrics {
     /// Returns the problems that keep the service from its work; empty when there are none.
@@ -348,37 +313,30 @@ impl Metrics {
             let some_required = served.remotes.iter().any(|remote| is_required(&remote));
             let counted = served.remotes.iter();
             for remote in counted.filter(|remote| is_required(remote) || !some_required) {
-                let facts = Facts {
-                    run: served.name(),
-                    remote: remote.name(),
-                    state: self.status.remote(served.name(), remote.name()),
-                    moved_at: moved_at.get(remote.name()).copied(),
-                };
-                problems.extend(facts.problem());
+                let (run, remote) = (served.name(), remote.name());
+                let state = self.status.remote(run, remote);
+                problems.extend(problem(run, remote, &state, moved_at.get(remote).copied()));
             }
         }
         problems
     }
 }
 
-impl Facts<'_> {
-    fn problem(&self) -> Option<String> {
-        let (run, remote) = (self.run, self.remote);
-        if let Some(since) = self.state.failing_since
-            && since.elapsed() >= AWAY_FOR
-        {
-            let seconds = since.elapsed().as_secs();
-            let fault = self.state.fault.as_ref();
-            let why = fault.map_or("unknown cause", |fault| &fault.reason);
-            return Some(format!("{run}: uploads to {remote} have failed for {seconds} s: {why}"));
-        }
-        let id = self.state.uploading?;
-        let moved_at = self.state.moved_at.into_iter().chain(self.moved_at).max()?;
-        (moved_at.elapsed() >= STILL_FOR).then(|| {
-            let seconds = moved_at.elapsed().as_secs();
-            format!("{run}: the upload of {id} to {remote} has not progressed for {seconds} s")
-        })
+/// Returns the problem of one run on one remote, to which bytes were last `sent` for any run.
+fn problem(run: &RunName, remote: &RemoteName, state: &RemoteState, sent: Option<Instant>) -> Option<String> {
+    if let Some(since) = state.failing_since
+        && since.elapsed() >= AWAY_FOR
+    {
+        let seconds = since.elapsed().as_secs();
+        let why = state.fault.as_ref().map_or("unknown cause", |fault| &fault.reason);
+        return Some(format!("{run}: uploads to {remote} have failed for {seconds} s: {why}"));
     }
+    let id = state.uploading?;
+    let moved_at = state.moved_at.max(sent)?;
+    (moved_at.elapsed() >= STILL_FOR).then(|| {
+        let seconds = moved_at.elapsed().as_secs();
+        format!("{run}: the upload of {id} to {remote} has not progressed for {seconds} s")
+    })
 }
 
 #[cfg(test)]
@@ -417,20 +375,15 @@ mod tests {
     ) -> Option<String> {
         let (run, remote) = ("demo/a".parse().unwrap(), "main".parse().unwrap());
         let begun = Instant::now();
-        let facts = Facts {
-            run: &run,
-            remote: &remote,
-            state: RemoteState {
-                uploading: uploading.then(|| StepId::from_label("000000000007.a1").unwrap()),
-                fault: Some(Trouble::waiting("cannot reach it".to_owned())),
-                failing_since: fails.then_some(begun),
-                moved_at: Some(begun),
-                ..RemoteState::default()
-            },
-            moved_at: moves_after.map(|after| begun + after),
+        let state = RemoteState {
+            uploading: uploading.then(|| StepId::from_label("000000000007.a1").unwrap()),
+            fault: Some(Trouble::waiting("cannot reach it".to_owned())),
+            failing_since: fails.then_some(begun),
+            moved_at: Some(begun),
+            ..RemoteState::default()
         };
         tokio::time::advance(later).await;
-        facts.problem()
+        problem(&run, &remote, &state, moves_after.map(|after| begun + after))
     }
 
     #[tokio::test(start_paused = true)]

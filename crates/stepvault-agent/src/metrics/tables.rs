@@ -1,6 +1,5 @@
 //! The metrics by name, with type and help, and their labels.
 
-use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
@@ -8,10 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RemoteName, RunName};
-use stepvault_core::timestamp::Timestamp;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
@@ -21,7 +18,7 @@ use crate::remotes::ServedRun;
 
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-type Labels<const N: usize> = [(&'static str, String); N];
+pub(super) type Labels<const N: usize> = [(&'static str, String); N];
 /// By run, by remote, or by tier.
 pub(super) type ByOne<Metric> = Family<Labels<1>, Metric>;
 /// By run and remote.
@@ -54,10 +51,13 @@ pub(super) fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(super) fn set<Labels>(gauges: &Family<Labels, Gauge>, labels: &Labels, value: u64)
-where
-    Labels: Clone + Eq + Hash,
-{
+pub(super) fn float(seconds: i64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "whole seconds are exact for millions of years")]
+    let float = seconds as f64;
+    float
+}
+
+pub(super) fn set<const N: usize>(gauges: &Family<Labels<N>, Gauge>, labels: &Labels<N>, value: u64) {
     gauges.get_or_create(labels).set(whole(value));
 }
 
@@ -142,7 +142,7 @@ metrics! {
 impl VaultMetrics {
     /// Reads the vault. Blocks.
     pub(super) fn read(&self, vault: &Vault, runs: &[ServedRun]) -> Result<()> {
-        let now = SystemClock.now();
+        let now = clock::now();
         let disk = space::free(vault.root())?;
         self.disk_free_bytes.set(whole(disk.free_bytes));
         self.disk_total_bytes.set(whole(disk.total_bytes));
@@ -161,9 +161,8 @@ impl VaultMetrics {
                 set(&self.steps_waiting, &labels, waiting.len() as u64);
                 set(&self.waiting_bytes, &labels, bytes_of(waiting.iter().copied()));
                 let oldest = waiting.iter().map(|step| step.record().written_at).min();
-                self.oldest_waiting_age_seconds
-                    .get_or_create(&labels)
-                    .set(oldest.map_or(0.0, |written_at| age_seconds(now, written_at)));
+                let age = oldest.map_or(0, |written_at| whole(now.seconds_since(written_at)));
+                self.oldest_waiting_age_seconds.get_or_create(&labels).set(float(age));
             }
         }
         self.vault_bytes.set(whole(all_bytes));
@@ -177,20 +176,15 @@ fn bytes_of<'a>(steps: impl IntoIterator<Item = &'a SealedStep>) -> u64 {
 }
 
 /// Sets the gauge to the step's number, or removes it.
-fn set_newest<Labels>(gauges: &Family<Labels, Gauge>, labels: &Labels, step: Option<&SealedStep>)
-where
-    Labels: Clone + Eq + Hash,
-{
+fn set_newest<const N: usize>(
+    gauges: &Family<Labels<N>, Gauge>,
+    labels: &Labels<N>,
+    step: Option<&SealedStep>,
+) {
     match step {
         Some(newest) => set(gauges, labels, newest.id().step.number()),
         None => {
             gauges.remove(labels);
         }
     }
-}
-
-fn age_seconds(now: Timestamp, written_at: Timestamp) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "whole seconds are exact for millions of years")]
-    let age = now.seconds_since(written_at) as f64;
-    age
 }
