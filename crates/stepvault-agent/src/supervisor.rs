@@ -11,13 +11,13 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::cpu_share::CpuShare;
 use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
 
 use crate::agent_status::{AgentStatus, Reporter};
 use crate::assembly::Tasks;
-use crate::control::{Control, ControlState, wait_permits};
+use crate::control::{Control, ControlState, MAX_WAITS};
 use crate::discovery::{Discovery, EarlyPlace, ScanMode};
 use crate::drain::state::DrainState;
 use crate::drain::{Excluded, announce_plans, report_earlier_drains, write_drain_records};
@@ -173,7 +173,7 @@ impl Service {
             runs,
             metrics,
             ended: told,
-            waits: wait_permits(),
+            waits: Semaphore::new(MAX_WAITS),
         };
         let control = Control::start(control_state, ended).await?;
         // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.

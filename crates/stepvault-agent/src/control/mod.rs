@@ -37,15 +37,10 @@ use crate::remotes::ServedRun;
 use crate::shared::Shared;
 
 /// Maximum number of requests that wait at once.
-const MAX_WAITS: usize = 64;
+pub(crate) const MAX_WAITS: usize = 64;
 
 /// What a service left undone, once it has ended.
 pub(crate) type FinalResponse = Option<Arc<DrainAnswer>>;
-
-/// Returns the permits for requests that wait.
-pub(crate) fn wait_permits() -> Semaphore {
-    Semaphore::new(MAX_WAITS)
-}
 
 /// The state from which requests are answered.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::net::Listener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Answer, ControlState, FinalResponse, Refusal, routes};
@@ -38,31 +39,13 @@ const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-#[derive(Debug)]
-pub(super) enum Listener {
-    /// The control socket.
-    Control(UnixListener),
-    /// The port for metrics and the health check.
-    Metrics(TcpListener),
-}
-
-#[derive(Debug)]
-enum Stream {
-    Control(UnixStream),
-    Metrics(TcpStream),
-}
-
-impl Listener {
-    async fn accept(&self) -> std::io::Result<Stream> {
-        match self {
-            Self::Control(listener) => Ok(Stream::Control(listener.accept().await?.0)),
-            Self::Metrics(listener) => Ok(Stream::Metrics(listener.accept().await?.0)),
-        }
-    }
-}
-
 /// Serves until told to end.
-pub(super) async fn serve(listener: Listener, state: Arc<ControlState>, end: CancellationToken) {
+async fn serve<L: Listener, Answering: Future<Output = ()> + Send + 'static>(
+    mut listener: L,
+    state: Arc<ControlState>,
+    answer_on: fn(L::Io, Arc<ControlState>) -> Answering,
+    end: CancellationToken,
+) {
     let mut connections = JoinSet::new();
     loop {
         let stream = tokio::select! {
@@ -71,7 +54,7 @@ pub(super) async fn serve(listener: Listener, state: Arc<ControlState>, end: Can
             // Finished connections are removed.
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => match accepted {
-                Ok(stream) => stream,
+                Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -80,26 +63,23 @@ pub(super) async fn serve(listener: Listener, state: Arc<ControlState>, end: Can
             },
         };
         if connections.len() < MAX_CONNECTIONS {
-            let state = Arc::clone(&state);
-            connections.spawn(async move { answer_on(stream, &state).await });
+            connections.spawn(answer_on(stream, Arc::clone(&state)));
         }
     }
     last_answers(connections).await;
 }
 
-async fn answer_on(stream: Stream, state: &ControlState) {
-    match stream {
-        Stream::Control(stream) => match check_peer(&stream) {
-            Ok(()) => connection(stream, |request| routes::control(state, request)).await,
-            Err(error) => {
-                let refuse = |_| async { Refusal::from(error.clone()).0 };
-                connection(stream, refuse).await;
-            }
-        },
-        Stream::Metrics(stream) => {
-            connection(stream, |request| routes::metrics(&state.metrics, request)).await;
-        }
+/// Answers on the control socket.
+async fn answer_command(stream: UnixStream, state: Arc<ControlState>) {
+    match check_peer(&stream) {
+        Ok(()) => connection(stream, |request| routes::control(&state, request)).await,
+        Err(error) => connection(stream, |_| async { Refusal::from(error.clone()).0 }).await,
     }
+}
+
+/// Answers on the port for metrics and the health check.
+async fn answer_scrape(stream: TcpStream, state: Arc<ControlState>) {
+    connection(stream, |request| routes::metrics(&state.metrics, request)).await;
 }
 
 /// Handles one request with one answer.
@@ -177,8 +157,8 @@ impl Control {
         }
         let state = Arc::new(state);
         if let Some(address) = shared.options.agent.metrics_listen {
-            let listener = Listener::Metrics(listen_on(address).await?);
-            let serving = serve(listener, Arc::clone(&state), control.end.clone());
+            let listener = listen_on(address).await?;
+            let serving = serve(listener, Arc::clone(&state), answer_scrape, control.end.clone());
             control.listening.spawn(serving);
         }
         if let Some(path) = shared.options.control_socket() {
@@ -186,8 +166,7 @@ impl Control {
                 Ok((listener, socket)) => {
                     tracing::info!(path = %socket.path().display(), "listening on the control socket");
                     control.socket = Some(socket);
-                    let serving = serve(Listener::Control(listener), state, control.end.clone());
-                    control.listening.spawn(serving);
+                    control.listening.spawn(serve(listener, state, answer_command, control.end.clone()));
                 }
                 Err(error) => shared.reporter.warn_once("control", &warning(&error)),
             }
