@@ -148,21 +148,17 @@ pub struct Skipped {
 #[serde(deny_unknown_fields)]
 pub struct AnnounceRequest {
     /// The run; may be omitted if the agent serves only one.
-    #[serde(default)]
     pub run: Option<RunName>,
     /// The finished step: a directory or a file, by its absolute path.
     pub path: PathBuf,
     /// Its number; read from its name when not given.
-    #[serde(default)]
     pub step: Option<Step>,
     /// The name to store it under; its own if omitted.
-    #[serde(default)]
     pub name: Option<String>,
     /// Metrics for the rules that keep the best steps; they override those in the checkpoint.
     #[serde(default)]
     pub metrics: BTreeMap<String, f64>,
     /// Which of the node's ranks announces, if several write the step. It is sealed when all of them have announced it.
-    #[serde(default)]
     pub rank: Option<AnnouncingRank>,
 }
 
@@ -230,7 +226,6 @@ pub struct AnnouncedStep {
 #[serde(deny_unknown_fields)]
 pub struct AttachRequest {
     /// The run that the process writes; may be omitted if the agent serves only one.
-    #[serde(default)]
     pub run: Option<RunName>,
     /// The process.
     pub process_id: u32,
@@ -267,7 +262,6 @@ pub struct DetachRequest {
     /// The process, which writes no checkpoints any longer.
     pub process_id: u32,
     /// How long uploads may continue if the agent ends; the configured time if omitted.
-    #[serde(default)]
     pub deadline_seconds: Option<u64>,
     /// Whether to answer when the agent has ended, if it ends.
     #[serde(default)]
@@ -279,12 +273,10 @@ pub struct DetachRequest {
 #[serde(deny_unknown_fields)]
 pub struct WaitRequest {
     /// The run; may be omitted if the agent serves only one.
-    #[serde(default)]
     pub run: Option<RunName>,
     /// The step.
     pub step: Step,
     /// Its attempt; the newest that has this step if omitted.
-    #[serde(default)]
     pub attempt: Option<Attempt>,
     /// The goal to wait for.
     #[serde(rename = "for")]
@@ -311,7 +303,6 @@ pub struct WaitAnswer {
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// How long uploads may continue; the configured time if omitted.
-    #[serde(default)]
     pub deadline_seconds: Option<u64>,
     /// Whether to answer when the agent has ended instead of immediately.
     #[serde(default)]

@@ -121,12 +121,6 @@ enum Guard {
     Removal(OwnedRwLockWriteGuard<()>),
 }
 
-impl StepUse {
-    fn new(guard: Guard, step: Arc<StepLock>) -> Self {
-        Self { _guard: guard, _step: step }
-    }
-}
-
 impl StepsInUse {
     fn step(&self, step: &RunStep) -> Arc<StepLock> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,14 +140,14 @@ impl StepsInUse {
             return None;
         }
         let guard = Guard::Upload(Arc::clone(&step.lock).try_read_owned().ok()?);
-        Some(StepUse::new(guard, step))
+        Some(StepUse { _guard: guard, _step: step })
     }
 
     /// Reserves a step for an eviction; `None` while it is in use.
     pub(crate) fn for_eviction(&self, step: &RunStep) -> Option<StepUse> {
         let step = self.step(step);
         let guard = Guard::Removal(Arc::clone(&step.lock).try_write_owned().ok()?);
-        Some(StepUse::new(guard, step))
+        Some(StepUse { _guard: guard, _step: step })
     }
 
     /// Reserves a step for giving it up, after stopping its uploads. `None` while it is being evicted, or when an
@@ -166,7 +160,7 @@ impl StepsInUse {
         let ended = Arc::clone(&step.lock).write_owned();
         let removal = tokio::time::timeout(STOPPED_WITHIN, ended).await.ok();
         step.stops.send_replace(false);
-        Some(StepUse::new(Guard::Removal(removal?), step))
+        Some(StepUse { _guard: Guard::Removal(removal?), _step: step })
     }
 
     /// Waits until the uploads of a step have to stop.

@@ -1,5 +1,6 @@
 //! The status file that a running service keeps in the vault for `status`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,13 +56,12 @@ pub fn read_status_file(vault: &Vault, run: &RunName) -> Result<Option<StatusFil
 pub(crate) struct StatusFiles {
     shared: Arc<Shared>,
     /// What was last written, by run.
-    written: Vec<Option<StatusFile>>,
+    written: BTreeMap<RunName, StatusFile>,
 }
 
 impl StatusFiles {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let written = shared.options.runs.iter().map(|_| None).collect();
-        Self { shared, written }
+        Self { shared, written: BTreeMap::new() }
     }
 
     /// Writes periodically until nothing more will be sealed.
@@ -78,13 +78,17 @@ impl StatusFiles {
 
     /// Writes the files that changed.
     pub(crate) async fn write(mut self) -> Self {
-        let fallback = Self { shared: Arc::clone(&self.shared), written: Vec::new() };
+        let fallback = Self::new(Arc::clone(&self.shared));
         let write = move || {
-            let vault = &self.shared.vault.vault;
-            for (run, written) in self.shared.options.runs.iter().zip(&mut self.written) {
-                // A full disk has its own warnings.
-                if let Err(error) = write_changed(vault, &run.name, status_file(&self.shared, run), written) {
-                    tracing::debug!(%error, "cannot write the agent's status file");
+            for run in &self.shared.options.runs {
+                let current = status_file(&self.shared, run);
+                if self.written.get(&run.name) == Some(&current) {
+                    continue;
+                }
+                match write_file(&self.shared.vault.vault, &run.name, &current) {
+                    Ok(()) => drop(self.written.insert(run.name.clone(), current)),
+                    // A full disk has its own warnings.
+                    Err(error) => tracing::debug!(%error, "cannot write the agent's status file"),
                 }
             }
             Ok(self)
@@ -93,21 +97,11 @@ impl StatusFiles {
     }
 }
 
-/// Writes the file if it changed. Blocks: it syncs.
-fn write_changed(
-    vault: &Vault,
-    run: &RunName,
-    current: StatusFile,
-    written: &mut Option<StatusFile>,
-) -> Result<()> {
-    if written.as_ref() == Some(&current) {
-        return Ok(());
-    }
-    let bytes = serde_json::to_vec(&current)
+/// Writes the file. Blocks: it syncs.
+fn write_file(vault: &Vault, run: &RunName, file: &StatusFile) -> Result<()> {
+    let bytes = serde_json::to_vec(file)
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
-    vault.write_note(run, KEY, &bytes)?;
-    *written = Some(current);
-    Ok(())
+    vault.write_note(run, KEY, &bytes)
 }
 
 fn status_file(shared: &Shared, run: &RunSettings) -> StatusFile {

@@ -3,15 +3,15 @@
 //! The agent, and commands without one, use the same checks: first of the vault, then of the remotes for a step that
 //! the vault does not hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use stepvault_core::Result;
 use stepvault_core::ids::{Attempt, RemoteName, Revision, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
-use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_engine::tier::step_state::{recorded_state, visible_steps};
@@ -308,13 +308,11 @@ async fn progress_on_remotes(remotes: &[RunRemote], query: &StepQuery) -> StepPr
 }
 
 fn not_asked(remotes: &[RunRemote], found: &[Result<BTreeSet<StepId>>]) -> Option<String> {
-    let unanswered: BTreeMap<&RemoteName, &Error> = remotes
-        .iter()
-        .zip(found)
-        .filter_map(|(remote, found)| Some((remote.name(), found.as_ref().err()?)))
-        .collect();
-    let texts: Vec<String> =
-        unanswered.iter().map(|(remote, error)| format!("{remote} was not queried: {error}")).collect();
+    let text = |(remote, found): (&RunRemote, &Result<_>)| {
+        Some(format!("{} was not queried: {}", remote.name(), found.as_ref().err()?))
+    };
+    let mut texts: Vec<String> = remotes.iter().zip(found).filter_map(text).collect();
+    texts.sort_unstable();
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 

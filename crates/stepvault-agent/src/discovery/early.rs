@@ -11,7 +11,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::check::check_extent;
 use stepvault_formats::find::{Extent, FoundStep, QuietRule};
-use stepvault_formats::tree::{Entry, EntryKind, Tree as SurveyTree};
+use stepvault_formats::tree::{EntryKind, Tree as SurveyTree};
 use stepvault_local::early_links::EarlyLinks;
 use stepvault_local::space;
 use stepvault_local::survey::{SurveyFiles, survey};
@@ -237,20 +237,13 @@ impl EarlyStep {
         for member in &self.step.members {
             let itself = survey.get(member).map(|entry| (member.as_str(), entry));
             for (path, entry) in itself.into_iter().chain(survey.inside(member)) {
-                let Some(facts) = facts_of(entry) else { continue };
-                if linked.get(path) != Some(&facts) {
+                let EntryKind::File { size_bytes, .. } = entry.kind else { continue };
+                if linked.get(path) != Some(&(size_bytes, entry.mtime)) {
                     return SourceState::Changed;
                 }
                 present += 1;
             }
         }
         if present < linked.len() { SourceState::Deleted } else { SourceState::Unchanged }
-    }
-}
-
-fn facts_of(entry: &Entry) -> Option<(u64, Timestamp)> {
-    match entry.kind {
-        EntryKind::File { size_bytes, .. } => Some((size_bytes, entry.mtime)),
-        _ => None,
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::Result;
-use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::config::RunSettings;
 use stepvault_core::drain::{DrainRecord, LeftStep, RemotePlan, Waiting, parts_at_once, plan};
@@ -17,7 +16,7 @@ use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::node_records::Drains;
 use stepvault_engine::tier::run_remote::RunRemote;
-use stepvault_local::clock::SystemClock;
+use stepvault_local::clock;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -218,32 +217,27 @@ pub(crate) async fn write_drain_records(
 ) {
     let Shared { options, reporter, .. } = shared;
     let vault = &shared.vault.vault;
-    let records: Vec<(&RunSettings, DrainRecord)> = options
-        .runs
-        .iter()
-        .filter_map(|run| {
-            let its = report.left.not_durable.iter().filter(|step| step.run == run.name);
-            let left: Vec<LeftStep> = its
-                .map(|step| LeftStep {
-                    id: step.id,
-                    remote: step.remote.clone(),
-                    required: step.required,
-                    missing_bytes: step.missing_bytes,
-                })
-                .collect();
-            if left.is_empty() {
-                return None;
-            }
-            let (reason, now) = (request.reason.to_string(), SystemClock.now());
-            let record = DrainRecord::new(run.name.clone(), options.node().clone(), reason, now, left);
-            Some((run, record))
-        })
-        .collect();
-    for (run, record) in &records {
-        let written = timeout_at(deadline, write_to_vault(vault, record)).await;
+    let mut records: Vec<(&RunSettings, DrainRecord)> = Vec::new();
+    for run in &options.runs {
+        let its = report.left.not_durable.iter().filter(|step| step.run == run.name);
+        let left: Vec<LeftStep> = its
+            .map(|step| LeftStep {
+                id: step.id,
+                remote: step.remote.clone(),
+                required: step.required,
+                missing_bytes: step.missing_bytes,
+            })
+            .collect();
+        if left.is_empty() {
+            continue;
+        }
+        let (reason, now) = (request.reason.to_string(), clock::now());
+        let record = DrainRecord::new(run.name.clone(), options.node().clone(), reason, now, left);
+        let written = timeout_at(deadline, write_to_vault(vault, &record)).await;
         if !matches!(written, Ok(Ok(()))) {
             reporter.warn(&format!("{}: cannot write the drain record to the vault", run.name));
         }
+        records.push((run, record));
     }
     let writes = records.iter().flat_map(|(run, record)| {
         let remotes = remotes_of(run, options, vault).into_iter();
@@ -381,7 +375,7 @@ impl Telling {
 
 async fn write(remote: &RunRemote, node: &NodeName, left: Vec<LeftStep>, rate: Option<u64>) {
     let run = remote.keys.run().clone();
-    let mut record = DrainRecord::new(run, node.clone(), "uploads".to_owned(), SystemClock.now(), left);
+    let mut record = DrainRecord::new(run, node.clone(), "uploads".to_owned(), clock::now(), left);
     record.bytes_per_second = rate;
     write_to_remote(remote, &record, Instant::now() + RECORD_INTERVAL).await;
 }

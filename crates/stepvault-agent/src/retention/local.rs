@@ -79,13 +79,15 @@ impl LocalRetention {
         let missing_bytes = self.shared.signals.take_requested_bytes();
         let needs = self.needs().await;
         let limits = self.limits_for(missing_bytes, &needs).await?;
-        let nothing_to_do =
-            limits.is_unset() && self.runs.iter().all(|run| run.settings.keep_local.is_unset());
-        if nothing_to_do {
-            self.publish_given_up().await;
-            self.warn_of_shortage(needs).await;
-            return Ok(());
+        if !limits.is_unset() || self.runs.iter().any(|run| !run.settings.keep_local.is_unset()) {
+            self.prune(&limits).await?;
         }
+        self.publish_given_up().await;
+        self.warn_of_shortage(needs).await;
+        Ok(())
+    }
+
+    async fn prune(&self, limits: &LocalLimits) -> Result<()> {
         let prunes: Vec<LocalPrune> = self.runs.iter().map(|run| self.prune_of(run)).collect();
         let claim = async |run: &RunName, id: StepId, verdict: Verdict| {
             let step = RunStep::new(run, id);
@@ -97,15 +99,13 @@ impl LocalRetention {
         // The forecast of the next checkpoint never stops an upload, which may end before it: only the configured mark
         // does.
         let uploads_below_bytes = self.shared.options.local.limits.free_space_low_bytes.unwrap_or(0);
-        let reports = prune_local_runs(&prunes, &limits, uploads_below_bytes, claim).await?;
+        let reports = prune_local_runs(&prunes, limits, uploads_below_bytes, claim).await?;
         for (prune, report) in prunes.iter().zip(reports) {
             match report {
                 Ok(report) => self.applied(&prune.run, &report),
                 Err(error) => self.warn(&prune.run, &error.to_string()),
             }
         }
-        self.publish_given_up().await;
-        self.warn_of_shortage(needs).await;
         Ok(())
     }
 
