@@ -205,12 +205,7 @@ impl Checksums {
             let Some(size_bytes) = tree.file_size_bytes(&path) else {
                 continue;
             };
-            let span = Span {
-                start: 0,
-                end: size_bytes,
-                checksum: Checksum::Sha256(digest),
-                what: "the file".to_owned(),
-            };
+            let span = Span::new(0..size_bytes, Checksum::Sha256(digest), "the file");
             // It covers what is known of its pieces.
             self.0.insert(path, ("Megatron", Known::Spans(vec![span])));
         }
@@ -242,12 +237,8 @@ fn archives(source: &dyn ReadAt, ranges: &[(u64, u64)]) -> io::Result<Vec<Span>>
         let stored = records.iter().filter(|record| record.is_stored() && record.crc32 != 0);
         spans.extend(stored.map(|record| {
             let start = start.saturating_add(record.data_offset);
-            Span {
-                start,
-                end: start.saturating_add(record.size_bytes),
-                checksum: Checksum::Crc32(record.crc32),
-                what: record.name.clone(),
-            }
+            let end = start.saturating_add(record.size_bytes);
+            Span::new(start..end, Checksum::Crc32(record.crc32), record.name.as_str())
         }));
     }
     Ok(spans)

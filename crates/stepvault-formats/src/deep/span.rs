@@ -1,6 +1,7 @@
 //! Reads a file once from front to back, and compares its pieces with their checksums.
 
 use std::io::{self, Read};
+use std::ops::Range;
 
 use stepvault_core::digest::{Crc32c, Sha256Digest, Sha256Hasher};
 
@@ -29,6 +30,12 @@ pub(crate) struct Span {
     pub(crate) checksum: Checksum,
     /// What it is, in messages.
     pub(crate) what: String,
+}
+
+impl Span {
+    pub(crate) fn new(bytes: Range<u64>, checksum: Checksum, what: impl Into<String>) -> Self {
+        Self { start: bytes.start, end: bytes.end, checksum, what: what.into() }
+    }
 }
 
 /// The result of reading a file.

@@ -174,10 +174,11 @@ pub(super) fn collect_checksum(
     let Some(covered_bytes) = length_bytes.checked_sub(CHECKSUM_BYTES) else {
         return Ok(());
     };
-    let place = Location { offset: offset.saturating_add(covered_bytes), length_bytes: CHECKSUM_BYTES };
+    let end = offset.saturating_add(covered_bytes);
+    let place = Location { offset: end, length_bytes: CHECKSUM_BYTES };
     let checksum = store.read(&file.path, place, CHECKSUM_BYTES, "the checksum of a chunk")?;
     let path = store.directory.path_of(&file.path);
-    store.collect_of(path, offset, covered_bytes, &checksum, &name);
+    store.collect_of(path, offset..end, &checksum, &name);
     Ok(())
 }
 

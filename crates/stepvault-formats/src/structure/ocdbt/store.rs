@@ -1,5 +1,6 @@
 //! The files of a database, access to pieces of them, and the limit on what the check may decompress and keep.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::deep::{Checksum, Span};
@@ -117,27 +118,15 @@ impl<'a> Store<'a> {
     /// Collects the checksum at the end of a piece, if checksums are collected.
     pub(super) fn collect(&mut self, path: String, offset: u64, piece: &[u8], what: &str) {
         if let Some((covered, checksum)) = piece.split_last_chunk::<4>() {
-            self.collect_of(path, offset, covered.len() as u64, checksum, what);
+            self.collect_of(path, offset..offset.saturating_add(covered.len() as u64), checksum, what);
         }
     }
 
     /// Collects the checksum of some bytes of a file, if checksums are collected.
-    pub(super) fn collect_of(
-        &mut self,
-        path: String,
-        offset: u64,
-        length_bytes: u64,
-        checksum: &[u8],
-        what: &str,
-    ) {
+    pub(super) fn collect_of(&mut self, path: String, bytes: Range<u64>, checksum: &[u8], what: &str) {
         if let (Some(checksums), Some(checksum)) = (&mut self.checksums, checksum.first_chunk()) {
-            let span = Span {
-                start: offset,
-                end: offset.saturating_add(length_bytes),
-                checksum: Checksum::Crc32c(u32::from_le_bytes(*checksum)),
-                what: what.to_owned(),
-            };
-            checksums.push((path, span));
+            let checksum = Checksum::Crc32c(u32::from_le_bytes(*checksum));
+            checksums.push((path, Span::new(bytes, checksum, what)));
         }
     }
 

@@ -53,13 +53,9 @@ pub(crate) fn checksums(
     let mut spans = Vec::new();
     each_tensor(tree, prefix, files, &mut |tensor| {
         if let Some((length_bytes, checksum)) = tensor.entry.checksum() {
-            let span = Span {
-                start: tensor.end.saturating_sub(length_bytes),
-                end: tensor.end,
-                checksum: Checksum::Crc32c(checksum),
-                what: format!("tensor {}", tensor.name),
-            };
-            spans.push((tensor.path, span));
+            let bytes = tensor.end.saturating_sub(length_bytes)..tensor.end;
+            let what = format!("tensor {}", tensor.name);
+            spans.push((tensor.path, Span::new(bytes, Checksum::Crc32c(checksum), what)));
         }
         Ok(())
     })?;

@@ -98,12 +98,7 @@ pub(crate) fn chunk_span(chunk: &dyn ReadAt) -> Result<Option<Span>, Fault> {
     };
     let mut checksum = [0; 4];
     chunk.read_exact_at(end, &mut checksum)?;
-    Ok(Some(Span {
-        start: 0,
-        end,
-        checksum: Checksum::Crc32c(u32::from_le_bytes(checksum)),
-        what: "the chunk".to_owned(),
-    }))
+    Ok(Some(Span::new(0..end, Checksum::Crc32c(u32::from_le_bytes(checksum)), "the chunk")))
 }
 
 fn version_of(tree: &Tree, directory: &str) -> Option<Version> {
