@@ -34,6 +34,7 @@ pub mod deep;
 pub mod detect;
 pub mod find;
 pub mod handoff;
+mod names;
 pub mod not_checkpoint;
 pub mod pickle;
 pub mod pointer;

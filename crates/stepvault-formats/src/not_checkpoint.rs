@@ -1,61 +1,14 @@
 //! Names of files and directories that are no part of a checkpoint, and what the others can hold.
 
-/// What tools and filesystems leave behind anywhere.
-const CLUTTER: [&[&str]; 6] = [
-    // Of version control.
-    &[".git", ".gitattributes", ".gitignore", ".gitkeep"],
-    // Caches and locks.
-    &[".cache", ".huggingface", ".pytest_cache", "__pycache__"],
-    &[".ipynb_checkpoints", ".locks"],
-    // Of desktops.
-    &[".ds_store", ".directory", "__macosx", "thumbs.db"],
-    &["desktop.ini"],
-    // Of filesystems.
-    &["lost+found", ".snapshot", ".fseventsd"],
-];
-/// How the names of such files begin: macOS archives, deleted files that are open on NFS and FUSE, lock files.
-const CLUTTER_PREFIXES: [&str; 5] = ["._", ".nfs", ".fuse_hidden", ".trash", ".~lock"];
-/// Directories that trackers of experiments write.
-const TRACKERS: [&str; 2] = ["wandb", "mlruns"];
-/// Files of text that may belong to a step of the same number: its configuration.
-const TEXTS: [&str; 8] = ["json", "yaml", "yml", "toml", "txt", "ini", "cfg", "conf"];
-/// Extensions of logs, tables, documents, programs, pictures, sound, videos and databases.
-const OTHERS: [&str; 68] = [
-    "log", "out", "err", "md", "rst", "csv", "tsv", "jsonl", "ndjson", "xml", "html", "htm", "css", "js",
-    "ts", "py", "pyc", "ipynb", "sh", "bash", "slurm", "sbatch", "c", "h", "cc", "cpp", "cu", "rs", "go",
-    "java", "png", "jpg", "jpeg", "gif", "bmp", "svg", "webp", "tif", "tiff", "ico", "pdf", "ps", "eps",
-    "mp4", "avi", "mov", "mkv", "webm", "mp3", "wav", "flac", "ogg", "m4a", "nii", "dcm", "lock", "pid",
-    "wandb", "prof", "trace", "parquet", "arrow", "db", "sqlite", "sqlite3", "bib", "tex", "swp",
-];
-/// Extensions of compressed files, behind that of their content.
-const COMPRESSIONS: [&str; 4] = ["gz", "bz2", "xz", "zst"];
-/// Extensions of formats that hold weights and nothing else.
-const WEIGHTS: [&str; 6] = ["safetensors", "gguf", "onnx", "tflite", "engine", "torchscript"];
-/// Names of files that tell nothing more than their names do, in lower case.
-const NAMES: [&[&str]; 4] = [
-    &["readme", "license", "notice", "makefile", "dockerfile"],
-    &["stable", "done", "complete", "_success", "commit_success"],
-    &["tokenizer.model", "spiece.model", "vocab.bpe"],
-    &["evaluations.npz", "manifest.ocdbt", "_sharding"],
-];
-/// Words of names such as `model_10.json`, which some libraries give to models.
-const MODEL_WORDS: [&str; 10] =
-    ["model", "booster", "xgb", "xgboost", "lgb", "lgbm", "lightgbm", "catboost", "iter", "epoch"];
+use crate::names::NAMES;
 
 /// Whether tools or filesystems leave entries of this name anywhere: no part of what a trainer writes.
 pub fn is_clutter(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    is_among(&CLUTTER, &lower)
-        || CLUTTER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
-        || CLUTTER_EXTENSIONS.contains(&extension_of(&lower))
+    NAMES.clutter.has(&*lower)
+        || NAMES.clutter_prefixes.iter().any(|prefix| lower.starts_with(prefix))
+        || NAMES.clutter_extensions.has(extension_of(&lower))
 }
-
-fn is_among(groups: &[&[&str]], name: &str) -> bool {
-    groups.iter().any(|group| group.contains(&name))
-}
-
-/// Extensions of lock files, compiled programs and editors' files.
-const CLUTTER_EXTENSIONS: [&str; 3] = ["lock", "pyc", "swp"];
 
 /// Whether a path below a step is clutter, or lies in it.
 pub fn is_in_clutter(path: &str) -> bool {
@@ -68,22 +21,22 @@ pub fn is_no_checkpoint(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_clutter(name)
         || lower.contains("tfevents")
-        || is_among(&NAMES, &lower)
+        || NAMES.telling.has(&*lower)
         || lower.starts_with('_') && lower.ends_with("metadata")
         || lower.starts_with("readme.")
-        || OTHERS.contains(&extension_of(&lower))
+        || NAMES.others.has(extension_of(&lower))
         || is_text(name)
 }
 
 /// Whether a directory of this name is never searched for checkpoints.
 pub fn is_tracker(name: &str) -> bool {
-    is_clutter(name) || TRACKERS.contains(&name)
+    is_clutter(name) || NAMES.trackers.has(name)
 }
 
 /// Whether a file is a text that may be a step's configuration.
 pub fn is_text(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    TEXTS.contains(&extension_of(&lower)) && !is_model_text(&lower)
+    NAMES.texts.has(extension_of(&lower)) && !is_model_text(&lower)
 }
 
 /// Whether a file is a model that a library wrote as text: its name consists of words for a model, and a number.
@@ -94,7 +47,7 @@ fn is_model_text(lower: &str) -> bool {
         .filter(|word| !word.is_empty())
         .peekable();
     let has_number = stem.contains(|character: char| character.is_ascii_digit());
-    has_number && words.peek().is_some() && words.all(|word| MODEL_WORDS.contains(&word))
+    has_number && words.peek().is_some() && words.all(|word| NAMES.model_texts.has(word))
 }
 
 /// Whether a file of this path inside a step may hold the state of a training: its weights at least.
@@ -107,14 +60,14 @@ pub fn may_hold_state(path: &str) -> bool {
 /// Whether a file holds weights and nothing else, by the format that its name shows.
 pub fn holds_weights_alone(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    let torch_weights = ["pytorch_model", "adapter_model", "diffusion_pytorch_model"];
-    WEIGHTS.contains(&extension_of(&lower)) || torch_weights.iter().any(|stem| lower.starts_with(stem))
+    let is_torchs = NAMES.torch_weights.iter().any(|stem| lower.starts_with(stem));
+    is_torchs || NAMES.weights.has(extension_of(&lower))
 }
 
 /// Returns the extension of the content.
 fn extension_of(lower: &str) -> &str {
     let (stem, extension) = lower.rsplit_once('.').unwrap_or((lower, ""));
-    if COMPRESSIONS.contains(&extension) {
+    if NAMES.compressions.has(extension) {
         return stem.rsplit_once('.').map_or("", |(_, inner)| inner);
     }
     extension

@@ -1,60 +1,11 @@
 //! What the name of a directory or file says: the number of its step, or that it holds the newest state.
 
-/// Words whose number is the step, the most specific first. The first word of this list that the name contains with a
-/// number decides, wherever it stands in the name: `ep0-ba100` is batch 100. `checkpoint` and `ckpt` come last,
-/// because other words name the number more exactly: `checkpoint_epoch=1-step=500` is step 500.
-const STEP_WORDS: [&str; 8] =
-    ["globalstep", "step", "steps", "iteration", "iter", "ba", "checkpoint", "ckpt"];
-/// How many of [`STEP_WORDS`] are more exact than a word behind the number, as in `rl_model_400_steps`.
-const EXACT_WORDS: usize = 6;
-/// Words behind the number of a step.
-const UNITS: [&[&str]; 2] =
-    [&["step", "steps", "timesteps", "iter", "iters", "iterations"], &["updates", "epoch", "epochs"]];
-/// Words whose number counts something else.
-const OTHER_WORDS: [&[&str]; 6] = [
-    // Ranks, machines and the files of ranks.
-    &[
-        "rank", "size", "dp", "tp", "pp", "mp", "replica", "worker", "gpu", "node", "host", "proc",
-        "process", "group", "shard", "part", "of",
-    ],
-    // Runs, versions and repetitions.
-    &["run", "exp", "experiment", "job", "trial", "attempt", "seed", "v", "version"],
-    // Datasets and their parts.
-    &["data", "dataset", "fold", "split", "cv"],
-    // Parts and sizes of a model, and settings.
-    &["expert", "layer", "block", "dim", "hidden", "heads", "lr", "bs"],
-    // Precisions.
-    &["fp", "bf", "int", "uint", "nf", "q", "f", "w", "r", "bit"],
-    // Metrics.
-    &[
-        "top", "acc", "accuracy", "loss", "val", "score", "map", "miou", "reward", "bleu", "psnr", "fid",
-        "auc",
-    ],
-];
-/// Names of models whose short number is a version or a size.
-const MODEL_WORDS: [&[&str]; 4] = [
-    // Models of language.
-    &[
-        "llama", "gpt", "qwen", "phi", "bert", "t", "opt", "gemma", "falcon", "mistral", "mixtral", "bloom",
-        "pythia", "mamba", "deepseek", "glm", "internlm", "yi", "mpt", "roberta", "deberta", "xlm",
-        "granite",
-    ],
-    // Models of images.
-    &[
-        "resnet", "resnext", "vgg", "yolo", "yolov", "densenet", "convnext", "vit", "deit", "swin", "unet",
-        "clip", "sd", "sdxl", "dino", "dinov", "sam", "flux",
-    ],
-    &["efficientnet", "inception", "mobilenet"],
-    // Models of speech.
-    &["whisper", "wav", "vec"],
-];
+use crate::names::{NAMES, Words};
+
 /// Maximum number of digits of a model's version or size: `resnet152`, but `opt020000` is an optimizer's step.
 const MAX_MODEL_DIGITS: usize = 3;
 /// Maximum length of an extension.
 const MAX_EXTENSION: usize = 16;
-
-/// Words, one of which a step's name contains if neither a framework nor a pattern identifies it.
-const NAMING_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
 
 /// One piece of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,36 +21,19 @@ enum Piece<'a> {
 /// Whether a name with a number is likely to be a step's: it contains a word for a step, or is nothing but the number.
 pub fn looks_like_a_step(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    NAMING_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
+    NAMES.naming.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
 }
-
-/// Words in the names of files that hold the newest state, or the best one, the most likely to be resumed from first.
-const NEWEST_WORDS: [&str; 11] = [
-    "last",
-    "latest",
-    "current",
-    "resume",
-    "checkpoint",
-    "ckpt",
-    "recent",
-    "final",
-    "snapshot",
-    "backup",
-    "best",
-];
 
 /// Whether a name says that a path holds the newest state, or the best one.
 pub fn says_newest(path: &str) -> bool {
-    newest_precedence(path) < NEWEST_WORDS.len()
+    newest_precedence(path) < usize::MAX
 }
 
-/// Returns the position of a name's first word in [`NEWEST_WORDS`].
+/// Returns the position of a name's first word among those for the newest state.
 pub(crate) fn newest_precedence(path: &str) -> usize {
     let name = path.rsplit('/').next().unwrap_or(path);
     let lower = name.to_ascii_lowercase();
-    let mut words = NEWEST_WORDS.iter();
-    let position = words.position(|word| lower.contains(word));
-    position.unwrap_or(NEWEST_WORDS.len())
+    NAMES.newest.iter().position(|word| lower.contains(word)).unwrap_or(usize::MAX)
 }
 
 /// Returns a name with `*` in place of each of its numbers.
@@ -128,28 +62,26 @@ pub(crate) fn without_numbers(name: &str) -> String {
 ///
 /// A name for which several numbers qualify by the second rule has no step.
 pub fn parse(name: &str) -> Option<u64> {
-    let pieces = pieces_of(stem_of(name));
+    let lower = name.to_ascii_lowercase();
+    let pieces = pieces_of(stem_of(&lower));
     let numbers = numbers_of(&pieces);
-    let after = |words: &[&str]| {
-        words.iter().find_map(|word| {
-            // Of several numbers, use the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
-            let mut numbers = numbers.iter().rev();
-            numbers.find(|number| is_one_of(number.word, &[&[word]]))
-        })
+    let after = |words: &'static Words| {
+        // Of several numbers, use the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
+        let last = |word| numbers.iter().rev().find(|number| number.word == Some(word));
+        words.iter().find_map(last)
     };
-    let (exact, others) = STEP_WORDS.split_at(EXACT_WORDS);
     let before_unit = || {
-        let counts_steps = |number: &&Number<'_>| !is_one_of(number.word, &OTHER_WORDS);
+        let counts_steps = |number: &&Number<'_>| !NAMES.counted.has(number.word);
         let mut numbers = numbers.iter().rev().filter(counts_steps);
-        numbers.find(|number| is_one_of(number.next, &UNITS))
+        numbers.find(|number| NAMES.units.has(number.next))
     };
-    if let Some(number) = after(exact).or_else(before_unit).or_else(|| after(others)) {
+    if let Some(number) = after(&NAMES.step).or_else(before_unit).or_else(|| after(&NAMES.checkpoint)) {
         return number.digits.parse().ok();
     }
     let mut plain = numbers.iter().filter(|number| number.is_plain());
     match (plain.next(), plain.next()) {
         // `model-00001-of-00003`: the number of a file within a step.
-        (Some(number), None) if !is_one_of(number.next, &[&["of"]]) => number.digits.parse().ok(),
+        (Some(number), None) if number.next != Some("of") => number.digits.parse().ok(),
         _ => None,
     }
 }
@@ -170,8 +102,8 @@ impl Number<'_> {
     fn is_plain(&self) -> bool {
         let is_named = self.word.is_some_and(looks_like_a_step);
         let is_measure = self.has_unit && !is_named;
-        let is_model = self.digits.len() <= MAX_MODEL_DIGITS && is_one_of(self.word, &MODEL_WORDS);
-        !is_measure && !is_model && !is_one_of(self.word, &OTHER_WORDS)
+        let is_model = self.digits.len() <= MAX_MODEL_DIGITS && NAMES.models.has(self.word);
+        !is_measure && !is_model && !NAMES.counted.has(self.word)
     }
 }
 
@@ -197,11 +129,6 @@ fn numbers_of<'a>(pieces: &[Piece<'a>]) -> Vec<Number<'a>> {
         }
     }
     numbers
-}
-
-fn is_one_of(word: Option<&str>, lists: &[&[&str]]) -> bool {
-    let mut all = lists.iter().copied().flatten();
-    word.is_some_and(|word| all.any(|other| other.eq_ignore_ascii_case(word)))
 }
 
 /// Returns a name without its extensions. Text that names a step, as in `model.step100`, is not an extension.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepvault_core::timestamp::Timestamp;
 
+use crate::names::NAMES;
 use crate::not_checkpoint::{
     holds_weights_alone, is_clutter, is_in_clutter, is_no_checkpoint, is_text, may_hold_state,
 };
@@ -137,20 +138,6 @@ pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> (Vec<UnitFile>
     });
     files.partition(|file| !is_in_clutter(&file.inside))
 }
-
-/// Words for what is made from another entry, as averaged, converted or exported weights, and for what belongs to one, as
-/// its optimizer.
-const SECONDARY_WORDS: [&[&str]; 6] = [
-    // Averages of weights.
-    &["ema", "swa", "avg", "average", "averaged"],
-    // Weights in another form.
-    &["weights", "fp", "bf", "hf", "huggingface", "merged", "lora"],
-    &["converted", "consolidated", "universal", "quantized"],
-    &["export", "exported", "onnx", "gguf"],
-    // State beside the weights.
-    &["optim", "optimizer", "optimizers", "sched", "scheduler"],
-    &["rng", "scaler", "replay", "buffer", "vecnormalize"],
-];
 
 /// An entry of a step beside the one that the trainer resumes from.
 #[derive(Debug, Clone)]
@@ -289,5 +276,5 @@ fn state_kinds(unit: &Unit<'_>) -> usize {
 fn is_secondary(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let mut words = lower.split(|character: char| !character.is_ascii_alphabetic());
-    words.any(|word| SECONDARY_WORDS.iter().any(|group| group.contains(&word)))
+    words.any(|word| NAMES.secondary.has(word))
 }

@@ -9,6 +9,7 @@ use std::io;
 use super::{
     gguf, hdf5, json, msgpack, npy, npz, pickle_file, safetensors, tar, torch_legacy, torch_zip, yaml, zip,
 };
+use crate::names::NAMES;
 use crate::soundness::{Fault, Soundness, broken_at, judged, read_head, unknown};
 use crate::tree::ReadAt;
 
@@ -54,25 +55,34 @@ pub enum FileKind {
     Opaque,
 }
 
+type Check = fn(&dyn ReadAt) -> Result<(), Fault>;
+
 impl FileKind {
     /// Returns its name in messages.
     pub(crate) fn noun(self) -> &'static str {
+        self.noun_and_check().0
+    }
+
+    /// This is the only place that maps kinds to modules.
+    fn noun_and_check(self) -> (&'static str, Check) {
         match self {
-            Self::Safetensors => "safetensors",
-            Self::TorchZip | Self::TorchLegacy => "torch",
-            Self::Pickle => "pickle",
-            Self::Npy => ".npy",
-            Self::Npz => ".npz",
-            Self::Gguf => "GGUF",
-            Self::Zip => "ZIP",
-            Self::Hdf5 => "HDF5",
-            Self::Msgpack => "MessagePack",
-            Self::Tar => "tar",
-            Self::Json => "JSON",
-            Self::Yaml => "YAML",
-            Self::OcdbtManifest => "OCDBT manifest",
-            Self::TfBundleIndex => "TensorFlow index",
-            Self::Empty | Self::Opaque => "other",
+            Self::Safetensors => ("safetensors", safetensors::check),
+            Self::TorchZip => ("torch", torch_zip::check),
+            Self::TorchLegacy => ("torch", torch_legacy::check),
+            Self::Pickle => ("pickle", pickle_file::check),
+            Self::Npy => (".npy", npy::check),
+            Self::Npz => (".npz", npz::check),
+            Self::Gguf => ("GGUF", gguf::check),
+            Self::Zip => ("ZIP", |source| zip::read(source).map(drop)),
+            Self::Hdf5 => ("HDF5", hdf5::check),
+            Self::Msgpack => ("MessagePack", msgpack::check),
+            Self::Tar => ("tar", tar::check),
+            Self::Json => ("JSON", json::check),
+            Self::Yaml => ("YAML", yaml::check),
+            Self::OcdbtManifest => ("OCDBT manifest", |_| Err(checked_with_others(Self::OcdbtManifest))),
+            Self::TfBundleIndex => ("TensorFlow index", |_| Err(checked_with_others(Self::TfBundleIndex))),
+            Self::Empty => ("other", |_| Ok(())),
+            Self::Opaque => ("other", |_| Err(unknown!("the structure of this file is unknown"))),
         }
     }
 }
@@ -121,7 +131,8 @@ fn is_zeros(head: &[u8]) -> bool {
 pub fn check_file(path: &str, source: &dyn ReadAt) -> io::Result<Soundness> {
     let head = read_head(source, HEAD_BYTES)?;
     let kind = kind_of(path, &head);
-    judged(written(kind, &head).and_then(|()| check_as(kind, source)))
+    let (_, check) = kind.noun_and_check();
+    judged(written(kind, &head).and_then(|()| check(source)))
 }
 
 /// Checks that a file has contents. No known format begins with many zeros, and only a file of unknown format may be
@@ -144,28 +155,8 @@ fn written(kind: FileKind, head: &[u8]) -> Result<(), Fault> {
     })
 }
 
-/// Runs the check of a kind. This is the only place that maps kinds to modules.
-fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
-    match kind {
-        FileKind::Safetensors => safetensors::check(source),
-        FileKind::Npy => npy::check(source),
-        FileKind::Npz => npz::check(source),
-        FileKind::Gguf => gguf::check(source),
-        FileKind::Zip => zip::read(source).map(drop),
-        FileKind::Hdf5 => hdf5::check(source),
-        FileKind::Msgpack => msgpack::check(source),
-        FileKind::Tar => tar::check(source),
-        FileKind::Json => json::check(source),
-        FileKind::Yaml => yaml::check(source),
-        FileKind::Empty => Ok(()),
-        FileKind::TorchZip => torch_zip::check(source),
-        FileKind::TorchLegacy => torch_legacy::check(source),
-        FileKind::Pickle => pickle_file::check(source),
-        FileKind::OcdbtManifest | FileKind::TfBundleIndex => {
-            Err(unknown!("{} files are only checked together with the files beside them", kind.noun()))
-        }
-        FileKind::Opaque => Err(unknown!("the structure of this file is unknown")),
-    }
+fn checked_with_others(kind: FileKind) -> Fault {
+    unknown!("{} files are only checked together with the files beside them", kind.noun())
 }
 
 fn said_by_name(path: &str) -> Name {
@@ -205,20 +196,9 @@ fn said_by_name(path: &str) -> Name {
 
 /// `.bin` files that transformers, Accelerate and diffusers write with `torch.save`.
 fn is_torch_bin(stem: &str) -> bool {
-    const STEMS: [&str; 9] = [
-        "pytorch_model",
-        "diffusion_pytorch_model",
-        "adapter_model",
-        "optimizer",
-        "scheduler",
-        "sampler",
-        "scaler",
-        "dl_state_dict",
-        "training_args",
-    ];
     // `optimizer_1`, `pytorch_model-00001-of-00002`.
     let is_numbering = |rest: &str| rest.is_empty() || rest.starts_with(['_', '-']);
-    STEMS.iter().any(|known| stem.strip_prefix(known).is_some_and(is_numbering))
+    NAMES.torch_bins.iter().any(|known| stem.strip_prefix(known).is_some_and(is_numbering))
 }
 
 fn said_by_head(head: &[u8]) -> Option<FileKind> {

@@ -7,6 +7,7 @@ pub(crate) mod cursor;
 pub mod dcp;
 pub mod deepspeed;
 mod directory;
+mod elements;
 pub mod gguf;
 pub mod hdf5;
 pub mod hf_index;

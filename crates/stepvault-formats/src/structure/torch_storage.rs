@@ -1,5 +1,6 @@
 //! The storages that a torch pickle names: key, number of elements, element type.
 
+use super::elements::ELEMENTS;
 use super::text::shown;
 use crate::pickle::{Object, Pickle, Value};
 use crate::soundness::{Fault, broken};
@@ -22,17 +23,16 @@ pub(super) struct StorageReference<'a> {
 impl StorageReference<'_> {
     /// Returns its length in bytes, if its type is known.
     pub(super) fn size_bytes(&self, pickle_name: &str) -> Result<Option<u64>, Fault> {
-        let Some(element_bytes) = self.element_bytes else {
-            return Ok(None);
-        };
-        match self.elements.checked_mul(element_bytes) {
-            Some(size_bytes) => Ok(Some(size_bytes)),
-            None => Err(broken!(
-                "{pickle_name} names storage {} of {} elements, more than any file can hold",
-                shown(self.key),
-                self.elements
-            )),
-        }
+        let size_bytes = self.element_bytes.map(|bytes| {
+            self.elements.checked_mul(bytes).ok_or_else(|| {
+                broken!(
+                    "{pickle_name} names storage {} of {} elements, more than any file can hold",
+                    shown(self.key),
+                    self.elements
+                )
+            })
+        });
+        size_bytes.transpose()
     }
 }
 
@@ -70,22 +70,12 @@ fn reference<'a>(pickle: &'a Pickle, parts: &[Value]) -> Option<StorageReference
     })
 }
 
-/// Returns the bytes of one element of a storage class. An untyped storage counts bytes.
-///
-/// The 4-bit and 2-bit quantized classes are left out: torch itself has no agreed length for them.
+/// Returns the bytes of one element of a storage class.
 fn element_bytes(module: &str, name: &str) -> Option<u64> {
     if module != "torch" && !module.starts_with("torch.") {
         return None;
     }
-    match name {
-        "UntypedStorage" | "BoolStorage" | "ByteStorage" | "CharStorage" | "QInt8Storage"
-        | "QUInt8Storage" => Some(1),
-        "ShortStorage" | "HalfStorage" | "BFloat16Storage" => Some(2),
-        "IntStorage" | "FloatStorage" | "QInt32Storage" => Some(4),
-        "LongStorage" | "DoubleStorage" | "ComplexFloatStorage" => Some(8),
-        "ComplexDoubleStorage" => Some(16),
-        _ => None,
-    }
+    ELEMENTS.torch_storage_bytes.get(name).copied()
 }
 
 #[cfg(test)]

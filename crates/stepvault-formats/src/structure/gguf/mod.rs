@@ -15,6 +15,7 @@ mod metadata;
 
 pub use self::metadata::LONGEST_HEADER_BYTES;
 use self::metadata::{Cursor, Names};
+use super::elements::{Block, ELEMENTS};
 use super::text::{bytes, shown};
 use crate::soundness::{Fault, broken, broken_at, read_array, unknown};
 use crate::tree::ReadAt;
@@ -127,17 +128,16 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {
     }
     let kind = cursor.u32("the kind of a tensor")?;
     let start = cursor.u64("the offset of a tensor")?;
-    let size_bytes = match block_of(kind) {
-        Some(block) => Some(
-            size_of(elements, row, block)
-                .map_err(|why| broken_at!(at, "tensor {} {why}: the header is damaged", shown(&name)))?,
-        ),
-        None => None,
-    };
+    // `None` for a number that is unused or unknown.
+    let block = ELEMENTS.ggml_blocks.get(&kind.to_string());
+    let size_bytes = block
+        .map(|block| size_of(elements, row, block))
+        .transpose()
+        .map_err(|why| broken_at!(at, "tensor {} {why}: the header is damaged", shown(&name)))?;
     Ok(Placed { name, kind, start, size_bytes })
 }
 
-fn size_of(elements: Option<u64>, row: u64, block: Block) -> Result<u64, String> {
+fn size_of(elements: Option<u64>, row: u64, block: &Block) -> Result<u64, String> {
     if !row.is_multiple_of(block.elements) {
         return Err(format!(
             "has rows of {row}, but {} is stored in blocks of {}",
@@ -166,10 +166,8 @@ fn end_of_data(table: &[Placed], alignment: u64) -> Result<u64, Fault> {
                  one aligned to {alignment}: the header is damaged"
             ));
         }
-        reached = match size_bytes {
-            Some(size_bytes) => Some(start.checked_add(*size_bytes).ok_or_else(too_far)?),
-            None => None,
-        };
+        reached =
+            size_bytes.map(|size_bytes| start.checked_add(size_bytes).ok_or_else(too_far)).transpose()?;
         end = reached.unwrap_or(*start);
     }
     Ok(end)
@@ -181,55 +179,4 @@ fn aligned(offset: u64, alignment: u64) -> Result<u64, Fault> {
 
 fn too_far() -> Fault {
     broken!("a tensor lies beyond the end of any file: the header is damaged")
-}
-
-/// The block of a type: all blocks have the same number of elements and the same size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
-    name: &'static str,
-    elements: u64,
-    bytes: u64,
-}
-
-/// Returns the block of a type, by its number in the file; `None` for a number that is unused or unknown
-/// (gguf-py/gguf/constants.py, `GGML_QUANT_SIZES`, gguf 0.19.0).
-fn block_of(number: u32) -> Option<Block> {
-    let (name, elements, bytes) = match number {
-        0 => ("F32", 1, 4),
-        1 => ("F16", 1, 2),
-        2 => ("Q4_0", 32, 18),
-        3 => ("Q4_1", 32, 20),
-        6 => ("Q5_0", 32, 22),
-        7 => ("Q5_1", 32, 24),
-        8 => ("Q8_0", 32, 34),
-        9 => ("Q8_1", 32, 40),
-        10 => ("Q2_K", 256, 84),
-        11 => ("Q3_K", 256, 110),
-        12 => ("Q4_K", 256, 144),
-        13 => ("Q5_K", 256, 176),
-        14 => ("Q6_K", 256, 210),
-        15 => ("Q8_K", 256, 292),
-        16 => ("IQ2_XXS", 256, 66),
-        17 => ("IQ2_XS", 256, 74),
-        18 => ("IQ3_XXS", 256, 98),
-        19 => ("IQ1_S", 256, 50),
-        20 => ("IQ4_NL", 32, 18),
-        21 => ("IQ3_S", 256, 110),
-        22 => ("IQ2_S", 256, 82),
-        23 => ("IQ4_XS", 256, 136),
-        24 => ("I8", 1, 1),
-        25 => ("I16", 1, 2),
-        26 => ("I32", 1, 4),
-        27 => ("I64", 1, 8),
-        28 => ("F64", 1, 8),
-        29 => ("IQ1_M", 256, 56),
-        30 => ("BF16", 1, 2),
-        34 => ("TQ1_0", 256, 54),
-        35 => ("TQ2_0", 256, 66),
-        39 => ("MXFP4", 32, 17),
-        40 => ("NVFP4", 64, 36),
-        41 => ("Q1_0", 128, 18),
-        _ => return None,
-    };
-    Some(Block { name, elements, bytes })
 }

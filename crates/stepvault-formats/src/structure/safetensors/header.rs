@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::soundness::{Fault, broken, broken_at, read_array};
+use crate::structure::elements::ELEMENTS;
 use crate::structure::json::{self, Entries, ReadEntry};
 use crate::structure::text::{bytes, shown};
 use crate::tree::ReadAt;
@@ -183,32 +184,6 @@ pub(super) enum Dtype {
     Other(String),
 }
 
-/// Every dtype of safetensors 0.8.0 with the bits of an element (safetensors/src/tensor.rs, `Dtype::bitsize`).
-const DTYPES: [(&str, u64); 22] = [
-    ("BOOL", 8),
-    ("F4", 4),
-    ("F6_E2M3", 6),
-    ("F6_E3M2", 6),
-    ("U8", 8),
-    ("I8", 8),
-    ("F8_E5M2", 8),
-    ("F8_E4M3", 8),
-    ("F8_E8M0", 8),
-    ("F8_E4M3FNUZ", 8),
-    ("F8_E5M2FNUZ", 8),
-    ("I16", 16),
-    ("U16", 16),
-    ("F16", 16),
-    ("BF16", 16),
-    ("I32", 32),
-    ("U32", 32),
-    ("F32", 32),
-    ("C64", 64),
-    ("F64", 64),
-    ("I64", 64),
-    ("U64", 64),
-];
-
 impl<'de> Deserialize<'de> for Dtype {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Name;
@@ -220,9 +195,8 @@ impl<'de> Deserialize<'de> for Dtype {
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Dtype, E> {
-                let known = DTYPES.iter().find(|(name, _)| *name == text);
-                Ok(match known {
-                    Some(&(name, bits)) => Dtype::Known { name, bits },
+                Ok(match ELEMENTS.safetensors_bits.get_key_value(text) {
+                    Some((name, &bits)) => Dtype::Known { name, bits },
                     None => Dtype::Other(shown(text)),
                 })
             }

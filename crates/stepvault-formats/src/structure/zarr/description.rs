@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::structure::elements::ELEMENTS;
+
 /// The version of the format that describes an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -224,14 +226,8 @@ fn version_two_bytes(name: &str) -> Option<u64> {
 }
 
 fn version_three_bytes(name: &str) -> Option<u64> {
-    match name {
-        "bool" | "int8" | "uint8" | "int4" | "uint4" => Some(1),
-        "int16" | "uint16" | "float16" | "bfloat16" => Some(2),
-        "int32" | "uint32" | "float32" => Some(4),
-        "int64" | "uint64" | "float64" | "complex64" => Some(8),
-        "complex128" => Some(16),
-        _ => name.starts_with("float8_").then_some(1),
-    }
+    let known = ELEMENTS.zarr_bytes.get(name).copied();
+    known.or_else(|| name.starts_with("float8_").then_some(1))
 }
 
 #[cfg(test)]
