@@ -22,15 +22,20 @@ use crate::tree::{self, Tree};
 const WHAT: &str = "cannot compare";
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Returns the first difference between the files at `target` and the entries of a step, in words, or `None` when
-/// names, sizes and bytes are equal. Modes and times are not compared. `directories` is empty for a single file, which
-/// may have any name at the target.
-pub fn differs(
-    target: &Path,
-    files: &[FileEntry],
-    directories: &[DirectoryEntry],
-    symlinks: &[SymlinkEntry],
-) -> Result<Option<String>> {
+/// The entries of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Entries<'a> {
+    /// Sorted by path.
+    pub files: &'a [FileEntry],
+    /// Sorted by path; empty for a single file, which may have any name at the target.
+    pub directories: &'a [DirectoryEntry],
+    /// Sorted by path.
+    pub symlinks: &'a [SymlinkEntry],
+}
+
+/// Returns the first difference between the files at `target` and a step, in words, or `None` when names, sizes and
+/// bytes are equal. Modes and times are not compared.
+pub fn differs(target: &Path, step: Entries<'_>) -> Result<Option<String>> {
     let present = match tree::scan(target) {
         Ok(present) => present,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("it does not exist".to_owned())),
@@ -38,19 +43,14 @@ pub fn differs(
         Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
         Err(error) => return Err(error),
     };
-    scanned_differs(&present, target, files, directories, symlinks)
+    scanned_differs(&present, target, step)
 }
 
 /// Returns whether the target is a directory that holds a part of the step and nothing else: the step has every entry
 /// of it, byte for byte.
-pub fn is_part(
-    target: &Path,
-    files: &[FileEntry],
-    directories: &[DirectoryEntry],
-    symlinks: &[SymlinkEntry],
-) -> Result<bool> {
+pub fn is_part(target: &Path, step: Entries<'_>) -> Result<bool> {
     let present = tree::scan(target)?;
-    if present.shape == Shape::File || directories.is_empty() {
+    if present.shape == Shape::File || step.directories.is_empty() {
         return Ok(false);
     }
     let there: BTreeSet<Option<&RelativePath>> = (present.files.iter().map(|file| Some(&file.path)))
@@ -58,25 +58,20 @@ pub fn is_part(
         .chain(present.symlinks.iter().map(|link| Some(&link.path)))
         .collect();
     let files: Vec<FileEntry> =
-        (files.iter().filter(|file| there.contains(&Some(&file.path)))).cloned().collect();
+        (step.files.iter().filter(|file| there.contains(&Some(&file.path)))).cloned().collect();
     let directories: Vec<DirectoryEntry> =
-        (directories.iter().filter(|entry| there.contains(&entry.path.as_ref()))).cloned().collect();
+        (step.directories.iter().filter(|entry| there.contains(&entry.path.as_ref()))).cloned().collect();
     let symlinks: Vec<SymlinkEntry> =
-        (symlinks.iter().filter(|link| there.contains(&Some(&link.path)))).cloned().collect();
-    Ok(scanned_differs(&present, target, &files, &directories, &symlinks)?.is_none())
+        (step.symlinks.iter().filter(|link| there.contains(&Some(&link.path)))).cloned().collect();
+    let part = Entries { files: &files, directories: &directories, symlinks: &symlinks };
+    Ok(scanned_differs(&present, target, part)?.is_none())
 }
 
 /// Compares one path of a multi-path step below `directory`, like [`differs`]. The entries are those of this path and
 /// of the directories above it.
-pub fn member_differs(
-    directory: &Path,
-    member: &RelativePath,
-    files: &[FileEntry],
-    directories: &[DirectoryEntry],
-    symlinks: &[SymlinkEntry],
-) -> Result<Option<String>> {
+pub fn member_differs(directory: &Path, member: &RelativePath, step: Entries<'_>) -> Result<Option<String>> {
     match tree::scan_members(directory, std::slice::from_ref(member)) {
-        Ok(present) => scanned_differs(&present, directory, files, directories, symlinks),
+        Ok(present) => scanned_differs(&present, directory, step),
         // The target holds something that a checkpoint cannot hold.
         Err(error) if matches!(error.kind(), ErrorKind::Usage | ErrorKind::SourceChanged) => {
             Ok(Some(error.to_string()))
@@ -86,13 +81,8 @@ pub fn member_differs(
 }
 
 /// Like [`differs`], for `present`, the result of a scan of `target`.
-fn scanned_differs(
-    present: &Tree,
-    target: &Path,
-    files: &[FileEntry],
-    directories: &[DirectoryEntry],
-    symlinks: &[SymlinkEntry],
-) -> Result<Option<String>> {
+fn scanned_differs(present: &Tree, target: &Path, step: Entries<'_>) -> Result<Option<String>> {
+    let Entries { files, directories, symlinks } = step;
     let single = directories.is_empty();
     if (present.shape == Shape::File) != single {
         let what = if single { "it is a directory, not a file" } else { "it is not a directory" };

@@ -120,8 +120,7 @@ fn missing_members(
         let path = directory.join(member);
         if std::fs::symlink_metadata(&path).is_ok() {
             let one = resolved.only(std::slice::from_ref(member));
-            let difference =
-                compare::member_differs(directory, member, &one.files, &one.directories, &one.symlinks);
+            let difference = compare::member_differs(directory, member, one.entries());
             if is_right(&path, difference, other)? {
                 sync_member(directory, member)?;
                 continue;
@@ -160,11 +159,10 @@ fn replaceable(
         let is_replaced = other == Other::Replaced;
         return Ok(Some(if is_replaced { Existing::Replace } else { Existing::Refuse }));
     }
-    let (files, directories, symlinks) = (&resolved.files, &resolved.directories, &resolved.symlinks);
-    let difference = compare::differs(path, files, directories, symlinks);
+    let difference = compare::differs(path, resolved.entries());
     if other != Other::Replaced
         && matches!(difference, Ok(Some(_)))
-        && compare::is_part(path, files, directories, symlinks)?
+        && compare::is_part(path, resolved.entries())?
     {
         return Ok(Some(Existing::Replace));
     }

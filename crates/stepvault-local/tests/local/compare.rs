@@ -5,12 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use stepvault_core::manifest::PartManifest;
-use stepvault_local::compare::differs;
+use stepvault_local::compare::{Entries, differs};
 
 use crate::support::{Place, entry, manifest};
 
 fn difference(target: &Path, manifest: &PartManifest) -> Option<String> {
-    differs(target, &manifest.files, &manifest.directories, &manifest.symlinks).unwrap()
+    let PartManifest { files, directories, symlinks, .. } = manifest;
+    differs(target, Entries { files, directories, symlinks }).unwrap()
 }
 
 #[test]
@@ -83,12 +84,12 @@ fn a_single_file_may_have_another_name() {
     fs::write(place.at("run/step=1.ckpt"), "weights").unwrap();
     fs::write(place.at("run/last.ckpt"), "weights").unwrap();
     let file = entry(&place.at("run"), "step=1.ckpt");
-    let files = std::slice::from_ref(&file);
-    assert_eq!(differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap(), None);
+    let step = Entries { files: std::slice::from_ref(&file), directories: &[], symlinks: &[] };
+    assert_eq!(differs(&place.at("run/last.ckpt"), step).unwrap(), None);
     fs::write(place.at("run/last.ckpt"), "WEIGHTS").unwrap();
-    let told = differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap();
+    let told = differs(&place.at("run/last.ckpt"), step).unwrap();
     assert_eq!(told.as_deref(), Some("step=1.ckpt differs in part 0"));
-    let told = differs(&place.at("run"), files, &[], &[]).unwrap();
+    let told = differs(&place.at("run"), step).unwrap();
     assert_eq!(told.as_deref(), Some("it is a directory, not a file"));
     let root = place.checkpoint("step_1");
     let told = difference(&place.at("run/last.ckpt"), &manifest(&root, 1));

@@ -13,6 +13,7 @@ use stepvault_core::observe::Tier;
 use stepvault_core::path::RelativePath;
 use stepvault_core::step_origin::{BestName, StepOrigin};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::compare::Entries;
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::{Candidate, Faults};
@@ -66,6 +67,10 @@ pub(super) struct ResolvedStep {
 impl ResolvedStep {
     pub(super) fn data_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size_bytes).sum()
+    }
+
+    pub(super) fn entries(&self) -> Entries<'_> {
+        Entries { files: &self.files, directories: &self.directories, symlinks: &self.symlinks }
     }
 
     /// Returns the tier that is read first.
