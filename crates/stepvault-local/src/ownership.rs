@@ -32,49 +32,37 @@ const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
 const GROUP_OR_OTHERS: Mode = Mode::WGRP.union(Mode::WOTH);
 const ANY_DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// The kind of file that is guarded. Decides messages, and whether a read-only mount is trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Guarded {
-    /// A vault's directory.
-    Vault,
-    /// A configuration file that was found by searching, not named by the user.
-    Configuration,
+/// What is guarded, in the words of messages.
+#[derive(Debug)]
+struct Guarded {
+    what: &'static str,
+    /// What a user could do who can write to it or replace it.
+    danger: &'static str,
+    /// The hint other than changing owners and modes.
+    way_out: &'static str,
+    /// The additional hint where a directory above is open to others.
+    shared_way_out: &'static str,
+    /// Whether a directory above that is mounted read-only is trusted whatever its mode is.
+    trusts_read_only_mounts: bool,
 }
 
-impl Guarded {
-    fn what(self) -> &'static str {
-        match self {
-            Self::Vault => "cannot open the vault",
-            Self::Configuration => "cannot use the configuration file that was found",
-        }
-    }
-
-    /// Returns what a user could do who can write to it or replace it.
-    fn danger(self) -> &'static str {
-        match self {
-            Self::Vault => "who could plant a checkpoint for a restore",
-            Self::Configuration => "who could redirect checkpoints and credentials to their own store",
-        }
-    }
-
-    /// Returns the hint other than changing owners and modes.
-    fn way_out(self) -> &'static str {
-        match self {
-            Self::Vault => "choose a directory of your own with --local DIR or local.directory",
-            Self::Configuration => "pass --config FILE if this file is intended",
-        }
-    }
-
-    /// Returns the additional hint where a directory above is open to others.
-    fn shared_way_out(self) -> &'static str {
-        match self {
-            Self::Vault => {
-                "; if every user with write access may replace your checkpoints, set local.allow-shared-parents = true"
-            }
-            Self::Configuration => "",
-        }
-    }
-}
+/// A vault's directory.
+const VAULT: Guarded = Guarded {
+    what: "cannot open the vault",
+    danger: "who could plant a checkpoint for a restore",
+    way_out: "choose a directory of your own with --local DIR or local.directory",
+    shared_way_out: "; if every user with write access may replace your checkpoints, set \
+                     local.allow-shared-parents = true",
+    trusts_read_only_mounts: false,
+};
+/// A configuration file that was found by searching, not named by the user.
+const CONFIGURATION: Guarded = Guarded {
+    what: "cannot use the configuration file that was found",
+    danger: "who could redirect checkpoints and credentials to their own store",
+    way_out: "pass --config FILE if this file is intended",
+    shared_way_out: "",
+    trusts_read_only_mounts: true,
+};
 
 /// Whether the directories above a vault may be writable for other users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -97,7 +85,7 @@ impl Parents {
 #[derive(Debug, Clone)]
 struct Examiner {
     user: u32,
-    guarded: Guarded,
+    guarded: &'static Guarded,
     parents: Parents,
 }
 
@@ -107,13 +95,13 @@ struct Found {
     name: OsString,
 }
 
-/// Opens the directory at `path`, which must belong to this user or root and must not be replaceable by others. Returns
+/// Opens the vault at `path`, which must belong to this user or root and must not be replaceable by others. Returns
 /// `None` when it does not exist.
 ///
 /// # Errors
 /// [`ErrorKind::Refused`] with the owner or mode that is wrong.
-pub(crate) fn open_directory(path: &Path, guarded: Guarded, parents: Parents) -> Result<Option<OwnedFd>> {
-    let examiner = Examiner::new(guarded, parents);
+pub(crate) fn open_directory(path: &Path, parents: Parents) -> Result<Option<OwnedFd>> {
+    let examiner = Examiner::new(&VAULT, parents);
     let (found, refusal) = examiner.walk(path)?;
     let Some(found) = found else { return Ok(None) };
     if let Some(refusal) = refusal {
@@ -122,9 +110,9 @@ pub(crate) fn open_directory(path: &Path, guarded: Guarded, parents: Parents) ->
     examiner.open_end(path, &found).map(Some)
 }
 
-/// Examines the path of a directory that is to be created: its ancestors, and the directory itself if it exists.
-pub(crate) fn check_place(path: &Path, guarded: Guarded, parents: Parents) -> Result<()> {
-    let examiner = Examiner::new(guarded, parents);
+/// Examines the path of a vault that is to be created: its ancestors, and the directory itself if it exists.
+pub(crate) fn check_place(path: &Path, parents: Parents) -> Result<()> {
+    let examiner = Examiner::new(&VAULT, parents);
     let (found, refusal) = examiner.walk(path)?;
     match (found, refusal) {
         (_, Some(refusal)) => Err(refusal),
@@ -133,13 +121,13 @@ pub(crate) fn check_place(path: &Path, guarded: Guarded, parents: Parents) -> Re
     }
 }
 
-/// Checks owner and mode of a directory inside an open one. A missing one is accepted.
-pub(crate) fn check_inside(directory: &OwnedFd, name: &OsStr, shown: &Path, guarded: Guarded) -> Result<()> {
-    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Examiner::new(guarded, Parents::Private).check_end(shown, &stat),
+/// Checks owner and mode of a directory inside an open vault. A missing one is accepted.
+pub(crate) fn check_inside(vault: &OwnedFd, name: &OsStr, shown: &Path) -> Result<()> {
+    match rustix::fs::statat(vault, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Examiner::new(&VAULT, Parents::Private).check_end(shown, &stat),
         // Something that is not a directory holds nothing.
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-        Err(error) => Err(errors::io(guarded.what(), shown, error)),
+        Err(error) => Err(errors::io(VAULT.what, shown, error)),
     }
 }
 
@@ -149,7 +137,7 @@ pub(crate) fn check_inside(directory: &OwnedFd, name: &OsStr, shown: &Path, guar
 /// # Errors
 /// [`ErrorKind::Refused`] when another user may have written it, or could replace it.
 pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
-    let examiner = Examiner::new(Guarded::Configuration, Parents::Private);
+    let examiner = Examiner::new(&CONFIGURATION, Parents::Private);
     let (found, refusal) = examiner.walk(path)?;
     let Some(found) = found else { return Ok(None) };
     if let Some(refusal) = refusal {
@@ -169,15 +157,15 @@ pub fn read_configuration(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>
 }
 
 impl Examiner {
-    fn new(guarded: Guarded, parents: Parents) -> Self {
+    fn new(guarded: &'static Guarded, parents: Parents) -> Self {
         Self { user: rustix::process::geteuid().as_raw(), guarded, parents }
     }
 
     /// Walks from the root to the end of `path`, through links. Returns what is there, if anything, and the first
     /// reason not to trust a component on the way.
     fn walk(&self, path: &Path) -> Result<(Option<Found>, Option<Error>)> {
-        let fault = |error: Errno| errors::io(self.guarded.what(), path, error);
-        let absolute = std::path::absolute(path).at(self.guarded.what(), path)?;
+        let fault = |error: Errno| errors::io(self.guarded.what, path, error);
+        let absolute = std::path::absolute(path).at(self.guarded.what, path)?;
         let mut ahead: VecDeque<OsString> = components(&absolute);
         let mut shown = PathBuf::from("/");
         let mut here = rustix::fs::openat(CWD, "/", ANY_DIRECTORY, Mode::empty()).map_err(fault)?;
@@ -203,7 +191,7 @@ impl Examiner {
                         shown.join(&name).display(),
                         stat.st_uid
                     );
-                    refusal = Some(self.refusal(path, &why, self.guarded.way_out().to_owned()));
+                    refusal = Some(self.refusal(path, &why, self.guarded.way_out.to_owned()));
                 }
                 let target = rustix::fs::readlinkat(&here, &name, Vec::new()).map_err(fault)?;
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
@@ -236,7 +224,7 @@ impl Examiner {
 
     /// Opens the directory at the end of the path if it belongs to this user or root.
     fn open_end(&self, path: &Path, found: &Found) -> Result<OwnedFd> {
-        let fault = |error: Errno| errors::io(self.guarded.what(), path, error);
+        let fault = |error: Errno| errors::io(self.guarded.what, path, error);
         // The owner can be read even when the directory is closed to this user.
         let closed =
             rustix::fs::statat(&found.parent, &found.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
@@ -249,7 +237,7 @@ impl Examiner {
             None => Ok(directory),
             Some(user) => {
                 let why = format!("user {user} has mounted its filesystem");
-                let hint = format!("{}{}", self.guarded.way_out(), self.guarded.shared_way_out());
+                let hint = format!("{}{}", self.guarded.way_out, self.guarded.shared_way_out);
                 Err(self.refusal(path, &why, hint))
             }
         }
@@ -278,8 +266,8 @@ impl Examiner {
         }
         let stat = rustix::fs::fstat(directory)?;
         let directory_shown = shown.display();
-        let way_out = self.guarded.way_out();
-        let or_share = self.guarded.shared_way_out();
+        let way_out = self.guarded.way_out;
+        let or_share = self.guarded.shared_way_out;
         if !self.trusts(stat.st_uid) {
             let why = format!("{directory_shown} belongs to user {}", stat.st_uid);
             return Ok(Some(self.refusal(path, &why, format!("{way_out}{or_share}"))));
@@ -296,7 +284,7 @@ impl Examiner {
             return Ok(None);
         };
         // A configuration mounted read-only, as Kubernetes does, cannot be written to by anybody here.
-        if self.guarded == Guarded::Configuration && is_mounted_read_only(directory) {
+        if self.guarded.trusts_read_only_mounts && is_mounted_read_only(directory) {
             return Ok(None);
         }
         let why = format!("{directory_shown} can be written to by {}", who.name(&stat));
@@ -307,7 +295,7 @@ impl Examiner {
     /// Refuses the end of the path for its own owner or mode.
     fn check_end(&self, path: &Path, stat: &Stat) -> Result<()> {
         let shown = path.display();
-        let way_out = self.guarded.way_out();
+        let way_out = self.guarded.way_out;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
             return Err(self.refusal(path, "it is a link", way_out.to_owned()));
         }
@@ -330,8 +318,8 @@ impl Examiner {
     }
 
     fn refusal(&self, path: &Path, why: &str, hint: String) -> Error {
-        Error::at(ErrorKind::Refused, self.guarded.what(), path)
-            .because(format!("{why}, {}", self.guarded.danger()))
+        Error::at(ErrorKind::Refused, self.guarded.what, path)
+            .because(format!("{why}, {}", self.guarded.danger))
             .hint(hint)
     }
 
@@ -461,7 +449,7 @@ mod tests {
     }
 
     fn vault(path: &Path) -> Result<Option<OwnedFd>> {
-        open_directory(path, Guarded::Vault, Parents::Private)
+        open_directory(path, Parents::Private)
     }
 
     fn refused(path: &Path) -> String {
@@ -500,13 +488,13 @@ mod tests {
         let told = refused(&directory);
         assert!(told.contains("/a can be written to by every user"), "{told}");
         assert!(told.contains("local.allow-shared-parents = true"), "{told}");
-        open_directory(&directory, Guarded::Vault, Parents::Shared).unwrap().unwrap();
+        open_directory(&directory, Parents::Shared).unwrap().unwrap();
         // In a sticky directory no user can replace another user's files.
         set_mode(&above, 0o1777);
         vault(&directory).unwrap().unwrap();
-        check_place(&above.join("new"), Guarded::Vault, Parents::Private).unwrap();
+        check_place(&above.join("new"), Parents::Private).unwrap();
         set_mode(&above, 0o777);
-        check_place(&above.join("new"), Guarded::Vault, Parents::Private).unwrap_err();
+        check_place(&above.join("new"), Parents::Private).unwrap_err();
         assert!(vault(&above.join("new")).unwrap().is_none());
     }
 
@@ -523,11 +511,11 @@ mod tests {
         assert!(told.contains("it belongs to user 4711, who could plant a checkpoint"), "{told}");
         assert!(told.contains("setpriv --reuid=4711"), "{told}");
         // Not even where the users who can write above are trusted.
-        open_directory(&directory, Guarded::Vault, Parents::Shared).unwrap_err();
+        open_directory(&directory, Parents::Shared).unwrap_err();
         chown(&directory, Some(0), None).unwrap();
         chown(place.path().join("a"), Some(SOMEBODY), None).unwrap();
         assert!(refused(&directory).contains("/a belongs to user 4711"));
-        open_directory(&directory, Guarded::Vault, Parents::Shared).unwrap().unwrap();
+        open_directory(&directory, Parents::Shared).unwrap().unwrap();
     }
 
     #[test]

@@ -30,7 +30,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::{self, CreateOutcome};
 use crate::errors::IoAt as _;
 use crate::lock::VaultLock;
-use crate::ownership::{self, Guarded, Parents};
+use crate::ownership::{self, Parents};
 use crate::probe::PROBE_PREFIX;
 use crate::probe::mounts::Mounts;
 use crate::staging_place::{MOVED_ASIDE, RESTORE, SAVES};
@@ -72,7 +72,7 @@ impl Vault {
         if let Some(vault) = Self::open_below(directory, parents)? {
             return vault.settled();
         }
-        ownership::check_place(directory, Guarded::Vault, parents)?;
+        ownership::check_place(directory, parents)?;
         durable::create_directories(directory)?;
         if let Some(foreign) = foreign_entry(directory)? {
             return Err(Error::at(ErrorKind::Refused, "cannot create a vault here", directory)
@@ -108,7 +108,7 @@ impl Vault {
         if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             return Ok(None);
         }
-        let Some(opened) = ownership::open_directory(directory, Guarded::Vault, parents)? else {
+        let Some(opened) = ownership::open_directory(directory, parents)? else {
             return Ok(None);
         };
         check_skeleton(&opened, directory)?;
@@ -128,7 +128,7 @@ impl Vault {
     pub fn check_place(directory: &Path, parents: Parents) -> Result<()> {
         match Self::open_below(directory, parents)? {
             Some(_) => Ok(()),
-            None => ownership::check_place(directory, Guarded::Vault, parents),
+            None => ownership::check_place(directory, parents),
         }
     }
 
@@ -253,13 +253,13 @@ pub fn entry_names(directory: &Path) -> Result<Vec<std::ffi::OsString>> {
 /// directories could have created anything in them.
 fn check_skeleton(vault: &OwnedFd, shown: &Path) -> Result<()> {
     for name in [MARKER, "runs", "staging", "trash", RESTORE, SAVES, MOVED_ASIDE] {
-        ownership::check_inside(vault, OsStr::new(name), &shown.join(name), Guarded::Vault)?;
+        ownership::check_inside(vault, OsStr::new(name), &shown.join(name))?;
     }
     for run in entries(&shown.join("runs"))? {
         let inside = run.strip_prefix(shown).unwrap_or(&run);
         for below in ["", "steps", "journal", "pins", "notes"] {
             let name = if below.is_empty() { inside.to_path_buf() } else { inside.join(below) };
-            ownership::check_inside(vault, name.as_os_str(), &shown.join(&name), Guarded::Vault)?;
+            ownership::check_inside(vault, name.as_os_str(), &shown.join(&name))?;
         }
     }
     Ok(())
