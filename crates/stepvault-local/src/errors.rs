@@ -2,16 +2,21 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use rustix::io::Errno;
+use serde::Deserialize;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::probe::mounts::Mounts;
 use crate::space;
 
 /// Adds to the error of a system call what was to be done, and with which file.
-pub(crate) trait IoAt<T> {
+pub trait IoAt<T> {
     /// Returns the error as that of [`io`].
+    ///
+    /// # Errors
+    /// When the call failed.
     fn at(self, what: &str, path: &Path) -> Result<T>;
 }
 
@@ -24,12 +29,12 @@ impl<T, E: Into<io::Error>> IoAt<T> for std::result::Result<T, E> {
 /// Returns the error for a failed call: `what` failed ("cannot write") on `path` because of `error`.
 pub fn io(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = error.into();
-    let plain = Error::new(ErrorKind::Failed, what).on(path.display());
+    let plain = Error::at(ErrorKind::Failed, what, path);
     let errno = Errno::from_io_error(&error);
     let mut meant = match errno.and_then(|errno| meaning(errno, path)) {
         None => plain.caused_by(error),
-        Some((kind, why, hint)) => {
-            let meant = plain.with_kind(kind).because(why).caused_by(error);
+        Some(Meaning { kind, why, hint, .. }) => {
+            let meant = plain.with_kind(ErrorKind::from_name(kind)).because(why).caused_by(error);
             if hint.is_empty() { meant } else { meant.hint(hint) }
         }
     };
@@ -61,99 +66,58 @@ fn tells_of_the_file(errno: Errno) -> bool {
     )
 }
 
-/// Returns kind, reason and hint for errors that a user can act on.
-fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'static str)> {
-    Some(match errno {
-        Errno::NOSPC if space::free(path).is_ok_and(|space| space.lacks_inodes(1)) => (
-            ErrorKind::NoSpace,
-            "its filesystem has no inode left",
-            "delete files (many small ones use up inodes), or use a filesystem made with more inodes",
-        ),
-        Errno::NOSPC => (
-            ErrorKind::NoSpace,
-            "no space is left on its filesystem",
-            "free some space, keep fewer steps on the local tier, or use a larger disk",
-        ),
-        Errno::DQUOT => (
-            ErrorKind::NoSpace,
-            "the user's disk quota is used up",
-            "delete files of this user, or have the quota raised",
-        ),
-        Errno::ACCESS | Errno::PERM => (
-            ErrorKind::Denied,
-            "this user may not do that",
-            "run stepvault as the user that trains, or give its user access to the directory",
-        ),
-        Errno::ROFS if Mounts::read().hide_writable(path) => (
-            ErrorKind::Failed,
-            "it is a read-only file system for this process",
-            "add the directory to ReadWritePaths= of the systemd unit, or mount the container's volume writable",
-        ),
-        Errno::ROFS => (
-            ErrorKind::Failed,
-            "its filesystem is read-only",
-            "mount it writable; after a disk error the kernel remounts a filesystem read-only and logs the error",
-        ),
-        Errno::NOENT => (ErrorKind::NotFound, "it does not exist", ""),
-        Errno::MFILE | Errno::NFILE => (
-            ErrorKind::Failed,
-            "too many files are open",
-            "raise the limit on open files (ulimit -n, or LimitNOFILE= of the service)",
-        ),
-        Errno::FBIG => (
-            ErrorKind::Failed,
-            "the file would exceed the allowed size",
-            "raise the limit on file sizes (ulimit -f), or use a filesystem that allows larger files",
-        ),
-        Errno::IO => (
-            ErrorKind::Failed,
-            "the disk reports an input/output error",
-            "check the kernel log; data written since the last success may be lost",
-        ),
-        Errno::EXIST | Errno::NOTEMPTY => {
-            (ErrorKind::Conflict, "something with that name already exists", "")
-        }
-        Errno::NAMETOOLONG => (
-            ErrorKind::Usage,
-            "the path, or a name in it, is longer than the filesystem allows",
-            "use shorter names for the run and its directories",
-        ),
-        Errno::NOTDIR => (ErrorKind::Usage, "a component of its path is not a directory", ""),
-        Errno::ISDIR => (ErrorKind::Usage, "it is a directory", ""),
-        Errno::LOOP => (
-            ErrorKind::Refused,
-            "it is a symbolic link, which is not followed here",
-            "give the path that the link points to",
-        ),
-        Errno::XDEV => (
-            ErrorKind::Failed,
-            "the two paths are on different filesystems or mounts",
-            "put both on one mount: files can be renamed and linked only within one",
-        ),
-        Errno::STALE => (
-            ErrorKind::Unreachable,
-            "the network filesystem has lost the file",
-            "mount it again, and keep the local tier on a local disk",
-        ),
-        Errno::TIMEDOUT
-        | Errno::NOTCONN
-        | Errno::CONNRESET
-        | Errno::CONNREFUSED
-        | Errno::CONNABORTED
-        | Errno::HOSTDOWN
-        | Errno::HOSTUNREACH
-        | Errno::SHUTDOWN => (
-            ErrorKind::Unreachable,
-            "its filesystem does not answer",
-            "check that the filesystem is mounted and its server answers",
-        ),
-        _ => return None,
+/// The meaning of an error of a system call.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Meaning {
+    #[serde(default)]
+    errors: Vec<String>,
+    #[serde(default)]
+    case: String,
+    kind: String,
+    why: String,
+    /// Empty where there is nothing to do.
+    #[serde(default)]
+    hint: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Meanings {
+    meaning: Vec<Meaning>,
+}
+
+// A test reads the file.
+static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| toml::from_str(TEXT).unwrap_or_default());
+const TEXT: &str = include_str!("errors.toml");
+
+/// Returns the meaning of errors that a user can act on.
+fn meaning(errno: Errno, path: &Path) -> Option<&'static Meaning> {
+    let case = match errno {
+        Errno::NOSPC if space::free(path).is_ok_and(|space| space.lacks_inodes(1)) => Some("no-inodes"),
+        Errno::ROFS if Mounts::read().hide_writable(path) => Some("read-only-mount"),
+        _ => None,
+    };
+    let name = format!("{:?}", nix::errno::Errno::from_raw(errno.raw_os_error()));
+    MEANINGS.meaning.iter().find(|meaning| match case {
+        Some(case) => meaning.case == case,
+        None => meaning.errors.contains(&name),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_row_names_a_kind_and_errors_that_exist() {
+        let known: Vec<String> =
+            (1..200).map(|number| format!("{:?}", nix::errno::Errno::from_raw(number))).collect();
+        for meaning in toml::from_str::<Meanings>(TEXT).unwrap().meaning {
+            assert_eq!(ErrorKind::from_name(&meaning.kind).name(), meaning.kind);
+            assert!(meaning.errors.iter().all(|name| known.contains(name)), "{meaning:?}");
+            assert_ne!(meaning.errors.is_empty(), meaning.case.is_empty(), "{meaning:?}");
+        }
+    }
 
     fn error(errno: Errno) -> Error {
         io("cannot write", Path::new("/nowhere/step_100"), errno)
