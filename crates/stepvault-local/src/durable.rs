@@ -249,10 +249,9 @@ impl Barrier {
 }
 
 fn sync_one(path: &Path) -> Result<()> {
-    let fault = |error: Errno| errors::io(WHAT, path, error);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(fault)?;
-    rustix::fs::fsync(&file).map_err(fault)
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).at(WHAT, path)?;
+    rustix::fs::fsync(&file).at(WHAT, path)
 }
 
 /// Before Linux 5.8 `syncfs` does not report data that could not be written.

@@ -54,8 +54,7 @@ impl HandoffDirectory {
     /// `Held` when another restore performs its handoff there.
     pub fn open(path: &Path, vault: Option<&Vault>) -> Result<Self> {
         let path = path.canonicalize().at(POINT, path)?;
-        let fault = |error: Errno| errors::io(POINT, &path, error);
-        let directory = Beneath::open(&path).map_err(fault)?;
+        let directory = Beneath::open(&path).at(POINT, &path)?;
         // Differs from the key of any target: no path contains this byte.
         let parts: [&[u8]; 2] = [path.as_os_str().as_bytes(), b"handoff"];
         let key = Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
@@ -121,18 +120,17 @@ impl HandoffDirectory {
     /// blocks with that file: some trainers write into such files in place.
     pub fn write_copy(&self, path: &RelativePath, of: &RelativePath) -> Result<()> {
         let place = self.path.join(path);
-        let fault = |error: Errno| errors::io(POINT, &place, error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let source =
             self.directory.open_file(of.as_str(), flags, Mode::empty()).at(POINT, &self.path.join(of))?;
-        let facts = Facts::from(rustix::fs::fstat(&source).map_err(fault)?);
+        let facts = Facts::from(rustix::fs::fstat(&source).at(POINT, &place)?);
         let file = self.create_temporary(path)?;
         if rustix::fs::ioctl_ficlone(&file, &source).is_err() {
             self.copy(source, &file, &facts, &place)?;
         }
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(facts.mode & MODE_MASK)).map_err(fault)?;
-        rustix::fs::futimens(&file, &times(facts.mtime)).map_err(fault)?;
-        rustix::fs::fsync(&file).map_err(fault)?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(facts.mode & MODE_MASK)).at(POINT, &place)?;
+        rustix::fs::futimens(&file, &times(facts.mtime)).at(POINT, &place)?;
+        rustix::fs::fsync(&file).at(POINT, &place)?;
         self.bring_in(path)
     }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::errors;
+use crate::errors::{self, IoAt as _};
 use crate::survey;
 
 const WHAT: &str = "cannot read the log";
@@ -40,20 +40,19 @@ pub struct OpenLog {
 pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
     // Non-blocking, in case the path is a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fault = |error| errors::io(WHAT, path, error);
     let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| match error {
         Errno::NOENT => errors::io(WHAT, path, error).with_kind(ErrorKind::Usage),
         error => errors::io(WHAT, path, error),
     })?;
     let mut file = File::from(opened);
-    let facts = file.metadata().map_err(fault)?;
+    let facts = file.metadata().at(WHAT, path)?;
     if !facts.is_file() {
         return Err(Error::at(ErrorKind::Usage, WHAT, path)
             .because("it is not a regular file")
             .hint("pipe it to '--log -', which reads standard input"));
     }
     let skipped_bytes = facts.len().saturating_sub(most_bytes);
-    file.seek(SeekFrom::Start(skipped_bytes)).map_err(fault)?;
+    file.seek(SeekFrom::Start(skipped_bytes)).at(WHAT, path)?;
     Ok(OpenLog { file, skipped_bytes, written_at: survey::mtime(&facts) })
 }
 

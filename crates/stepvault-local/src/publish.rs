@@ -36,7 +36,6 @@ impl Staging {
             self.make_directory(path)?;
         }
         self.remove_strays(directories)?;
-        let fault = |error: Errno| errors::io(WHAT, &self.target, error);
         let tree = tree::scan(&self.work.path.join(DATA))?;
         self.check_complete(&tree, shape)?;
         let listed: BTreeMap<_, _> = directories.iter().map(|entry| (entry.path.as_ref(), entry)).collect();
@@ -61,11 +60,11 @@ impl Staging {
                 self.publish(Place::new(&self.own, DATA), existing)?;
                 if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
                     self.give_mode_and_time(self.data.as_fd(), root)?;
-                    rustix::fs::fsync(&self.data).map_err(fault)?;
+                    rustix::fs::fsync(&self.data).at(WHAT, &self.target)?;
                 }
             }
         }
-        rustix::fs::fsync(&self.target_parent).map_err(fault)?;
+        rustix::fs::fsync(&self.target_parent).at(WHAT, &self.target)?;
         if let Err(error) = self.work.remove() {
             // The step is in place and valid; only the content that it replaced still exists.
             tracing::warn!(%error, "cannot delete what the restore replaced");
@@ -138,8 +137,7 @@ impl Staging {
         entry: Option<&DirectoryEntry>,
         is_moved: bool,
     ) -> Result<()> {
-        let fault = |error: Errno| errors::io(WHAT, &self.target, error);
-        let directory = self.data.directory(path.map(RelativePath::as_str)).map_err(fault)?;
+        let directory = self.data.directory(path.map(RelativePath::as_str)).at(WHAT, &self.target)?;
         if let Some(entry) = entry {
             // A directory that its owner cannot write cannot be moved. A directory to be moved gets its own mode after
             // the move.
@@ -147,7 +145,7 @@ impl Staging {
             let mode = entry.mode | movable;
             self.give_mode_and_time(directory.as_fd(), &DirectoryEntry { mode, ..entry.clone() })?;
         }
-        rustix::fs::fsync(&directory).map_err(fault)
+        rustix::fs::fsync(&directory).at(WHAT, &self.target)
     }
 
     pub(crate) fn give_mode_and_time(&self, directory: BorrowedFd<'_>, entry: &DirectoryEntry) -> Result<()> {
@@ -181,9 +179,9 @@ impl Staging {
 
     /// Checks that the name `data` still refers to the directory that was written to.
     fn check_data_is_ours(&self) -> Result<()> {
-        let fault = |error: Errno| errors::io(WHAT, &self.work.path, error);
-        let held = rustix::fs::fstat(&self.data).map_err(fault)?;
-        let named = rustix::fs::statat(&self.own, DATA, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
+        let held = rustix::fs::fstat(&self.data).at(WHAT, &self.work.path)?;
+        let named =
+            rustix::fs::statat(&self.own, DATA, AtFlags::SYMLINK_NOFOLLOW).at(WHAT, &self.work.path)?;
         if (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino) {
             return Ok(());
         }
@@ -348,10 +346,9 @@ impl Staging {
         if !self.has_taken_down() {
             return Ok(());
         }
-        let fault = |error: Errno| errors::io(WHAT, &self.work.path, error);
-        remove::entry(self.own.as_fd(), DATA).map_err(fault)?;
+        remove::entry(self.own.as_fd(), DATA).at(WHAT, &self.work.path)?;
         let at = |name| Place::new(&self.own, name);
-        rename::no_replace(at(TAKEN_DOWN), at(DATA)).map_err(fault)
+        rename::no_replace(at(TAKEN_DOWN), at(DATA)).at(WHAT, &self.work.path)
     }
 
     /// Returns whether an earlier attempt removed paths that are not replaced yet.
@@ -366,8 +363,7 @@ impl Staging {
     }
 
     fn no_directory(&self, path: &str) -> Error {
-        Error::new(ErrorKind::Conflict, WHAT)
-            .on(self.target.join(path).display())
+        Error::at(ErrorKind::Conflict, WHAT, &self.target.join(path))
             .because("a file or link is in place of a parent directory of the step")
             .hint("move it, or restore to another path")
     }

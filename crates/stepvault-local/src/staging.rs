@@ -109,14 +109,13 @@ impl Staging {
         let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
         let work = Workplace::choose(parent, vault, &lock_key, &own_key)?;
         durable::create_directories(&work.path)?;
-        let fault = |error| errors::io(WHAT, &work.path, error);
-        let own = Beneath::open(&work.path).map_err(fault)?;
-        let resumes = make_data(own.as_fd()).map_err(fault)?;
-        leftovers::stamp(own.as_fd()).map_err(fault)?;
+        let own = Beneath::open(&work.path).at(WHAT, &work.path)?;
+        let resumes = make_data(own.as_fd()).at(WHAT, &work.path)?;
+        leftovers::stamp(own.as_fd()).at(WHAT, &work.path)?;
         leftovers::clear_restores(&work.base.path, &lock_key, &work.path);
-        let data = Beneath::open(&work.path.join(DATA)).map_err(fault)?;
+        let data = Beneath::open(&work.path.join(DATA)).at(WHAT, &work.path)?;
         // An interrupted finish may have set the step's own mode already.
-        rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
+        rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).at(WHAT, &work.path)?;
         Ok(Self {
             target,
             target_name,
@@ -384,10 +383,9 @@ impl StagedFile {
             let why = format!("it has {} of {} bytes", facts.size_bytes, self.size_bytes);
             return Err(Error::at(ErrorKind::Failed, FILE, &self.place).because(why));
         }
-        let fault = |error: Errno| errors::io(FILE, &self.place, error);
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & MODE_MASK)).map_err(fault)?;
-        rustix::fs::futimens(&self.file, &times(mtime)).map_err(fault)?;
-        rustix::fs::fsync(&self.file).map_err(fault)?;
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & MODE_MASK)).at(FILE, &self.place)?;
+        rustix::fs::futimens(&self.file, &times(mtime)).at(FILE, &self.place)?;
+        rustix::fs::fsync(&self.file).at(FILE, &self.place)?;
         self.progress.lock().insert(self.path.clone(), Some(facts.inode));
         Ok(())
     }

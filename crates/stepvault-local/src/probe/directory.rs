@@ -184,8 +184,7 @@ pub fn rates(path: &Path) -> Result<DiskRates> {
     let free_bytes = space::free(&directory)?.free_bytes;
     let most = MAX_BYTES.min(free_bytes / SHARE_OF_FREE);
     if most < MIN_BYTES {
-        return Err(Error::new(ErrorKind::NoSpace, WHAT)
-            .on(directory.display())
+        return Err(Error::at(ErrorKind::NoSpace, WHAT, &directory)
             .because(format!("{free_bytes} bytes are free, but {} are needed", MIN_BYTES * SHARE_OF_FREE))
             .hint("free some space first"));
     }
