@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::{durable, errors};
+use stepvault_local::durable;
+use stepvault_local::errors::{self, IoAt as _};
 
 use crate::pieces::patience;
 
@@ -109,11 +110,8 @@ impl Blocking {
         let limit = patience(self.stall_timeout, size_bytes);
         match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
             Ok(Ok(outcome)) => outcome.map_err(for_a_remote),
-            Ok(Err(stopped)) => {
-                Err(Error::new(ErrorKind::Interrupted, what).on(path.display()).caused_by(stopped))
-            }
-            Err(_) => Err(Error::new(ErrorKind::Unreachable, what)
-                .on(path.display())
+            Ok(Err(stopped)) => Err(Error::at(ErrorKind::Interrupted, what, path).caused_by(stopped)),
+            Err(_) => Err(Error::at(ErrorKind::Unreachable, what, path)
                 .because(format!("the file system did not answer within {} seconds", limit.as_secs()))
                 .hint("check that the file system is mounted and its server answers")),
         }
@@ -170,8 +168,7 @@ impl Layout {
             Err(Errno::LOOP) => return Err(symbolic_link(what, &path)),
             Err(error) => return Err(errors::io(what, &path, error)),
         };
-        let metadata =
-            durable::with_retries(|| file.metadata()).map_err(|error| errors::io(what, &path, error))?;
+        let metadata = durable::with_retries(|| file.metadata()).at(what, &path)?;
         if metadata.is_file() {
             return Ok(Some(file));
         }
@@ -179,16 +176,16 @@ impl Layout {
             // A store without directories has no object with that name.
             return Ok(None);
         }
-        Err(Error::new(ErrorKind::Failed, what).on(path.display()).because("it is not a regular file"))
+        Err(Error::at(ErrorKind::Failed, what, &path).because("it is not a regular file"))
     }
 
     /// Opens the object at `key`, which must exist, and returns its size in bytes too.
     pub(super) fn open_existing(&self, what: &str, key: &str) -> Result<(File, u64)> {
         let path = self.path(key)?;
-        let file = self.open(what, key)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, what).on(path.display()).because("it does not exist")
-        })?;
-        let metadata = file.metadata().map_err(|error| errors::io(what, &path, error))?;
+        let file = self
+            .open(what, key)?
+            .ok_or_else(|| Error::at(ErrorKind::NotFound, what, &path).because("it does not exist"))?;
+        let metadata = file.metadata().at(what, &path)?;
         Ok((file, metadata.len()))
     }
 
@@ -201,7 +198,7 @@ impl Layout {
             return Err(no_root(what, &self.root));
         };
         let facts = durable::with_retries(|| Ok(fstat(&root)?));
-        let facts = facts.map_err(|error| errors::io(what, &self.root, error))?;
+        let facts = facts.at(what, &self.root)?;
         Ok((facts.st_dev, facts.st_ino))
     }
 
@@ -248,8 +245,7 @@ fn open_at(
 
 /// Returns the error for a remote whose directory does not exist. It must not count as an empty store.
 pub(super) fn no_root(what: &str, root: &Path) -> Error {
-    Error::new(ErrorKind::Unreachable, what)
-        .on(root.display())
+    Error::at(ErrorKind::Unreachable, what, root)
         .because("the remote's directory does not exist")
         .hint(format!(
             "create it: mkdir {}, if nothing was ever stored there; otherwise mount its filesystem, or, if it was removed \
@@ -262,16 +258,14 @@ pub(super) fn no_root(what: &str, root: &Path) -> Error {
 /// Returns the error for a request during which the directory at the root was replaced, by mounting or unmounting a
 /// filesystem.
 pub(super) fn another_root(what: &str, root: &Path) -> Error {
-    Error::new(ErrorKind::Unreachable, what)
-        .on(root.display())
+    Error::at(ErrorKind::Unreachable, what, root)
         .because("the directory was replaced during the operation: its filesystem was mounted or unmounted")
         .hint("check that the filesystem is mounted")
         .lasting()
 }
 
 fn symbolic_link(what: &str, path: &Path) -> Error {
-    Error::new(ErrorKind::Refused, what)
-        .on(path.display())
+    Error::at(ErrorKind::Refused, what, path)
         .because("it is a symbolic link, which is not followed below a remote's directory")
         .hint("put the data itself there, or use the link's target as the remote's directory")
 }

@@ -123,8 +123,7 @@ impl FileStore {
         if outcome == CreateOutcome::Exists {
             return Ok(Created::Exists);
         }
-        let fault =
-            |kind, why: String| Error::new(kind, what).on(self.layout.root.join(key).display()).because(why);
+        let fault = |kind, why: String| Error::at(kind, what, &self.layout.root.join(key)).because(why);
         let head = self.head(key).await?;
         // Not retried here: the caller must check the remote's marker first.
         let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()).lasting())?;

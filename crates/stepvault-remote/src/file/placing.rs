@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stepvault_core::digest::{ContentDigest, ContentHasher, DigestAlgorithm, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
-use stepvault_local::errors;
+use stepvault_local::errors::{self, IoAt as _};
 
 use super::layout::{Blocking, Layout, another_root, no_root, parent, temporary_name};
 use super::uploads::Upload;
@@ -29,7 +29,7 @@ pub(super) fn place(
     temporary: &Path,
     key: &str,
 ) -> Result<CreateOutcome> {
-    file.sync_all().map_err(|error| errors::io(what, temporary, error))?;
+    file.sync_all().at(what, temporary)?;
     in_directory_of(what, layout, key, |target| {
         let outcome = durable::rename_new(what, temporary, target)?;
         durable::fsync_directory(parent(target))?;
@@ -103,15 +103,14 @@ pub(super) fn create_root(layout: &Layout, place: ArchivePlace) -> Result<bool> 
     let above = parent(root);
     match std::fs::metadata(root) {
         Ok(metadata) if metadata.is_dir() => Ok(false),
-        Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT).on(root.display()).because("it is not a directory")),
+        Ok(_) => Err(Error::at(ErrorKind::Failed, WHAT, root).because("it is not a directory")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
         Err(_) if place == ArchivePlace::BesideFiles && above.is_dir() && !holds_files(above) => {
             Err(no_root(WHAT, root))
         }
         Err(_) => match durable::create_directories_below(above, root) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(Error::new(ErrorKind::Unreachable, WHAT)
-                    .on(root.display())
+                Err(Error::at(ErrorKind::Unreachable, WHAT, root)
                     .because(format!("its parent directory {} does not exist", above.display()))
                     .hint("create or mount it, or correct the remote's URL")
                     .lasting())
@@ -188,20 +187,14 @@ fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporar
 }
 
 fn create(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| errors::io(CANNOT_COPY, path, error))
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).at(CANNOT_COPY, path)
 }
 
 /// Continues from the current positions of both files; the standard library lets the kernel copy.
 fn copy_chunk(source: &File, temporary: &Temporary, wanted_bytes: u64) -> Result<u64> {
     let copied = io::copy(&mut source.take(wanted_bytes), &mut &temporary.file);
-    match copied.map_err(|error| errors::io(CANNOT_COPY, &temporary.path, error))? {
-        0 => Err(Error::new(ErrorKind::Damaged, CANNOT_COPY)
-            .on(temporary.path.display())
+    match copied.at(CANNOT_COPY, &temporary.path)? {
+        0 => Err(Error::at(ErrorKind::Damaged, CANNOT_COPY, &temporary.path)
             .because("its source was truncated while it was copied")),
         copied => Ok(copied),
     }
@@ -220,21 +213,18 @@ pub(super) fn copy_part(
     let source_path = layout.path(from)?;
     let (target, range) = upload.open_part(CANNOT_COPY, index)?;
     if range != (start..start.saturating_add(digest.size_bytes)) {
-        return Err(Error::new(ErrorKind::Failed, CANNOT_COPY)
-            .on(source_path.display())
+        return Err(Error::at(ErrorKind::Failed, CANNOT_COPY, &source_path)
             .because(format!("part {} of the upload has different bounds", index + 1)));
     }
     let (mut source, _) = layout.open_existing(CANNOT_COPY, from)?;
-    let io_fault = |error| errors::io(CANNOT_COPY, &source_path, error);
-    source.seek(SeekFrom::Start(start)).map_err(io_fault)?;
-    (&target).seek(SeekFrom::Start(start)).map_err(io_fault)?;
+    source.seek(SeekFrom::Start(start)).at(CANNOT_COPY, &source_path)?;
+    (&target).seek(SeekFrom::Start(start)).at(CANNOT_COPY, &source_path)?;
     // The digest reveals missing bytes.
-    io::copy(&mut (&source).take(digest.size_bytes), &mut &target).map_err(io_fault)?;
-    target.sync_data().map_err(io_fault)?;
-    let found = content_of(&target, range, digest.content.algorithm()).map_err(io_fault)?;
+    io::copy(&mut (&source).take(digest.size_bytes), &mut &target).at(CANNOT_COPY, &source_path)?;
+    target.sync_data().at(CANNOT_COPY, &source_path)?;
+    let found = content_of(&target, range, digest.content.algorithm()).at(CANNOT_COPY, &source_path)?;
     if found != digest.content {
-        return Err(Error::new(ErrorKind::Damaged, CANNOT_COPY)
-            .on(source_path.display())
+        return Err(Error::at(ErrorKind::Damaged, CANNOT_COPY, &source_path)
             .because(format!("part {} of it has different content than expected", index + 1)));
     }
     Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })

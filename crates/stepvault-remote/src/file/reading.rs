@@ -1,11 +1,10 @@
 //! Metadata and content of objects that are files, and their listing.
 
-use std::collections::VecDeque;
 use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,7 +13,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::with_retries;
-use stepvault_local::errors;
+use stepvault_local::errors::{self, IoAt as _};
 
 use super::layout::{Blocking, Layout, is_reserved};
 use crate::pieces::{MAXIMUM_PIECE_BYTES, shorter_than_asked};
@@ -38,16 +37,8 @@ pub(super) fn info(layout: &Layout, key: &str) -> Result<Option<ObjectInfo>> {
     let Some(file) = layout.open(WHAT, key)? else {
         return Ok(None);
     };
-    let metadata = file.metadata().map_err(|error| errors::io(WHAT, &layout.root.join(key), error))?;
+    let metadata = file.metadata().at(WHAT, &layout.root.join(key))?;
     Ok(Some(info_of(key, &metadata)))
-}
-
-struct Reader {
-    file: Arc<File>,
-    path: PathBuf,
-    blocking: Blocking,
-    rest: Range<u64>,
-    pending: Bytes,
 }
 
 /// Reads a range. All bytes come from the file opened first, even if its name changes meanwhile.
@@ -67,57 +58,46 @@ pub(super) async fn read(
     if range.end > size_bytes {
         return Err(shorter_than_asked(&path.display().to_string(), size_bytes, &range));
     }
-    let reader = Reader { file: Arc::new(file), path, blocking, rest: range, pending: Bytes::new() };
-    Ok(stream::try_unfold(reader, |mut reader| async move {
-        if reader.pending.is_empty() && !reader.rest.is_empty() {
-            reader.fetch().await?;
+    let (file, end) = (Arc::new(file), range.end);
+    let read_ahead = stream::try_unfold(range.start, move |start| {
+        let (file, path, shown) = (Arc::clone(&file), path.clone(), path.clone());
+        async move {
+            let wanted =
+                usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX).min(READ_AHEAD_BYTES);
+            if wanted == 0 {
+                return Ok::<_, Error>(None);
+            }
+            let work = move || read_at(&file, &path, start, wanted);
+            let bytes = blocking.read(WHAT, &shown, wanted as u64, work).await?;
+            Ok(Some((bytes, start + wanted as u64)))
         }
-        if reader.pending.is_empty() {
-            return Ok(None);
-        }
-        let piece = reader.pending.split_to(reader.pending.len().min(MAXIMUM_PIECE_BYTES));
-        Ok(Some((piece, reader)))
-    })
-    .boxed())
+    });
+    let pieces = |bytes: Bytes| {
+        let starts = (0..bytes.len()).step_by(MAXIMUM_PIECE_BYTES);
+        let piece = move |start| bytes.slice(start..bytes.len().min(start + MAXIMUM_PIECE_BYTES));
+        stream::iter(starts.map(piece).map(Ok))
+    };
+    Ok(read_ahead.map_ok(pieces).try_flatten().boxed())
 }
 
-impl Reader {
-    async fn fetch(&mut self) -> Result<()> {
-        let start = self.rest.start;
-        let wanted = usize::try_from(self.rest.end - start).unwrap_or(usize::MAX).min(READ_AHEAD_BYTES);
-        let size_bytes = wanted as u64;
-        let (file, path) = (self.file.clone(), self.path.clone());
-        let work = move || {
-            let mut buffer = vec![0; wanted];
-            file.read_exact_at(&mut buffer, start).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => Error::new(ErrorKind::Damaged, WHAT)
-                    .on(path.display())
-                    .because("it was truncated while it was read"),
-                _ => errors::io(WHAT, &path, error),
-            })?;
-            Ok(Bytes::from(buffer))
-        };
-        self.pending = self.blocking.read(WHAT, &self.path, size_bytes, work).await?;
-        self.rest.start += size_bytes;
-        Ok(())
-    }
+fn read_at(file: &File, path: &Path, start: u64, wanted: usize) -> Result<Bytes> {
+    let mut buffer = vec![0; wanted];
+    file.read_exact_at(&mut buffer, start).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            Error::at(ErrorKind::Damaged, WHAT, path).because("it was truncated while it was read")
+        }
+        _ => errors::io(WHAT, path, error),
+    })?;
+    Ok(Bytes::from(buffer))
 }
 
 const CANNOT_LIST: &str = "cannot list the objects";
 
-struct Walk {
-    layout: Layout,
-    blocking: Blocking,
-    prefix: String,
-    /// Directories to visit: keys with a trailing slash, or empty for the root.
-    directories: Vec<String>,
-    found: VecDeque<ObjectInfo>,
-}
-
 #[derive(Default)]
 struct Level {
+    /// Keys with a trailing slash.
     directories: Vec<String>,
-    objects: VecDeque<ObjectInfo>,
+    objects: Vec<ObjectInfo>,
 }
 
 /// Lists all regular files whose keys begin with `prefix`.
@@ -130,38 +110,22 @@ pub(super) fn list(
         Ok(start) => start.to_owned(),
         Err(error) => return stream::once(async { Err(error) }).boxed(),
     };
-    let walk = Walk {
-        layout: layout.clone(),
-        blocking,
-        prefix: prefix.to_owned(),
-        directories: vec![start],
-        found: VecDeque::new(),
-    };
-    stream::try_unfold(walk, |mut walk| async move {
-        while walk.found.is_empty() {
-            let Some(directory) = walk.directories.pop() else {
-                return Ok(None);
+    let (layout, prefix) = (layout.clone(), prefix.to_owned());
+    stream::try_unfold(vec![start], move |mut directories| {
+        let (layout, prefix) = (layout.clone(), prefix.clone());
+        async move {
+            let Some(directory) = directories.pop() else {
+                return Ok::<_, Error>(None);
             };
-            walk.visit(directory).await?;
+            let path = layout.root.join(&directory);
+            let read = move || read_level(&layout, &directory, &prefix);
+            let level = blocking.read(CANNOT_LIST, &path, 0, read).await?;
+            directories.extend(level.directories);
+            Ok(Some((stream::iter(level.objects).map(Ok), directories)))
         }
-        Ok(walk.found.pop_front().map(|info| (info, walk)))
     })
-    .into_stream()
+    .try_flatten()
     .boxed()
-}
-
-impl Walk {
-    async fn visit(&mut self, directory: String) -> Result<()> {
-        let path = self.layout.root.join(&directory);
-        let (layout, prefix) = (self.layout.clone(), self.prefix.clone());
-        let level = self
-            .blocking
-            .read(CANNOT_LIST, &path, 0, move || read_level(&layout, &directory, &prefix))
-            .await?;
-        self.directories.extend(level.directories);
-        self.found = level.objects;
-        Ok(())
-    }
 }
 
 fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
@@ -198,7 +162,7 @@ fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
             let Some(metadata) = unless_gone(with_retries(|| entry.metadata()), &entry.path())? else {
                 continue;
             };
-            level.objects.push_back(info_of(&key, &metadata));
+            level.objects.push(info_of(&key, &metadata));
         }
     }
     Ok(level)
@@ -209,6 +173,6 @@ fn unless_gone<T>(outcome: io::Result<T>, path: &Path) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(errors::io(CANNOT_LIST, &PathBuf::from(path), error)),
+        Err(error) => Err(errors::io(CANNOT_LIST, path, error)),
     }
 }

@@ -15,7 +15,7 @@ use stepvault_core::digest::{PartDigest, is_hex};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
-use stepvault_local::errors;
+use stepvault_local::errors::{self, IoAt as _};
 
 use super::layout::{Layout, UPLOADS_DIRECTORY};
 use super::placing::{place, taken};
@@ -68,10 +68,10 @@ impl Upload {
         durable::create_new(&self.directory.join(KEY_FILE), key.as_bytes())?;
         let path = self.data();
         let options = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
-        let file = options.open(&path).map_err(|error| errors::io(what, &path, error))?;
+        let file = options.open(&path).at(what, &path)?;
         // Space is allocated as parts arrive: a part that does not fit fails by itself, and the upload can be resumed.
         let sized = file.set_len(self.parts.size_bytes()).and_then(|()| file.sync_all());
-        sized.map_err(|error| errors::io(what, &path, error))?;
+        sized.at(what, &path)?;
         durable::fsync_directory(&self.directory)
     }
 
@@ -84,7 +84,7 @@ impl Upload {
             || size_bytes != range.end - range.start
             || digest.size_bytes != size_bytes
         {
-            return Err(Error::new(ErrorKind::Failed, what).on(self.data().display()).because(format!(
+            return Err(Error::at(ErrorKind::Failed, what, &self.data()).because(format!(
                 "the part has {size_bytes} bytes, but a file of {} bytes has {} there",
                 self.parts.size_bytes(),
                 range.end - range.start
@@ -99,7 +99,7 @@ impl Upload {
             file.write_all_at(&block, place)
         });
         let written = written.and_then(|()| file.sync_data());
-        written.map_err(|error| errors::io(&what, &self.data(), error))?;
+        written.at(&what, &self.data())?;
         Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })
     }
 
@@ -116,7 +116,7 @@ impl Upload {
         if layout.open(WHAT, key)?.is_some() {
             return taken(layout, key);
         }
-        let fault = |why: String| Error::new(ErrorKind::Failed, WHAT).on(self.data().display()).because(why);
+        let fault = |why: String| Error::at(ErrorKind::Failed, WHAT, &self.data()).because(why);
         if parts.len() != self.parts.count() as usize
             || (0..).zip(parts).any(|(index, part): (u32, _)| part.index != index)
         {
@@ -124,7 +124,7 @@ impl Upload {
         }
         let given: u64 = parts.iter().map(|part| part.digest.size_bytes).sum();
         let file = self.open(WHAT)?;
-        let length = file.metadata().map_err(|error| errors::io(WHAT, &self.data(), error))?.len();
+        let length = file.metadata().at(WHAT, &self.data())?.len();
         if [given, length, self.parts.size_bytes()] != [size_bytes; 3] {
             return Err(fault(format!(
                 "the file should have {size_bytes} bytes; its parts have {given}, and {length} were written"
@@ -140,7 +140,7 @@ impl Upload {
 
     /// Aborts the upload. A missing upload is not an error.
     pub(super) fn abort(&self) -> Result<()> {
-        self.remove().map_err(|error| errors::io("cannot abort the upload", &self.directory, error))
+        self.remove().at("cannot abort the upload", &self.directory)
     }
 
     fn remove(&self) -> io::Result<()> {
@@ -166,8 +166,7 @@ impl Upload {
     fn open(&self, what: &str) -> Result<File> {
         let path = self.data();
         OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
-                .on(path.display())
+            io::ErrorKind::NotFound => Error::at(ErrorKind::NotFound, what, &path)
                 .because("there is no such upload: it was completed or aborted"),
             _ => errors::io(what, &path, error),
         })
@@ -188,7 +187,7 @@ pub(super) fn pending(layout: &Layout) -> Result<Vec<PendingUpload>> {
     };
     let mut pending = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| errors::io(WHAT, &uploads, error))?;
+        let entry = entry.at(WHAT, &uploads)?;
         let Some(upload) = entry.file_name().to_str().and_then(|id| Upload::parse(layout, id).ok()) else {
             continue;
         };

@@ -24,8 +24,7 @@ impl Authorities {
     /// [`ErrorKind::Usage`] when it cannot be read, or is not that.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let fault = || {
-            Error::new(ErrorKind::Usage, "cannot use the certificates of authorities")
-                .on(path.display())
+            Error::at(ErrorKind::Usage, "cannot use the certificates of authorities", path)
                 .hint("give a PEM file with the certificate of the authority that signed the server's")
         };
         let invalid = |error: reqwest::Error| fault().caused_by(error.without_url());
@@ -72,7 +71,7 @@ impl ClientIdentity {
             return Ok(None);
         };
         let fault = |path: &Path| {
-            Error::new(ErrorKind::Usage, "cannot use the client certificate").on(path.display()).hint(
+            Error::at(ErrorKind::Usage, "cannot use the client certificate", path).hint(
                 "give PEM files: client-certificate with the certificate, client-key with its private key",
             )
         };
