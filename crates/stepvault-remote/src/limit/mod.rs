@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, unfold};
+use futures::stream::{BoxStream, try_unfold, unfold};
 use governor::clock::{Clock as _, MonotonicClock};
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
@@ -43,10 +43,6 @@ impl FlowStore {
         });
         Self { inner, limiter, stall_timeout }
     }
-
-    fn stalled(&self, what: &str, key: &str) -> Error {
-        stalled(what, &format!("{}/{key}", self.url()), self.stall_timeout)
-    }
 }
 
 /// Waits until `bytes` may pass, in amounts that the limiter's burst allows.
@@ -62,8 +58,8 @@ async fn pay(limiter: &Limiter, bytes: u64) {
     }
 }
 
-fn stalled(what: &str, subject: &str, stall_timeout: Duration) -> Error {
-    Error::new(ErrorKind::Unreachable, what)
+fn stalled(subject: &str, stall_timeout: Duration) -> Error {
+    Error::new(ErrorKind::Unreachable, "cannot read the object")
         .on(subject)
         .because(format!("no byte moved for {} seconds", stall_timeout.as_secs_f64()))
         .hint("check the endpoint, the network and any proxy between")
@@ -87,27 +83,19 @@ impl StoreDecorator for FlowStore {
     }
 
     async fn read_decorated(&self, key: &str, range: Option<Range<u64>>) -> Result<BodyStream> {
-        let what = "cannot read the object";
-        let Ok(body) = timeout(self.stall_timeout, self.inner.read(key, range)).await else {
-            return Err(self.stalled(what, key));
-        };
         let (limiter, stall_timeout) = (self.limiter.clone(), self.stall_timeout);
         let subject = format!("{}/{key}", self.url());
-        let watched = unfold(Some(body?), move |body| {
+        let body = timeout(stall_timeout, self.inner.read(key, range)).await;
+        let body = body.map_err(|_| stalled(&subject, stall_timeout))?;
+        let watched = try_unfold(body?, move |mut body| {
             let (limiter, subject) = (limiter.clone(), subject.clone());
             async move {
-                let mut body = body?;
-                match timeout(stall_timeout, body.next()).await {
-                    Err(_) => Some((Err(stalled(what, &subject, stall_timeout)), None)),
-                    Ok(None) => None,
-                    Ok(Some(Err(error))) => Some((Err(error), None)),
-                    Ok(Some(Ok(bytes))) => {
-                        if let Some(limiter) = &limiter {
-                            pay(limiter, bytes.len() as u64).await;
-                        }
-                        Some((Ok(bytes), Some(body)))
-                    }
+                let next = timeout(stall_timeout, body.next()).await;
+                let bytes = next.map_err(|_| stalled(&subject, stall_timeout))?.transpose()?;
+                if let (Some(limiter), Some(bytes)) = (&limiter, &bytes) {
+                    pay(limiter, bytes.len() as u64).await;
                 }
+                Ok(bytes.map(|bytes| (bytes, body)))
             }
         });
         Ok(watched.boxed())

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, StreamExt as _, unfold};
+use futures::stream::{BoxStream, StreamExt as _, try_unfold};
 use stepvault_core::digest::{ContentDigest, FileDigest, Sha256Digest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
@@ -231,35 +231,23 @@ impl StoreDecorator for RetryStore {
     }
 
     fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
-        list(self, prefix)
+        let listing = Listing { store: self, prefix: prefix.to_owned(), entries: None, seen: HashSet::new() };
+        let next = |mut listing: Listing<'a>| async move {
+            let next = listing.next().await?;
+            Ok(next.map(|info| (info, listing)))
+        };
+        try_unfold(listing, next).boxed()
     }
 }
-
-type Entries<'a> = BoxStream<'a, Result<ObjectInfo>>;
 
 /// A store cannot resume a listing in the middle, and keys come in any order. So the listing is restarted, and entries
 /// that the caller already has are skipped.
 struct Listing<'a> {
     store: &'a RetryStore,
     prefix: String,
-    entries: Option<Entries<'a>>,
+    entries: Option<BoxStream<'a, Result<ObjectInfo>>>,
     /// Truncated digests of the returned keys: a key is skipped only when it is certainly the same.
     seen: HashSet<[u8; 16]>,
-    ended: bool,
-}
-
-pub(super) fn list<'a>(store: &'a RetryStore, prefix: &str) -> Entries<'a> {
-    let listing =
-        Listing { store, prefix: prefix.to_owned(), entries: None, seen: HashSet::new(), ended: false };
-    unfold(listing, |mut listing| async move {
-        if listing.ended {
-            return None;
-        }
-        let next = listing.next().await.transpose()?;
-        listing.ended = next.is_err();
-        Some((next, listing))
-    })
-    .boxed()
 }
 
 impl Listing<'_> {
