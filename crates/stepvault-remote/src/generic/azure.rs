@@ -8,7 +8,8 @@ use stepvault_core::store_facts::{CredentialSource, Credentials};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::transport::{GuardedConnector, client_options, no_retries, store_error};
+use super::store_error;
+use super::transport::{GuardedConnector, client_options, no_retries};
 use crate::examine::Examiner;
 use crate::http::CONNECT_TIMEOUT;
 use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};

@@ -28,7 +28,8 @@ use stepvault_core::digest::{DigestAlgorithm, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use self::transport::store_error;
+#[cfg(feature = "azure")]
+use self::transport::request_error;
 use crate::causes::{causes, if_found, unless_conflict};
 #[cfg(feature = "azure")]
 use crate::examine::Examined;
@@ -72,6 +73,37 @@ pub fn open_memory(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     let table = table(&settings.url.bucket);
     let (store, completing) = (table.store, Some(table.completing));
     Ok(GenericStore::open(settings, store.clone(), store, completing))
+}
+
+/// Returns the error for operation `what` on `subject` (a URL with the key).
+fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
+    #[cfg(feature = "azure")]
+    if let Some(error) = request_error(what, subject, &error) {
+        return error;
+    }
+    let kind = match &error {
+        object_store::Error::NotFound { .. } => ErrorKind::NotFound,
+        object_store::Error::AlreadyExists { .. }
+        | object_store::Error::Precondition { .. }
+        | object_store::Error::NotModified { .. } => ErrorKind::Conflict,
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            ErrorKind::Denied
+        }
+        object_store::Error::InvalidPath { .. } => {
+            return Error::new(ErrorKind::Failed, what)
+                .on(subject)
+                .caused_by(error)
+                .hint("an object there has an unsupported name; move it elsewhere");
+        }
+        // The memory store reports these only in its message.
+        object_store::Error::Generic { source, .. } => match source.to_string() {
+            why if why.starts_with("MultipartUpload not found") => ErrorKind::NotFound,
+            why if why.starts_with("Invalid range") => ErrorKind::Damaged,
+            _ => ErrorKind::Failed,
+        },
+        _ => ErrorKind::Failed,
+    };
+    Error::new(kind, what).on(subject).caused_by(error)
 }
 
 /// A prefix of a store behind the two traits of `object_store`.

@@ -1,9 +1,7 @@
 //! What requests over HTTP share, whichever client sends them.
 
-#[cfg(any(feature = "gcs", feature = "azure"))]
 pub(crate) mod body;
 pub(crate) mod endpoint;
-#[cfg(any(feature = "gcs", feature = "azure"))]
 pub(crate) mod refusal;
 pub(crate) mod tls;
 
