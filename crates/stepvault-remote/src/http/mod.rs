@@ -4,6 +4,7 @@ pub(crate) mod body;
 pub(crate) mod endpoint;
 pub(crate) mod refusal;
 pub(crate) mod tls;
+pub(crate) mod verdicts;
 
 use std::time::Duration;
 

@@ -7,6 +7,7 @@ use stepvault_core::{Error, ErrorKind};
 use url::Url;
 
 use super::one_line;
+use super::verdicts::TABLES;
 use crate::causes::distinct_texts;
 
 /// What the names of headers begin with that Google and Azure add to every answer.
@@ -66,14 +67,15 @@ impl Refusal {
 
     /// Returns the error of operation `what` on `subject` (a URL with the key), by the code or the status.
     pub(crate) fn to_error(&self, what: &str, subject: &str) -> Error {
-        let (kind, hint) = match by_code(&self.code) {
-            Some(verdict) => verdict,
-            None if matches!(self.status, 300..400 | 404 | 410) && !self.is_of_store => NOT_THE_STORE,
-            None => by_status(self.status),
-        };
+        let verdicts = &TABLES.others;
+        let verdict = verdicts.by_code(&self.code).unwrap_or_else(|| match self.status {
+            300..400 | 404 | 410 if !self.is_of_store => verdicts.of_case("not-the-store"),
+            status => verdicts.by_status(status),
+        });
+        let kind = verdict.kind();
         let mut error = Error::new(kind, what).on(subject).because(self);
-        if !hint.is_empty() {
-            error = error.hint(hint);
+        if !verdict.hint.is_empty() {
+            error = error.hint(&verdict.hint);
         }
         match self.retry_after_seconds {
             Some(seconds) if kind == ErrorKind::Unreachable => {
@@ -126,58 +128,6 @@ pub(crate) fn lost(
         None => error.hint("check the network; the request is safe to repeat"),
     }
     .because(why)
-}
-
-/// An answer without a sign that the store gave it.
-const NOT_THE_STORE: (ErrorKind, &str) = (
-    ErrorKind::Unreachable,
-    "this is not the store's answer; check the endpoint: a proxy, a gateway, a login page or another host answers in the \
-     store's place",
-);
-
-/// Maps Google's and Azure's codes that say more than their status.
-fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
-    Some(match code {
-        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => {
-            (ErrorKind::Usage, "create the bucket or container, or correct the remote's URL")
-        }
-        "BadDigest" | "Md5Mismatch" | "Crc64Mismatch" => (
-            ErrorKind::Damaged,
-            "the bytes were corrupted in transit; if it happens again, check this machine's memory and network",
-        ),
-        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "InvalidBlockList" => (
-            ErrorKind::Damaged,
-            "the store does not have the parts that were sent; the upload has to start over",
-        ),
-        "BlobArchived" | "BlobBeingRehydrated" => {
-            (ErrorKind::Failed, "the object is archived; restore it from there first")
-        }
-        "ContainerBeingDeleted" | "OperationAborted" | "ServerBusy" => (ErrorKind::Unreachable, ""),
-        "BlobAlreadyExists" | "PreconditionFailed" => (ErrorKind::Conflict, ""),
-        "RequestTimeTooSkewed" => (ErrorKind::Denied, "set this machine's clock, by NTP if possible"),
-        _ => return None,
-    })
-}
-
-fn by_status(status: u16) -> (ErrorKind, &'static str) {
-    match status {
-        401 => (
-            ErrorKind::Denied,
-            "the credentials are missing, wrong or expired; renew them, or check which ones are used",
-        ),
-        403 => (ErrorKind::Denied, "grant this identity permission to read, write, list and delete there"),
-        404 | 410 => (ErrorKind::NotFound, ""),
-        409 | 412 => (ErrorKind::Conflict, ""),
-        // A range past the end: the object is shorter than its manifest says.
-        416 => (ErrorKind::Damaged, ""),
-        429 => (ErrorKind::Unreachable, "the store asks to slow down; lower max-concurrent-requests"),
-        507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
-        501 => (ErrorKind::Failed, "the store does not support this operation"),
-        408 | 500..=599 => {
-            (ErrorKind::Unreachable, "the store is overloaded or down; the request is safe to repeat")
-        }
-        _ => (ErrorKind::Failed, ""),
-    }
 }
 
 /// The variables that name the proxy of an https endpoint, in the order in which the HTTP clients read them.

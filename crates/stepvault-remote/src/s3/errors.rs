@@ -10,10 +10,10 @@ use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
-use super::verdicts::{FULL, NOT_THE_STORE, TOO_MANY_PARTS, Verdict, by_code, by_status, verdict};
 use crate::causes::{distinct_texts, find};
 use crate::http::one_line;
 use crate::http::refusal::ConnectionObstacle;
+use crate::http::verdicts::{OTHER, TABLES, Verdict};
 
 /// Maximum number of bytes of an answer that are logged.
 const LOGGED_BYTES: usize = 1000;
@@ -158,7 +158,7 @@ impl Fault {
 
     /// Returns whether the store answered that it does not accept such a request; missing rights do not count.
     pub(crate) fn is_refused(&self) -> bool {
-        let is_about_request = matches!(self.judge().kind, ErrorKind::Damaged | ErrorKind::Failed);
+        let is_about_request = matches!(self.judge().kind(), ErrorKind::Damaged | ErrorKind::Failed);
         self.is_not_implemented() || (400..500).contains(&self.status) && is_about_request
     }
 
@@ -188,7 +188,7 @@ impl Fault {
             }
             _ if self.is_bare_absence() => Obstacle::Network,
             ("", 404) => Obstacle::Bucket,
-            _ => Obstacle::of_kind(self.judge().kind),
+            _ => Obstacle::of_kind(self.judge().kind()),
         }
     }
 
@@ -199,11 +199,12 @@ impl Fault {
 
     /// Returns the error for operation `what` on `subject`.
     pub(crate) fn into_error(self, what: &str, subject: &str) -> Error {
-        let Verdict { kind, why, hint } = self.judge();
+        let verdict = self.judge();
+        let (kind, why, hint) = (verdict.kind(), &verdict.why, &verdict.hint);
         let detail = self.detail();
         let why = match (why.is_empty(), detail.is_empty()) {
             (true, _) => detail,
-            (false, true) => why.to_owned(),
+            (false, true) => why.clone(),
             (false, false) => format!("{why} ({detail})"),
         };
         let mut error = Error::new(kind, what).on(subject);
@@ -215,7 +216,7 @@ impl Fault {
             _ => None,
         };
         let is_lasting = obstacle.as_ref().is_some_and(|obstacle| obstacle.is_lasting);
-        let hint = obstacle.map_or_else(|| hint.to_owned(), |obstacle| obstacle.hint);
+        let hint = obstacle.map_or_else(|| hint.clone(), |obstacle| obstacle.hint);
         if let Some(region) = &self.bucket_region
             && kind == ErrorKind::Usage
         {
@@ -254,40 +255,32 @@ impl Fault {
         }
     }
 
-    fn judge(&self) -> Verdict {
-        if let Some(transport) = self.transport {
-            return transport.judge();
-        }
-        // Garage has no code of its own for it.
-        if self.code == "AccessDenied" && self.message.contains("quota") {
-            return FULL;
-        }
-        if self.code == "InvalidArgument" && self.message.starts_with("Part number must be") {
-            return TOO_MANY_PARTS;
-        }
+    fn judge(&self) -> &'static Verdict {
+        let verdicts = &TABLES.s3;
         let proves_nothing = matches!(self.status, 300..400 | 404 | 410) && !self.is_of_store;
-        if proves_nothing || self.is_unreadable_success() {
-            return NOT_THE_STORE;
-        }
-        match by_code(&self.code) {
-            Some(verdict) => verdict,
-            None if self.status == 400 && !self.code.is_empty() => verdict(ErrorKind::Failed, "", ""),
-            None => by_status(self.status),
+        match (self.transport, self.code.as_str()) {
+            (Some(transport), _) => verdicts.of_case(transport.case()),
+            // Garage has no code of its own for it.
+            (None, "AccessDenied") if self.message.contains("quota") => verdicts.of_case("full"),
+            (None, "InvalidArgument") if self.message.starts_with("Part number must be") => {
+                verdicts.of_case("too-many-parts")
+            }
+            _ if proves_nothing || self.is_unreadable_success() => verdicts.of_case("not-the-store"),
+            (None, code) => verdicts.by_code(code).unwrap_or_else(|| match self.status {
+                400 if !code.is_empty() => &OTHER,
+                status => verdicts.by_status(status),
+            }),
         }
     }
 }
 
 impl Transport {
-    fn judge(self) -> Verdict {
+    fn case(self) -> &'static str {
         match self {
-            Self::Connection => {
-                verdict(ErrorKind::Unreachable, "", "check the endpoint, the network and any proxy between")
-            }
-            Self::NoCredentials => verdict(ErrorKind::Denied, "no credentials were found", GIVE_CREDENTIALS),
-            Self::CredentialsLater => {
-                verdict(ErrorKind::Denied, "the credentials could not be loaded", GIVE_CREDENTIALS)
-            }
-            Self::Request => verdict(ErrorKind::Usage, "the request could not be built", ""),
+            Self::Connection => "connection",
+            Self::NoCredentials => "no-credentials",
+            Self::CredentialsLater => "credentials-later",
+            Self::Request => "request",
         }
     }
 }
@@ -299,9 +292,6 @@ fn expected_region(message: &str) -> Option<String> {
     let plain = |character: char| character.is_ascii_alphanumeric() || character == '-';
     (!region.is_empty() && region.len() <= 64 && region.chars().all(plain)).then(|| region.to_owned())
 }
-
-const GIVE_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (after `aws sso \
-                                login` where it needs that), or run where an instance or pod role applies";
 
 fn transport_fault<E: StdError + 'static>(error: &SdkError<E, HttpResponse>) -> (Transport, String) {
     if let Some(credentials) = find::<CredentialsError>(error) {
@@ -346,6 +336,9 @@ mod tests {
     use aws_sdk_s3::config::{BehaviorVersion, ProvideCredentials, Region};
 
     use super::*;
+
+    const GIVE_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (after `aws sso \
+                                    login` where it needs that), or run where an instance or pod role applies";
 
     #[derive(Debug)]
     struct NoKeys(fn() -> CredentialsError);

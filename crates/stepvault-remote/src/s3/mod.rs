@@ -12,7 +12,6 @@ mod examine;
 mod read;
 mod requests;
 mod store;
-mod verdicts;
 mod write;
 
 use std::sync::Arc;
