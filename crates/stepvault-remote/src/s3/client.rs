@@ -50,7 +50,7 @@ const LONGEST_UNDER_WAY: Duration = Duration::from_mins(1);
 /// SDK caches them; only a new client reads the file again.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    settings: RemoteSettings,
+    pub(super) settings: RemoteSettings,
     keys: Option<StaticKeys>,
     /// When the store first refused a request because it knows no checksums.
     unchecked: Arc<OnceLock<Instant>>,
@@ -88,11 +88,6 @@ impl Clients {
     pub(super) async fn chain(&self) -> Result<SdkConfig> {
         let (base, _) = trusting_chain(&self.settings, self.keys.as_ref()).await?;
         Ok(base)
-    }
-
-    /// Returns the remote's settings.
-    pub(super) fn settings(&self) -> &RemoteSettings {
-        &self.settings
     }
 
     /// Returns whether keys were given directly.

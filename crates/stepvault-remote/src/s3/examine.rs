@@ -24,8 +24,8 @@ use crate::store::PendingUpload;
 #[async_trait]
 impl Examiner for S3Store {
     async fn credentials(&self) -> Result<Option<Credentials>> {
-        let keys = self.clients().keys().await?;
-        let source = source_of(&keys, self.clients());
+        let keys = self.clients.keys().await?;
+        let source = source_of(&keys, &self.clients);
         Ok(Some(Credentials {
             source,
             expires: keys.expiry().map(Into::into),
@@ -118,7 +118,7 @@ impl Clients {
     async fn keys(&self) -> Result<Keys> {
         let base = self.chain().await?;
         let missing = |why: String| {
-            Fault::no_credentials(why).into_error("cannot get credentials", &self.settings().url.to_string())
+            Fault::no_credentials(why).into_error("cannot get credentials", &self.settings.url.to_string())
         };
         let Some(provider) = base.credentials_provider() else {
             return Err(missing("no provider is configured".to_owned()));

@@ -24,12 +24,12 @@ impl S3Store {
         let mut answer = with_checksum.send().await;
         // A store that knows no checksums cannot say so here, and expired credentials are refused in the same way.
         if let Err(error) = &answer
-            && self.clients().sends_checksums()
+            && self.clients.sends_checksums()
             && Fault::of(error).is_silent()
         {
             answer = request.send().await;
             if answer.is_ok() {
-                self.clients().stop_checksums();
+                self.clients.stop_checksums();
             }
         }
         if let Err(error) = &answer

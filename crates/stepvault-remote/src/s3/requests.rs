@@ -39,7 +39,7 @@ impl RemoteStore for S3Store {
 
     fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities {
-            checks_checksums: self.clients().sends_checksums(),
+            checks_checksums: self.clients.sends_checksums(),
             creates_atomically: self.sends_conditions.load(Ordering::Relaxed),
             multipart_is_create_only: true,
             streams_bodies: true,

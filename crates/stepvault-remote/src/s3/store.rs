@@ -14,19 +14,17 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::checksums::ALL_CHECKS;
 use super::client::Clients;
 use super::errors::{Fault, OperationError};
-use crate::keys::percent_encode;
+use crate::keys::{KeySpace, percent_encode};
 use crate::options::StaticKeys;
 use crate::store::IgnoredAttribute;
 
 /// A bucket, or a prefix of one, on S3 or a compatible server.
 #[derive(Debug)]
 pub(crate) struct S3Store {
-    clients: Clients,
+    pub(super) clients: Clients,
     pub(super) url: String,
     pub(super) bucket: String,
-    /// Empty, or ends with a slash.
-    prefix: String,
-    pub(super) owner: Option<String>,
+    keys: KeySpace,
     pub(super) attributes: Attributes,
     pub(super) lists_pending_uploads: AtomicBool,
     pub(super) deletes_in_batches: AtomicBool,
@@ -38,16 +36,11 @@ pub(crate) struct S3Store {
 
 impl S3Store {
     pub(crate) async fn open(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Self> {
-        let prefix = match settings.url.prefix.as_str() {
-            "" => String::new(),
-            prefix => format!("{prefix}/"),
-        };
         Ok(Self {
             clients: Clients::load(settings, keys).await?,
             url: settings.url.to_string(),
             bucket: settings.url.bucket.clone(),
-            prefix,
-            owner: settings.expected_bucket_owner.clone(),
+            keys: KeySpace::new(&settings.url.prefix),
             attributes: Attributes::of(settings),
             lists_pending_uploads: AtomicBool::new(true),
             deletes_in_batches: AtomicBool::new(true),
@@ -56,22 +49,18 @@ impl S3Store {
         })
     }
 
-    pub(super) fn clients(&self) -> &Clients {
-        &self.clients
-    }
-
     pub(super) async fn client(&self) -> Result<Client> {
         self.clients.get().await
     }
 
     /// Returns the key in the bucket.
     pub(super) fn full_key(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
+        self.keys.full_prefix(key)
     }
 
     /// Returns the key relative to the prefix, or `None` for a key outside it and for the prefix itself.
     pub(super) fn relative_key<'a>(&self, full_key: &'a str) -> Option<&'a str> {
-        full_key.strip_prefix(&self.prefix).filter(|key| !key.is_empty())
+        self.keys.key_of(full_key).filter(|key| !key.is_empty())
     }
 
     /// Returns the URL of an object, for messages.
@@ -215,7 +204,7 @@ impl S3Store {
         if !attributes.tags.is_empty() {
             ignored.extend(self.compare_tags(key).await?);
         }
-        if let Some(owner) = &self.owner
+        if let Some(owner) = &self.clients.settings.expected_bucket_owner
             && self.answers_for_nobody(owner, key).await?
         {
             ignored.push(IgnoredAttribute::new("expected-bucket-owner", owner, Some("any account")));

@@ -246,7 +246,7 @@ impl S3Store {
         whole: &Whole,
     ) -> Result<Created> {
         let what = "cannot complete the upload";
-        let mut checks = if self.clients().sends_checksums() {
+        let mut checks = if self.clients.sends_checksums() {
             self.completion_checks.load(Ordering::Relaxed)
         } else {
             NO_CHECKS
