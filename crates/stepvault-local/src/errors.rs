@@ -13,7 +13,7 @@ use crate::space;
 
 /// Adds to the error of a system call what was to be done, and with which file.
 pub trait IoAt<T> {
-    /// Returns the error as that of [`io`].
+    /// Returns the error as that of [`io()`].
     ///
     /// # Errors
     /// When the call failed.
