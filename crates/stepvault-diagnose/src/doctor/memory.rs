@@ -12,9 +12,12 @@ pub fn memory(facts: Option<&MemoryFacts>, buffer_bytes: u64) -> Finding {
     let Some(facts) = facts else {
         return Check::new("memory", "this process").pass("no memory limit can be read");
     };
-    let check = Check::new("memory", facts.source.as_str());
     let needed_bytes = buffer_bytes.saturating_add(BESIDE_BUFFERS_BYTES);
     let free_bytes = facts.limit_bytes.saturating_sub(facts.used_bytes);
+    let check = Check::new("memory", facts.source.as_str())
+        .with("free_bytes", free_bytes)
+        .with("limit_bytes", facts.limit_bytes)
+        .with("needed_bytes", needed_bytes);
     let measured = format!(
         "{} of {} free; transfers use up to {}: {} for buffers (upload.memory-budget) and {} for everything else",
         words::bytes(free_bytes),

@@ -15,8 +15,11 @@ pub mod room;
 pub mod speed;
 pub mod variables;
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Number;
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
@@ -41,6 +44,8 @@ pub struct Finding {
     pub outcome: Outcome,
     /// What was measured, with its units.
     pub measured: String,
+    /// The numbers in it, by names that end with their units; empty if there are none.
+    pub numbers: BTreeMap<String, Number>,
     /// What to do about it; null if nothing has to be done.
     pub remedy: Option<String>,
 }
@@ -50,13 +55,30 @@ pub struct Finding {
 pub struct Check {
     name: &'static str,
     subject: String,
+    numbers: BTreeMap<String, Number>,
 }
 
 impl Check {
     /// Returns the check of this name, in fixed words.
     pub fn new(name: &'static str, subject: impl Into<String>) -> Self {
         let subject = subject.into();
-        Self { name, subject }
+        Self { name, subject, numbers: BTreeMap::new() }
+    }
+
+    /// Adds a measured number, under a name that ends with its unit.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Number>) -> Self {
+        self.numbers.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Adds a measured duration, under a name that ends with `_seconds`.
+    #[must_use]
+    pub fn with_seconds(self, name: &str, seconds: f64) -> Self {
+        match Number::from_f64(seconds) {
+            Some(seconds) => self.with(name, seconds),
+            None => self,
+        }
     }
 
     /// Returns a finding that passes.
@@ -85,7 +107,8 @@ impl Check {
     }
 
     fn finding(&self, outcome: Outcome, measured: String, remedy: Option<String>) -> Finding {
-        Finding { check: self.name.to_owned(), subject: self.subject.clone(), outcome, measured, remedy }
+        let (subject, numbers) = (self.subject.clone(), self.numbers.clone());
+        Finding { check: self.name.to_owned(), subject, outcome, measured, numbers, remedy }
     }
 }
 

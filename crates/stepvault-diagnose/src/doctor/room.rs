@@ -55,12 +55,14 @@ impl Limit {
 
 /// Returns the findings on room for the next steps: one for bytes, one for inodes if they are limited.
 pub fn room(subject: &str, limit: &Limit, room: &Room, demand: Option<&Demand>) -> Vec<Finding> {
-    let check = Check::new(limit.bytes, subject);
+    let check = Check::new(limit.bytes, subject)
+        .with("free_bytes", room.free_bytes)
+        .with("total_bytes", room.total_bytes);
     let needed = demand.map(|demand| (demand.bytes, words::bytes(demand.bytes), demand));
     let mut findings =
         vec![supply(&check, room.free_bytes, &free_bytes(room), LITTLE_BYTES, limit.more_bytes, needed)];
     if let (Some(free), Some(total)) = (room.free_inodes, room.total_inodes) {
-        let check = Check::new(limit.inodes, subject);
+        let check = Check::new(limit.inodes, subject).with("free_inodes", free).with("total_inodes", total);
         let left = format!("{free} of {total} free");
         let needed = demand.map(|demand| (demand.inodes, words::count(demand.inodes, "inode"), demand));
         findings.push(supply(&check, free, &left, LITTLE_INODES, limit.more_inodes, needed));
@@ -85,7 +87,9 @@ fn supply(
         return check.pass_or_warn(free >= little, measured, more);
     };
     let measured = format!("{left}; the next step takes {text} (by {})", demand.source);
-    match free / each {
+    let fits = free / each;
+    let check = check.clone().with("fits_steps", fits);
+    match fits {
         0 => check.fail(format!("{measured}: it does not fit"), more),
         fits @ 1..FEW_STEPS => check.warn(format!("{measured}: room for {fits}"), more),
         fits => check.pass(format!("{measured}: room for {fits}")),
@@ -101,7 +105,7 @@ fn free_bytes(room: &Room) -> String {
 pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Finding {
     const MORE: &str =
         "free some space there, or export TMPDIR=/a/directory on a larger disk where the trainer is started";
-    let check = Check::new("temporary space", subject);
+    let check = Check::new("temporary space", subject).with("free_bytes", room.free_bytes);
     let left = free_bytes(room);
     if room.free_bytes == 0 {
         return check.fail(left, MORE);

@@ -26,7 +26,7 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
                 words::bytes(forecast.taken.bytes)
             );
         }
-        let check = Check::new(check, subject);
+        let check = Check::new(check, subject).with("bytes_per_second", bytes_per_second);
         check.pass_or_warn(bytes_per_second >= SLOW_BYTES_PER_SECOND, measured, remedy)
     };
     vec![
@@ -51,7 +51,7 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
 
 fn sync(subject: &str, seconds: f64) -> Finding {
     let measured = format!("{} to sync a small file", words::seconds(seconds));
-    Check::new("sync time", subject).pass_or_warn(
+    Check::new("sync time", subject).with_seconds("sync_seconds", seconds).pass_or_warn(
         seconds <= SLOW_SYNC_SECONDS,
         measured,
         "use a local disk: each record of a step waits for one or two syncs; another process may be keeping this \

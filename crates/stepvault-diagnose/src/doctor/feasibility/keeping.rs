@@ -87,7 +87,7 @@ pub(super) fn steps(situation: &Situation) -> Option<Finding> {
         words::count(capacity.steps, "step"),
         capacity.taken_by(1, situation)
     );
-    let check = Check::new("steps on disk", situation.local.title.as_str());
+    let check = Check::new("steps on disk", situation.local.title.as_str()).with("steps", capacity.steps);
     let warn = |what: &str| Some(check.warn(format!("{there}; {what}"), REMEDY));
     let pass = |what: &str| Some(check.pass(format!("{there}; {what}")));
     let limits = &situation.limits;

@@ -61,6 +61,8 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
             };
             let check = Check::new("drain", format!("{} to {}", situation.local.title, remote.remote));
             let usable = usable_seconds(seconds_for(notice.seconds, 1));
+            let check =
+                check.with_seconds("upload_seconds", seconds).with_seconds("available_seconds", usable);
             let measured = format!(
                 "{} {}: uploading a step that was just saved takes {}; {} are available for it",
                 notice.name,
@@ -86,9 +88,11 @@ pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
         let down = remote.rates.down_bytes_per_second?;
         let disk = situation.local.disk_rates;
         let rate = disk.map_or(down, |disk| down.min(disk.write_bytes_per_second));
-        let seconds = words::seconds(seconds_for(taken_bytes, rate));
-        let check = Check::new("restore", format!("{} from {}", situation.local.title, remote.remote));
-        Some(check.pass(format!("{seconds} for a step of {}", words::bytes(taken_bytes))))
+        let seconds = seconds_for(taken_bytes, rate);
+        let check = Check::new("restore", format!("{} from {}", situation.local.title, remote.remote))
+            .with_seconds("restore_seconds", seconds);
+        let (seconds, size) = (words::seconds(seconds), words::bytes(taken_bytes));
+        Some(check.pass(format!("{seconds} for a step of {size}")))
     };
     situation.remotes.iter().filter_map(finding).collect()
 }
@@ -130,6 +134,7 @@ fn times_of(wanted: f64, interval: f64) -> u64 {
 
 /// Compares with the interval between two saves the time in which a step is, for example, `uploaded`.
 fn against_interval(situation: &Situation, check: &Check, how: &str, seconds: f64, remedy: &str) -> Finding {
+    let check = check.clone().with_seconds("step_seconds", seconds);
     let took = format!(
         "a step of {} is {how} in {}",
         words::bytes(situation.forecast.taken.bytes),
@@ -139,6 +144,7 @@ fn against_interval(situation: &Situation, check: &Check, how: &str, seconds: f6
         return check.pass(format!("{took}; the save interval is unknown"));
     };
     let interval = seconds_for(interval, 1);
+    let check = check.with_seconds("interval_seconds", interval);
     let measured = format!("{took}; a step is saved every {}", words::seconds(interval));
     check.pass_or_warn(seconds <= interval, measured, remedy)
 }

@@ -149,7 +149,7 @@ pub fn gap_seconds(store: Timestamp, before: Timestamp, after: Timestamp) -> i64
 
 /// Returns the finding on a difference between the clocks for this kind of store.
 pub fn clock(remote: &RemoteSettings, gap_seconds: i64) -> Finding {
-    let check = check("clock", remote);
+    let check = check("clock", remote).with("ahead_seconds", gap_seconds);
     let seconds = gap_seconds.unsigned_abs();
     let gap = words::duration(Duration::from_secs(seconds));
     let measured = match gap_seconds {

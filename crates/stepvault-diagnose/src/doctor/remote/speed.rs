@@ -77,12 +77,13 @@ pub fn rate(remote: &RemoteSettings, name: &'static str, measured: &Result<Measu
         "use a bucket in this machine's region, check proxies and bandwidth limits, or save less often"
             .to_owned()
     };
+    let check = check.with("bytes_per_second", per_second);
     check.pass_or_warn(per_second >= SLOW_BYTES_PER_SECOND, text, advice)
 }
 
 /// Returns the finding on the duration of a small request.
 pub fn latency(remote: &RemoteSettings, milliseconds: u64) -> Finding {
-    let check = check("latency", remote);
+    let check = check("latency", remote).with("latency_milliseconds", milliseconds);
     let duration = match milliseconds {
         0 => "less than 1ms".to_owned(),
         _ => words::duration(Duration::from_millis(milliseconds)),
