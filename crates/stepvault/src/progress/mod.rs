@@ -215,6 +215,9 @@ impl Observer for Watcher {
             Event::BytesInFlight { tier, change_bytes } => {
                 self.count(tier, |counts| counts.in_flight_bytes += change_bytes);
             }
+            Event::BytesGivenUp { tier, bytes } => {
+                self.count(tier, |counts| counts.in_flight_bytes -= bytes.cast_signed());
+            }
             Event::BytesCopied { tier, bytes } => self.count(tier, |counts| counts.copied_bytes += bytes),
             Event::BytesReused { tier, bytes } => self.count(tier, |counts| counts.reused_bytes += bytes),
             Event::FileDone { tier, .. } => self.count(tier, |counts| counts.done_files += 1),
@@ -320,6 +323,9 @@ mod tests {
             observer.on_event(&Event::BytesMoved { tier, bytes: 5 });
             observer.on_event(&Event::BytesReused { tier, bytes: 2 });
             observer.on_event(&Event::BytesCopied { tier, bytes: 1 });
+            // A part that was half sent when its connection broke.
+            observer.on_event(&Event::BytesInFlight { tier, change_bytes: 4 });
+            observer.on_event(&Event::BytesGivenUp { tier, bytes: 4 });
         }
         assert_eq!(progress.watcher.tiers[0].lock().done_bytes(), 8);
         progress.finish();
