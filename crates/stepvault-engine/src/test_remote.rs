@@ -31,6 +31,7 @@ pub(crate) fn on(server: &StrictS3) -> (RemoteSettings, OpenOptions) {
             access_key: server.access_key().to_owned(),
             secret_key: server.secret_key().to_owned(),
         }),
+        ..OpenOptions::default()
     };
     (settings, options)
 }

@@ -25,8 +25,9 @@ pub async fn open_with(
     observer: Arc<dyn Observer>,
     options: OpenOptions,
 ) -> Result<Arc<dyn RemoteStore>> {
+    let gives_up_soon = options.gives_up_soon;
     let bare = open_bare(settings, options).await?;
-    Ok(decorate(bare.store, settings, observer))
+    Ok(decorate(bare.store, settings, RetryPolicy::of(settings, gives_up_soon), observer))
 }
 
 /// Opens the remote that `settings` describe, to examine it. Sends no request.
@@ -43,7 +44,8 @@ pub async fn open_to_examine(
         ErrorKind::Denied => ExamineError::of(error),
         _ => ExamineError { obstacle: Obstacle::Settings, error },
     })?;
-    Ok(Examined { store: decorate(bare.store, settings, observer), ..bare })
+    let policy = RetryPolicy::of(settings, false);
+    Ok(Examined { store: decorate(bare.store, settings, policy, observer), ..bare })
 }
 
 /// Opens a store: the one place that decides by the scheme.
@@ -89,11 +91,12 @@ fn not_built_in(settings: &RemoteSettings) -> Error {
 pub fn decorate(
     store: Arc<dyn RemoteStore>,
     settings: &RemoteSettings,
+    policy: RetryPolicy,
     observer: Arc<dyn Observer>,
 ) -> Arc<dyn RemoteStore> {
     let stall_timeout = settings.stall_timeout();
     let flow = FlowStore::new(store, settings.bandwidth_limit_bytes_per_second, stall_timeout);
-    let retry = RetryStore::new(Arc::new(flow), RetryPolicy::of(settings), observer);
+    let retry = RetryStore::new(Arc::new(flow), policy, observer);
     Arc::new(RequestLimitStore::new(Arc::new(retry), settings.max_concurrent_requests))
 }
 

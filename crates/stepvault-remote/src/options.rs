@@ -25,6 +25,9 @@ impl fmt::Debug for StaticKeys {
 pub struct OpenOptions {
     /// Keys for S3 instead of AWS's usual chain; for tests.
     pub s3_keys: Option<StaticKeys>,
+    /// Whether a remote that answers no request at all is given up after some seconds, and not asked again: for commands
+    /// that can be repeated.
+    pub gives_up_soon: bool,
 }
 
 /// Refuses settings for another kind of store.

@@ -169,7 +169,8 @@ impl Node {
         settings.stall_timeout_seconds = 1;
         adjust(&mut settings);
         let observer = Arc::clone(&self.recorder) as Arc<dyn Observer>;
-        let store = open_with(&settings, observer, OpenOptions { s3_keys }).await.unwrap();
+        let store =
+            open_with(&settings, observer, OpenOptions { s3_keys, ..OpenOptions::default() }).await.unwrap();
         AgentRemote { settings: Arc::new(settings), store }
     }
 

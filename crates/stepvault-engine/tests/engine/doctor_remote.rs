@@ -30,6 +30,7 @@ fn settings(url: &str, endpoint: &str) -> RemoteSettings {
 async fn examine(settings: &RemoteSettings, access_key: &str, secret_key: &str) -> RemoteReport {
     let options = OpenOptions {
         s3_keys: Some(StaticKeys { access_key: access_key.to_owned(), secret_key: secret_key.to_owned() }),
+        ..OpenOptions::default()
     };
     let keys = RunKeys::new(run_name());
     let run = GcCommand { keys: Some(keys.clone()), command: GC_COMMAND.to_owned() };

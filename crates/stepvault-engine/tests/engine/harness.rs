@@ -113,7 +113,10 @@ impl Rig {
         settings.retry_deadline_seconds = 5;
         settings.stall_timeout_seconds = 2;
         adjust(&mut settings);
-        let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys }).await.unwrap();
+        let store =
+            open_with(&settings, self.observer.clone(), OpenOptions { s3_keys, ..OpenOptions::default() })
+                .await
+                .unwrap();
         self.stores.push(Arc::clone(&store));
         self.remotes.push(RunRemote::new(store, Arc::new(settings), run_name()));
     }

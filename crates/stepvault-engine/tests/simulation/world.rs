@@ -17,6 +17,7 @@ use stepvault_core::retention::KeepRules;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_remote::open::decorate;
+use stepvault_remote::retry::RetryPolicy;
 use tokio::time::sleep;
 
 use crate::actor::{Actor, Role};
@@ -487,7 +488,12 @@ impl World {
                     held: Arc::default(),
                     forgotten: Arc::default(),
                 };
-                let store = decorate(Arc::new(link), &settings, Arc::clone(&self.observer));
+                let store = decorate(
+                    Arc::new(link),
+                    &settings,
+                    RetryPolicy::of(&settings, false),
+                    Arc::clone(&self.observer),
+                );
                 RunRemote::new(store, Arc::new(settings), self.runs[run].clone())
             })
             .collect()

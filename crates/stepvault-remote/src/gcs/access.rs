@@ -9,6 +9,7 @@ use stepvault_core::store_facts::{CredentialSource, Credentials as FoundCredenti
 use stepvault_core::{Error, ErrorKind, Result};
 use url::Url;
 
+use crate::causes::distinct_texts;
 use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 
 /// Google's own endpoint.
@@ -85,7 +86,7 @@ impl Access {
         };
         match tokio::time::timeout(self.patience, credentials.access_token()).await {
             Ok(Ok(token)) => Ok(token.token),
-            Ok(Err(error)) => Err(fault(kind_of(&error), error.to_string()).hint(CREDENTIALS_HINT)),
+            Ok(Err(error)) => Err(fault(kind_of(&error), fault_text(&error)).hint(CREDENTIALS_HINT)),
             Err(_) => {
                 let why = format!("no answer within {} seconds", self.patience.as_secs());
                 Err(fault(ErrorKind::Unreachable, why).hint(CREDENTIALS_HINT))
@@ -124,6 +125,15 @@ fn source(
     }
 }
 
+/// Returns why no token could be had, and which file was to give it.
+fn fault_text(error: &(dyn std::error::Error + 'static)) -> String {
+    let why = distinct_texts(error).join(": ");
+    match std::env::var(KEY_FILE_VARIABLE) {
+        Ok(path) => format!("{KEY_FILE_VARIABLE} names {path}: {why}"),
+        Err(_) => why,
+    }
+}
+
 /// Returns whether a failure to get a token is transient or means wrong credentials.
 pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
     if error.is_transient() { ErrorKind::Unreachable } else { ErrorKind::Denied }
@@ -133,7 +143,7 @@ fn google(settings: &RemoteSettings) -> Result<AccessTokenCredentials> {
     Builder::default().build_access_token_credentials().map_err(|error| {
         Error::new(ErrorKind::Denied, "cannot get credentials for Google Cloud Storage")
             .on(&settings.url)
-            .caused_by(error)
+            .because(fault_text(&error))
             .hint(CREDENTIALS_HINT)
     })
 }

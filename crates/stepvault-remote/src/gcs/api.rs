@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use super::access::Access;
 use super::xml::{Element, root};
-use crate::http::CONNECT_TIMEOUT;
 use crate::http::body::{BodyFault, TakeBack, beginning, lend, whole};
+use crate::http::client::{HttpOptions, Renewed, Scheme};
 use crate::http::refusal::{Refusal, Silent, lost};
 use crate::http::tls::{Authorities, ClientIdentity};
 use crate::keys::{KeySpace, percent_encode};
@@ -44,7 +44,7 @@ pub(super) struct Api {
     pub(super) options: ObjectOptions,
     pub(super) stall_timeout: Duration,
     access: Access,
-    http: reqwest::Client,
+    http: Renewed<reqwest::Client>,
 }
 
 /// A request to be sent.
@@ -227,10 +227,13 @@ impl Api {
         let (body, take_back) = lend(payload.into_body());
         let request = Request::from_parts(parts, reqwest::Body::wrap(body));
         let request = request.try_into().map_err(|error| client_error(what, &subject, error))?;
-        let response = timeout(limit, self.http.execute(request))
-            .await
-            .map_err(|_| lost(what, &subject, false, &Silent(limit)))?
-            .map_err(|error| client_error(what, &subject, error))?;
+        let mut lease = self.http.lease();
+        let response = timeout(limit, lease.execute(request)).await;
+        let response = response.map_err(|_| lost(what, &subject, false, &Silent(limit)))?;
+        if response.as_ref().err().is_none_or(reqwest::Error::is_connect) {
+            lease.answered();
+        }
+        let response = response.map_err(|error| client_error(what, &subject, error))?;
         let status = response.status();
         if status.is_success() {
             return Ok((response, take_back));
@@ -263,29 +266,19 @@ impl Api {
 }
 
 /// Creates the client, with the authorities and the certificate that the settings name.
-fn http_client(settings: &RemoteSettings, plain_http: bool) -> Result<reqwest::Client> {
-    let fault = |error: reqwest::Error| {
+fn http_client(settings: &RemoteSettings, plain_http: bool) -> Result<Renewed<reqwest::Client>> {
+    let options = HttpOptions {
+        authorities: settings.ca_file.as_deref().map(Authorities::read).transpose()?,
+        identity: ClientIdentity::of(settings)?,
+        stall_timeout: settings.stall_timeout(),
+        is_local: false,
+        scheme: Scheme::of(plain_http),
+    };
+    options.open().map_err(|error| {
         Error::new(ErrorKind::Failed, "cannot open the remote")
             .on(&settings.url)
             .caused_by(error.without_url())
-    };
-    let mut builder = reqwest::Client::builder();
-    if let Some(path) = &settings.ca_file {
-        builder = builder.tls_certs_merge(Authorities::read(path)?.certificates().map_err(fault)?);
-    }
-    if let Some(identity) = ClientIdentity::of(settings)? {
-        builder = builder.identity(identity.into_inner());
-    }
-    builder
-        // Over HTTP/2 all requests would share one connection, and reads that pause would stall the others.
-        .http1_only()
-        .user_agent(concat!("stepvault/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT_TIMEOUT)
-        .https_only(!plain_http)
-        // A correct request is never redirected, and the token must not be sent to another host.
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .map_err(fault)
+    })
 }
 
 /// Returns the error for a failure of the HTTP client. The message already contains the URL.

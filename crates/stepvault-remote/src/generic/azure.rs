@@ -11,7 +11,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::store_error;
 use super::transport::{GuardedConnector, client_options, no_retries};
 use crate::examine::Examiner;
-use crate::http::CONNECT_TIMEOUT;
+use crate::http::client::HttpOptions;
 use crate::http::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 use crate::http::tls::{Authorities, ClientIdentity};
 use crate::options::refuse_options;
@@ -95,10 +95,13 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     let certificates = authorities.as_ref().map_or(Ok(Vec::new()), |authorities| {
         Certificate::from_pem_bundle(authorities.pem()).map_err(|error| fault(error.into()))
     })?;
-    let identified = ClientIdentity::of(settings)?
-        .map(|identity| identity.client(authorities.as_ref(), CONNECT_TIMEOUT, false))
-        .transpose()
-        .map_err(|error| fault(error.without_url().into()))?;
+    let identity = ClientIdentity::of(settings)?;
+    let identified = identity.map(|identity| HttpOptions {
+        authorities,
+        identity: Some(identity),
+        stall_timeout: settings.stall_timeout(),
+        ..HttpOptions::default()
+    });
     builder
         .with_container_name(&settings.url.bucket)
         .with_client_options(client_options(allow_http, &certificates))

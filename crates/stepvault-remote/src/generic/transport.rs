@@ -18,6 +18,7 @@ use stepvault_core::Error;
 use crate::causes::find;
 use crate::http::CONNECT_TIMEOUT;
 use crate::http::body::{BodyFault, beginning, whole};
+use crate::http::client::{HttpOptions, Renewed};
 use crate::http::refusal::{Refusal, Silent, lost};
 use crate::pieces::patience;
 
@@ -42,22 +43,27 @@ fn timed_out(error: impl std::error::Error + Send + Sync + 'static) -> HttpError
 pub(crate) struct GuardedConnector {
     pub(crate) stall_timeout: Duration,
     /// Used instead of a client with the options, where the server asks for a certificate.
-    pub(crate) identified: Option<reqwest::Client>,
+    pub(crate) identified: Option<HttpOptions>,
 }
 
 impl HttpConnector for GuardedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = match &self.identified {
-            Some(client) => HttpClient::new(client.clone()),
-            None => ReqwestConnector::default().connect(options)?,
+        let (identified, options) = (self.identified.clone(), options.clone());
+        let create = move || match &identified {
+            Some(identified) => match identified.client() {
+                Ok(client) => Ok(HttpClient::new(client)),
+                Err(source) => Err(object_store::Error::Generic { store: "HTTP", source: source.into() }),
+            },
+            None => ReqwestConnector::default().connect(&options),
         };
+        let inner = Renewed::new(create()?, move || create().ok());
         Ok(HttpClient::new(Guarded { inner, stall_timeout: self.stall_timeout }))
     }
 }
 
 #[derive(Debug)]
 struct Guarded {
-    inner: HttpClient,
+    inner: Renewed<HttpClient>,
     stall_timeout: Duration,
 }
 
@@ -67,8 +73,13 @@ impl HttpService for Guarded {
         let limit = patience(self.stall_timeout, request.body().content_length() as u64);
         let reads = request.method() == Method::GET && !is_of_listing(&request);
         let has_document = request.method() != Method::HEAD;
-        let answer = tokio::time::timeout(limit, self.inner.execute(request));
-        let (parts, body) = answer.await.map_err(|_| timed_out(Silent(limit)))??.into_parts();
+        let mut lease = self.inner.lease();
+        let answer = tokio::time::timeout(limit, lease.execute(request)).await;
+        let answer = answer.map_err(|_| timed_out(Silent(limit)))?;
+        if answer.as_ref().err().is_none_or(|error| error.kind() == HttpErrorKind::Connect) {
+            lease.answered();
+        }
+        let (parts, body) = answer?.into_parts();
         // The body of a read may be long: its reader applies the stall timeout.
         if parts.status.is_success() && reads {
             return Ok(HttpResponse::from_parts(parts, body));
@@ -141,7 +152,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_page_of_a_listing_that_drips_ends() {
-        let guarded = Guarded { inner: HttpClient::new(Drips), stall_timeout: Duration::from_secs(30) };
+        let inner = Renewed::new(HttpClient::new(Drips), || None);
+        let guarded = Guarded { inner, stall_timeout: Duration::from_secs(30) };
         let mut request = HttpRequest::new(object_store::client::HttpRequestBody::empty());
         let query = "restype=container&comp=list&prefix=a";
         *request.uri_mut() = format!("http://store/bucket?{query}").parse().unwrap();

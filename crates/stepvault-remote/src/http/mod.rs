@@ -1,6 +1,7 @@
 //! What requests over HTTP share, whichever client sends them.
 
 pub(crate) mod body;
+pub(crate) mod client;
 pub(crate) mod endpoint;
 pub(crate) mod refusal;
 pub(crate) mod tls;

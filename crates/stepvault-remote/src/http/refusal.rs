@@ -133,7 +133,7 @@ pub(crate) fn lost(
 /// The variables that name the proxy of an https endpoint, in the order in which the HTTP clients read them.
 const VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 
-/// What is known of a connection that failed because of a certificate or a proxy.
+/// What is known of a connection that failed.
 pub(crate) struct ConnectionObstacle {
     /// What to do.
     pub(crate) hint: String,
@@ -153,8 +153,25 @@ impl ConnectionObstacle {
                 is_lasting: why.contains("proxy authorization required"),
             })
         };
-        by_certificate.or_else(by_proxy)
+        let by_stage = || stage_hint(why).map(|hint| Self { hint: hint.to_owned(), is_lasting: false });
+        by_certificate.or_else(by_proxy).or_else(by_stage)
     }
+}
+
+/// Returns what to do by how far a connection got; `None` if its failure does not tell. Matches the messages of the HTTP
+/// client and of the stall timeouts.
+fn stage_hint(why: &str) -> Option<&'static str> {
+    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if has(&["dns error", "failed to lookup address"]) {
+        return Some("the host's name cannot be resolved: check the endpoint and this machine's DNS");
+    }
+    if has(&["operation timed out", "deadline has elapsed"]) {
+        return Some("no connection to the host could be opened: check the endpoint, routes and firewalls");
+    }
+    has(&["no byte moved", "no answer within"]).then_some(
+        "the host was reached and then fell silent: check any proxy between, and, if small requests work, the MTU of this \
+         machine's network",
+    )
 }
 
 /// Returns what to do if a connection failed because a proxy refused it, and `None` for any other failure.

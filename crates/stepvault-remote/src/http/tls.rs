@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::LazyLock;
 
 use reqwest::{Certificate, Client, Identity};
+use rustls_native_certs::load_native_certs;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -14,7 +15,7 @@ const MAXIMUM_AUTHORITIES_BYTES: u64 = 16 << 20;
 const MAXIMUM_IDENTITY_BYTES: u64 = 1 << 20;
 
 /// Certificates of authorities in PEM, all of them checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Authorities(Vec<u8>);
 
 impl Authorities {
@@ -53,7 +54,7 @@ impl Authorities {
 /// The certificate by which this machine proves itself to a server that asks for it, those of its issuers, and its private
 /// key.
 #[derive(Clone)]
-pub(crate) struct ClientIdentity(Identity);
+pub(crate) struct ClientIdentity(pub(super) Identity);
 
 impl fmt::Debug for ClientIdentity {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,31 +82,15 @@ impl ClientIdentity {
         pem.extend(read(key, MAXIMUM_IDENTITY_BYTES, || fault(key))?);
         let identity = Self(Identity::from_pem(&pem).map_err(invalid)?);
         // The client would find out at its first request.
-        identity.client(None, Duration::ZERO, false).map_err(invalid)?;
+        Client::builder().identity(identity.0.clone()).build().map_err(invalid)?;
         Ok(Some(identity))
     }
+}
 
-    /// Returns it as an HTTP client takes it.
-    pub(crate) fn into_inner(self) -> Identity {
-        self.0
-    }
-
-    /// Creates an HTTP client that proves itself by this certificate. `local`: the server is on this machine, and no
-    /// proxy is asked.
-    pub(crate) fn client(
-        &self,
-        authorities: Option<&Authorities>,
-        connect_timeout: Duration,
-        local: bool,
-    ) -> reqwest::Result<Client> {
-        let trusted = authorities.map_or(Ok(Vec::new()), Authorities::certificates)?;
-        let builder = Client::builder()
-            .http1_only()
-            .connect_timeout(connect_timeout)
-            .tls_certs_merge(trusted)
-            .identity(self.0.clone());
-        if local { builder.no_proxy() } else { builder }.build()
-    }
+/// Returns whether root certificates are installed. The SDK panics where it is to use them and there are none.
+pub(crate) fn has_roots() -> bool {
+    static HAS_ROOTS: LazyLock<bool> = LazyLock::new(|| !load_native_certs().certs.is_empty());
+    *HAS_ROOTS
 }
 
 fn read(path: &Path, most_bytes: u64, fault: impl Fn() -> Error) -> Result<Vec<u8>> {

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::store::ConcurrencyLimit;
 
-/// The limit to start with.
-const INITIAL: usize = 32;
+/// The limit to start with: a store that is far away gives each request a part of its rate, and is asked for all it has
+/// from the first round trip on.
+const INITIAL: usize = 128;
 /// The limit to start with at a store with low latency, and the lowest one: there, a few requests keep every core busy, and
 /// more of them only cost wake-ups.
 const INITIAL_AT_LOW_LATENCY: usize = 8;
@@ -21,7 +22,7 @@ const INITIAL_AT_LOW_LATENCY: usize = 8;
 const LOW_LATENCY: Duration = Duration::from_millis(3);
 /// Throughput is measured over at least this time, and over as many successes as requests may be under way.
 const WINDOW: Duration = Duration::from_millis(400);
-/// The same until growth first stops: a step of many small files is sent within a few seconds.
+/// The same until the limit is found: a step of many small files is sent within a few seconds.
 const GROWTH_WINDOW: Duration = Duration::from_millis(50);
 /// A request counts as this many bytes beside its own: its answer takes time even if it moves nothing.
 const REQUEST_COST_BYTES: u64 = 64 << 10;
@@ -48,26 +49,35 @@ struct State {
     before: Option<u64>,
     /// The limit before the last growth, to return to if it was not worthwhile.
     lower: usize,
-    /// Windows until growth is tried again.
-    cooldown_windows: u32,
-    /// Whether growth has never stopped.
-    is_first_growth: bool,
+    search: Search,
     /// Whether the limit was measured: a window passed in which it was used up.
     is_measured: bool,
     /// Whether it is clear where to start: the store was found near, or was measured earlier.
     is_started: bool,
 }
 
+/// What the next window tries.
+#[derive(Debug, Clone, Copy)]
+enum Search {
+    /// More requests than ever; `is_higher` once that has raised the throughput.
+    Growth { is_higher: bool },
+    /// Fewer, because more than the first limit gained nothing: `rate` is that of twice as many.
+    Shrinking { rate: u64 },
+    /// Nothing for so many windows, and then a little more.
+    Rest { windows: u32 },
+}
+
 #[derive(Debug)]
 struct Window {
-    begun: Instant,
+    /// `None` before the first answer of all, which comes later than any other.
+    begun: Option<Instant>,
     bytes: u64,
     successes: usize,
 }
 
 impl Window {
-    fn new() -> Self {
-        Self { begun: Instant::now(), bytes: 0, successes: 0 }
+    fn beginning(begun: Option<Instant>) -> Self {
+        Self { begun, bytes: 0, successes: 0 }
     }
 }
 
@@ -89,11 +99,10 @@ impl AdaptiveLimit {
             state: Mutex::new(State {
                 limit,
                 permits_to_reclaim: 0,
-                window: Window::new(),
+                window: Window::beginning(None),
                 before: None,
                 lower: limit,
-                cooldown_windows: 0,
-                is_first_growth: true,
+                search: Search::Growth { is_higher: false },
                 is_measured: false,
                 is_started: false,
             }),
@@ -115,6 +124,8 @@ impl AdaptiveLimit {
         let limit = limit.clamp(INITIAL_AT_LOW_LATENCY.min(self.maximum), self.maximum);
         self.set(state, limit);
         state.lower = limit;
+        // Fewer are not worth a try.
+        state.search = Search::Growth { is_higher: true };
         state.is_started = true;
     }
 
@@ -128,13 +139,17 @@ impl AdaptiveLimit {
     pub(crate) fn record_success(&self, bytes: u64) {
         let mut state = self.state();
         let window = &mut state.window;
+        let Some(begun) = window.begun else {
+            window.begun = Some(Instant::now());
+            return;
+        };
         window.bytes += bytes + REQUEST_COST_BYTES;
         window.successes += 1;
-        let (elapsed, successes) = (window.begun.elapsed(), window.successes);
+        let (elapsed, successes) = (begun.elapsed(), window.successes);
         if elapsed < state.shortest_window() || successes < state.limit {
             return;
         }
-        let window = std::mem::replace(&mut state.window, Window::new());
+        let window = std::mem::replace(&mut state.window, Window::beginning(Some(Instant::now())));
         // Throughput says nothing about a limit that is not used up.
         if self.permits.available_permits() == 0 {
             let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
@@ -186,28 +201,53 @@ impl ConcurrencyLimit for AdaptiveLimit {
 
 impl State {
     fn shortest_window(&self) -> Duration {
-        if self.is_first_growth { GROWTH_WINDOW } else { WINDOW }
+        if matches!(self.search, Search::Rest { .. }) { WINDOW } else { GROWTH_WINDOW }
     }
 
     /// Returns the limit after a window with this rate.
     fn next_limit(&mut self, rate: u64, maximum: usize) -> usize {
-        if self.cooldown_windows > 0 {
-            self.cooldown_windows -= 1;
-            return self.limit;
-        }
+        let is_first = match &mut self.search {
+            Search::Rest { windows: windows @ 1.. } => {
+                *windows -= 1;
+                return self.limit;
+            }
+            Search::Shrinking { rate: before } => {
+                let before = *before;
+                let is_enough = rate >= before.saturating_mul(100 - MIN_GAIN_PERCENT / 2) / 100;
+                let least = INITIAL_AT_LOW_LATENCY.min(maximum);
+                if is_enough && self.limit > least {
+                    self.search = Search::Shrinking { rate: before.max(rate) };
+                    return (self.limit / 2).max(least);
+                }
+                self.rest();
+                return if is_enough { self.limit } else { (self.limit * 2).min(maximum) };
+            }
+            Search::Growth { is_higher } => !*is_higher,
+            Search::Rest { .. } => false,
+        };
         match self.before.replace(rate) {
             Some(before) if rate < before.saturating_mul(100 + MIN_GAIN_PERCENT) / 100 => {
                 // The last step was too much, or changed nothing.
-                self.before = None;
-                self.cooldown_windows = COOLDOWN_WINDOWS;
-                self.is_first_growth = false;
+                self.rest();
+                if is_first {
+                    self.search = Search::Shrinking { rate: before };
+                    return (self.lower / 2).max(INITIAL_AT_LOW_LATENCY.min(maximum));
+                }
                 self.lower
             }
-            _ => {
+            before => {
+                if before.is_some() && is_first {
+                    self.search = Search::Growth { is_higher: true };
+                }
                 self.lower = self.limit;
                 (self.limit * 2).min(maximum)
             }
         }
+    }
+
+    fn rest(&mut self) {
+        self.before = None;
+        self.search = Search::Rest { windows: COOLDOWN_WINDOWS };
     }
 }
 

@@ -79,12 +79,13 @@ impl Gate {
         })
     }
 
-    /// Waits until a request may be sent. Fails with the last error when the remote has answered no request for too
-    /// long. `is_given_up` is whether that was found before: then it fails with the next request that fails.
+    /// Waits until a request may be sent. Fails with the last error when the remote has answered no request for as long as
+    /// `patience`. `is_given_up` is whether that was found before: then it fails with the next request that fails.
     pub(super) async fn enter(
         self: &Arc<Self>,
         is_retry: bool,
         is_given_up: bool,
+        patience: Duration,
     ) -> Result<Pass, Option<Error>> {
         let began = Instant::now();
         let failures_before = self.lock().failures_in_row;
@@ -99,7 +100,7 @@ impl Gate {
                     }
                     Ask::Wait(until) => until,
                 };
-                let give_up = began.max(state.last_success) + self.patience;
+                let give_up = began.max(state.last_success) + patience;
                 let has_failed_again = is_given_up && state.failures_in_row > failures_before;
                 if has_failed_again || give_up <= Instant::now() {
                     return Err(state.last_error.clone());

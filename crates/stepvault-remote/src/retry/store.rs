@@ -25,6 +25,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait of a request. The gate adds longer waits for a remote that fails as a whole.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
+/// Time for the first answer of a remote to a command that can be repeated. One connection may take as long.
+const UNANSWERED: Duration = Duration::from_secs(10);
+
 /// Name and deadline for retries.
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
@@ -32,12 +35,17 @@ pub struct RetryPolicy {
     pub name: RemoteName,
     /// Time after which a failing request is given up.
     pub deadline: Duration,
+    /// The same for a remote that has answered no request yet, which is not asked again then.
+    pub unanswered: Option<Duration>,
 }
 
 impl RetryPolicy {
-    /// Returns the policy that `settings` define.
-    pub fn of(settings: &RemoteSettings) -> Self {
-        Self { name: settings.name.clone(), deadline: Duration::from_secs(settings.retry_deadline_seconds) }
+    /// Returns the policy that `settings` define. With `gives_up_soon`, a remote that does not answer at all is known after
+    /// the time that one connection may take.
+    pub fn of(settings: &RemoteSettings, gives_up_soon: bool) -> Self {
+        let deadline = Duration::from_secs(settings.retry_deadline_seconds);
+        let unanswered = gives_up_soon.then_some(deadline.min(UNANSWERED));
+        Self { name: settings.name.clone(), deadline, unanswered }
     }
 }
 
@@ -56,8 +64,10 @@ pub(super) struct Retries {
     tier: Tier,
     subject: String,
     deadline: Duration,
-    /// When a request last used up the whole deadline; `None` once the remote has answered since.
-    given_up: Mutex<Option<Instant>>,
+    /// The deadline until the first answer; `None` after it, and if it is not another one.
+    unanswered: Mutex<Option<Duration>>,
+    /// When a request last used up the whole deadline, and why; `None` once the remote has answered since.
+    given_up: Mutex<Option<(Instant, Error)>>,
 }
 
 impl RetryStore {
@@ -65,6 +75,7 @@ impl RetryStore {
     pub fn new(inner: Arc<dyn RemoteStore>, policy: RetryPolicy, observer: Arc<dyn Observer>) -> Self {
         let retries = Retries {
             gate: Gate::new(policy.deadline),
+            unanswered: Mutex::new(policy.unanswered),
             observer,
             subject: format!("{} ({})", policy.name, inner.url()),
             tier: Tier::Remote(policy.name),
@@ -88,23 +99,26 @@ impl Retries {
     where
         Attempting: Future<Output = Result<Value>> + Send,
     {
+        let unanswered = *lock(&self.unanswered);
+        if let (Some(_), Some((_, error))) = (unanswered, &*lock(&self.given_up)) {
+            return Err(error.clone());
+        }
+        let deadline = unanswered.unwrap_or(self.deadline);
         let entered = Instant::now();
         let mut began = None;
         let mut tries = 0_u32;
         let mut waits = backoff(FIRST_WAIT, LONGEST_WAIT);
         let mut last: Option<Error> = None;
         loop {
-            let pass = match self.gate.enter(tries > 0, self.is_given_up()).await {
+            let pass = match self.gate.enter(tries > 0, self.is_given_up(), deadline).await {
                 Ok(pass) => pass,
                 Err(shared) => {
+                    let last = last.as_ref().or(shared.as_ref());
+                    let error = self.unreachable(tries, entered.elapsed(), last);
                     if !self.is_given_up() {
-                        *self.given_up() = Some(Instant::now());
+                        self.give_up(&error);
                     }
-                    return Err(self.unreachable(
-                        tries,
-                        entered.elapsed(),
-                        last.as_ref().or(shared.as_ref()),
-                    ));
+                    return Err(error);
                 }
             };
             // Waiting for the gate does not count; only this request's own attempts do.
@@ -114,11 +128,13 @@ impl Retries {
                 Err(error) if error.is_transient() => error,
                 answer => {
                     pass.succeeded();
-                    *self.given_up() = None;
+                    *lock(&self.given_up) = None;
+                    *lock(&self.unanswered) = None;
                     return answer;
                 }
             };
-            if error.kind() == ErrorKind::Conflict {
+            let is_conflict = error.kind() == ErrorKind::Conflict;
+            if is_conflict {
                 // Two writers conflicted; the remote itself works.
                 pass.succeeded();
             } else {
@@ -126,14 +142,15 @@ impl Retries {
             }
             let wait = waits.next().unwrap_or(LONGEST_WAIT);
             let wait = error.retry_after_wait().map_or(wait, |asked| asked.max(wait));
-            if self.is_given_up() && error.kind() != ErrorKind::Conflict {
+            if self.is_given_up() && !is_conflict {
                 return Err(self.unreachable(tries, began.elapsed(), Some(&error)));
             }
-            if began.elapsed() + wait > self.deadline {
-                if error.kind() != ErrorKind::Conflict {
-                    *self.given_up() = Some(Instant::now());
+            if began.elapsed() + wait > deadline {
+                let unreachable = self.unreachable(tries, began.elapsed(), Some(&error));
+                if !is_conflict {
+                    self.give_up(&unreachable);
                 }
-                return Err(self.unreachable(tries, began.elapsed(), Some(&error)));
+                return Err(unreachable);
             }
             self.observer.on_event(&Event::Retrying {
                 tier: &self.tier,
@@ -147,11 +164,11 @@ impl Retries {
 
     /// Returns whether a request has used up the deadline not long ago, and the remote has not answered since.
     fn is_given_up(&self) -> bool {
-        self.given_up().is_some_and(|time| time.elapsed() < self.deadline)
+        lock(&self.given_up).as_ref().is_some_and(|(time, _)| time.elapsed() < self.deadline)
     }
 
-    fn given_up(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    fn give_up(&self, error: &Error) {
+        *lock(&self.given_up) = Some((Instant::now(), error.clone()));
     }
 
     fn unreachable(&self, tries: u32, time: Duration, last: Option<&Error>) -> Error {
@@ -176,6 +193,10 @@ impl Retries {
         // A conflict or refusal that persists may still succeed later.
         error.transient()
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// After a lost answer `create` and `copy` find their own object and return `Exists`: the caller compares, as the contract

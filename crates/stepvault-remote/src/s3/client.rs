@@ -30,8 +30,10 @@ use tokio::time::Instant;
 
 use super::checksums::dated;
 use super::connector;
+use super::credentials::Chain;
+use crate::http::client::{HttpOptions, Scheme};
 use crate::http::endpoint::{check_endpoint, is_loopback};
-use crate::http::tls::{Authorities, ClientIdentity};
+use crate::http::tls::{Authorities, ClientIdentity, has_roots};
 use crate::options::StaticKeys;
 
 /// Regions mean nothing to most self-hosted servers, but signatures need one.
@@ -151,12 +153,19 @@ async fn load(
             .endpoint_url(url.as_str().trim_end_matches('/'))
             .force_path_style(!is_without_path_style(url.host_str().unwrap_or_default()));
     }
+    if let Some(provider) = base.credentials_provider() {
+        builder = builder.credentials_provider(Chain::new(provider));
+    }
     if let Some(path_style) = settings.path_style {
         builder = builder.force_path_style(path_style);
     }
-    let identity = ClientIdentity::of(settings)?;
-    let client =
-        connector::http_client(stall_timeout, plain_http, local, authorities.as_ref(), identity.as_ref())?;
+    let client = connector::http_client(HttpOptions {
+        authorities,
+        identity: ClientIdentity::of(settings)?,
+        stall_timeout,
+        is_local: local,
+        scheme: Scheme::of(plain_http),
+    })?;
     builder = builder.http_client(client).interceptor(CommonHeaders {
         owner: settings.expected_bucket_owner.clone(),
         requester_pays: settings.requester_pays,
@@ -197,11 +206,13 @@ async fn load_chain(
         loader = loader.app_name(name);
     }
     // The credentials of a store without TLS may need none either.
-    let plain_http = authorities.is_none() && !connector::has_roots();
+    let plain_http = authorities.is_none() && !has_roots();
     if authorities.is_some() || plain_http {
-        let stall_timeout = settings.stall_timeout();
-        loader =
-            loader.http_client(connector::http_client(stall_timeout, plain_http, false, authorities, None)?);
+        loader = loader.http_client(connector::http_client(HttpOptions {
+            authorities: authorities.cloned(),
+            stall_timeout: settings.stall_timeout(),
+            ..HttpOptions::default()
+        })?);
     }
     if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);

@@ -4,16 +4,12 @@
 //! stalled-stream protection requires a throughput. Here only the time without any byte counts.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use aws_sdk_s3::primitives::SdkBody;
-use aws_smithy_http_client::Connector;
-use aws_smithy_http_client::proxy::ProxyConfig;
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
     SharedHttpConnector,
@@ -24,13 +20,12 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use reqwest::Client;
-use rustls_native_certs::load_native_certs;
 use stepvault_core::{Error, ErrorKind};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::http::CONNECT_TIMEOUT;
 use crate::http::body::lend;
-use crate::http::tls::{Authorities, ClientIdentity};
+use crate::http::client::{HttpOptions, Lease, Renewed, Scheme};
+use crate::http::tls::has_roots;
 use crate::pieces::{ArrivalRate, TooSlow};
 
 /// A request moved too little for the configured stall time.
@@ -42,62 +37,25 @@ pub(crate) enum Stalled {
     Dripping(#[from] TooSlow),
 }
 
-/// Creates a client for requests that may stall for at most `stall_timeout`.
+/// Creates the client of these options.
 ///
 /// # Errors
-/// [`ErrorKind::Failed`] when the TLS library refuses its own settings.
-pub(crate) fn http_client(
-    stall_timeout: Duration,
-    plain_http: bool,
-    local: bool,
-    authorities: Option<&Authorities>,
-    identity: Option<&ClientIdentity>,
-) -> stepvault_core::Result<SharedHttpClient> {
+/// [`ErrorKind::Failed`] when the TLS library refuses its own settings, or no authority is trusted.
+pub(crate) fn http_client(options: HttpOptions) -> stepvault_core::Result<SharedHttpClient> {
     let fault = || Error::new(ErrorKind::Failed, "cannot set up TLS");
-    if let Some(identity) = identity {
-        let client = identity.client(authorities, stall_timeout.min(CONNECT_TIMEOUT), local);
-        let client = client.map_err(|error| fault().caused_by(error.without_url()))?;
-        return Ok(SharedHttpClient::new(Watched {
-            inner: SharedHttpConnector::new(Identified(client)),
-            stall_timeout,
-        }));
+    if options.scheme == Scheme::Https && options.authorities.is_none() && !has_roots() {
+        return Err(fault()
+            .because("no root certificates are installed on this machine or in this container")
+            .hint("install ca-certificates, or name a file with the authorities: ca-file of the remote"));
     }
-    let settings =
-        HttpConnectorSettings::builder().connect_timeout(stall_timeout.min(CONNECT_TIMEOUT)).build();
-    let proxy = if local { ProxyConfig::disabled() } else { ProxyConfig::from_env() };
-    let builder = Connector::builder().connector_settings(settings).proxy_config(proxy);
-    // Loading the system's certificates takes time, and plain HTTP does not need them.
-    let connector = if plain_http {
-        builder.build_http()
-    } else {
-        let mut trusted = TrustStore::default().with_native_roots(has_roots());
-        if authorities.is_none() && !has_roots() {
-            return Err(fault()
-                .because("no root certificates are installed on this machine or in this container")
-                .hint(
-                    "install ca-certificates, or name a file with the authorities: ca-file of the remote",
-                ));
-        }
-        if let Some(authorities) = authorities {
-            trusted.add_pem_certificate(authorities.pem());
-        }
-        let context = TlsContext::builder().with_trust_store(trusted).build();
-        let context = context.map_err(|error| fault().caused_by(error))?;
-        let builder = builder.tls_provider(Provider::Rustls(CryptoMode::AwsLc));
-        builder.tls_context(context).build()
-    };
-    Ok(SharedHttpClient::new(Watched { inner: SharedHttpConnector::new(connector), stall_timeout }))
-}
-
-/// Returns whether root certificates are installed. The SDK panics where it is to use them and there are none.
-pub(super) fn has_roots() -> bool {
-    static HAS_ROOTS: LazyLock<bool> = LazyLock::new(|| !load_native_certs().certs.is_empty());
-    *HAS_ROOTS
+    let stall_timeout = options.stall_timeout;
+    let client = options.open().map_err(|error| fault().caused_by(error.without_url()))?;
+    Ok(SharedHttpClient::new(Watched { client, stall_timeout }))
 }
 
 #[derive(Debug, Clone)]
 struct Watched {
-    inner: SharedHttpConnector,
+    client: Renewed<Client>,
     stall_timeout: Duration,
 }
 
@@ -124,16 +82,19 @@ impl HttpConnector for Watched {
             take_back = Some(lender);
             SdkBody::from_body_1_x(body)
         };
-        let answer = self.inner.call(request);
+        let client = self.client.clone();
         HttpConnectorFuture::new(async move {
             let _take_back = take_back;
+            let mut lease = client.lease();
             let response = tokio::select! {
-                response = answer => response?,
+                response = send(&mut lease, request) => response?,
                 () = progress.stalled(stall_timeout) => {
                     return Err(ConnectorError::timeout(Stalled::Silent(stall_timeout).into()));
                 }
             };
-            Ok(response.map(|body| SdkBody::from_body_1_x(WatchedBody::new(body, stall_timeout))))
+            let response =
+                response.map(|body| SdkBody::from_body_1_x(WatchedBody::new(body, lease, stall_timeout)));
+            HttpResponse::try_from(response).map_err(|error| ConnectorError::other(error.into(), None))
         })
     }
 }
@@ -208,7 +169,9 @@ impl Body for NotedBody {
 /// A response body that fails when no byte arrives for too long, or only a few. The time runs only while a reader waits for
 /// it.
 struct WatchedBody {
-    inner: SdkBody,
+    inner: reqwest::Body,
+    /// Until the whole body has arrived, its connection may turn out to be dead.
+    lease: Lease<Client>,
     stall_timeout: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
     waiting_since: Option<Instant>,
@@ -216,8 +179,10 @@ struct WatchedBody {
 }
 
 impl WatchedBody {
-    fn new(inner: SdkBody, stall_timeout: Duration) -> Self {
-        Self { inner, stall_timeout, deadline: None, waiting_since: None, rate: ArrivalRate::default() }
+    fn new(inner: reqwest::Body, mut lease: Lease<Client>, stall_timeout: Duration) -> Self {
+        lease.answered();
+        let rate = ArrivalRate::default();
+        Self { inner, lease, stall_timeout, deadline: None, waiting_since: None, rate }
     }
 
     /// Counts a piece, and the time that its reader has waited for it.
@@ -241,13 +206,14 @@ impl Body for WatchedBody {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
             return Poll::Ready(match data.map(Bytes::len).map(|piece_bytes| this.count(piece_bytes)) {
                 Some(Err(stalled)) => Some(Err(stalled.into())),
-                _ => frame,
+                _ => frame.map(|frame| frame.map_err(Into::into)),
             });
         }
         this.waiting_since.get_or_insert_with(Instant::now);
         let stall_timeout = this.stall_timeout;
         let sleep = this.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
         ready!(sleep.as_mut().poll(context));
+        this.lease.lost();
         Poll::Ready(Some(Err(Stalled::Silent(stall_timeout).into())))
     }
 
@@ -260,26 +226,23 @@ impl Body for WatchedBody {
     }
 }
 
-/// Sends requests by a client that has a certificate.
-#[derive(Debug, Clone)]
-struct Identified(Client);
-
-impl HttpConnector for Identified {
-    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let client = self.0.clone();
-        HttpConnectorFuture::new(async move {
-            let request = request.try_into_http1x().map_err(|error| ConnectorError::user(error.into()))?;
-            let request = request
-                .map(reqwest::Body::wrap)
-                .try_into()
-                .map_err(|error: reqwest::Error| ConnectorError::user(error.into()))?;
-            let response = client.execute(request).await.map_err(|error| {
-                let is_timeout = error.is_timeout();
-                let error = error.without_url().into();
-                if is_timeout { ConnectorError::timeout(error) } else { ConnectorError::io(error) }
-            })?;
-            let response = http::Response::from(response).map(SdkBody::from_body_1_x);
-            HttpResponse::try_from(response).map_err(|error| ConnectorError::other(error.into(), None))
-        })
-    }
+async fn send(
+    lease: &mut Lease<Client>,
+    request: HttpRequest,
+) -> Result<http::Response<reqwest::Body>, ConnectorError> {
+    let request = request.try_into_http1x().map_err(|error| ConnectorError::user(error.into()))?;
+    let request = request
+        .map(reqwest::Body::wrap)
+        .try_into()
+        .map_err(|error: reqwest::Error| ConnectorError::user(error.into()))?;
+    let response = lease.execute(request).await;
+    let response = response.map_err(|error| {
+        if error.is_connect() {
+            lease.answered();
+        }
+        let is_timeout = error.is_timeout();
+        let error = error.without_url().into();
+        if is_timeout { ConnectorError::timeout(error) } else { ConnectorError::io(error) }
+    })?;
+    Ok(response.into())
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use aws_smithy_runtime_api::client::result::ConnectorError;
 use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
+use super::credentials::credentials_fault;
 use crate::causes::{distinct_texts, find};
 use crate::http::one_line;
 use crate::http::refusal::ConnectionObstacle;
@@ -49,8 +51,10 @@ enum Transport {
     Connection,
     /// No credentials were available.
     NoCredentials,
-    /// The provider of the credentials did not answer.
+    /// The provider of the credentials did not answer in time.
     CredentialsLater,
+    /// The provider of the credentials cannot be reached.
+    ProviderUnreachable,
     /// The request could not be built.
     Request,
 }
@@ -172,7 +176,9 @@ impl Fault {
     pub(super) fn obstacle(&self) -> Obstacle {
         match self.transport {
             Some(Transport::Connection) => return Obstacle::Network,
-            Some(Transport::NoCredentials | Transport::CredentialsLater) => return Obstacle::Credentials,
+            Some(Transport::NoCredentials | Transport::CredentialsLater | Transport::ProviderUnreachable) => {
+                return Obstacle::Credentials;
+            }
             Some(Transport::Request) => return Obstacle::Settings,
             None => {}
         }
@@ -280,6 +286,7 @@ impl Transport {
             Self::Connection => "connection",
             Self::NoCredentials => "no-credentials",
             Self::CredentialsLater => "credentials-later",
+            Self::ProviderUnreachable => "provider-unreachable",
             Self::Request => "request",
         }
     }
@@ -297,9 +304,10 @@ fn transport_fault<E: StdError + 'static>(error: &SdkError<E, HttpResponse>) -> 
     if let Some(credentials) = find::<CredentialsError>(error) {
         let transport = match credentials {
             CredentialsError::ProviderTimedOut(_) => Transport::CredentialsLater,
+            _ if find::<ConnectorError>(credentials).is_some() => Transport::ProviderUnreachable,
             _ => Transport::NoCredentials,
         };
-        return (transport, innermost(credentials));
+        return (transport, credentials_fault(credentials));
     }
     if matches!(error, SdkError::ConstructionFailure(_)) {
         return (Transport::Request, innermost(error));

@@ -123,7 +123,10 @@ impl Clients {
         let Some(provider) = base.credentials_provider() else {
             return Err(missing("no provider is configured".to_owned()));
         };
-        provider.provide_credentials().await.map_err(|error| missing(super::errors::innermost(&error)))
+        provider
+            .provide_credentials()
+            .await
+            .map_err(|error| missing(super::credentials::credentials_fault(&error)))
     }
 }
 

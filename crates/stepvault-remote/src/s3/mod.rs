@@ -7,6 +7,7 @@ mod checksums;
 mod client;
 mod connector;
 mod copy;
+mod credentials;
 mod errors;
 mod examine;
 mod read;

@@ -25,7 +25,7 @@ pub(crate) async fn s3(endpoint: &str, access_key: &str, secret_key: &str) -> Ar
     settings.endpoint = Some(endpoint.to_owned());
     settings.region = Some("us-east-1".to_owned());
     let keys = StaticKeys { access_key: access_key.to_owned(), secret_key: secret_key.to_owned() };
-    let options = OpenOptions { s3_keys: Some(keys) };
+    let options = OpenOptions { s3_keys: Some(keys), ..OpenOptions::default() };
     open_with(&settings, Arc::new(SilentObserver), options).await.unwrap()
 }
 

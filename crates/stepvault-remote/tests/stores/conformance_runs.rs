@@ -45,7 +45,7 @@ async fn s3_on_s3s_fs() {
     settings.endpoint = Some(server.endpoint());
     let keys =
         StaticKeys { access_key: server.access_key().to_owned(), secret_key: server.secret_key().to_owned() };
-    let options = OpenOptions { s3_keys: Some(keys) };
+    let options = OpenOptions { s3_keys: Some(keys), ..OpenOptions::default() };
     let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
     // It keeps an object that it refused, denies what it does not know, lets racing creates all through, and returns no
     // checksums of copied parts.

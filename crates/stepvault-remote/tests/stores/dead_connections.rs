@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use stepvault_remote::s3::StaticKeys;
 use stepvault_remote::store::RemoteStore;
 use stepvault_testkit::serve::ServerHandle;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::settings;
 
@@ -111,4 +112,79 @@ async fn of_google_cloud_storage_keep_a_few_blocks_each() {
         let store = stepvault_remote::gcs::open(&settings).await.unwrap();
         send(&*store, in_parts).await;
     }
+}
+
+/// A server whose connections are forgotten by everything between it and its clients, as by a NAT: the open ones are silent
+/// from then on, and new ones work.
+struct Forgetful {
+    server: ServerHandle,
+    accepted: Arc<AtomicUsize>,
+    /// Connections up to this number are silent.
+    forgotten: Arc<AtomicUsize>,
+    /// Requests that came in over a silent one.
+    unanswered: Arc<AtomicUsize>,
+}
+
+impl Forgetful {
+    fn start() -> Self {
+        let counters = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let [accepted, forgotten, unanswered] = counters.clone();
+        let server = ServerHandle::start(move |listener| async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let number = accepted.fetch_add(1, Ordering::SeqCst) + 1;
+                let (forgotten, unanswered) = (Arc::clone(&forgotten), Arc::clone(&unanswered));
+                tokio::spawn(async move {
+                    let mut request = [0; 8 << 10];
+                    while stream.read(&mut request).await.is_ok_and(|length| length > 0) {
+                        if number <= forgotten.load(Ordering::SeqCst) {
+                            unanswered.fetch_add(1, Ordering::SeqCst);
+                            std::future::pending::<()>().await;
+                        }
+                        // Several at once, so that each has a connection of its own.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        let answer =
+                            b"HTTP/1.1 403 Forbidden\r\nx-amz-request-id: 1\r\nContent-Length: 0\r\n\r\n";
+                        if stream.write_all(answer).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let [accepted, forgotten, unanswered] = counters;
+        Self { server: server.unwrap(), accepted, forgotten, unanswered }
+    }
+
+    /// Reads over several connections, forgets them, and reads until that works again.
+    async fn forget(&self, store: &dyn RemoteStore) {
+        let kind = async || store.head("key").await.unwrap_err().kind();
+        join_all((0..CONNECTIONS).map(|_| kind())).await;
+        let open = self.accepted.load(Ordering::SeqCst);
+        assert!(open > 1, "one connection shows nothing");
+        self.forgotten.store(open, Ordering::SeqCst);
+        let mut tries = 1;
+        while kind().await != ErrorKind::Denied {
+            tries += 1;
+        }
+        assert_eq!((tries, self.unanswered.load(Ordering::SeqCst)), (2, 1));
+    }
+}
+
+#[tokio::test]
+async fn of_s3_that_are_forgotten_cost_one_stall() {
+    let server = Forgetful::start();
+    let mut settings = settings("s3://bucket/prefix");
+    settings.endpoint = Some(server.server.endpoint());
+    settings.stall_timeout_seconds = 1;
+    let keys = StaticKeys { access_key: "AKIA".to_owned(), secret_key: "secret".to_owned() };
+    server.forget(&*stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn of_google_cloud_storage_that_are_forgotten_cost_one_stall() {
+    let server = Forgetful::start();
+    let mut settings = settings("gs://bucket/prefix");
+    settings.endpoint = Some(server.server.endpoint());
+    settings.stall_timeout_seconds = 1;
+    server.forget(&*stepvault_remote::gcs::open(&settings).await.unwrap()).await;
 }

@@ -18,7 +18,7 @@ use stepvault_testkit::s3::StrictS3Options;
 use crate::support::{BUCKET, Strict, settings};
 
 async fn examined(strict: &Strict) -> Examined {
-    let options = OpenOptions { s3_keys: Some(strict.keys()) };
+    let options = OpenOptions { s3_keys: Some(strict.keys()), ..OpenOptions::default() };
     open_to_examine(&strict.settings, Arc::new(SilentObserver), options).await.unwrap()
 }
 

@@ -164,7 +164,7 @@ async fn other_kinds_of_store() {
         (settings("memory://probed/vault"), unchecked.clone()),
         (settings(&format!("file://{}/vault", directory.path().display())), unchecked),
     ] {
-        let options = OpenOptions { s3_keys: Some(keys.clone()) };
+        let options = OpenOptions { s3_keys: Some(keys.clone()), ..OpenOptions::default() };
         let store = open_with(&settings, Arc::new(SilentObserver), options).await.unwrap();
         store.begin(ArchivePlace::Anywhere).await.unwrap();
         assert_eq!(

@@ -8,6 +8,7 @@ use futures::future::join_all;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_remote::open::decorate;
+use stepvault_remote::retry::RetryPolicy;
 use stepvault_remote::store::RemoteStore;
 use stepvault_testkit::recorder::Recorder;
 use tokio::time::Instant;
@@ -22,7 +23,12 @@ fn decorated(flaky: &Arc<Flaky>, deadline_seconds: u64) -> Arc<dyn RemoteStore> 
     let mut settings = settings("s3://bucket/prefix");
     settings.max_concurrent_requests = 8;
     settings.retry_deadline_seconds = deadline_seconds;
-    decorate(Arc::clone(flaky) as _, &settings, Arc::new(Recorder::default()))
+    decorate(
+        Arc::clone(flaky) as _,
+        &settings,
+        RetryPolicy::of(&settings, false),
+        Arc::new(Recorder::default()),
+    )
 }
 
 /// Sends 64 parts at once, each again until it is there; answers how often a part was given up.

@@ -29,7 +29,7 @@ async fn wrong_keys() {
              hint: check AWS_ACCESS_KEY_ID or the profile, and that they belong to this endpoint",
         ),
     ] {
-        let options = OpenOptions { s3_keys: Some(keys) };
+        let options = OpenOptions { s3_keys: Some(keys), ..OpenOptions::default() };
         let store = open_with(&strict.settings, Arc::new(SilentObserver), options).await.unwrap();
         let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
         assert_eq!(shown(&error), wanted);

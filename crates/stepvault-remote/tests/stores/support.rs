@@ -50,7 +50,7 @@ impl Strict {
 
     /// With all decorators.
     pub(crate) async fn open(&self) -> Arc<dyn RemoteStore> {
-        let options = OpenOptions { s3_keys: Some(self.keys()) };
+        let options = OpenOptions { s3_keys: Some(self.keys()), ..OpenOptions::default() };
         open_with(&self.settings, Arc::clone(&self.listener) as _, options).await.unwrap()
     }
 

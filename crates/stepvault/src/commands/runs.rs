@@ -1,7 +1,5 @@
 //! `runs`: lists the runs on the remotes.
 
-use std::sync::Arc;
-
 use clap::Args;
 use futures::future::join_all;
 use itertools::Itertools as _;
@@ -13,6 +11,7 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::tier::runs::{RunOnRemote, Runs, list_runs};
+use stepvault_remote::open::open_with;
 
 use super::inventory::FailedTier;
 use super::list::short_time;
@@ -71,7 +70,7 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
             .hint("give --remote URL, such as --remote s3://bucket/prefix"));
     }
     let progress = Progress::start(&remotes, Style::of(&session.output), &session.output);
-    let listed = join_all(remotes.iter().map(|remote| listed(remote, &progress))).await;
+    let listed = join_all(remotes.iter().map(|remote| listed(&settings, remote, &progress))).await;
     progress.finish();
     let code = ExitCode::of_tiers(listed.iter().map(Result::as_ref));
     let (mut runs, mut failed) = (Vec::new(), Vec::new());
@@ -95,8 +94,8 @@ pub(crate) async fn run(session: &Session, _arguments: &RunsArguments) -> Result
     Ok(if is_none { ExitCode::NotFound } else { code })
 }
 
-async fn listed(remote: &RemoteSettings, progress: &Progress) -> Result<Runs> {
-    let store = stepvault_remote::open::open(remote, Arc::clone(&progress.observer())).await?;
+async fn listed(settings: &Settings, remote: &RemoteSettings, progress: &Progress) -> Result<Runs> {
+    let store = open_with(remote, progress.observer(), settings.open_options()).await?;
     list_runs(&*store, usize::MAX).await
 }
 

@@ -77,7 +77,7 @@ pub(super) struct WaitDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &WaitArguments) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
+    let settings = Settings::load(session)?.patient();
     let wanted = StepQuery { run: settings.run()?.name, step: arguments.step, attempt: arguments.attempt };
     let document = wait(session, &settings, wanted, arguments.goal, arguments.timeout).await?;
     session.output.result(&document)?;

@@ -13,6 +13,7 @@ use stepvault_core::observe::SilentObserver;
 use stepvault_core::words::first_of;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::tier::runs::list_runs;
+use stepvault_remote::open::open_with;
 
 use super::settings::Settings;
 use super::tiers::{DefaultVault, open_vault};
@@ -48,7 +49,7 @@ async fn names(settings: &Settings, run: &RunName) -> Result<BTreeSet<RunName>> 
         names.extend(blocking(move || vault.runs()).await?);
     }
     for remote in settings.all_remotes() {
-        let store = stepvault_remote::open::open(&remote, Arc::new(SilentObserver)).await?;
+        let store = open_with(&remote, Arc::new(SilentObserver), settings.open_options()).await?;
         if store.list(&RunKeys::new(run.clone()).prefix()).try_next().await?.is_some() {
             return Ok(BTreeSet::from([run.clone()]));
         }

@@ -17,6 +17,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
+use stepvault_remote::open::OpenOptions;
 
 use super::remote_choice::with_name_letters;
 use super::sources::{Gathered, absolute, flag_or_variable, gather, vault_flag};
@@ -29,6 +30,9 @@ pub(crate) struct Settings {
     /// The effective configuration.
     pub(crate) config: Config,
     given: Gathered,
+    /// Whether a remote that does not answer at all is waited for like one that goes away later: others depend on this
+    /// command, or it cannot simply be repeated.
+    is_patient: bool,
     /// The writer and the attempt that count instead of the job's launcher: of the vault's last agent, or of the demo.
     pub(super) last: Option<(Writer, Option<Attempt>)>,
 }
@@ -73,7 +77,17 @@ impl Settings {
     }
 
     fn loaded(given: Gathered) -> Result<Self> {
-        Ok(Self { config: load(&given.sources)?, given, last: None })
+        Ok(Self { config: load(&given.sources)?, given, is_patient: false, last: None })
+    }
+
+    /// Waits for a remote that has not answered yet as long as for any other.
+    pub(crate) fn patient(self) -> Self {
+        Self { is_patient: true, ..self }
+    }
+
+    /// Returns how stores are opened.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        OpenOptions { gives_up_soon: !self.is_patient, ..OpenOptions::default() }
     }
 
     /// Prints the node and the warnings.

@@ -15,6 +15,7 @@ use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::outage::outage;
 use stepvault_engine::tier::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
+use stepvault_remote::open::open_with;
 
 use super::settings::Settings;
 use crate::output::Output;
@@ -87,7 +88,7 @@ impl Tiers {
         let configured = settings.remotes(&run);
         let progress = Progress::start(&configured, Style::of(output), output);
         let vault = open_vault(settings, default).await?;
-        let remotes = open_remotes(configured, &run.name, vault.as_ref(), &progress.observer()).await?;
+        let remotes = open_remotes(settings, configured, vault.as_ref(), &progress.observer()).await?;
         Ok(Self {
             writer: Writer { shared: run.shared, ..settings.writer()? },
             vault,
@@ -113,7 +114,7 @@ impl Tiers {
             |other: &&RemoteSettings| self.remotes.iter().all(|remote| *remote.name() != other.name);
         let configured = self.settings.config.remotes_of(&self.run).into_iter();
         let others = configured.filter(is_other).cloned().collect();
-        let others = open_remotes(others, self.run_name(), self.vault.as_ref(), &self.observer()).await?;
+        let others = open_remotes(&self.settings, others, self.vault.as_ref(), &self.observer()).await?;
         Ok(self.remotes.iter().cloned().chain(others).collect())
     }
 
@@ -145,14 +146,15 @@ impl Tiers {
 }
 
 async fn open_remotes(
+    settings: &Settings,
     configured: Vec<RemoteSettings>,
-    run: &RunName,
     vault: Option<&Vault>,
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<RunRemote>> {
+    let run = settings.run()?.name;
     let mut remotes = Vec::with_capacity(configured.len());
     for remote in configured {
-        let store = stepvault_remote::open::open(&remote, Arc::clone(observer)).await?;
+        let store = open_with(&remote, Arc::clone(observer), settings.open_options()).await?;
         let mut remote = RunRemote::new(store, Arc::new(remote), run.clone());
         if let Some(vault) = vault {
             remote = remote.remembered_by(vault);

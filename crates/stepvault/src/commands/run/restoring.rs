@@ -149,7 +149,7 @@ pub(super) struct Place {
 impl Place {
     /// Determines the directory from the command line and the configuration.
     pub(super) fn find(session: &Session, into: Option<&Path>) -> Result<Self> {
-        let mut settings = Settings::load(session)?;
+        let mut settings = Settings::load(session)?.patient();
         let run = settings.run()?;
         let directory = into.map(Path::to_path_buf).or_else(|| run.watch.clone());
         let directory = directory.ok_or_else(|| {
