@@ -35,6 +35,7 @@
 pub mod blocking;
 pub mod content;
 pub mod cpu_share;
+mod digest_choice;
 pub mod doctor;
 pub mod exclusive;
 pub mod explain;

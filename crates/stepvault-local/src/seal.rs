@@ -19,7 +19,7 @@ use crate::durable::{self, parent_of};
 use crate::rename::{self, Place};
 use crate::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use crate::sealed::{DATA, SEAL, SealedStep};
-use crate::snapshot::{Snapshot, Snapshotted, SnapshottedFiles, WHAT};
+use crate::snapshot::{Snapshot, Snapshotted, SnapshottedFiles, WHAT, take_in_place};
 use crate::tree::{self, Checkpoint, Tree, TreeFile, source_changed};
 use crate::vault::Vault;
 use crate::{errors, holes, notes, remove};
@@ -90,7 +90,8 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     let barrier = durable::Barrier::open(&staging.path)?;
     let_the_clock_tick(&staging.path, &tree)?;
 
-    let (mut snapshotted, data) = snapshot_all(checkpoint, &tree, &staging.path)?;
+    let Taken { files: mut snapshotted, data, home } =
+        take(checkpoint, &tree, &staging.path, completes.is_none())?;
     if let (Some(missing), Some(from)) = (&missing, completes) {
         let from = from.data_root();
         let mut snapshot = Snapshot::new(&from, &data, LinkPolicy::Auto, missing)?;
@@ -100,7 +101,10 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<Sealed> {
     if let Some(change) = tree.change_until(&after) {
         return Err(source_changed(WHAT, source, &change));
     }
-    let record = record_of(request, &whole, &snapshotted, &tree::scan(&data)?)?;
+    // Files that stayed in their place were listed just now.
+    let taken = if home.is_some() { after.clone() } else { tree::scan(&data)? };
+    let barrier = home.as_deref().map_or(Ok(barrier), durable::Barrier::open)?;
+    let record = SealRecord { source: home, ..record_of(request, &whole, &snapshotted, &taken)? };
     let bytes = encode(&record)?;
     check_readable(source, bytes.len() as u64, record.files.len())?;
     check_readable(source, record.manifest_bytes()?, record.files.len())?;
@@ -182,19 +186,54 @@ fn is_within_a_tick(first: Timestamp, second: Timestamp) -> bool {
     nanoseconds(second) - nanoseconds(first) < i128::from(TICK.subsec_nanos())
 }
 
-/// Takes a snapshot of every entry into `data` below `staging`.
-fn snapshot_all(checkpoint: &Checkpoint, tree: &Tree, staging: &Path) -> Result<(SnapshottedFiles, PathBuf)> {
+/// The files of a step that is being sealed.
+struct Taken {
+    files: SnapshottedFiles,
+    /// Their directory, or the single file.
+    data: PathBuf,
+    /// The trainer's directory, if they stayed there.
+    home: Option<PathBuf>,
+}
+
+/// Takes a snapshot of every entry into `data` below `staging`. Files that may stay in their place do so where they would
+/// have to be copied.
+fn take(checkpoint: &Checkpoint, tree: &Tree, staging: &Path, may_stay: bool) -> Result<Taken> {
+    let home = home_of(checkpoint, tree.shape).filter(|_| may_stay);
+    match (snapshot_all(checkpoint, tree, staging, home.is_none()), home) {
+        (Err(error), Some(home)) if error.kind() == ErrorKind::Usage => {
+            remove::tree(&staging.join(DATA))?;
+            let files = take_in_place(&home, tree)?;
+            Ok(Taken { files, data: checkpoint.source.clone(), home: Some(home) })
+        }
+        (taken, _) => taken,
+    }
+}
+
+/// Returns the directory in which the files may stay under their names; `None` if they may not, or if a record could not
+/// name it.
+fn home_of(checkpoint: &Checkpoint, shape: Shape) -> Option<PathBuf> {
+    let Checkpoint { source, name, in_place: true, .. } = checkpoint else { return None };
+    source.to_str()?;
+    match shape {
+        Shape::Directory => Some(source.clone()),
+        Shape::File => source.parent().filter(|_| source.ends_with(name)).map(Path::to_owned),
+    }
+}
+
+fn snapshot_all(checkpoint: &Checkpoint, tree: &Tree, staging: &Path, may_copy: bool) -> Result<Taken> {
     let root = staging.join(DATA);
     durable::create_directories_below(staging, &root)?;
-    if tree.shape == Shape::Directory {
-        let mut snapshot = Snapshot::new(&checkpoint.source, &root, checkpoint.links, tree)?;
-        return Ok((snapshot.take_all(tree, None)?, root));
-    }
     // A single file has the step's name in the data directory, whatever its name was before.
-    let own_name = RelativePath::new(checkpoint.name.as_str())?;
-    let source = parent_of(&checkpoint.source);
+    let (source, own_name) = match tree.shape {
+        Shape::Directory => (checkpoint.source.as_path(), None),
+        Shape::File => (parent_of(&checkpoint.source), Some(RelativePath::new(checkpoint.name.as_str())?)),
+    };
     let mut snapshot = Snapshot::new(source, &root, checkpoint.links, tree)?;
-    Ok((snapshot.take_all(tree, Some(&own_name))?, root.join(&checkpoint.name)))
+    if !may_copy {
+        snapshot = snapshot.without_copies();
+    }
+    let files = snapshot.take_all(tree, own_name.as_ref())?;
+    Ok(Taken { files, data: own_name.map_or_else(|| root.clone(), |name| root.join(name)), home: None })
 }
 
 /// Returns what a checkpoint lacks of an earlier revision: as recorded, and as it is in the vault now.
@@ -233,7 +272,7 @@ fn record_of(
     let mut files = Vec::with_capacity(tree.files.len());
     for (file, copy) in tree.files.iter().zip(&taken.files) {
         let how = snapshotted.get(&file.path).ok_or_else(|| changed(file.path.as_str()))?;
-        let moved = how.method == SnapshotMethod::HardLink && copy.inode != file.inode;
+        let moved = how.method.is_trainers_file() && copy.inode != file.inode;
         let same_path = tree.shape == Shape::File || copy.path == file.path;
         if moved || !same_path || (copy.size_bytes, copy.mtime) != (file.size_bytes, file.mtime) {
             return Err(changed(file.path.as_str()));
@@ -261,6 +300,7 @@ fn record_of(
         shared: request.writer.shared && place.nodes().is_several(),
         name: checkpoint.name.clone(),
         shape: tree.shape,
+        source: None,
         written_at: tree.newest_mtime(),
         metrics: checkpoint.metrics.clone(),
         files,

@@ -1,6 +1,7 @@
 //! The record that turns a directory of the vault into a sealed step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record, encoded_bytes};
@@ -32,6 +33,15 @@ pub enum SnapshotMethod {
     HardLink,
     /// A copy.
     Copy,
+    /// Is the trainer's file where it is. If the trainer rewrites or deletes it, readers detect that.
+    InPlace,
+}
+
+impl SnapshotMethod {
+    /// Whether it is the very file that the trainer wrote, so that only its inode is the one that was sealed.
+    pub fn is_trainers_file(self) -> bool {
+        matches!(self, Self::HardLink | Self::InPlace)
+    }
 }
 
 /// A file of a sealed step.
@@ -160,6 +170,10 @@ pub struct SealRecord {
     /// Whether all nodes see the step's directory and divide its files among them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+    /// The directory in which the files are, if they stayed where the trainer wrote them; absolute. Omitted where they
+    /// are in the vault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<PathBuf>,
     /// Symbolic links, sorted by path.
     pub symlinks: Vec<SymlinkEntry>,
     /// The newest modification time of any file, by the trainer's clock.
@@ -178,6 +192,9 @@ impl SealRecord {
 
     /// Returns the part of it that only the vault occupies, on the disk with the trainer's own files.
     pub fn copied(&self) -> Taken {
+        if self.source.is_some() {
+            return Taken::default();
+        }
         let own = |method| self.files.iter().filter(move |file| file.method == method);
         let copies = own(SnapshotMethod::Copy);
         Taken {
@@ -337,6 +354,12 @@ impl Record for SealRecord {
         }
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
             return Err(fault("its time is out of range, or a metric is not a finite number"));
+        }
+        let is_in_place = |file: &SealedFile| file.method == SnapshotMethod::InPlace;
+        if self.source.as_deref().is_some_and(Path::is_relative)
+            || self.files.iter().any(|file| is_in_place(file) != self.source.is_some())
+        {
+            return Err(fault("it does not say where its files are"));
         }
         self.check_entries()?;
         self.check_shape()?;

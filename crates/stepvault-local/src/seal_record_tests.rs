@@ -57,6 +57,7 @@ fn record() -> SealRecord {
         metrics: BTreeMap::from([("loss".to_owned(), 1.0)]),
         files: vec![file("a/x", 20), file("y", 3)],
         directories: vec![directory(None), directory(Some("a")), directory(Some("empty"))],
+        source: None,
         symlinks: vec![link("a/l", "../y"), link("z", "a")],
         members: Vec::new(),
         origin: StepOrigin::default(),

@@ -151,9 +151,10 @@ impl SealedStep {
         }
     }
 
-    /// Returns the directory of the checkpoint. A single-file checkpoint is the one file in it.
+    /// Returns the directory of the checkpoint's files, which is the trainer's own for a step that was sealed in place.
+    /// A single-file checkpoint is one file in it.
     pub fn data_root(&self) -> PathBuf {
-        self.directory.join(DATA)
+        self.record.source.clone().unwrap_or_else(|| self.directory.join(DATA))
     }
 
     /// Returns the path of a file of the step.
@@ -317,6 +318,9 @@ impl SealedStep {
     /// full, because no cheap call reports whether its blocks are still shared. A file whose metadata cannot be read
     /// counts as 0.
     pub fn reclaimable_bytes(&self) -> u64 {
+        if self.record().source.is_some() {
+            return 0;
+        }
         let mut links: HashMap<(u64, u64), (u64, u64, u64)> = HashMap::new();
         for file in &self.record().files {
             let Ok(facts) = std::fs::symlink_metadata(self.file_path(&file.path)) else {
@@ -330,6 +334,14 @@ impl SealedStep {
             .into_values()
             .filter(|(own, all, _)| own >= all)
             .fold(0, |sum, (_, _, blocks)| sum.saturating_add(blocks.saturating_mul(BLOCK_BYTES)))
+    }
+
+    /// Returns whether the next save of its trainer changes what the vault has of it: files that stayed where they are, or
+    /// hard links to files that every save writes anew.
+    pub fn ends_with_next_save(&self) -> bool {
+        let record = self.record();
+        let is_linked = || record.files.iter().any(|file| file.method == SnapshotMethod::HardLink);
+        record.source.is_some() || record.origin.rewritten && is_linked()
     }
 
     /// Returns whether blocks of its files may be shared with the trainer's files.

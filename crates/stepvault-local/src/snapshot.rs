@@ -30,6 +30,8 @@ pub(crate) struct Snapshot<'a> {
     /// Bytes still to come, checked against the free space when the first file needs a copy.
     remaining_bytes: u64,
     space_checked: bool,
+    /// Whether files that no reflink can stand for are copied on every filesystem.
+    is_always_copied: bool,
     parents: Option<Parents>,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Snapshot<'a> {
             },
             remaining_bytes: tree.files.iter().map(room_bytes).fold(0, u64::saturating_add),
             space_checked: false,
+            is_always_copied: policy != LinkPolicy::Auto,
             parents: None,
         })
     }
@@ -128,13 +131,7 @@ impl<'a> Snapshot<'a> {
             _ => self.open_parents(&file.path, path, parent)?,
         };
         let method = self.take_into(file, name_of(path), &parents)?;
-        let hole_bytes = if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
-            let place = self.source_path.join(&file.path);
-            let source = open_source(parents.source.as_fd(), file, &place)?;
-            holes::hole_bytes(&source, file.size_bytes).map_err(|error| fault(&place, error))?
-        } else {
-            0
-        };
+        let hole_bytes = hole_bytes(parents.source.as_fd(), file, &self.source_path.join(&file.path))?;
         self.parents = Some(parents);
         self.remaining_bytes = self.remaining_bytes.saturating_sub(room_bytes(file));
         Ok(Snapshotted { method, hole_bytes })
@@ -216,6 +213,14 @@ impl<'a> Snapshot<'a> {
         Ok(SnapshotMethod::Copy)
     }
 
+    fn no_space_hint(&self) -> &'static str {
+        if self.is_always_copied {
+            "free some space, or push the step: `stepvault push` reads the files where they are"
+        } else {
+            "free some space, or put the vault on the checkpoints' own filesystem, where files are linked"
+        }
+    }
+
     /// Fails early instead of filling the disk that the trainer writes to.
     fn check_space(&mut self, target: &File, place: &Path) -> Result<()> {
         self.space_checked = true;
@@ -226,8 +231,28 @@ impl<'a> Snapshot<'a> {
         }
         Err(Error::at(ErrorKind::NoSpace, WHAT, self.source_path)
             .because(format!("a copy takes {} more bytes, but {free_bytes} are free", self.remaining_bytes))
-            .hint("put the vault on the checkpoints' own filesystem, where nothing is copied, or free some space"))
+            .hint(self.no_space_hint()))
     }
+}
+
+/// Takes all files of the directory `source` as they are, where they are.
+pub(crate) fn take_in_place(source: &Path, tree: &Tree) -> Result<SnapshottedFiles> {
+    let root = Beneath::open_following(source).map_err(|error| fault(source, error))?;
+    let take = |file: &TreeFile| {
+        let place = source.join(&file.path);
+        let parent = root.parent_of(&file.path).map_err(|error| fault(&place, error))?;
+        let hole_bytes = hole_bytes(parent.as_fd(), file, &place)?;
+        Ok((file.path.clone(), Snapshotted { method: SnapshotMethod::InPlace, hole_bytes }))
+    };
+    tree.files.iter().map(take).collect()
+}
+
+fn hole_bytes(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<u64> {
+    if !holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
+        return Ok(0);
+    }
+    let source = open_source(parent, file, place)?;
+    holes::hole_bytes(&source, file.size_bytes).map_err(|error| fault(place, error))
 }
 
 /// Returns the error for the trainer's file. A missing file counts as changed.

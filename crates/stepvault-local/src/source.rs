@@ -12,7 +12,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::beneath::Facts;
 use crate::durable;
 use crate::errors::{self, IoAt as _};
-use crate::seal_record::{SealedFile, SnapshotMethod};
+use crate::seal_record::SealedFile;
 
 const WHAT: &str = "cannot read the sealed file";
 
@@ -77,8 +77,8 @@ impl SourceFile {
         if facts.mtime != self.expected.mtime {
             return Err(changed(&self.path, "it was written again after it was sealed"));
         }
-        // A copy remains valid when the vault is moved; a hard link is valid only as the same inode.
-        if self.expected.method == SnapshotMethod::HardLink && facts.inode != self.expected.inode {
+        // A copy remains valid when the vault is moved; the trainer's own file is valid only as the same inode.
+        if self.expected.method.is_trainers_file() && facts.inode != self.expected.inode {
             return Err(changed(&self.path, "it is not the file that was sealed"));
         }
         Ok(())
@@ -98,7 +98,7 @@ fn open(path: &Path) -> Result<File> {
 
 fn changed(path: &Path, why: &str) -> Error {
     Error::at(ErrorKind::SourceChanged, WHAT, path).because(why).hint(
-        "a trainer that rewrites its files in place changes the vault's hard links too: \
-         configure sealing by reflinks or copies",
+        "a trainer that rewrites its files in place changes what the vault links to as well: \
+         configure sealing by reflinks or copies, or push with --copy",
     )
 }

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::manifest::{MODE_MASK, check_link_target};
@@ -362,6 +364,15 @@ impl StagedFile {
             }
         }
         Ok(())
+    }
+
+    /// Begins to write a range to the disk, so that [`finish`](Self::finish) waits for little. Proves nothing: what could not
+    /// be written is an error of `finish`.
+    pub fn start_writeback(&self, range: &Range<u64>) {
+        // The kernel starts to write the dirty pages of the range before it looks for clean ones to drop, and drops none
+        // that is being written.
+        let length = NonZeroU64::new(range.end - range.start);
+        let _ = rustix::fs::fadvise(&self.file, range.start, length, Advice::DontNeed);
     }
 
     /// Fills `buffer` from `offset`. Returns `false` when the file ends before that.

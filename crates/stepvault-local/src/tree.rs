@@ -494,6 +494,9 @@ pub struct Checkpoint {
     pub metrics: BTreeMap<String, f64>,
     /// How its files may be linked or copied into the vault.
     pub links: LinkPolicy,
+    /// Whether the files stay where they are instead of being copied. For a caller that waits for the upload: the step
+    /// exists only as long as the trainer leaves them alone.
+    pub in_place: bool,
 }
 
 impl Checkpoint {
@@ -506,6 +509,7 @@ impl Checkpoint {
             origin: StepOrigin::default(),
             metrics: BTreeMap::new(),
             links: LinkPolicy::Auto,
+            in_place: false,
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use run_uploads::Choice;
 pub(crate) use run_uploads::RunUploads;
+use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{NodeName, RemoteName};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -220,8 +221,10 @@ impl UploadWorker {
         let run = &mut self.runs[index];
         // Read before the remote answers: an outage that begins meanwhile is handled with the next step.
         let outages = run.attempts.outages();
-        let session =
-            self.open_session(index).await.map_err(|error| UploadFailure { error, opening: true })?;
+        let session = self
+            .open_session(index, step.record().digest)
+            .await
+            .map_err(|error| UploadFailure { error, opening: true })?;
         let run = &mut self.runs[index];
         run.connection.was_out = false;
         run.connection.outages = outages;
@@ -232,7 +235,7 @@ impl UploadWorker {
     }
 
     /// Returns the run's session with the remote: opened for the first step, and verified again after an outage.
-    async fn open_session(&mut self, index: usize) -> Result<UploadSession> {
+    async fn open_session(&mut self, index: usize, digest: DigestAlgorithm) -> Result<UploadSession> {
         let run = &mut self.runs[index];
         if let Some(session) = run.connection.session.clone() {
             if run.connection.was_out || run.attempts.outages() != run.connection.outages {
@@ -243,7 +246,7 @@ impl UploadWorker {
         }
         let (remote, vault) = (run.remote.clone(), self.shared.vault.vault.clone());
         let (budget, observer) = (self.budget.clone(), Arc::clone(&self.shared.reporter.observer));
-        let session = UploadSession::open(remote, vault, budget, observer, run.settings.digest).await?;
+        let session = UploadSession::open(remote, vault, budget, observer, digest).await?;
         let session = session.with_digests(&self.digests).with_cpu_share(&self.shared.cpu_share);
         run.hold(&self.shared).await?;
         Ok(run.connection.session.insert(session).clone())

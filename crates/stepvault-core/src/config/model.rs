@@ -278,8 +278,9 @@ pub struct RunSettings {
     pub exclusive: bool,
     /// Whether the trainer announces its steps, so that one that is not announced is sealed after a quiet time only.
     pub announced: bool,
-    /// The algorithm of the digests that prove the content of its steps.
-    pub digest: DigestAlgorithm,
+    /// The algorithm of the digests that prove the content of its steps; `None` for the one of its newest step, or the one
+    /// that suits the processor.
+    pub digest: Option<DigestAlgorithm>,
     /// JSON file inside the checkpoint that holds metrics.
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.

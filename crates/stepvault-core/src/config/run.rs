@@ -45,7 +45,8 @@ fn settings(
         table.is_given("pattern") && !["complete", "profile", "series"].iter().any(|key| table.is_given(key));
     let rules = ["auto", "rename", "marker", "quiet"].map(|word| (word, word));
     let rule = table.choice("complete", Some(if pattern_alone { "quiet" } else { "auto" }), &rules);
-    let digests = DigestAlgorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));
+    let [sha256, blake3] = DigestAlgorithm::ALL.map(|algorithm| (algorithm.word(), Some(algorithm)));
+    let digests = [("auto", None), sha256, blake3];
     let quiet_time = table.duration("quiet-time", "60s");
     let profile = table.text("profile", None);
     let series = table.texts("series", None);
@@ -68,7 +69,7 @@ fn settings(
         shared: table.boolean("shared", false),
         exclusive: table.boolean("exclusive", false),
         announced: table.boolean("announced", false),
-        digest: table.choice("digest", Some("sha256"), &digests).unwrap_or_default(),
+        digest: table.choice("digest", Some("auto"), &digests).unwrap_or_default(),
         metrics_file: table.inner_path("metrics-file"),
         metrics: table.text_map("metrics"),
         remotes: remotes(table),

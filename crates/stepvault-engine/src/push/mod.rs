@@ -12,16 +12,17 @@ use futures::future::join_all;
 pub use seal::{CheckpointToSeal, MetricsSource, Placed, StepSummary, checkpoint_at, seal_checkpoint};
 use serde::{Deserialize, Serialize};
 use stepvault_core::config::LinkPolicy;
-use stepvault_core::ids::{RemoteName, Step, StepId};
+use stepvault_core::ids::{RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, FindOptions};
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::step_name::says_newest;
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::source::SourceFile;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
@@ -90,6 +91,7 @@ pub async fn push(
 ) -> Result<PushReport> {
     let source = request.checkpoint.source.clone();
     let placer = Placer { writer: request.writer.clone(), launch_since: request.launch_since };
+    drop_vanished(vault, &request.run, observer).await?;
     let mut outcome = Box::pin(seal_checkpoint(vault, remotes, request, observer)).await?;
     let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
     let outcomes = match &mut outcome {
@@ -109,6 +111,9 @@ pub async fn push(
         Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
     }
     let StepSummary { id, name, file_count, data_bytes } = outcome.summary();
+    if let Placed::Sealed { step, .. } = &outcome {
+        drop_borrowed(vault, step, &outcomes, observer).await;
+    }
     Ok(PushReport {
         id,
         provisional: outcome.is_provisional(),
@@ -119,6 +124,50 @@ pub async fn push(
         newly_sealed,
         remotes: outcomes,
     })
+}
+
+/// Removes the records of steps whose files stayed with the trainer, who has changed or deleted them since. Nothing is left
+/// that could be uploaded.
+async fn drop_vanished(vault: &Vault, run: &RunName, observer: &Arc<dyn Observer>) -> Result<()> {
+    for step in sealed_steps(vault, run).await?.steps {
+        if step.record().source.is_none() {
+            continue;
+        }
+        let (owner, id) = (vault.clone(), step.id());
+        let gone = blocking(move || {
+            let mut files = step.record().files.iter();
+            match files.try_for_each(|file| SourceFile::open(&step.file_path(&file.path), file).map(drop)) {
+                Err(error) if error.kind() == ErrorKind::SourceChanged => {
+                    owner.evict(step.run(), id).map(|_| Some(error))
+                }
+                whole_or_unknown => whole_or_unknown.map(|()| None),
+            }
+        });
+        if let Some(why) = gone.await? {
+            observer.warn(format!(
+                "{id} was not uploaded to every remote before its files changed, and is given up: {why}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Removes from the vault a step that the next save of its trainer would change there, once every remote has it. It would
+/// be found damaged then, though nothing is lost.
+async fn drop_borrowed(
+    vault: &Vault,
+    step: &SealedStep,
+    outcomes: &[RemoteOutcome],
+    observer: &Arc<dyn Observer>,
+) {
+    let is_durable = |outcome: &RemoteOutcome| outcome.result.as_ref().is_ok_and(Uploaded::is_durable);
+    if outcomes.is_empty() || !outcomes.iter().all(is_durable) || !step.ends_with_next_save() {
+        return;
+    }
+    let (owner, run, id) = (vault.clone(), step.run().clone(), step.id());
+    if let Err(error) = blocking(move || owner.evict(&run, id)).await {
+        observer.warn(format!("{id} is durable and stays in the vault: {error}"));
+    }
 }
 
 /// Inputs for uploading a pushed step.
@@ -164,11 +213,18 @@ impl Uploading<'_> {
     async fn determine(&self, step: &mut SealedStep) -> Result<Result<()>> {
         let (vault, remotes) = (self.vault, self.remotes);
         let (before, run) = (step.id(), step.run().clone());
-        let determined = determine_attempts(vault, remotes, &run, self.placer, self.observer).await;
-        let determined = match determined {
-            Ok(determined) => determined,
-            // The step is sealed, so the failure is reported for each remote.
-            Err(error) => return Ok(Err(error)),
+        let patience = remotes.iter().map(|remote| remote.settings.retry_deadline_seconds).max();
+        let give_up = Instant::now() + Duration::from_secs(patience.unwrap_or(0));
+        let determined = loop {
+            match determine_attempts(vault, remotes, &run, self.placer, self.observer).await {
+                Ok(determined) => break determined,
+                // The upload would wait for a remote that goes away later for as long.
+                Err(error) if error.kind() == ErrorKind::Unreachable && Instant::now() < give_up => {
+                    tokio::time::sleep(PARTS_POLL_INTERVAL).await;
+                }
+                // The step is sealed, so the failure is reported for each remote.
+                Err(error) => return Ok(Err(error)),
+            }
         };
         let own = determined.into_iter().find(|one| one.before == before);
         match own.map(|one| one.outcome) {

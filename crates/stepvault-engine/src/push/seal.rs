@@ -25,6 +25,7 @@ use stepvault_local::vault::Vault;
 
 use super::rewritten::StepNumber;
 use crate::blocking::{blocking, sealed_steps};
+use crate::digest_choice::choose;
 use crate::launches::recorded_beginning;
 use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
@@ -61,8 +62,8 @@ pub struct CheckpointToSeal {
     pub live: Option<LiveSave>,
     /// Where the checkpoint contains metrics.
     pub metrics_source: MetricsSource,
-    /// The algorithm of the digests of its files.
-    pub digest: DigestAlgorithm,
+    /// The algorithm of the digests of its files; `None` to go on with that of the run.
+    pub digest: Option<DigestAlgorithm>,
 }
 
 /// Returns the checkpoint at a path, to be stored under the path's own name.
@@ -210,7 +211,12 @@ pub async fn seal_checkpoint(
     let id = match decision.placement {
         Placement::Known(id) => {
             if let Some(step) = sealing.sealed.iter().find(|sealed| sealed.id() == id) {
-                return Ok(sealing.found_sealed(step.clone(), identity).await);
+                if step.record().source.is_none() || request.checkpoint.in_place {
+                    return Ok(sealing.found_sealed(step.clone(), identity).await);
+                }
+                // Its files are the trainer's own. They are sealed again, as files of the vault.
+                let (owner, run) = (vault.clone(), request.run.clone());
+                blocking(move || owner.evict(&run, id)).await?;
             }
             if !known.missing_somewhere || copied.is_some() {
                 sealing.record_sealed(id, identity).await;
@@ -423,7 +429,7 @@ impl Sealing<'_> {
             attempt,
             writer: self.request.writer.clone(),
             checkpoint: self.request.checkpoint.clone(),
-            digest: self.request.digest,
+            digest: choose(self.request.digest, &self.sealed, self.remotes).await?,
             // The seal has to match the tree that was placed.
             expected: Some(Tree::clone(&self.tree)),
             completes: self.sealed.iter().find(completes).cloned(),

@@ -200,7 +200,7 @@ impl Rig {
             not_before: None,
             live: None,
             metrics_source: MetricsSource::default(),
-            digest: self.digest,
+            digest: Some(self.digest),
         }
     }
 

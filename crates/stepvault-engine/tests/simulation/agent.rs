@@ -196,7 +196,7 @@ impl Agent {
             not_before: in_launch.then_some(self.launch_since),
             live,
             metrics_source: MetricsSource::default(),
-            digest: self.digest,
+            digest: Some(self.digest),
         }
     }
 

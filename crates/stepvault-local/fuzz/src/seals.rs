@@ -88,6 +88,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         metrics: [("loss".to_owned(), 0.5)].into(),
         files: vec![file("a/model.pt", 9 << 20), file("x", 0)],
         directories: vec![directory(None), directory(Some("a"))],
+        source: None,
         symlinks: vec![SymlinkEntry { path: path("a/up"), target: "../x".to_owned() }],
         members: Vec::new(),
         origin: stepvault_core::step_origin::StepOrigin::default(),

@@ -222,3 +222,54 @@ fn a_trainers_step_is_removed_whole_or_not_at_all() {
     assert!(!other.join("trainer").exists() && other.join("link").symlink_metadata().is_ok());
     place.assert_no_leftovers();
 }
+
+#[test]
+fn what_may_stay_stays_where_it_would_have_to_be_copied() {
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    fs::write(place.at("run/step_2.ckpt"), "weights").unwrap();
+    for (name, step, in_place) in [("step_1", 1, true), ("step_2.ckpt", 2, true), ("step_1", 3, false)] {
+        let mut request = place.request(name, step);
+        (request.checkpoint.links, request.checkpoint.in_place) = (LinkPolicy::Copy, in_place);
+        let sealed = seal(&place.vault, &request).unwrap().step;
+        let found = place.vault.step(&run(), id(step)).unwrap().unwrap();
+        assert_eq!(found.record(), sealed.record());
+        assert_eq!(found.checkpoint_path() == place.at("run").join(name), in_place);
+        assert_eq!(found.directory().join("data").exists(), !in_place);
+        for file in &found.record().files {
+            assert_eq!(file.method == SnapshotMethod::InPlace, in_place);
+            SourceFile::open(&found.file_path(&file.path), file).unwrap();
+        }
+        assert_eq!(found.ends_with_next_save(), in_place);
+        assert_eq!(found.reclaimable_bytes() == 0, in_place);
+        place.assert_no_leftovers();
+    }
+    // Another file of that size and time is not the one that was sealed.
+    let step = place.vault.step(&run(), id(1)).unwrap().unwrap();
+    let file = step.record().file(&path("trainer/.metadata")).unwrap();
+    let times = fs::FileTimes::new()
+        .set_modified(source.join("trainer/.metadata").metadata().unwrap().modified().unwrap());
+    fs::write(source.join("other"), "metadata of step_1").unwrap();
+    fs::File::options().write(true).open(source.join("other")).unwrap().set_times(times).unwrap();
+    fs::rename(source.join("other"), source.join("trainer/.metadata")).unwrap();
+    let error = error(SourceFile::open(&step.file_path(&file.path), file));
+    assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
+    // Removing the step leaves the trainer's files alone.
+    assert!(place.vault.evict(&run(), id(1)).unwrap());
+    assert!(source.join("zero").exists());
+}
+
+/// Links come first where they are possible: they survive a trainer that deletes the step meanwhile.
+#[test]
+fn what_may_stay_is_linked_where_that_is_possible() {
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    let mut request = place.request("step_1", 1);
+    request.checkpoint.in_place = true;
+    let sealed = seal(&place.vault, &request).unwrap().step;
+    assert!(sealed.record().source.is_none());
+    fs::remove_dir_all(source).unwrap();
+    for file in &sealed.record().files {
+        SourceFile::open(&sealed.file_path(&file.path), file).unwrap();
+    }
+}

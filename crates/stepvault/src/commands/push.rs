@@ -51,7 +51,9 @@ pub(crate) struct PushArguments {
     /// Metric for rules that keep the best steps; repeatable, overrides the checkpoint's own metrics
     #[arg(long, value_name = "NAME=VALUE", value_parser = metric)]
     metric: Vec<(String, f64)>,
-    /// Copy the files instead of linking them, for a trainer that overwrites them in place
+    /// Copy the files into the vault, for a trainer that goes on and may change them during the upload
+    ///
+    /// By default they are linked, or read where they are, and are compared afterwards with what was sent.
     #[arg(long)]
     copy: bool,
     /// How long to wait for the parts of other nodes; "0s" to exit as soon as this node's part is uploaded
@@ -120,7 +122,7 @@ pub(super) struct Pushed {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<ExitCode> {
     let began = Instant::now();
-    let settings = Settings::load(session)?;
+    let settings = Settings::load(session)?.patient();
     let vault = match settings.local_directory() {
         Some(directory) => directory,
         None => vault_beside(&arguments.source)?,
@@ -154,7 +156,9 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
     }
     let config = &tiers.settings.config;
     let mut checkpoint = checkpoint_at(&arguments.source)?;
-    checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { checked.links(config.local.links) };
+    checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { config.local.links };
+    // This command waits for the upload, so that nothing has to be copied unless that is asked for.
+    checkpoint.in_place = checkpoint.links == LinkPolicy::Auto;
     checkpoint.metrics = arguments.metric.into_iter().collect();
     checkpoint.origin = checked.origin;
     if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {

@@ -28,6 +28,8 @@ pub(super) struct ShowDocument {
     listed: ListedStep,
     /// The names of the steps that the trainer called the best when it saved this one, which may be its own.
     best: Vec<String>,
+    /// The algorithms of the digests of its files: one, unless its nodes had different ones.
+    algorithms: Vec<String>,
     /// Remotes that hold it and that were found not to refuse to overwrite an object: two writers of one step at the same
     /// time may not have noticed each other there.
     unguarded: Vec<String>,
@@ -65,7 +67,7 @@ pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCo
     let tiers = Tiers::load_to_read(session).await?;
     let mut inventory = Inventory::gather(&tiers).await?;
     let listed = chosen.find(tiers.run_name(), &mut inventory)?;
-    let Content { best, entries } = content(&tiers, &listed).await?;
+    let Content { best, algorithms, entries } = content(&tiers, &listed).await?;
     let unguarded = unguarded(&tiers, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
@@ -75,6 +77,7 @@ pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCo
         run: tiers.run_name().to_string(),
         listed,
         best,
+        algorithms,
         unguarded,
         entries,
         failed: FailedTier::all(&inventory.failed),
@@ -87,6 +90,7 @@ pub(crate) async fn run(session: &Session, chosen: &ChosenStep) -> Result<ExitCo
 #[derive(Default)]
 struct Content {
     best: Vec<String>,
+    algorithms: Vec<String>,
     entries: Vec<EntryDocument>,
 }
 
@@ -129,7 +133,11 @@ async fn content(tiers: &Tiers, listed: &ListedStep) -> Result<Content> {
         let entries =
             files.map(|file| EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime));
         let best = step.record().origin.best.iter();
-        Ok(Content { best: best.map(|best| best.name.clone()).collect(), entries: entries.collect() })
+        Ok(Content {
+            best: best.map(|best| best.name.clone()).collect(),
+            algorithms: vec![step.record().digest.to_string()],
+            entries: entries.collect(),
+        })
     })
     .await
 }
@@ -147,7 +155,12 @@ fn of_manifests(manifests: &[PartManifest]) -> Content {
         crc32c: Some(file.crc32c.to_string()),
         ..EntryDocument::new(&file.path, file.size_bytes, file.mode, file.mtime)
     });
-    Content { best: best.into_iter().cloned().collect(), entries: entries.collect() }
+    let algorithms: BTreeSet<String> = manifests.iter().map(|part| part.digest.to_string()).collect();
+    Content {
+        best: best.into_iter().cloned().collect(),
+        algorithms: algorithms.into_iter().collect(),
+        entries: entries.collect(),
+    }
 }
 
 impl EntryDocument {
@@ -201,6 +214,7 @@ impl Report for ShowDocument {
                 ),
             );
         }
+        line("digests", self.algorithms.join(", "));
         line("best", self.best.join(", "));
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));

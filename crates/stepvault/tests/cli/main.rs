@@ -44,6 +44,7 @@ mod not_the_store;
 mod other_users;
 mod outage;
 mod previous_job;
+mod push_in_place;
 mod ranks;
 mod resumed_uploads;
 mod retention;

@@ -221,6 +221,7 @@ pub(super) struct PartWriter {
     file: Arc<FileRestore>,
     staged: Option<Arc<StagedFile>>,
     hasher: ContentHasher,
+    range: Range<u64>,
     missing: Range<u64>,
     expected: ContentDigest,
 }
@@ -228,12 +229,13 @@ pub(super) struct PartWriter {
 impl PartWriter {
     /// Starts part `index` with no bytes written.
     pub(super) fn new(file: &Arc<FileRestore>, index: u32) -> Result<Self> {
-        let (missing, expected) = file.part(index)?;
+        let (range, expected) = file.part(index)?;
         Ok(Self {
             file: Arc::clone(file),
             staged: None,
             hasher: ContentHasher::new(expected.algorithm()),
-            missing,
+            missing: range.clone(),
+            range,
             expected,
         })
     }
@@ -291,6 +293,9 @@ impl PartWriter {
     pub(super) fn verify(self) -> Result<PartOutcome> {
         if self.hasher.finish() != self.expected {
             return Ok(PartOutcome::Wrong);
+        }
+        if let Some(staged) = &self.staged {
+            staged.start_writeback(&self.range);
         }
         let file_is_done = self.file.count_valid_part()?;
         Ok(PartOutcome::Valid { file_is_done })

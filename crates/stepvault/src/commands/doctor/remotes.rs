@@ -58,7 +58,7 @@ pub(super) async fn check(
     let named = runs.iter().find_map(|run| run.name.clone());
     let keys = RunKeys::new(named.map_or_else(|| RunName::new("stepvault-doctor"), Ok)?);
     // If any run needs it, the checksum that fewer stores check.
-    let digest = runs.iter().map(|run| run.settings.digest).max().unwrap_or_default();
+    let digest = runs.iter().filter_map(|run| run.settings.digest).max().unwrap_or_default();
     let asked = remotes.iter().filter(|_| !is_skipped);
     let reports = join_all(asked.map(|remote| async {
         let check =

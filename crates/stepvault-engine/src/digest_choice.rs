@@ -1,0 +1,71 @@
+//! Chooses the algorithm of a step's digests where the configuration leaves it open.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use futures::StreamExt as _;
+use futures::stream;
+use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
+use stepvault_core::ids::StepId;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::sealed::SealedStep;
+
+use crate::blocking::blocking;
+use crate::tier::catalog::{committed_ids, read_commit};
+use crate::tier::run_remote::RunRemote;
+
+/// Bytes hashed at once to measure the rate: they fit in the processor's cache.
+const SAMPLE_BYTES: usize = 256 << 10;
+/// The fastest of so many counts: the others were interrupted.
+const SAMPLES: usize = 8;
+
+/// Returns the algorithm for the next step: the given one, else that of the run's newest step, else the one that suits this
+/// processor.
+pub(crate) async fn choose(
+    given: Option<DigestAlgorithm>,
+    sealed: &[SealedStep],
+    remotes: &[RunRemote],
+) -> Result<DigestAlgorithm> {
+    if let Some(known) = given.or_else(|| newest_sealed(sealed)) {
+        return Ok(known);
+    }
+    let committed = stream::iter(remotes).filter_map(async |remote| {
+        // Without an answer this run counts as new here: each step records its own algorithm.
+        remote.answers_soon(newest_committed(remote)).await.ok().flatten()
+    });
+    match committed.collect::<Vec<_>>().await.into_iter().max_by_key(|(id, _)| *id) {
+        Some((_, algorithm)) => Ok(algorithm),
+        None => blocking(|| Ok(DigestAlgorithm::for_new_run(sha256_rate()))).await,
+    }
+}
+
+fn newest_sealed(sealed: &[SealedStep]) -> Option<DigestAlgorithm> {
+    sealed.iter().max_by_key(|step| step.id()).map(|step| step.record().digest)
+}
+
+async fn newest_committed(remote: &RunRemote) -> Result<Option<(StepId, DigestAlgorithm)>> {
+    let Some(newest) = committed_ids(remote).await?.into_keys().max() else {
+        return Ok(None);
+    };
+    let commit = read_commit(remote, newest).await?;
+    let part = commit.parts.first().ok_or_else(|| {
+        Error::new(ErrorKind::Damaged, "a commit lists no part")
+            .on(remote.describe(&remote.keys.commit(newest)))
+    })?;
+    Ok(Some((newest, part.digest)))
+}
+
+/// Returns the bytes per second of SHA-256 on one core, measured once. Blocks for a few milliseconds.
+fn sha256_rate() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let sample = vec![0; SAMPLE_BYTES];
+        let times = (0..SAMPLES).map(|_| {
+            let begun = Instant::now();
+            std::hint::black_box(Sha256Digest::of(std::hint::black_box(&sample)));
+            begun.elapsed()
+        });
+        let nanoseconds = times.min().map_or(1, |time| time.as_nanos().max(1));
+        u64::try_from(SAMPLE_BYTES as u128 * 1_000_000_000 / nanoseconds).unwrap_or(u64::MAX)
+    })
+}
