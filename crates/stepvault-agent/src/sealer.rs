@@ -527,6 +527,8 @@ impl Sealer {
             in_launch: self.shared.options.lifecycle.once && !run.knows_launches || is_live,
             not_before: is_live.then_some(self.shared.started_at),
             live: is_live.then_some(LiveSave { after: run.live_below_highest }),
+            links_for_later: None,
+            is_overwritten: false,
             metrics_source: MetricsSource::of(&run.served.settings),
             digest: run.served.settings.digest,
         };

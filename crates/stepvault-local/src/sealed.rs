@@ -336,18 +336,15 @@ impl SealedStep {
             .fold(0, |sum, (_, _, blocks)| sum.saturating_add(blocks.saturating_mul(BLOCK_BYTES)))
     }
 
-    /// Returns whether the next save of its trainer changes what the vault has of it: files that stayed where they are, or
-    /// hard links to files that every save writes anew.
-    pub fn ends_with_next_save(&self) -> bool {
-        let record = self.record();
-        let is_linked = || record.files.iter().any(|file| file.method == SnapshotMethod::HardLink);
-        record.source.is_some() || record.origin.rewritten && is_linked()
-    }
-
     /// Returns whether blocks of its files may be shared with the trainer's files.
     pub fn has_reflinks(&self) -> bool {
         let files = &self.record().files;
         files.iter().any(|file| file.method == SnapshotMethod::Reflink)
+    }
+
+    /// Returns whether files of it are the trainer's own files under a second name.
+    pub fn has_hard_links(&self) -> bool {
+        self.record().files.iter().any(|file| file.method == SnapshotMethod::HardLink)
     }
 }
 

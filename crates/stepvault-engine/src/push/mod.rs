@@ -91,6 +91,7 @@ pub async fn push(
 ) -> Result<PushReport> {
     let source = request.checkpoint.source.clone();
     let placer = Placer { writer: request.writer.clone(), launch_since: request.launch_since };
+    let is_overwritten = request.is_overwritten;
     drop_vanished(vault, &request.run, observer).await?;
     let mut outcome = Box::pin(seal_checkpoint(vault, remotes, request, observer)).await?;
     let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
@@ -112,7 +113,7 @@ pub async fn push(
     }
     let StepSummary { id, name, file_count, data_bytes } = outcome.summary();
     if let Placed::Sealed { step, .. } = &outcome {
-        drop_borrowed(vault, step, &outcomes, observer).await;
+        drop_borrowed(vault, step, is_overwritten, &outcomes, observer).await;
     }
     Ok(PushReport {
         id,
@@ -157,11 +158,13 @@ async fn drop_vanished(vault: &Vault, run: &RunName, observer: &Arc<dyn Observer
 async fn drop_borrowed(
     vault: &Vault,
     step: &SealedStep,
+    is_overwritten: bool,
     outcomes: &[RemoteOutcome],
     observer: &Arc<dyn Observer>,
 ) {
     let is_durable = |outcome: &RemoteOutcome| outcome.result.as_ref().is_ok_and(Uploaded::is_durable);
-    if outcomes.is_empty() || !outcomes.iter().all(is_durable) || !step.ends_with_next_save() {
+    let is_borrowed = step.record().source.is_some() || is_overwritten && step.has_hard_links();
+    if !is_borrowed || outcomes.is_empty() || !outcomes.iter().all(is_durable) {
         return;
     }
     let (owner, run, id) = (vault.clone(), step.run().clone(), step.id());
@@ -377,8 +380,10 @@ async fn warning(remote: &RunRemote, id: Option<StepId>, writer: &Writer) -> Res
 /// Facts about a checkpoint, known before it is sealed.
 #[derive(Debug, Default)]
 pub struct SourceCheck {
-    /// Whether its framework overwrites finished files in place, so that hard links would change with them.
+    /// Whether its framework may overwrite finished files in place, so that hard links would change with them.
     pub is_overwritten_in_place: bool,
+    /// Whether it is known to.
+    pub is_known_to_be: bool,
     /// The damage found in its files, each with a path.
     pub faults: Vec<String>,
     /// What identified it; without its directory.
@@ -441,6 +446,7 @@ pub fn check_source(
     let rewritten = only.filter(|step| step.rewritten);
     SourceCheck {
         is_overwritten_in_place: profile.is_none_or(overwrites),
+        is_known_to_be: inspection.framework != GENERIC && profile.is_some_and(overwrites),
         faults: inspection.steps.iter().flat_map(|step| step.check.damage()).collect(),
         origin,
         stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),

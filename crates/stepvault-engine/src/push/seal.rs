@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepvault_core::config::RunSettings;
+use stepvault_core::config::{LinkPolicy, RunSettings};
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::keys::check_step_name;
@@ -60,6 +60,11 @@ pub struct CheckpointToSeal {
     pub not_before: Option<Timestamp>,
     /// Set if it appeared, or all of it was written anew, while an agent was running.
     pub live: Option<LiveSave>,
+    /// How its files may be linked or copied if no remote answers, and the step will be uploaded later; `None` for the same
+    /// way.
+    pub links_for_later: Option<LinkPolicy>,
+    /// Whether its trainer is known to write its finished files again, so that links to them end with the next save.
+    pub is_overwritten: bool,
     /// Where the checkpoint contains metrics.
     pub metrics_source: MetricsSource,
     /// The algorithm of the digests of its files; `None` to go on with that of the run.
@@ -437,11 +442,22 @@ impl Sealing<'_> {
         let origin = &mut request.checkpoint.origin;
         (origin.amends, origin.began) = (decision.amends, decision.began);
         let (vault, metrics_source) = (self.vault.clone(), self.request.metrics_source.clone());
+        let is_for_later = request.attempt.state == AttemptState::Provisional;
+        let links_for_later = self.request.links_for_later.filter(|_| is_for_later);
         let sealed = blocking(move || {
             let checkpoint = &mut request.checkpoint;
             let mut metrics = read_metrics(&checkpoint.source, &metrics_source)?;
             metrics.append(&mut checkpoint.metrics);
             checkpoint.metrics = metrics;
+            if let Some(links) = links_for_later {
+                let mut later = request.clone();
+                (later.checkpoint.links, later.checkpoint.in_place) = (links, false);
+                match seal(&vault, &later) {
+                    // Without room for a copy, it is better not to have one than to have nothing.
+                    Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                    sealed => return sealed,
+                }
+            }
             seal(&vault, &request)
         })
         .await;

@@ -199,6 +199,8 @@ impl Rig {
             in_launch: false,
             not_before: None,
             live: None,
+            links_for_later: None,
+            is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
         }

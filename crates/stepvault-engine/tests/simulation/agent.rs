@@ -195,6 +195,8 @@ impl Agent {
             in_launch,
             not_before: in_launch.then_some(self.launch_since),
             live,
+            links_for_later: None,
+            is_overwritten: false,
             metrics_source: MetricsSource::default(),
             digest: Some(self.digest),
         }

@@ -325,6 +325,17 @@ mod tests {
     "#;
 
     #[test]
+    fn no_profile_is_forgotten() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/profiles");
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let is_apart = ["generic.toml", "configured.toml"].iter().any(|name| path.ends_with(name));
+            assert!(is_apart || FILES.contains(&text.as_str()), "{} is not in FILES", path.display());
+        }
+    }
+
+    #[test]
     fn every_built_in_profile_can_be_read_and_is_valid() {
         let others =
             [include_str!("../../profiles/generic.toml"), include_str!("../../profiles/configured.toml")];

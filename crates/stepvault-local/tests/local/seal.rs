@@ -240,7 +240,7 @@ fn what_may_stay_stays_where_it_would_have_to_be_copied() {
             assert_eq!(file.method == SnapshotMethod::InPlace, in_place);
             SourceFile::open(&found.file_path(&file.path), file).unwrap();
         }
-        assert_eq!(found.ends_with_next_save(), in_place);
+        assert_eq!(found.record().source.is_some(), in_place);
         assert_eq!(found.reclaimable_bytes() == 0, in_place);
         place.assert_no_leftovers();
     }

@@ -229,7 +229,7 @@ impl State {
             Some(before) if rate < before.saturating_mul(100 + MIN_GAIN_PERCENT) / 100 => {
                 // The last step was too much, or changed nothing.
                 self.rest();
-                if is_first {
+                if is_first && self.limit > self.lower {
                     self.search = Search::Shrinking { rate: before };
                     return (self.lower / 2).max(INITIAL_AT_LOW_LATENCY.min(maximum));
                 }

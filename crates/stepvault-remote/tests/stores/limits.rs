@@ -44,7 +44,7 @@ async fn a_store_is_near_by_its_answers_and_not_by_calls_that_ask_it_nothing() {
         let store = RequestLimitStore::new(steady(takes), 256);
         store.sync(&["key".to_owned()]).await.unwrap();
         store.begin(ArchivePlace::Anywhere).await.unwrap();
-        assert_eq!(store.concurrency_limit().unwrap().current(), 32, "{takes:?}");
+        assert_eq!(store.concurrency_limit().unwrap().current(), 128, "{takes:?}");
         drop(store.read("key", None).await.unwrap());
         assert_eq!(store.concurrency_limit().unwrap().current(), level, "{takes:?}");
     }

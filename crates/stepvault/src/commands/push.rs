@@ -159,6 +159,8 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
     checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { config.local.links };
     // This command waits for the upload, so that nothing has to be copied unless that is asked for.
     checkpoint.in_place = checkpoint.links == LinkPolicy::Auto;
+    let is_overwritten = checked.is_known_to_be || checked.origin.rewritten;
+    let links_for_later = (!arguments.copy).then(|| checked.links(config.local.links));
     checkpoint.metrics = arguments.metric.into_iter().collect();
     checkpoint.origin = checked.origin;
     if let Some((watched, directory)) = place_below(tiers.run.watch.as_deref(), &arguments.source) {
@@ -177,6 +179,8 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         in_launch: true,
         not_before: None,
         live: None,
+        links_for_later,
+        is_overwritten,
         metrics_source: MetricsSource::of(&tiers.run),
         digest: tiers.run.digest,
     };

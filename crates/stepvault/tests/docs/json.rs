@@ -306,8 +306,16 @@ fn with_values(mut meaning: String, values: &[(&str, String)]) -> String {
 /// Compares what a command printed with the schema.
 fn compare(value: &Value, path: &str, rows: &[Row], command: &str) {
     match value {
-        // The names of metrics are the user's.
+        // The names of metrics are the user's, and those of measured numbers the check's.
         Value::Object(_) if path.ends_with("metrics") => {}
+        Value::Object(numbers) if path.ends_with("numbers") => {
+            let units = ["_bytes", "_inodes", "_steps", "_seconds", "_milliseconds", "_per_second"];
+            for (name, number) in numbers {
+                assert!(number.is_number(), "{command}: {path}.{name} is no number");
+                let has_unit = name == "steps" || units.iter().any(|unit| name.ends_with(unit));
+                assert!(has_unit, "{command}: {path}.{name} has no unit");
+            }
+        }
         Value::Object(members) => {
             for (name, inner) in members {
                 let path = format!("{path}.{name}").trim_start_matches('.').to_owned();
@@ -395,6 +403,9 @@ fn plain_finding(mut members: Map<String, Value>) -> Map<String, Value> {
     if check.is_some_and(|check| !["directory", "variable"].contains(&check)) {
         members.insert("outcome".to_owned(), Value::from("pass"));
         members.insert("measured".to_owned(), Value::from("as measured"));
+        if let Some(Value::Object(numbers)) = members.get_mut("numbers") {
+            numbers.values_mut().for_each(|number| *number = Value::from(1));
+        }
         members.insert("remedy".to_owned(), Value::Null);
     }
     members

@@ -4,7 +4,7 @@
 //! between two searches; and launchers do not count restarts alike on all nodes. So each start of the nodes has an
 //! attempt of its own (see [`Launches::begin`]) in which each node reports itself, with the parts that its vault holds
 //! (`reports`). Once all have, the first of them decides, and all follow its record. A step that is newer than the
-//! newest durable one is chosen if the nodes hold all of its parts: they upload them (`completion`), and the record of
+//! newest durable one is chosen if the nodes hold all of its parts: they upload them (`reports`), and the record of
 //! the next round says whether it became durable.
 
 mod reports;
