@@ -55,7 +55,8 @@ impl HttpOptions {
             // Over HTTP/2 all requests would share one connection, and reads that pause would stall the others.
             .http1_only()
             .user_agent(concat!("stepvault/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(self.stall_timeout.min(CONNECT_TIMEOUT))
+            // Shorter than the stall time, so that it is known which of the two has passed.
+            .connect_timeout((self.stall_timeout * 3 / 4).min(CONNECT_TIMEOUT))
             // No user timeout: it would also end a connection whose peer is only slow to read.
             .tcp_keepalive(KEEP_ALIVE)
             .https_only(self.scheme == Scheme::Https)

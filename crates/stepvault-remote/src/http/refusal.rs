@@ -169,8 +169,8 @@ fn stage_hint(why: &str) -> Option<&'static str> {
         return Some("no connection to the host could be opened: check the endpoint, routes and firewalls");
     }
     has(&["no byte moved", "no answer within"]).then_some(
-        "the host was reached and then fell silent: check any proxy between, and, if small requests work, the MTU of this \
-         machine's network",
+        "the host fell silent: check the endpoint, any proxy between, and, if small requests work, the MTU of this machine's \
+         network",
     )
 }
 

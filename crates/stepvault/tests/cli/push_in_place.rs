@@ -104,7 +104,7 @@ fn an_agent_seals_what_a_failed_push_left_in_its_place() {
     let config = place.write(
         "stepvault.toml",
         format!(
-            "[run.\"demo/a\"]\nwatch = \"{}\"\nquiet-time = \"0s\"\n",
+            "[run.\"demo/a\"]\nwatch = \"{}\"\nquiet-time = \"1s\"\n",
             place.path("checkpoints").display()
         ),
     );
