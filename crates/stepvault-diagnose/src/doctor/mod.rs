@@ -37,7 +37,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// The check, in fixed words: `hard links`, `conditional create`.
-    pub check: String,
+    pub check: &'static str,
     /// The object of the check: a path, the name of a remote, a variable.
     pub subject: String,
     /// The result.
@@ -108,7 +108,7 @@ impl Check {
 
     fn finding(&self, outcome: Outcome, measured: String, remedy: Option<String>) -> Finding {
         let (subject, numbers) = (self.subject.clone(), self.numbers.clone());
-        Finding { check: self.name.to_owned(), subject, outcome, measured, numbers, remedy }
+        Finding { check: self.name, subject, outcome, measured, numbers, remedy }
     }
 }
 

@@ -209,7 +209,7 @@ mod tests {
     fn a_quota_has_checks_of_its_own() {
         let facts = Room { free_bytes: 0, total_bytes: GIB, free_inodes: None, total_inodes: None };
         let found = room("/nvme", &Limit::QUOTA, &facts, None);
-        assert_eq!((found[0].check.as_str(), found[0].outcome), ("quota bytes", Outcome::Fail));
+        assert_eq!((found[0].check, found[0].outcome), ("quota bytes", Outcome::Fail));
         assert!(found[0].remedy.as_ref().unwrap().contains("quota raised"));
     }
 }

@@ -39,7 +39,7 @@ pub fn with_path(name: &str, path: &str, facts: &DirectoryFacts) -> Finding {
     let place = Place { role: name.to_owned(), path: path.to_owned(), maker: Maker::Nobody };
     let found = directory(&place, facts);
     let finding = Finding {
-        check: CHECK.to_owned(),
+        check: CHECK,
         subject: name.to_owned(),
         measured: format!("{path}: {}", found.measured),
         ..found

@@ -354,7 +354,7 @@ mod tests {
             RemoteToCheck { settings: &settings, keys: &keys, digest: DigestAlgorithm::Sha256, runs: &[] };
         let report = check_within(check, &SystemClock, options, limit).await;
         let last = report.findings.last().unwrap();
-        assert_eq!((last.check.as_str(), last.outcome), ("network", Outcome::Fail), "{report:#?}");
+        assert_eq!((last.check, last.outcome), ("network", Outcome::Fail), "{report:#?}");
         assert!(last.measured.contains("did not finish within 3 seconds"), "{last:?}");
         assert_eq!(server.objects().keys(), Vec::<String>::new());
         assert_eq!(server.pending_uploads(), vec![]);

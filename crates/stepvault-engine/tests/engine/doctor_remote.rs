@@ -75,7 +75,7 @@ fn troubles(report: &RemoteReport) -> Vec<(&str, Outcome)> {
         .findings
         .iter()
         .filter(|finding| finding.outcome != Outcome::Pass)
-        .map(|finding| (finding.check.as_str(), finding.outcome))
+        .map(|finding| (finding.check, finding.outcome))
         .collect()
 }
 
@@ -112,7 +112,7 @@ const NO_RULE: (&str, Outcome) = ("abandoned uploads", Outcome::Warn);
 async fn an_honest_store_passes_every_check_and_nothing_is_left() {
     let server = strict(StrictS3Options::default());
     let report = examine_s3(&server).await;
-    let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check.as_str()).collect();
+    let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check).collect();
     assert_eq!(checks[..19], EVERY_CHECK);
     assert_eq!(checks[19..], ["download rate"]);
     // How fast this machine is at the moment is not what is tested.

@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn all_questions_are_answered_and_what_fits_needs_no_lines() {
         let all = feasibility(&situation());
-        let checks: Vec<&str> = all.findings.iter().map(|finding| finding.check.as_str()).collect();
+        let checks: Vec<&str> = all.findings.iter().map(|finding| finding.check).collect();
         assert_eq!(checks, ["save and seal", "upload", "drain", "steps on disk", "restore"]);
         let mut easy = situation();
         easy.forecast.taken.bytes = 6_000_000_000;

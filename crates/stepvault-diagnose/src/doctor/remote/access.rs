@@ -239,10 +239,7 @@ mod tests {
             (finding.check, finding.remedy.unwrap())
         };
         let (check, advice) = line(Obstacle::Region(Some("eu-central-1".to_owned())), ErrorKind::Usage);
-        assert_eq!(
-            (check.as_str(), advice.as_str()),
-            ("region", "set it: [remote.main] region = \"eu-central-1\"")
-        );
+        assert_eq!((check, advice.as_str()), ("region", "set it: [remote.main] region = \"eu-central-1\""));
         let (check, advice) = line(Obstacle::Region(None), ErrorKind::Usage);
         assert!(check == "region" && advice.contains("get-bucket-location --bucket bucket"), "{advice}");
         let (check, advice) = line(Obstacle::Rights, ErrorKind::Denied);

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_rate_says_how_it_was_measured_and_what_it_means() {
         let finding = rate(&subject("s3://b"), "upload rate", &Ok(FAST));
-        assert_eq!((finding.check.as_str(), finding.outcome), ("upload rate", Outcome::Pass));
+        assert_eq!((finding.check, finding.outcome), ("upload rate", Outcome::Pass));
         assert_eq!(finding.measured, "200.0 MiB/s (16.0 MiB in 80ms, 4 requests at once): 10 GiB take 51.2s");
         assert_eq!(FAST.bytes_per_second(), 209_715_200);
     }
@@ -114,7 +114,7 @@ mod tests {
     fn a_slow_one_is_a_warning_with_the_limit_that_makes_it_so() {
         let slow = Measured { bytes: 256 << 10, milliseconds: 2_500, at_once: 1 };
         let finding = rate(&subject("s3://b"), "download rate", &Ok(slow));
-        assert_eq!((finding.check.as_str(), finding.outcome), ("download rate", Outcome::Warn));
+        assert_eq!((finding.check, finding.outcome), ("download rate", Outcome::Warn));
         assert!(finding.measured.contains("one request): 10 GiB take 1day 4h"), "{finding:?}");
         assert!(finding.remedy.unwrap().contains("this machine's region"));
         let mut limited = subject("s3://b");

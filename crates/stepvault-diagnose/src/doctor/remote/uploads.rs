@@ -124,7 +124,7 @@ mod tests {
         let uploads =
             vec![left(1, Some(60), Some((1 << 20, true))), left(2, Some(3 * DAY), Some((5 << 30, true)))];
         let finding = left_uploads(&subject("s3://b/p"), &found(uploads), COMMAND);
-        assert_eq!((finding.check.as_str(), finding.subject.as_str()), ("leftovers", "main"));
+        assert_eq!((finding.check, finding.subject.as_str()), ("leftovers", "main"));
         assert_eq!(finding.outcome, Outcome::Warn);
         assert_eq!(
             finding.measured,

@@ -216,7 +216,7 @@ impl DoctorDocument {
                 Some(remedy) => format!("{}\n-> {remedy}", finding.measured),
                 None => finding.measured.clone(),
             };
-            [outcome.to_owned(), finding.check.clone(), finding.subject.clone(), measured]
+            [outcome.to_owned(), finding.check.to_owned(), finding.subject.clone(), measured]
         };
         let rows = shown.iter().map(row);
         (!shown.is_empty()).then(|| table::fitted(&["", title, "subject", "measured"], &[], rows, width))
