@@ -222,7 +222,7 @@ impl Uploading<'_> {
             match determine_attempts(vault, remotes, &run, self.placer, self.observer).await {
                 Ok(determined) => break determined,
                 // The upload would wait for a remote that goes away later for as long.
-                Err(error) if error.kind() == ErrorKind::Unreachable && Instant::now() < give_up => {
+                Err(error) if error.is_transient() && Instant::now() < give_up => {
                     tokio::time::sleep(PARTS_POLL_INTERVAL).await;
                 }
                 // The step is sealed, so the failure is reported for each remote.
