@@ -34,6 +34,7 @@ use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_aga
 use crate::seen_checkpoints::seen_ids;
 use crate::tier::catalog::{committed_ids, read_commit};
 use crate::tier::run_remote::RunRemote;
+use crate::tier::step_state::is_durable_on;
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::CommittedParts;
 
@@ -92,7 +93,7 @@ pub async fn push(
     let source = request.checkpoint.source.clone();
     let placer = Placer { writer: request.writer.clone(), launch_since: request.launch_since };
     let is_overwritten = request.is_overwritten;
-    drop_vanished(vault, &request.run, observer).await?;
+    give_up_changed(vault, &request.run, remotes, observer).await?;
     let mut outcome = Box::pin(seal_checkpoint(vault, remotes, request, observer)).await?;
     let newly_sealed = matches!(outcome, Placed::Sealed { new: true, .. });
     let outcomes = match &mut outcome {
@@ -127,19 +128,31 @@ pub async fn push(
     })
 }
 
-/// Removes the records of steps whose files stayed with the trainer, who has changed or deleted them since. Nothing is left
-/// that could be uploaded.
-async fn drop_vanished(vault: &Vault, run: &RunName, observer: &Arc<dyn Observer>) -> Result<()> {
+/// Gives up sealed steps that no remote has whole and whose files the trainer has changed or deleted since: nothing is left
+/// that could be uploaded. The record of files that stayed with the trainer is removed, and what the vault has of others is
+/// kept in quarantine.
+async fn give_up_changed(
+    vault: &Vault,
+    run: &RunName,
+    remotes: &[RunRemote],
+    observer: &Arc<dyn Observer>,
+) -> Result<()> {
     for step in sealed_steps(vault, run).await?.steps {
-        if step.record().source.is_none() {
-            continue;
-        }
-        let (owner, id) = (vault.clone(), step.id());
+        let (owner, id, remotes) = (vault.clone(), step.id(), remotes.to_vec());
         let gone = blocking(move || {
+            let is_in_place = step.record().source.is_some();
+            if !is_in_place && (!step.has_hard_links() || is_durable_on_any(&step, &remotes)?) {
+                return Ok(None);
+            }
             let mut files = step.record().files.iter();
             match files.try_for_each(|file| SourceFile::open(&step.file_path(&file.path), file).map(drop)) {
                 Err(error) if error.kind() == ErrorKind::SourceChanged => {
-                    owner.evict(step.run(), id).map(|_| Some(error))
+                    if is_in_place {
+                        owner.evict(step.run(), id)?;
+                    } else {
+                        owner.quarantine(step.run(), id, &error.to_string())?;
+                    }
+                    Ok(Some(error))
                 }
                 whole_or_unknown => whole_or_unknown.map(|()| None),
             }
@@ -153,8 +166,20 @@ async fn drop_vanished(vault: &Vault, run: &RunName, observer: &Arc<dyn Observer
     Ok(())
 }
 
+fn is_durable_on_any(step: &SealedStep, remotes: &[RunRemote]) -> Result<bool> {
+    for remote in remotes {
+        if is_durable_on(step, remote)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Removes from the vault a step that the next save of its trainer would change there, once every remote has it. It would
 /// be found damaged then, though nothing is lost.
+///
+/// # Invariants
+/// S6: each outcome is durable only after its commit was read back.
 async fn drop_borrowed(
     vault: &Vault,
     step: &SealedStep,

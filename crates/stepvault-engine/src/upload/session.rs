@@ -41,7 +41,7 @@ pub struct UploadSession {
     pub(super) cpu_share: CpuShare,
     /// Limits the parts that are hashed at once: more than the cores would only hold threads.
     pub(super) hashing: Arc<Semaphore>,
-    /// Whether the last part that was acknowledged took little time, which is assumed of the first.
+    /// Whether the last part that was acknowledged took little time.
     pub(super) acks_fast: watch::Sender<bool>,
     pub(super) observer: Arc<dyn Observer>,
     /// Bytes that the store has copied in this session and that were not sent.
@@ -86,7 +86,7 @@ impl UploadSession {
             budget,
             digests: SharedDigests::default(),
             cpu_share: CpuShare::unlimited(),
-            acks_fast: watch::Sender::new(true),
+            acks_fast: watch::Sender::new(false),
             hashing: Arc::new(Semaphore::new(hashing_threads())),
             observer,
             copied_bytes: Arc::default(),

@@ -115,9 +115,14 @@ pub(crate) enum Harm {
 /// # Errors
 /// What is missing or torn.
 pub(crate) fn stored(world: &World, step: u64, attempt: u32, tree: &FileTree) -> Result<(), Harm> {
+    stored_as(world, step, &format!("a{attempt}"), tree)
+}
+
+/// The same, under an attempt and revision as in keys.
+pub(crate) fn stored_as(world: &World, step: u64, attempt: &str, tree: &FileTree) -> Result<(), Harm> {
     world.store.objects().with(|objects| {
         for (path, (_, bytes)) in tree {
-            let ending = format!("/{RUN}/{step:012}.a{attempt}/step_{step}/{}", path.display());
+            let ending = format!("/{RUN}/{step:012}.{attempt}/step_{step}/{}", path.display());
             let Some((_, object)) = objects.iter().find(|(key, _)| key.ends_with(&ending)) else {
                 return Err(Harm::Lost(format!("there is no object {ending}")));
             };
