@@ -165,8 +165,8 @@ impl Bench<'_> {
             return Err(Harm::Stuck(format!("the next push: {again:?}")));
         }
         // What was begun under the first name may have left objects there.
-        let names = ["a1", "a1r2", "a2"];
-        let is_stored = names.iter().map(|name| stored_as(&world, 1, name, &now)).find(Result::is_ok);
+        let labels = ["a1", "a1r2", "a2"];
+        let is_stored = labels.iter().map(|label| stored_as(&world, 1, label, &now)).find(Result::is_ok);
         is_stored.unwrap_or_else(|| stored(&world, 1, 1, &now)).map(|()| Outcome::Caught)
     }
 }
