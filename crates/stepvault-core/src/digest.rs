@@ -28,7 +28,7 @@ pub enum DigestAlgorithm {
 const LEAST_SHA256_BYTES_PER_SECOND: u64 = 1_000_000_000;
 
 impl DigestAlgorithm {
-    /// Returns the algorithm that suits a processor of which one core does so much of SHA-256.
+    /// Returns the algorithm for a run that begins on a processor whose cores each hash so many bytes with SHA-256.
     pub const fn for_new_run(sha256_bytes_per_second: u64) -> Self {
         if sha256_bytes_per_second < LEAST_SHA256_BYTES_PER_SECOND { Self::Blake3 } else { Self::Sha256 }
     }

@@ -270,7 +270,7 @@ macro_rules! text_name {
 
 pub(crate) use text_name;
 
-/// Implements the conversions by which a value is a text in records.
+/// Implements the conversions of a value to and from its text in records.
 macro_rules! string_form {
     ($name:ident, $parse:expr) => {
         impl TryFrom<String> for $name {

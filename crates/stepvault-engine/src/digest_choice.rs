@@ -3,10 +3,8 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::future::select_ok;
 use stepvault_core::digest::{DigestAlgorithm, Sha256Digest};
-use stepvault_core::ids::StepId;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
@@ -16,34 +14,26 @@ use crate::tier::run_remote::RunRemote;
 
 /// Bytes hashed at once to measure the rate: they fit in the processor's cache.
 const SAMPLE_BYTES: usize = 256 << 10;
-/// The fastest of so many counts: the others were interrupted.
+/// Number of measurements. The fastest counts: the others were interrupted.
 const SAMPLES: usize = 8;
 
-/// Returns the algorithm for the next step: the given one, else that of the run's newest step, else the one that suits this
-/// processor.
-pub(crate) async fn choose(
-    given: Option<DigestAlgorithm>,
-    sealed: &[SealedStep],
-    remotes: &[RunRemote],
-) -> Result<DigestAlgorithm> {
-    if let Some(known) = given.or_else(|| newest_sealed(sealed)) {
-        return Ok(known);
+/// Returns the algorithm for the next step of a run: that of its newest step in the vault, else on the first remote that
+/// answers, else the one that suits this processor.
+pub(crate) async fn choose(sealed: &[SealedStep], remotes: &[RunRemote]) -> Result<DigestAlgorithm> {
+    if let Some(newest) = sealed.iter().max_by_key(|step| step.id()) {
+        return Ok(newest.record().digest);
     }
-    let committed = stream::iter(remotes).filter_map(async |remote| {
-        // Without an answer this run counts as new here: each step records its own algorithm.
-        remote.answers_soon(newest_committed(remote)).await.ok().flatten()
-    });
-    match committed.collect::<Vec<_>>().await.into_iter().max_by_key(|(id, _)| *id) {
-        Some((_, algorithm)) => Ok(algorithm),
+    let asked: Vec<_> =
+        remotes.iter().map(|remote| Box::pin(remote.answers_soon(newest_committed(remote)))).collect();
+    // Without an answer the run counts as new: each step records its own algorithm.
+    let answer = if asked.is_empty() { None } else { select_ok(asked).await.ok() };
+    match answer.and_then(|(committed, _)| committed) {
+        Some(algorithm) => Ok(algorithm),
         None => blocking(|| Ok(DigestAlgorithm::for_new_run(sha256_rate()))).await,
     }
 }
 
-fn newest_sealed(sealed: &[SealedStep]) -> Option<DigestAlgorithm> {
-    sealed.iter().max_by_key(|step| step.id()).map(|step| step.record().digest)
-}
-
-async fn newest_committed(remote: &RunRemote) -> Result<Option<(StepId, DigestAlgorithm)>> {
+async fn newest_committed(remote: &RunRemote) -> Result<Option<DigestAlgorithm>> {
     let Some(newest) = committed_ids(remote).await?.into_keys().max() else {
         return Ok(None);
     };
@@ -52,7 +42,7 @@ async fn newest_committed(remote: &RunRemote) -> Result<Option<(StepId, DigestAl
         Error::new(ErrorKind::Damaged, "a commit lists no part")
             .on(remote.describe(&remote.keys.commit(newest)))
     })?;
-    Ok(Some((newest, part.digest)))
+    Ok(Some(part.digest))
 }
 
 /// Returns the bytes per second of SHA-256 on one core, measured once. Blocks for a few milliseconds.

@@ -314,7 +314,7 @@ impl<'a> Launches<'a> {
         let remote = self.remote;
         let latest = given.iter().rev().copied().take(RECORDS_READ);
         let records = in_order(PARALLEL_READS, latest, |attempt| async move {
-            // The number of a record that cannot be used is used up all the same.
+            // The number of a record that cannot be used is used up too.
             let record: Option<LaunchRecord> =
                 remote.read_usable_record(&remote.keys.launch(attempt)).await?;
             Ok(record.filter(|record| record.attempt == attempt))

@@ -34,7 +34,7 @@ use crate::placement::{Outcome, Placer, determine_attempts, make_provisional_aga
 use crate::seen_checkpoints::seen_ids;
 use crate::tier::catalog::{committed_ids, read_commit};
 use crate::tier::run_remote::RunRemote;
-use crate::tier::step_state::is_durable_on;
+use crate::tier::step_state::{Durability, is_durable_on};
 use crate::upload::{SharedDigests, UploadSession, Uploaded};
 use crate::verify::CommittedParts;
 
@@ -141,7 +141,8 @@ async fn give_up_changed(
         let (owner, id, remotes) = (vault.clone(), step.id(), remotes.to_vec());
         let gone = blocking(move || {
             let is_in_place = step.record().source.is_some();
-            if !is_in_place && (!step.has_hard_links() || is_durable_on_any(&step, &remotes)?) {
+            let durability = Durability::of(&remotes, |remote| is_durable_on(&step, remote))?;
+            if !is_in_place && (!step.has_hard_links() || durability.is_anywhere()) {
                 return Ok(None);
             }
             let mut files = step.record().files.iter();
@@ -164,15 +165,6 @@ async fn give_up_changed(
         }
     }
     Ok(())
-}
-
-fn is_durable_on_any(step: &SealedStep, remotes: &[RunRemote]) -> Result<bool> {
-    for remote in remotes {
-        if is_durable_on(step, remote)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Removes from the vault a step that the next save of its trainer would change there, once every remote has it. It would
@@ -407,8 +399,8 @@ async fn warning(remote: &RunRemote, id: Option<StepId>, writer: &Writer) -> Res
 pub struct SourceCheck {
     /// Whether its framework may overwrite finished files in place, so that hard links would change with them.
     pub is_overwritten_in_place: bool,
-    /// Whether it is known to.
-    pub is_known_to_be: bool,
+    /// Whether its trainer is known to write its finished files again, in place or under the same name.
+    pub is_overwritten: bool,
     /// The damage found in its files, each with a path.
     pub faults: Vec<String>,
     /// What identified it; without its directory.
@@ -471,7 +463,8 @@ pub fn check_source(
     let rewritten = only.filter(|step| step.rewritten);
     SourceCheck {
         is_overwritten_in_place: profile.is_none_or(overwrites),
-        is_known_to_be: inspection.framework != GENERIC && profile.is_some_and(overwrites),
+        is_overwritten: origin.rewritten
+            || inspection.framework != GENERIC && profile.is_some_and(overwrites),
         faults: inspection.steps.iter().flat_map(|step| step.check.damage()).collect(),
         origin,
         stated_step: rewritten.and_then(|step| Step::new(step.step?).ok()),

@@ -238,7 +238,12 @@ pub async fn seal_checkpoint(
     report(&decision, observer);
     let is_live = origin.live.is_some();
     let origin = AttemptOrigin { state, ..origin };
-    let sealed = sealing.seal_as(id, origin, &decision).await?;
+    let digest = match request.digest {
+        Some(given) => given,
+        // Those that did not answer a moment ago are not waited for again.
+        None => choose(&sealing.sealed, if known.answered { remotes } else { &[] }).await?,
+    };
+    let sealed = sealing.seal_as(id, origin, &decision, digest).await?;
     if !sealed.step.record().is_provisional() {
         // The links of the vault have changed its inodes.
         let identity = CheckpointIdentity::of_tree(&sealed.source);
@@ -414,7 +419,13 @@ impl Sealing<'_> {
 
     /// Seals the checkpoint under this identity and reports it to the observer. What it has lost of the step that it
     /// completes is taken from the vault.
-    async fn seal_as(&self, id: StepId, attempt: AttemptOrigin, decision: &Decision) -> Result<Sealed> {
+    async fn seal_as(
+        &self,
+        id: StepId,
+        attempt: AttemptOrigin,
+        decision: &Decision,
+        digest: DigestAlgorithm,
+    ) -> Result<Sealed> {
         let location = self.request.checkpoint.source.display().to_string();
         let mut sealing = ObservedOperation::start(
             self.observer.as_ref(),
@@ -434,7 +445,7 @@ impl Sealing<'_> {
             attempt,
             writer: self.request.writer.clone(),
             checkpoint: self.request.checkpoint.clone(),
-            digest: choose(self.request.digest, &self.sealed, self.remotes).await?,
+            digest,
             // The seal has to match the tree that was placed.
             expected: Some(Tree::clone(&self.tree)),
             completes: self.sealed.iter().find(completes).cloned(),

@@ -125,6 +125,11 @@ impl<'a> Durability<'a> {
         !self.durable.is_empty() && self.missing().all(|(_, needed)| !needed)
     }
 
+    /// Whether the step is durable on at least one remote.
+    pub fn is_anywhere(&self) -> bool {
+        !self.durable.is_empty()
+    }
+
     /// Returns the remotes on which the step is not durable, each with whether the step is not durable for lack of it.
     pub fn missing(&self) -> impl Iterator<Item = (&'a RunRemote, bool)> {
         let mut all = self.durable.iter().chain(&self.missing);

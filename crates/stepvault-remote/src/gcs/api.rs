@@ -230,9 +230,7 @@ impl Api {
         let mut lease = self.http.lease();
         let response = timeout(limit, lease.execute(request)).await;
         let response = response.map_err(|_| lost(what, &subject, false, &Silent(limit)))?;
-        if response.as_ref().err().is_none_or(reqwest::Error::is_connect) {
-            lease.answered();
-        }
+        let response = lease.ended(response, reqwest::Error::is_connect);
         let response = response.map_err(|error| client_error(what, &subject, error))?;
         let status = response.status();
         if status.is_success() {

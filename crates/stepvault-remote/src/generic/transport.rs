@@ -76,10 +76,8 @@ impl HttpService for Guarded {
         let mut lease = self.inner.lease();
         let answer = tokio::time::timeout(limit, lease.execute(request)).await;
         let answer = answer.map_err(|_| timed_out(Silent(limit)))?;
-        if answer.as_ref().err().is_none_or(|error| error.kind() == HttpErrorKind::Connect) {
-            lease.answered();
-        }
-        let (parts, body) = answer?.into_parts();
+        let answer = lease.ended(answer, |error| error.kind() == HttpErrorKind::Connect)?;
+        let (parts, body) = answer.into_parts();
         // The body of a read may be long: its reader applies the stall timeout.
         if parts.status.is_success() && reads {
             return Ok(HttpResponse::from_parts(parts, body));

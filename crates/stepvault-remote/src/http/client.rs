@@ -142,9 +142,15 @@ impl<Client: Clone> Renewed<Client> {
 }
 
 impl<Client> Lease<Client> {
-    /// The server answered, or no connection was made: the others are as good as they were.
-    pub(crate) fn answered(&mut self) {
-        self.is_answered = true;
+    /// Records and returns the outcome of the request. After an answer, or if no connection was made, the other
+    /// connections are as good as they were.
+    pub(crate) fn ended<T, E>(
+        &mut self,
+        outcome: Result<T, E>,
+        is_connect: impl FnOnce(&E) -> bool,
+    ) -> Result<T, E> {
+        self.is_answered = outcome.as_ref().err().is_none_or(is_connect);
+        outcome
     }
 
     /// The server stopped in the middle of its answer.
@@ -174,12 +180,16 @@ mod tests {
 
     use super::*;
 
+    fn answer(lease: &mut Lease<u32>) {
+        lease.ended(Ok::<_, ()>(()), |()| false).unwrap();
+    }
+
     #[test]
     fn one_request_without_an_answer_costs_one_client() {
         let created = AtomicU32::new(0);
         let clients = Renewed::new(0, move || Some(created.fetch_add(1, Ordering::Relaxed) + 1));
         let mut answered = clients.lease();
-        answered.answered();
+        answer(&mut answered);
         drop(answered);
         assert_eq!(*clients.lease(), 0);
         // The lease of the line above was dropped without an answer.
@@ -188,7 +198,7 @@ mod tests {
         drop(stalled);
         let mut next = clients.lease();
         assert_eq!(*next, 2, "three that stall together are one failure");
-        next.answered();
+        answer(&mut next);
         drop(next);
         assert_eq!(*clients.lease(), 2);
     }

@@ -179,8 +179,7 @@ struct WatchedBody {
 }
 
 impl WatchedBody {
-    fn new(inner: reqwest::Body, mut lease: Lease<Client>, stall_timeout: Duration) -> Self {
-        lease.answered();
+    fn new(inner: reqwest::Body, lease: Lease<Client>, stall_timeout: Duration) -> Self {
         let rate = ArrivalRate::default();
         Self { inner, lease, stall_timeout, deadline: None, waiting_since: None, rate }
     }
@@ -236,10 +235,7 @@ async fn send(
         .try_into()
         .map_err(|error: reqwest::Error| ConnectorError::user(error.into()))?;
     let response = lease.execute(request).await;
-    let response = response.map_err(|error| {
-        if error.is_connect() {
-            lease.answered();
-        }
+    let response = lease.ended(response, reqwest::Error::is_connect).map_err(|error| {
         let is_timeout = error.is_timeout();
         let error = error.without_url().into();
         if is_timeout { ConnectorError::timeout(error) } else { ConnectorError::io(error) }

@@ -11,7 +11,7 @@ use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvid
 use aws_smithy_runtime_api::client::result::ConnectorError;
 
 use super::errors::innermost;
-use crate::causes::find;
+use crate::causes::{causes, find};
 
 /// The variable that names the token of a web identity, as a pod has it.
 const TOKEN_FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
@@ -35,7 +35,7 @@ impl Chain {
         let answer = self.inner.provide_credentials().await;
         match (&answer, self.fault.get()) {
             (Err(error @ CredentialsError::InvalidConfiguration(_)), None) => {
-                self.fault.get_or_init(|| innermost(error));
+                self.fault.get_or_init(|| causes(error).last().map(ToString::to_string).unwrap_or_default());
                 answer
             }
             (Err(error), Some(fault)) if innermost(error).contains("already taken") => {

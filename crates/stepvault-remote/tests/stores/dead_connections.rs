@@ -88,29 +88,30 @@ async fn send(store: &dyn RemoteStore, in_parts: bool) {
     );
 }
 
+/// A store at the server whose requests may be silent for a second.
+async fn opened(url: &str, server: &ServerHandle) -> Arc<dyn RemoteStore> {
+    let mut settings = settings(url);
+    settings.endpoint = Some(server.endpoint());
+    settings.stall_timeout_seconds = 1;
+    if url.starts_with("gs:") {
+        return stepvault_remote::gcs::open(&settings).await.unwrap();
+    }
+    settings.region = Some("us-east-1".to_owned());
+    let keys = StaticKeys { access_key: "AKIA".to_owned(), secret_key: "secret".to_owned() };
+    stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap()
+}
+
 #[tokio::test]
 async fn of_s3_keep_a_few_blocks_each() {
     for in_parts in [false, true] {
-        let server = serve();
-        let mut settings = settings("s3://bucket/prefix");
-        settings.endpoint = Some(server.endpoint());
-        settings.region = Some("us-east-1".to_owned());
-        settings.stall_timeout_seconds = 1;
-        let keys = StaticKeys { access_key: "AKIA".to_owned(), secret_key: "secret".to_owned() };
-        let store = stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap();
-        send(&*store, in_parts).await;
+        send(&*opened("s3://bucket/prefix", &serve()).await, in_parts).await;
     }
 }
 
 #[tokio::test]
 async fn of_google_cloud_storage_keep_a_few_blocks_each() {
     for in_parts in [false, true] {
-        let server = serve();
-        let mut settings = settings("gs://bucket/prefix");
-        settings.endpoint = Some(server.endpoint());
-        settings.stall_timeout_seconds = 1;
-        let store = stepvault_remote::gcs::open(&settings).await.unwrap();
-        send(&*store, in_parts).await;
+        send(&*opened("gs://bucket/prefix", &serve()).await, in_parts).await;
     }
 }
 
@@ -172,19 +173,12 @@ impl Forgetful {
 
 #[tokio::test]
 async fn of_s3_that_are_forgotten_cost_one_stall() {
-    let server = Forgetful::start();
-    let mut settings = settings("s3://bucket/prefix");
-    settings.endpoint = Some(server.server.endpoint());
-    settings.stall_timeout_seconds = 1;
-    let keys = StaticKeys { access_key: "AKIA".to_owned(), secret_key: "secret".to_owned() };
-    server.forget(&*stepvault_remote::s3::open(&settings, Some(keys)).await.unwrap()).await;
+    let forgetful = Forgetful::start();
+    forgetful.forget(&*opened("s3://bucket/prefix", &forgetful.server).await).await;
 }
 
 #[tokio::test]
 async fn of_google_cloud_storage_that_are_forgotten_cost_one_stall() {
-    let server = Forgetful::start();
-    let mut settings = settings("gs://bucket/prefix");
-    settings.endpoint = Some(server.server.endpoint());
-    settings.stall_timeout_seconds = 1;
-    server.forget(&*stepvault_remote::gcs::open(&settings).await.unwrap()).await;
+    let forgetful = Forgetful::start();
+    forgetful.forget(&*opened("gs://bucket/prefix", &forgetful.server).await).await;
 }

@@ -159,7 +159,6 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
     checkpoint.links = if arguments.copy { LinkPolicy::Copy } else { config.local.links };
     // This command waits for the upload, so that nothing has to be copied unless that is asked for.
     checkpoint.in_place = checkpoint.links == LinkPolicy::Auto;
-    let is_overwritten = checked.is_known_to_be || checked.origin.rewritten;
     let links_for_later = (!arguments.copy).then(|| checked.links(config.local.links));
     checkpoint.metrics = arguments.metric.into_iter().collect();
     checkpoint.origin = checked.origin;
@@ -180,7 +179,7 @@ pub(super) async fn execute(tiers: &Tiers, arguments: PushArguments) -> Result<P
         not_before: None,
         live: None,
         links_for_later,
-        is_overwritten,
+        is_overwritten: checked.is_overwritten,
         metrics_source: MetricsSource::of(&tiers.run),
         digest: tiers.run.digest,
     };

@@ -294,10 +294,11 @@ impl PartWriter {
         if self.hasher.finish() != self.expected {
             return Ok(PartOutcome::Wrong);
         }
-        if let Some(staged) = &self.staged {
+        let file_is_done = self.file.count_valid_part()?;
+        // A file that is done was synced.
+        if let (false, Some(staged)) = (file_is_done, &self.staged) {
             staged.start_writeback(&self.range);
         }
-        let file_is_done = self.file.count_valid_part()?;
         Ok(PartOutcome::Valid { file_is_done })
     }
 }
