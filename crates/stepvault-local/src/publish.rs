@@ -22,7 +22,7 @@ use crate::tree::{self, Tree};
 impl Staging {
     /// Publishes the restored step in one rename, or in one rename per path of a multi-path step. It consists of the
     /// files that were opened and finished, the links, and `directories` with their modes and times, and nothing else.
-    /// Durable when it returns. Deletes replaced content last.
+    /// Durable when it returns, unless the restore syncs nothing. Deletes replaced content last.
     ///
     /// # Errors
     /// `Conflict` when something is at the target and `existing` is `Refuse`; `Failed` when a file that was opened was
@@ -60,11 +60,11 @@ impl Staging {
                 self.publish(Place::new(&self.own, DATA), existing)?;
                 if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
                     self.give_mode_and_time(self.data.as_fd(), root)?;
-                    rustix::fs::fsync(&self.data).at(WHAT, &self.target)?;
+                    self.sync(&self.data).at(WHAT, &self.target)?;
                 }
             }
         }
-        rustix::fs::fsync(&self.target_parent).at(WHAT, &self.target)?;
+        self.sync(&self.target_parent).at(WHAT, &self.target)?;
         if let Err(error) = self.work.remove() {
             // The step is in place and valid; only the content that it replaced still exists.
             tracing::warn!(%error, "cannot delete what the restore replaced");
@@ -130,7 +130,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Sets mode and time of a directory and makes the names in it durable.
+    /// Sets mode and time of a directory and syncs the names in it.
     fn settle(
         &self,
         path: Option<&RelativePath>,
@@ -145,7 +145,7 @@ impl Staging {
             let mode = entry.mode | movable;
             self.give_mode_and_time(directory.as_fd(), &DirectoryEntry { mode, ..entry.clone() })?;
         }
-        rustix::fs::fsync(&directory).at(WHAT, &self.target)
+        self.sync(&directory).at(WHAT, &self.target)
     }
 
     pub(crate) fn give_mode_and_time(&self, directory: BorrowedFd<'_>, entry: &DirectoryEntry) -> Result<()> {
@@ -274,7 +274,8 @@ impl Staging {
         }
     }
 
-    /// Performs the renames. All are durable when it returns, and each before the next one.
+    /// Performs the renames. All are durable when it returns, and each before the next one, unless the restore syncs
+    /// nothing. What is removed to be replaced is always synced: it is the only copy.
     pub(crate) fn move_members(
         &self,
         moves: &MemberMoves,
@@ -335,9 +336,9 @@ impl Staging {
         if let (Some(held), Some(entry)) = (held, entry) {
             // The owner needed write permission while the directory was moved.
             self.give_mode_and_time(held.as_fd(), entry)?;
-            rustix::fs::fsync(&held).map_err(fault)?;
+            self.sync(&held).map_err(fault)?;
         }
-        rustix::fs::fsync(&to).map_err(fault)
+        self.sync(&to).map_err(fault)
     }
 
     /// Releases the replaced paths once all new ones are in place: from now on they count as leftovers, which the next

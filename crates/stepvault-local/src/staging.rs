@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use stepvault_core::config::RestoreSync;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::manifest::{MODE_MASK, check_link_target};
 use stepvault_core::path::RelativePath;
@@ -55,6 +56,7 @@ pub struct Staging {
     pub(crate) own: Beneath,
     pub(crate) data: Beneath,
     resumes: bool,
+    sync: RestoreSync,
     pub(crate) progress: Arc<Progress>,
     /// Directories known to exist.
     made: Mutex<BTreeSet<String>>,
@@ -127,9 +129,16 @@ impl Staging {
             own,
             data,
             resumes,
+            sync: RestoreSync::Full,
             progress: Arc::default(),
             made: Mutex::default(),
         })
+    }
+
+    /// Sets when the files are on the disk.
+    #[must_use]
+    pub fn synced(self, sync: RestoreSync) -> Self {
+        Self { sync, ..self }
     }
 
     /// Returns the directory that holds the files until the end.
@@ -179,6 +188,7 @@ impl Staging {
             path: path.clone(),
             size_bytes,
             progress,
+            sync: self.sync,
             keeps_holes: false,
             turn: Mutex::default(),
         })
@@ -239,9 +249,21 @@ impl Staging {
         Ok(())
     }
 
+    /// Makes a file or directory durable, unless the restore syncs nothing.
+    pub(crate) fn sync(&self, written: impl AsFd) -> rustix::io::Result<()> {
+        sync(self.sync, written)
+    }
+
     /// Removes whatever has the name of `path` in its directory.
     fn clear(&self, parent: BorrowedFd<'_>, path: &RelativePath) -> Result<()> {
         remove::entry(parent, name_of(path)).at(WHAT, &self.work.path.join(DATA).join(path))
+    }
+}
+
+fn sync(sync: RestoreSync, written: impl AsFd) -> rustix::io::Result<()> {
+    match sync {
+        RestoreSync::Full => rustix::fs::fsync(written),
+        RestoreSync::None => Ok(()),
     }
 }
 
@@ -324,6 +346,7 @@ pub struct StagedFile {
     path: RelativePath,
     size_bytes: u64,
     pub(crate) progress: Arc<Progress>,
+    sync: RestoreSync,
     /// Whether blocks of zeros become holes.
     keeps_holes: bool,
     /// Held to write: the kernel lets one writer into a file at a time, and the others would spin at its lock.
@@ -369,6 +392,9 @@ impl StagedFile {
     /// Begins to write a range to the disk, so that [`finish`](Self::finish) waits for little. Proves nothing: what could not
     /// be written is an error of `finish`.
     pub fn start_writeback(&self, range: &Range<u64>) {
+        if self.sync == RestoreSync::None {
+            return;
+        }
         // The kernel starts to write the dirty pages of the range before it looks for clean ones to drop, and drops none
         // that is being written.
         let length = NonZeroU64::new(range.end - range.start);
@@ -384,7 +410,7 @@ impl StagedFile {
         }
     }
 
-    /// Sets mode and time and makes the file durable.
+    /// Sets mode and time and makes the file durable, unless the restore syncs nothing.
     ///
     /// # Errors
     /// `Failed` when the file does not have the size it was opened for.
@@ -396,7 +422,7 @@ impl StagedFile {
         }
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & MODE_MASK)).at(FILE, &self.place)?;
         rustix::fs::futimens(&self.file, &times(mtime)).at(FILE, &self.place)?;
-        rustix::fs::fsync(&self.file).at(FILE, &self.place)?;
+        sync(self.sync, &self.file).at(FILE, &self.place)?;
         self.progress.lock().insert(self.path.clone(), Some(facts.inode));
         Ok(())
     }

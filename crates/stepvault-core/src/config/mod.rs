@@ -23,7 +23,7 @@ pub use finding::{Explained, Finding, Source};
 pub use load::{Report, check, faults_error, load};
 pub use model::{
     AgentSettings, Completion, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings,
-    NoticeSource, Notices, RestartSettings, RunSettings, UploadSettings,
+    NoticeSource, Notices, RestartSettings, RestoreSettings, RestoreSync, RunSettings, UploadSettings,
 };
 pub use run_names::HOSTNAME;
 pub use sources::{FileText, FlagOverride, Sources, variable_name};

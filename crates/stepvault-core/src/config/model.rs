@@ -29,6 +29,8 @@ pub struct Config {
     pub upload: UploadSettings,
     /// The background service.
     pub agent: AgentSettings,
+    /// Restores.
+    pub restore: RestoreSettings,
     /// How restarts are handled.
     pub restart: RestartSettings,
     /// What `doctor` checks before training.
@@ -113,6 +115,24 @@ pub struct LocalSettings {
     pub links: LinkPolicy,
     /// Whether other users may be able to write to the directories above the vault, and so to replace it.
     pub allow_shared_parents: bool,
+}
+
+/// When a restore's files are on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RestoreSync {
+    /// When the restore ends.
+    #[default]
+    Full,
+    /// When the kernel writes them: a power cut may leave files without their bytes. For a disk that dies with its
+    /// machine.
+    None,
+}
+
+/// `[restore]`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoreSettings {
+    /// When restored files are on the disk.
+    pub sync: RestoreSync,
 }
 
 /// `[upload]`

@@ -11,7 +11,7 @@ use super::key::KeyPath;
 use super::merge::{ANY_NAME, Merged, Schema};
 use super::model::{
     AgentSettings, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings, NoticeSource, Notices,
-    RestartSettings, UploadSettings,
+    RestartSettings, RestoreSettings, RestoreSync, UploadSettings,
 };
 use super::remote::named_remote;
 use super::run::{keep, named_run};
@@ -48,6 +48,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
     let local = local(&mut root.table("local"));
     let upload = upload(&mut root.table("upload"));
     let agent = agent(&mut root.table("agent"));
+    let restore = restore(&mut root.table("restore"));
     let restart = restart(&mut root.table("restart"));
     let doctor = doctor(&mut root.table("doctor"));
     let remotes = root.merged.names("remote").to_vec();
@@ -63,6 +64,7 @@ pub(super) fn config(merged: &mut Merged) -> Config {
         local,
         upload,
         agent,
+        restore,
         restart,
         doctor,
         remotes,
@@ -204,6 +206,11 @@ fn metrics_listen(table: &mut Section<'_>) -> Option<SocketAddr> {
     };
     table.fault("metrics-listen", why, HINT);
     None
+}
+
+fn restore(table: &mut Section<'_>) -> RestoreSettings {
+    let words = [("full", RestoreSync::Full), ("none", RestoreSync::None)];
+    RestoreSettings { sync: table.choice("sync", Some("full"), &words).unwrap_or_default() }
 }
 
 fn restart(table: &mut Section<'_>) -> RestartSettings {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use stepvault_core::config::RestoreSync;
 use stepvault_core::ids::{Attempt, NodeName, Revision, RunName, Step, StepId};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::{Writer, listed};
@@ -143,6 +144,8 @@ pub struct RestoreContext {
     pub vault: Option<Vault>,
     /// The remotes in the order in which they are queried.
     pub remotes: Vec<RunRemote>,
+    /// When the restored files are on the disk.
+    pub sync: RestoreSync,
     /// Memory for parts in transfer.
     pub budget: MemoryBudget,
     /// Receives progress and warnings.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepvault_core::config::RestoreSync;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
@@ -334,6 +335,7 @@ impl Rig {
         RestoreContext {
             vault: Some(self.vault.clone()),
             remotes: self.remotes.clone(),
+            sync: RestoreSync::Full,
             budget: self.budget.clone(),
             observer: self.observer.clone(),
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::codec::decode;
+use stepvault_core::config::RestoreSync;
 use stepvault_core::digest::Crc32c;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
@@ -307,6 +308,7 @@ impl World {
         let context = RestoreContext {
             vault: Some(Vault::open_or_create(&site.directory.join("vault")).unwrap()),
             remotes: self.remotes_in(&weather, &machine, &actor, run),
+            sync: RestoreSync::Full,
             budget: MemoryBudget::new(0),
             observer: Arc::clone(&self.observer),
         };
@@ -741,6 +743,7 @@ impl World {
             let context = RestoreContext {
                 vault: vault.and_then(|vault| Vault::open(&vault).unwrap()),
                 remotes,
+                sync: RestoreSync::Full,
                 budget: MemoryBudget::new(0),
                 observer,
             };

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::config::RestoreSync;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, restore};
 use stepvault_local::vault::Vault;
@@ -134,6 +135,7 @@ impl World {
             let context = RestoreContext {
                 vault: Vault::open(&vault).unwrap(),
                 remotes,
+                sync: RestoreSync::Full,
                 budget: MemoryBudget::new(0),
                 observer,
             };

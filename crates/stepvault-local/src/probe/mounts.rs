@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::quota::{Dqblk, QuotaType, quotactl_get};
 use procfs::process::{MountInfo, Process};
-use stepvault_core::disk_facts::MountFacts;
+use stepvault_core::disk_facts::{MountFacts, Nature};
 use stepvault_core::room::Room;
 
 use crate::space;
@@ -81,6 +81,42 @@ fn mount(info: MountInfo) -> Mount {
         },
         point: info.mount_point,
     }
+}
+
+/// Disks that are emptied when their machine stops, by the names that their controllers give: Amazon's instance stores, Google's
+/// local SSDs and Azure's temporary disks, each as the clouds' own udev rules recognise them.
+const INSTANCE_STORES: [&str; 4] = [
+    "Amazon EC2 NVMe Instance Storage",
+    "nvme_card",
+    "Microsoft NVMe Direct Disk",
+    "Microsoft NVMe Direct Disk v2",
+];
+const BLOCKS: &str = "/sys/class/block";
+/// Arrays and volumes above one another.
+const DEEPEST_BLOCK: usize = 4;
+
+/// Returns what a filesystem is on, in words, if it is known to be lost with its machine.
+pub fn lost_with_machine(mount: &MountFacts) -> Option<&'static str> {
+    if mount.nature() == Nature::Memory {
+        return Some("in memory");
+    }
+    let device = Path::new(&mount.source).canonicalize().ok()?;
+    let name = device.strip_prefix("/dev").ok()?.file_name()?;
+    is_instance_store(&Path::new(BLOCKS).join(name), DEEPEST_BLOCK).then_some("on an instance store")
+}
+
+/// An array is an instance store if all its disks are.
+fn is_instance_store(block: &Path, depth: usize) -> bool {
+    let Ok(block) = block.canonicalize() else { return false };
+    let below = std::fs::read_dir(block.join("slaves")).into_iter().flatten().flatten();
+    let below: Vec<_> = below.map(|entry| entry.path()).collect();
+    if !below.is_empty() {
+        return depth > 0 && below.iter().all(|disk| is_instance_store(disk, depth - 1));
+    }
+    // A partition is a directory of its disk.
+    let disks = [Some(block.as_path()), block.parent()].into_iter().flatten();
+    let mut models = disks.filter_map(|disk| std::fs::read_to_string(disk.join("device/model")).ok());
+    models.next().is_some_and(|model| INSTANCE_STORES.contains(&model.trim()))
 }
 
 /// Unit in which the kernel counts limits.
@@ -164,5 +200,37 @@ mod tests {
             read_only: false,
         };
         assert_eq!(quota(&mount), None);
+    }
+
+    #[test]
+    fn an_instance_store_is_known_by_its_model_and_an_array_by_its_disks() {
+        let place = tempfile::tempdir().unwrap();
+        let disk = |name: &str, model: &str| {
+            let block = place.path().join(name);
+            std::fs::create_dir_all(block.join("device")).unwrap();
+            std::fs::create_dir_all(block.join(format!("{name}p1"))).unwrap();
+            std::fs::write(block.join("device/model"), format!("{model}\n")).unwrap();
+            block
+        };
+        let array = |name: &str, disks: &[&Path]| {
+            let slaves = place.path().join(name).join("slaves");
+            std::fs::create_dir_all(&slaves).unwrap();
+            for disk in disks {
+                std::os::unix::fs::symlink(disk, slaves.join(disk.file_name().unwrap())).unwrap();
+            }
+            place.path().join(name)
+        };
+        let store = disk("nvme1n1", "Amazon EC2 NVMe Instance Storage");
+        let local = disk("nvme0n1", "nvme_card");
+        let durable = disk("nvme2n1", "Amazon Elastic Block Store");
+        let is_store = |block: &Path| is_instance_store(block, DEEPEST_BLOCK);
+        assert!(is_store(&store) && is_store(&local) && is_store(&store.join("nvme1n1p1")));
+        assert!(!is_store(&durable) && !is_store(&durable.join("nvme2n1p1")));
+        assert!(!is_store(&disk("nvme3n1", "nvme_card-pd")) && !is_store(&place.path().join("sdz")));
+        assert!(is_store(&array("md0", &[&store, &local])));
+        assert!(!is_store(&array("md1", &[&store, &durable])));
+        let ring = array("md2", &[]);
+        std::os::unix::fs::symlink(&ring, ring.join("slaves/md2")).unwrap();
+        assert!(!is_store(&ring));
     }
 }

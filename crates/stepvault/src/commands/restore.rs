@@ -359,6 +359,7 @@ pub(super) fn restore_context(tiers: &Tiers) -> RestoreContext {
     RestoreContext {
         vault: tiers.vault.clone(),
         remotes: tiers.remotes.clone(),
+        sync: tiers.settings.config.restore.sync,
         budget: tiers.budget.clone(),
         observer: tiers.observer(),
     }

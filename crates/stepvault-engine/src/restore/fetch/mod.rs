@@ -61,12 +61,14 @@ pub(super) async fn open_staging(
     target: &Path,
 ) -> Result<Staging> {
     let (target, vault, resolved) = (target.to_owned(), context.vault.clone(), Arc::clone(resolved));
+    let sync = context.sync;
     blocking(move || {
-        if resolved.members.is_empty() {
-            Staging::open(&target, vault.as_ref(), &resolved.identity)
+        let staging = if resolved.members.is_empty() {
+            Staging::open(&target, vault.as_ref(), &resolved.identity)?
         } else {
-            Staging::open_members(&target, &resolved.members, vault.as_ref(), &resolved.identity)
-        }
+            Staging::open_members(&target, &resolved.members, vault.as_ref(), &resolved.identity)?
+        };
+        Ok(staging.synced(sync))
     })
     .await
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::config::Config;
+use stepvault_core::config::{Config, RestoreSync};
 use stepvault_core::ids::StepId;
 use stepvault_core::starts::{StartedProgram, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{RestoreRequest, Target, WantedSteps, restore};
 use stepvault_local::clock::SystemClock;
+use stepvault_local::probe::mounts::{Mounts, lost_with_machine};
 use stepvault_remote::store::ArchivePlace;
 
 use super::RunArguments;
@@ -65,6 +66,7 @@ pub(super) async fn restore_step(
         wait_for_uploads(session, tiers, place.settings.config.restart.wait_for_uploads).await;
     }
     begin_new_archives(session, tiers).await;
+    name_needless_syncs(session, place, tiers);
     let request = RestoreRequest {
         wanted: WantedSteps { step: arguments.step, attempt: arguments.attempt, revision: None },
         resumes: true,
@@ -96,6 +98,19 @@ pub(super) async fn restore_step(
     document.ask_given_up(tiers).await;
     tell(session, &document.human());
     Ok(Some(restored_step))
+}
+
+/// Says that a restore waits for a disk that is lost with its machine, and how it would not.
+fn name_needless_syncs(session: &Session, place: &Place, tiers: &Tiers) {
+    let mounts = Mounts::read();
+    let lost = mounts.by_name(&place.directory).and_then(lost_with_machine);
+    if let Some(lost) = lost.filter(|_| tiers.settings.config.restore.sync == RestoreSync::Full) {
+        let text = format!(
+            "{} is {lost} and lost with this machine: with restore.sync = \"none\", no restore waits for it",
+            place.directory.display()
+        );
+        tell(session, &text);
+    }
 }
 
 /// Checks earlier starts: warns of a restart loop, and returns the steps from which the trainer crashes.

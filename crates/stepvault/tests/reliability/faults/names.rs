@@ -127,3 +127,26 @@ fn a_stage_syncs_the_names_that_the_one_before_left() {
 fn a_commit_syncs_the_names_that_the_one_before_left() {
     sweep_all("commit");
 }
+
+/// With `restore.sync = "none"` nothing of the step is synced; with the default every file of it, and its name, is.
+#[test]
+fn a_restore_syncs_its_files_unless_told_otherwise() {
+    if settings("tracing").is_none() {
+        return;
+    }
+    let synced = |word: &str| {
+        let place = tempfile::tempdir().unwrap();
+        let mut operation = operations::of("restore from file://", &place.path().join("world"));
+        operation.order.env("STEPVAULT_RESTORE_SYNC", word);
+        let traced = trace(&operation.order, None);
+        assert_eq!(traced.ran.code, 0, "{:?}", traced.ran);
+        (operation.at_the_end)(&operation.world).unwrap();
+        let files = operation.world.step(3).into_keys().map(|path| path.to_string());
+        let is_synced =
+            |path: &String| traced.sites.iter().any(|site| syncs(site.call) && site.about.ends_with(path));
+        files.map(|path| (is_synced(&path), path)).collect::<Vec<_>>()
+    };
+    let (full, none) = (synced("full"), synced("none"));
+    assert!(!full.is_empty() && full.iter().all(|(is_synced, _)| *is_synced), "{full:?}");
+    assert!(none.iter().all(|(is_synced, _)| !is_synced), "{none:?}");
+}
