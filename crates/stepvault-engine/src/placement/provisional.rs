@@ -15,7 +15,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use super::{
-    KnownSteps, PlacementQuery, Placer, ScannedCheckpoint, ask_remotes, held_by_all, is_overwritten,
+    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, ask_remotes, held_by_all, is_overwritten,
     known_in_vault, remarks,
 };
 use crate::blocking::{blocking, sealed_steps};
@@ -78,7 +78,7 @@ pub async fn determine_attempts(
     vault: &Vault,
     remotes: &[RunRemote],
     run: &RunName,
-    placer: &Placer,
+    current: &CurrentWriter,
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<Determined>> {
     for remote in remotes {
@@ -87,7 +87,7 @@ pub async fn determine_attempts(
             tracing::debug!(%error, "cannot prepare the remote");
         }
     }
-    let mut determination = Determination { vault, remotes, placer, observer, former_ids: BTreeMap::new() };
+    let mut determination = Determination { vault, remotes, current, observer, former_ids: BTreeMap::new() };
     let mut determined = Vec::new();
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
@@ -116,7 +116,7 @@ fn report(before: StepId, outcome: &Outcome, remarks: &[String], observer: &Arc<
 struct Determination<'a> {
     vault: &'a Vault,
     remotes: &'a [RunRemote],
-    placer: &'a Placer,
+    current: &'a CurrentWriter,
     observer: &'a Arc<dyn Observer>,
     /// The identities that renamed steps had before.
     former_ids: BTreeMap<StepId, StepId>,
@@ -151,7 +151,7 @@ impl Determination<'_> {
             vault,
             run: &record.run,
             remotes: self.remotes,
-            placer: self.placer,
+            current: self.current,
             checkpoint: &checkpoint,
             writer: &writer,
             attempt: None,
@@ -159,7 +159,7 @@ impl Determination<'_> {
             is_overwritten: is_overwritten(&checkpoint, &settled),
             provisional: Vec::new(),
         };
-        let decision = query.decide(&known.steps, true).await?;
+        let decision = query.decide_finally(&known.steps).await?;
         let outcome = match decision.placement {
             Placement::Known(id)
                 if settled_as(&sealed, step, id) || self.others_hold(step, id, &checkpoint).await? =>

@@ -27,23 +27,16 @@ pub(super) struct StepNumber {
 }
 
 impl Sealing<'_> {
-    /// Returns the number of the checkpoint, `named` if anything tells it. Otherwise that is the number of the step with its
-    /// content, or one more than that of the newest step that any tier knows or knew. If that step has its number in its
-    /// name, the next one will use this number too, and all contents until then are revisions under it.
+    /// Returns the number of the checkpoint if neither its name nor its content tells it: that of the step with its content,
+    /// or one more than that of the newest step that any tier knows or knew. If that step has its number in its name, the
+    /// next one will use this number too, and all contents until then are revisions under it.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if several nodes write the step: each could count differently.
-    pub(super) async fn number(
-        &self,
-        named: Option<Step>,
-        identity: &CheckpointIdentity,
-    ) -> Result<StepNumber> {
+    pub(super) async fn number(&self, identity: &CheckpointIdentity) -> Result<StepNumber> {
         let with = |step, unnumbered| Ok(StepNumber { step, unnumbered });
         let (request, sealed) = (&self.request, &self.sealed);
-        if let Some(step) = named {
-            return with(step, false);
-        }
-        if request.writer.place.nodes().is_several() {
+        if request.current.writer.place.nodes().is_several() {
             return Err(Error::at(
                 ErrorKind::Usage,
                 "cannot determine the step number",
