@@ -232,7 +232,7 @@ impl Entry {
         }
         let may_be_brief = !self.was_handled || is_rewritten;
         let is_proved =
-            may_be_brief && step.quiet_rule == QuietRule::Briefly && self.is_proved(facts, step, sighting);
+            may_be_brief && step.quiet_rule() == QuietRule::Briefly && self.is_proved(facts, step, sighting);
         if let Some(quiet_time) = self.quiet_time(facts, step, is_proved)
             && let Some(not_yet) = not_quiet(quiet_time, tree.newest_mtime(), sighting, facts.now)
         {
@@ -260,7 +260,7 @@ impl Entry {
     /// Returns how long the step must be unchanged; `None` if it need not be.
     fn quiet_time(&self, facts: &ScanFacts<'_>, step: &FoundStep, is_proved: bool) -> Option<Duration> {
         let quiet_time = facts.quiet.of_steps;
-        let own = match step.quiet_rule {
+        let own = match step.quiet_rule() {
             QuietRule::Briefly if is_proved => Some(quiet_time.min(BRIEF_QUIET_TIME)),
             QuietRule::Always | QuietRule::Briefly => Some(quiet_time),
             QuietRule::OnceSealed => self.was_handled.then_some(quiet_time),
