@@ -3,21 +3,22 @@
 
 mod by_launch;
 mod provisional;
+mod remarks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::join_all;
+use provisional::written_at;
 pub use provisional::{Determined, Outcome, determine_attempts, make_provisional_again, provisional_steps};
-pub(crate) use provisional::{left_alone, written_at};
+pub use remarks::evidence_text;
+pub(crate) use remarks::{refused, report};
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
-use stepvault_core::placement::{
-    Concern, Content, Decision, Evidence, Facts, KnownStep, Line, Placement, decide,
-};
+use stepvault_core::placement::{Content, Decision, Facts, KnownStep, LeftAlone, Line, Placement, decide};
 use stepvault_core::records::Tombstone;
 use stepvault_core::step_origin::StepOrigin;
 use stepvault_core::timestamp::Timestamp;
@@ -139,7 +140,7 @@ impl KnownSteps {
 
 /// Queries all remotes concurrently for the steps that they know. A step that several nodes write cannot be sealed
 /// without the answer; any other is sealed soon, also while no remote answers.
-pub(crate) async fn ask_remotes(
+async fn ask_remotes(
     remotes: &[RunRemote],
     checkpoint: &ScannedCheckpoint,
     writer: &Writer,
@@ -177,7 +178,7 @@ pub(crate) async fn ask_remotes(
 ///
 /// # Errors
 /// When files of the checkpoint or of the vault cannot be read.
-pub(crate) async fn known_in_vault(
+async fn known_in_vault(
     steps: impl IntoIterator<Item = &SealedStep>,
     scanned: &ScannedCheckpoint,
     writer: &Writer,
@@ -222,7 +223,7 @@ fn has_same_paths(step: &SealedStep, scanned: &ScannedCheckpoint) -> bool {
 }
 
 /// Whether the path of a checkpoint, which holds one step after another, held one of these steps before.
-pub(crate) fn is_overwritten(scanned: &ScannedCheckpoint, sealed: &[SealedStep]) -> bool {
+fn is_overwritten(scanned: &ScannedCheckpoint, sealed: &[SealedStep]) -> bool {
     let checkpoint = &scanned.checkpoint;
     let is_before = |step: &SealedStep| step.record().origin.rewritten && step.name() == checkpoint.name;
     let has_number = step_name::parse(&checkpoint.name) == Some(scanned.step.number());
@@ -231,7 +232,7 @@ pub(crate) fn is_overwritten(scanned: &ScannedCheckpoint, sealed: &[SealedStep])
 
 /// Returns the steps that a remote knows: commits, removed steps whose identities are used up, and claims that were
 /// never committed.
-pub(crate) async fn known_on(remote: &RunRemote, checkpoint: &ScannedCheckpoint) -> Result<Vec<KnownStep>> {
+async fn known_on(remote: &RunRemote, checkpoint: &ScannedCheckpoint) -> Result<Vec<KnownStep>> {
     let (mut committed, claimed) = tokio::try_join!(committed_ids(remote), claimed_ids(remote))?;
     // Listed after the commits: one that was removed meanwhile is known as removed.
     let removed = removed_steps(remote).await?;
@@ -400,7 +401,7 @@ async fn was_removed_by_gc(remote: &RunRemote, id: StepId) -> Result<bool> {
 }
 
 /// Returns what is known of a step whose record is not read.
-pub(crate) fn taken(id: StepId, content: Content) -> KnownStep {
+fn taken(id: StepId, content: Content) -> KnownStep {
     KnownStep { id, written_at: None, content, amends: false, is_here: false, began: None, unnumbered: false }
 }
 
@@ -488,10 +489,11 @@ pub(crate) struct PlacementQuery<'a> {
     pub(crate) attempt: Option<Attempt>,
     /// What is known of its attempt, and identities of it that turned out to be taken.
     pub(crate) origin: &'a AttemptOrigin,
-    /// Whether its path held another step of this vault before.
-    pub(crate) is_overwritten: bool,
-    /// The provisional steps of the vault: when each was written, and its current attempt.
-    pub(crate) provisional: Vec<(Timestamp, Attempt)>,
+    /// The steps of the run in the vault.
+    pub(crate) sealed: &'a [SealedStep],
+    /// Whether the remotes may be asked: no earlier step waits for its attempt.
+    pub(crate) is_in_order: bool,
+    pub(crate) observer: &'a Arc<dyn Observer>,
 }
 
 impl PlacementQuery<'_> {
@@ -508,13 +510,39 @@ impl PlacementQuery<'_> {
         self.writer.place.nodes().is_several()
     }
 
-    /// Decides which step the checkpoint is, from everything that is known. `sealed` are the steps in the vault. The decision
-    /// is provisional while a remote is needed and none has answered: it is made again once one does.
-    pub(crate) async fn decide(
-        &self,
-        known: &KnownSteps,
-        sealed: &[SealedStep],
-    ) -> Result<(Decision, AttemptState)> {
+    /// Collects the steps that the remotes and the vault know, and the one as which the checkpoint was `seen` before. The
+    /// remotes are only asked if earlier steps are in order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] when the checkpoint was sealed before and retention has removed it.
+    pub(crate) async fn known_steps(&self, seen: Option<StepId>) -> Result<KnownSteps> {
+        let (scanned, writer) = (self.checkpoint, self.writer);
+        let mut known = if self.is_in_order {
+            ask_remotes(self.remotes, scanned, writer, self.observer).await
+        } else {
+            KnownSteps { missing_somewhere: true, ..KnownSteps::default() }
+        };
+        known.add(known_in_vault(self.sealed, scanned, writer).await?);
+        if self.attempt.is_some() || known.has_content(scanned.step) {
+            return Ok(known);
+        }
+        let Some(seen) = seen else {
+            return Ok(known);
+        };
+        if known.is_removed(seen) {
+            return Err(refused(&scanned.checkpoint.source, seen, LeftAlone::Removed));
+        }
+        if !known.steps.iter().any(|entry| entry.id == seen) {
+            // It never became durable, or no remote answers.
+            let written_at = Some(self.written_at());
+            known.add(vec![KnownStep { written_at, ..taken(seen, Content::Same) }]);
+        }
+        Ok(known)
+    }
+
+    /// Decides which step the checkpoint is, from everything that is known. The decision is provisional while a remote is
+    /// needed and none has answered: it is made again once one does.
+    pub(crate) async fn decide(&self, known: &KnownSteps) -> Result<(Decision, AttemptState)> {
         if self.attempt.is_some() {
             return Ok((self.decide_finally(&known.steps).await?, AttemptState::Given));
         }
@@ -525,7 +553,7 @@ impl PlacementQuery<'_> {
                 Err(error) => return Err(error),
             }
         }
-        Ok((self.decide_for_now(&known.steps, sealed).await?, AttemptState::Provisional))
+        Ok((self.decide_for_now(&known.steps).await?, AttemptState::Provisional))
     }
 
     /// Decides by the attempt that was given, by launches, by the restores of this node, or by the steps alone.
@@ -551,7 +579,7 @@ impl PlacementQuery<'_> {
     }
 
     /// Decides while no remote has answered. No step of the vault has the identity then.
-    async fn decide_for_now(&self, known: &[KnownStep], sealed: &[SealedStep]) -> Result<Decision> {
+    async fn decide_for_now(&self, known: &[KnownStep]) -> Result<Decision> {
         let known = &self.with_lost(known);
         let mut decision = if self.is_one_of_several() {
             self.among_several_for_now(known)?
@@ -560,7 +588,7 @@ impl PlacementQuery<'_> {
         };
         if let Placement::New(id) = &mut decision.placement {
             // The identity may be taken by another provisional step.
-            while sealed.iter().any(|other| other.id() == *id) {
+            while self.sealed.iter().any(|other| other.id() == *id) {
                 *id = id.next_revision()?;
             }
         }
@@ -583,7 +611,7 @@ impl PlacementQuery<'_> {
             line,
             live: self.origin.live,
             is_one_of_several: self.is_one_of_several(),
-            is_overwritten: self.is_overwritten,
+            is_overwritten: is_overwritten(self.checkpoint, self.sealed),
             unnumbered: self.checkpoint.checkpoint.origin.unnumbered,
         })
     }
@@ -610,59 +638,14 @@ impl PlacementQuery<'_> {
             return self.decide_by(Line::Steps, known);
         };
         if !is_final {
-            let since = self.provisional.iter().filter(|(time, _)| *time >= resumed.since);
-            resumed.attempt = resumed.attempt.or(since.map(|(_, attempt)| *attempt).max());
+            let provisional = self.sealed.iter().filter(|step| step.record().is_provisional());
+            let since = provisional.filter(|step| written_at(step) >= resumed.since);
+            resumed.attempt = resumed.attempt.or(since.map(|step| step.id().attempt).max());
         }
         let decision = self.decide_by(Line::Restored { resumed, below }, known)?;
         if let (Placement::New(id), false, true) = (decision.placement, decision.amends, is_final) {
             resumptions.joined(&resumed, id.attempt).await?;
         }
         Ok(decision)
-    }
-}
-
-/// Returns what a user should know of a decision: that an attempt begins, and where numbers and times contradict each
-/// other.
-pub(crate) fn remarks(decision: &Decision) -> Vec<String> {
-    let Placement::New(id) = decision.placement else {
-        return Vec::new();
-    };
-    let step = id.step;
-    let began = decision.began.filter(|_| !decision.amends).map(|evidence| {
-        format!("attempt {} begins with step {step}: {}", id.attempt, evidence_text(&evidence))
-    });
-    let concern = decision.concern.map(|concern| match concern {
-        Concern::WrittenAfter(newest) => format!(
-            "step {step} was written after {newest}, which has the higher number and stays the newest; to resume from step \
-             {step}, use 'stepvault restore --step {step}'"
-        ),
-        Concern::Replaces(other) => format!(
-            "step {step} is another save than {other}, which stays beside it; if the run went back, push it with --attempt, \
-             or use 'stepvault restore --step {step}'"
-        ),
-    });
-    began.into_iter().chain(concern).collect()
-}
-
-/// Returns the evidence with which an attempt begins, in words.
-pub fn evidence_text(evidence: &Evidence) -> String {
-    match evidence {
-        Evidence::Restored(id) => format!("{id} was restored, and later steps existed"),
-        Evidence::SeenAfter(step) => {
-            format!("the agent saw the trainer save step {step} and this one below the highest number")
-        }
-        Evidence::Overwrote => "it was written over a step with that number or a higher one".to_owned(),
-        Evidence::Launch => "a new launch saved it at or below the highest number".to_owned(),
-        Evidence::Given => "the attempt was given".to_owned(),
-    }
-}
-
-/// Reports the remarks on a decision.
-pub(crate) fn report(decision: &Decision, observer: &Arc<dyn Observer>) {
-    for message in remarks(decision) {
-        match decision.concern {
-            Some(_) => observer.warn(message),
-            None => observer.info(message),
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Seals a finished checkpoint and uploads it to every remote.
 
-mod rewritten;
+mod metrics;
+mod number;
 mod seal;
 
 use std::collections::BTreeSet;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-pub use seal::{CheckpointToSeal, MetricsSource, SealOutcome, StepSummary, checkpoint_at, identify_and_seal};
+pub use metrics::MetricsSource;
+pub use seal::{CheckpointToSeal, SealOutcome, StepSummary, checkpoint_at, identify_and_seal};
 use serde::{Deserialize, Serialize};
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{RemoteName, RunName, Step, StepId};

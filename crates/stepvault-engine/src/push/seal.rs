@@ -1,38 +1,38 @@
 //! Determines the identity of a checkpoint and seals it under that identity.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stepvault_core::config::{LinkPolicy, RunSettings};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::DigestAlgorithm;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::observe::{Observer, Operation, OperationKind, Tier};
 use stepvault_core::path::RelativePath;
-use stepvault_core::placement::{Content, Decision, KnownStep, LeftAlone, Placement};
-use stepvault_core::timestamp::Timestamp;
+use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::find::LONGEST_SAVE_SECONDS;
 use stepvault_formats::not_checkpoint::may_hold_state;
 use stepvault_formats::step_name;
-use stepvault_local::durable::read_bounded;
 use stepvault_local::seal::{SealRequest, Sealed, seal};
 use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Checkpoint, Tree};
 use stepvault_local::vault::Vault;
 
-use super::rewritten::StepNumber;
+use super::metrics::{MetricsSource, read_metrics};
+use super::number::StepNumber;
 use crate::blocking::{blocking, sealed_steps};
 use crate::digest_choice::choose;
 use crate::launches::recorded_beginning;
 use crate::observed::ObservedOperation;
 use crate::outage::is_outage;
 use crate::placement::{
-    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, ask_remotes, determine_attempts,
-    is_overwritten, known_in_vault, left_alone, report, taken, written_at,
+    CurrentWriter, KnownSteps, PlacementQuery, ScannedCheckpoint, determine_attempts, refused, report,
 };
 use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, record_checkpoint, seen_checkpoint};
+use crate::tier::catalog::read_commit;
 use crate::tier::run_remote::RunRemote;
 use stepvault_remote::store::ArchivePlace;
 
@@ -185,19 +185,8 @@ pub async fn identify_and_seal(
     let seen = seen_checkpoint(vault, &request.run, step, &identity).await?;
     let proven = seen.filter(|seen| seen.is_proven).map(|seen| seen.id);
     let scanned = sealing.scanned(step, proven);
-    let known = sealing.known_steps(&scanned, seen.map(|seen| seen.id)).await?;
-    let query = PlacementQuery {
-        vault,
-        run: &request.run,
-        remotes,
-        current: &request.current,
-        checkpoint: &scanned,
-        writer: &request.current.writer,
-        attempt: request.attempt,
-        origin: &request.origin,
-        is_overwritten: is_overwritten(&scanned, &sealing.sealed),
-        provisional: provisional_attempts(&sealing.sealed),
-    };
+    let query = sealing.query(&scanned);
+    let known = query.known_steps(seen.map(|seen| seen.id)).await?;
     let Identified { decision, state, copied } = sealing.identify(&query, &known).await?;
     let id = match decision.placement {
         Placement::Known(id) => {
@@ -316,6 +305,24 @@ impl Sealing<'_> {
         ScannedCheckpoint::new(&self.request.checkpoint, step, Arc::clone(&self.tree), proven)
     }
 
+    /// Returns the question which step the checkpoint is.
+    pub(super) fn query<'b>(&'b self, checkpoint: &'b ScannedCheckpoint) -> PlacementQuery<'b> {
+        let request = &self.request;
+        PlacementQuery {
+            vault: self.vault,
+            run: &request.run,
+            remotes: self.remotes,
+            current: &request.current,
+            checkpoint,
+            writer: &request.current.writer,
+            attempt: request.attempt,
+            origin: &request.origin,
+            sealed: &self.sealed,
+            is_in_order: self.is_in_order,
+            observer: self.observer,
+        }
+    }
+
     fn summary(&self, id: StepId) -> StepSummary {
         StepSummary {
             id,
@@ -326,7 +333,7 @@ impl Sealing<'_> {
     }
 
     async fn identify(&self, query: &PlacementQuery<'_>, known: &KnownSteps) -> Result<Identified> {
-        let (mut decision, state) = query.decide(known, &self.sealed).await?;
+        let (mut decision, state) = query.decide(known).await?;
         let origin = &self.request.checkpoint.origin;
         // Two files of an unknown trainer that have one number may be two halves of a step.
         let may_be_copy = origin.rewritten || origin.profile.is_some();
@@ -339,6 +346,51 @@ impl Sealing<'_> {
             decision.placement = Placement::Known(id);
         }
         Ok(Identified { decision, state, copied })
+    }
+
+    /// Returns the step of another name that has the number of a checkpoint which `decision` makes another revision of it,
+    /// or leaves alone, only because of that: the trainer saved one state under both names, one right after the other, as
+    /// where one callback keeps the best and another every epoch. `None` if an attempt begins, or the number is that of an
+    /// earlier content of the same path.
+    ///
+    /// # Errors
+    /// When the vault cannot be read.
+    async fn copied_step(&self, known: &[KnownStep], decision: &Decision) -> Result<Option<StepId>> {
+        let is_taken = |entry: &&KnownStep| match decision.placement {
+            Placement::New(id) => !decision.amends && entry.id.is_revision_of(id),
+            Placement::Left(id, LeftAlone::Removed | LeftAlone::LostFiles) => entry.id == id,
+            _ => false,
+        };
+        let numbered = known.iter().filter(|entry| !entry.unnumbered);
+        let taken = numbered.filter(is_taken).max_by_key(|entry| entry.id);
+        let Some((taken, taken_at)) = taken.and_then(|entry| Some((entry.id, entry.written_at?))) else {
+            return Ok(None);
+        };
+        let written_at = self.tree.newest_mtime();
+        let resumptions = Resumptions::open(self.vault, &self.request.run).await?;
+        let resumed = resumptions.before(written_at).map(|resumed| resumed.since);
+        if decision.began.is_some()
+            || resumed.is_some_and(|since| taken_at < since)
+            || written_at.seconds_since(taken_at) > LONGEST_SAVE_SECONDS
+        {
+            return Ok(None);
+        }
+        let name = &self.request.checkpoint.name;
+        let other = self.name_of(taken).await.is_some_and(|other| other != *name);
+        Ok(other.then_some(taken))
+    }
+
+    /// Returns the name of a step; `None` if no tier that answers has it.
+    pub(super) async fn name_of(&self, id: StepId) -> Option<String> {
+        if let Some(step) = self.sealed.iter().find(|step| step.id() == id) {
+            return Some(step.name().to_owned());
+        }
+        for remote in self.remotes {
+            if let Ok(commit) = read_commit(remote, id).await {
+                return Some(commit.name);
+            }
+        }
+        None
     }
 
     /// Returns a step that is sealed already. The process that sealed it may have been killed before it recorded it.
@@ -362,42 +414,6 @@ impl Sealing<'_> {
         let newest = self.sealed.iter().max_by_key(|step| step.id());
         let mut wanted = newest.into_iter().flat_map(|step| &step.record().files);
         wanted.all(|file| kind(&file.path).is_none_or(|kind| kinds.contains(&kind)))
-    }
-
-    /// Collects the steps that the remotes and the vault know, and the one as which the checkpoint was `seen` before. The
-    /// remotes are only asked if earlier steps are in order.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Refused`] when the checkpoint was sealed before and retention has removed it.
-    pub(super) async fn known_steps(
-        &self,
-        scanned: &ScannedCheckpoint,
-        seen: Option<StepId>,
-    ) -> Result<KnownSteps> {
-        let writer = &self.request.current.writer;
-        let mut known = if self.is_in_order {
-            ask_remotes(self.remotes, scanned, writer, self.observer).await
-        } else {
-            KnownSteps { missing_somewhere: true, ..KnownSteps::default() }
-        };
-        known.add(known_in_vault(&self.sealed, scanned, writer).await?);
-        if self.request.attempt.is_some() || known.has_content(scanned.step) {
-            return Ok(known);
-        }
-        let Some(seen) = seen else {
-            return Ok(known);
-        };
-        if known.is_removed(seen) {
-            return Err(refused(&scanned.checkpoint.source, seen, LeftAlone::Removed));
-        }
-        if !known.steps.iter().any(|entry| entry.id == seen) {
-            // It never became durable, or no remote answers.
-            known.add(vec![KnownStep {
-                written_at: Some(self.tree.newest_mtime()),
-                ..taken(seen, Content::Same)
-            }]);
-        }
-        Ok(known)
     }
 
     /// Records a sealed step for the time after retention has removed it. A failure does not fail the seal.
@@ -514,33 +530,6 @@ impl Sealing<'_> {
     }
 }
 
-/// Returns when each provisional step was written, and its attempt for now.
-fn provisional_attempts(sealed: &[SealedStep]) -> Vec<(Timestamp, Attempt)> {
-    let provisional = sealed.iter().filter(|step| step.record().is_provisional());
-    provisional.map(|step| (written_at(step), step.id().attempt)).collect()
-}
-
-/// Returns why a checkpoint is not sealed. What retention removed is no fault; everything else is lost with the node.
-fn refused(source: &Path, id: StepId, why: LeftAlone) -> Error {
-    let (kind, what, hint) = match why {
-        LeftAlone::Removed => (
-            ErrorKind::Refused,
-            "refusing to seal an old checkpoint".to_owned(),
-            "to keep it, push it as a new attempt with --attempt",
-        ),
-        LeftAlone::Taken => {
-            (ErrorKind::Conflict, format!("{id} is taken"), "omit --attempt, or give a higher one")
-        }
-        LeftAlone::LostFiles | LeftAlone::OneOfSeveral => (
-            ErrorKind::Usage,
-            "cannot seal what was changed in the checkpoint".to_owned(),
-            "the step stays as it was sealed; to keep this state too, push it as a new attempt with --attempt",
-        ),
-    };
-    let error = Error::at(kind, what, source).because(left_alone(id, why)).hint(hint);
-    if why == LeftAlone::Removed { error.pruned() } else { error }
-}
-
 fn absolute(source: &Path) -> Result<PathBuf> {
     std::path::absolute(source)
         .map_err(|error| Error::at(ErrorKind::Usage, "not a path", source).caused_by(error))
@@ -555,48 +544,4 @@ pub(crate) fn step_of(name: &str) -> Result<Step> {
             .hint("give it with --step N")
     })?;
     Step::new(number)
-}
-
-// Reads metrics that a trainer left in a JSON file inside its checkpoint.
-
-/// Maximum size of a metrics file that is read.
-const MAX_METRICS_FILE_BYTES: u64 = 16 << 20;
-
-/// Where metrics are found: a JSON file in the checkpoint, and a JSON pointer into it for each metric.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MetricsSource {
-    /// Path inside the checkpoint.
-    pub file: Option<RelativePath>,
-    /// JSON pointers (RFC 6901) by metric name.
-    pub pointers: BTreeMap<String, String>,
-}
-
-impl MetricsSource {
-    /// Returns where the checkpoints of a run contain metrics.
-    pub fn of(run: &RunSettings) -> Self {
-        Self { file: run.metrics_file.clone(), pointers: run.metrics.clone() }
-    }
-}
-
-/// Reads the metrics of the checkpoint at `root`. Missing and non-numeric values are left out: a step without the
-/// metric is still a step, and retention reports that it lacks it.
-fn read_metrics(root: &Path, source: &MetricsSource) -> Result<BTreeMap<String, f64>> {
-    let Some(file) = &source.file else {
-        return Ok(BTreeMap::new());
-    };
-    let path = root.join(file);
-    let Some(bytes) = read_bounded(&path, MAX_METRICS_FILE_BYTES)? else {
-        return Ok(BTreeMap::new());
-    };
-    let document: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot read the metrics file").on(path.display()).caused_by(error)
-    })?;
-    let number = |pointer: &String| document.pointer(pointer).and_then(serde_json::Value::as_f64);
-    Ok(source
-        .pointers
-        .iter()
-        .filter_map(|(metric, pointer)| {
-            Some((metric.clone(), number(pointer).filter(|value| value.is_finite())?))
-        })
-        .collect())
 }

@@ -1,18 +1,15 @@
-//! Checkpoints that a trainer saves one after another under the same name, where neither the name nor, sometimes, the
-//! content tells their number.
+//! Numbers the checkpoints that a trainer saves one after another under the same name, where neither the name nor the content
+//! tells their number.
 
-use stepvault_core::ids::{Step, StepId};
-use stepvault_core::placement::{Decision, KnownStep, LeftAlone, Placement};
+use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::LONGEST_SAVE_SECONDS;
 use stepvault_formats::step_name;
 use stepvault_local::sealed::SealedStep;
 
 use super::seal::Sealing;
 use crate::content::tree_matches_record;
 use crate::placement::KnownSteps;
-use crate::seen_checkpoints::{CheckpointIdentity, Resumptions, seen_content};
-use crate::tier::catalog::read_commit;
+use crate::seen_checkpoints::{CheckpointIdentity, seen_content};
 
 /// The number of a run's first step, if nothing tells it.
 const FIRST: u64 = 1;
@@ -60,7 +57,7 @@ impl Sealing<'_> {
         for _ in 0..MAX_ROUNDS {
             let step = newest.map_or(Step::new(FIRST)?, |id| id.step);
             // It was not seen before, under any number.
-            known = self.known_steps(&self.scanned(step, None), None).await?;
+            known = self.query(&self.scanned(step, None)).known_steps(None).await?;
             if let Some(same) = known.with_content(step) {
                 return with(same.id.step, same.unnumbered);
             }
@@ -80,54 +77,5 @@ impl Sealing<'_> {
         let name = self.name_of(newest).await;
         let has_number = |name: String| step_name::parse(&name) == Some(newest.step.number());
         with(Step::new(newest.step.number() + 1)?, name.is_some_and(has_number))
-    }
-
-    /// Returns the name of a step; `None` if no tier that answers has it.
-    async fn name_of(&self, id: StepId) -> Option<String> {
-        if let Some(step) = self.sealed.iter().find(|step| step.id() == id) {
-            return Some(step.name().to_owned());
-        }
-        for remote in self.remotes {
-            if let Ok(commit) = read_commit(remote, id).await {
-                return Some(commit.name);
-            }
-        }
-        None
-    }
-
-    /// Returns the step of another name that has the number of a checkpoint which `decision` makes another revision of it,
-    /// or leaves alone, only because of that: the trainer saved one state under both names, one right after the other, as
-    /// where one callback keeps the best and another every epoch. `None` if an attempt begins, or the number is that of an
-    /// earlier content of the same path.
-    ///
-    /// # Errors
-    /// When the vault cannot be read.
-    pub(super) async fn copied_step(
-        &self,
-        known: &[KnownStep],
-        decision: &Decision,
-    ) -> Result<Option<StepId>> {
-        let is_taken = |entry: &&KnownStep| match decision.placement {
-            Placement::New(id) => !decision.amends && entry.id.is_revision_of(id),
-            Placement::Left(id, LeftAlone::Removed | LeftAlone::LostFiles) => entry.id == id,
-            _ => false,
-        };
-        let numbered = known.iter().filter(|entry| !entry.unnumbered);
-        let taken = numbered.filter(is_taken).max_by_key(|entry| entry.id);
-        let Some((taken, taken_at)) = taken.and_then(|entry| Some((entry.id, entry.written_at?))) else {
-            return Ok(None);
-        };
-        let written_at = self.tree.newest_mtime();
-        let resumptions = Resumptions::open(self.vault, &self.request.run).await?;
-        let resumed = resumptions.before(written_at).map(|resumed| resumed.since);
-        if decision.began.is_some()
-            || resumed.is_some_and(|since| taken_at < since)
-            || written_at.seconds_since(taken_at) > LONGEST_SAVE_SECONDS
-        {
-            return Ok(None);
-        }
-        let name = &self.request.checkpoint.name;
-        let other = self.name_of(taken).await.is_some_and(|other| other != *name);
-        Ok(other.then_some(taken))
     }
 }
